@@ -1,0 +1,72 @@
+"""The one error tree.
+
+Every error a user can meet says *what* went wrong, *where*, and what to *do*
+about it, in one paragraph. Errors cross process boundaries (Ray pickles them),
+so an instance is rebuilt from exactly its constructor arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class GovrayError(Exception):
+    """Base of all errors raised on purpose.
+
+    Args:
+        what: What went wrong, one sentence without a final full stop.
+        where: The file, field, corpus, rank or step it concerns.
+        do: What the reader can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, do: str | None = None) -> None:
+        super().__init__(what, where, do)
+        self.what = what
+        self.where = where
+        self.do = do
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}. {self.do}" if self.do else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args))
+
+
+def _rebuild(kind: type[GovrayError], args: tuple[str, str | None, str | None]) -> GovrayError:
+    what, where, do = args
+    return kind(what, where=where, do=do)
+
+
+class UsageError(GovrayError):
+    """Input the user can mend: a missing file, a typo in a config, a wrong option."""
+
+    exit_code = 2
+
+
+class Refused(GovrayError):
+    """Governance refuses. Never retried: the same input would be refused again."""
+
+
+class Malformed(Refused):
+    """Bytes that are not what their format says: strictness, not repair."""
+
+
+class Untrusted(Refused):
+    """A signature, scope, threshold, expiry or version that the trust root does not carry."""
+
+
+class VerificationFailed(Refused):
+    """A numbered step of the verifier failed. ``what`` begins with ``step N (name)``."""
+
+
+class CouldNotCheck(GovrayError):
+    """Neither passed nor failed: something needed for the check is absent."""
+
+    exit_code = 3
+
+
+class RankFailed(GovrayError):
+    """One rank failed and every rank stopped together. ``where`` names the rank."""
