@@ -1,0 +1,240 @@
+"""LoRA adapters that live beside a model, one per removable class.
+
+An adapter adds ``(alpha / r) · B A x`` to the output of every ``nn.Linear``
+inside the model's repeated blocks (the head and the embedding stay bare). The
+tensors are held here, not in the model: its ``state_dict`` and FQNs are those
+of the plain model, and removing an adapter is dropping its tensors.
+
+Invariants:
+
+* While no adapter is active, the hooks return before touching anything, so the
+  forward is bit for bit that of the plain model.
+* At most one adapter is active, and only code inside ``active(name)`` reads it.
+* An adapter's first weights depend on (seed, adapter name, module FQN) and the
+  layer's shape alone: not on other adapters, their order, or a shared generator.
+* ``alpha`` is twice the rank, so the scale is 2 whatever the rank.
+
+Backward needs no active adapter, except under activation checkpointing, which
+runs the forward again: keep backward inside ``active`` then.
+
+What it does not do: merge an adapter into the weights, stack adapters, dropout
+on the adapter's input, layers other than exactly ``nn.Linear``.
+
+Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models";
+the layout of exported files is that of the peft library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from govray.errors import Malformed, UsageError
+
+ALPHA_PER_RANK = 2
+_SCALE = float(ALPHA_PER_RANK)
+_PEFT_PREFIX = "base_model.model."
+
+
+def adapted_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """FQN → layer, for every ``nn.Linear`` beneath an ``nn.ModuleList`` of the model.
+
+    Subclasses are left out: they may compute something that ``B A x`` does not fit.
+    """
+    lists = [fqn for fqn, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    return {
+        fqn: module
+        for fqn, module in model.named_modules()
+        if type(module) is nn.Linear and any(fqn.startswith(f"{parent}.") for parent in lists)
+    }
+
+
+def first_weight(
+    seed: int, name: str, fqn: str, rank: int, in_features: int, dtype: torch.dtype
+) -> Tensor:
+    """The A matrix that an adapter starts from, of shape (rank, in_features), on the CPU.
+
+    Uniform in ±1/√in_features, drawn in float32 from a generator keyed by all
+    arguments but the dtype.
+    """
+    key = f"govray adapter\0{seed}\0{name}\0{fqn}".encode()
+    generator = torch.Generator().manual_seed(
+        int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
+    )
+    bound = in_features**-0.5
+    weight = torch.empty(rank, in_features, dtype=torch.float32)
+    return weight.uniform_(-bound, bound, generator=generator).to(dtype)
+
+
+class Adapters:
+    """All adapters of one model.
+
+    Args:
+        model: Hooks are registered on its layers; its parameters are untouched.
+        ranks: Adapter name → rank, at least 1.
+        seed: The run's seed.
+
+    Raises:
+        UsageError: If a rank is below 1, or the model has no layer to adapt.
+    """
+
+    def __init__(self, model: nn.Module, ranks: Mapping[str, int], *, seed: int) -> None:
+        layers = adapted_layers(model)
+        if ranks and not layers:
+            raise UsageError(
+                "the model has no nn.Linear inside an nn.ModuleList, so nothing to adapt",
+                where=type(model).__name__,
+                do="Keep the repeated blocks in an nn.ModuleList, or use a profile without adapter",
+            )
+        for name, rank in ranks.items():
+            if rank < 1:
+                raise UsageError(f"rank {rank}", where=f"adapter {name}", do="Give at least 1")
+        self.ranks = dict(ranks)
+        self._active: str | None = None
+        self._pairs: dict[str, dict[str, tuple[nn.Parameter, nn.Parameter]]] = {
+            name: {
+                fqn: (
+                    nn.Parameter(
+                        first_weight(
+                            seed, name, fqn, rank, layer.in_features, layer.weight.dtype
+                        ).to(layer.weight.device)
+                    ),
+                    nn.Parameter(layer.weight.new_zeros(layer.out_features, rank)),
+                )
+                for fqn, layer in layers.items()
+            }
+            for name, rank in self.ranks.items()
+        }
+        if ranks:
+            for fqn, layer in layers.items():
+                layer.register_forward_hook(self._hook(fqn), with_kwargs=True)
+
+    def _hook(self, fqn: str) -> Any:
+        def add(
+            layer: nn.Linear, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Tensor
+        ) -> Tensor | None:
+            if self._active is None:
+                return None
+            a, b = self._pairs[self._active][fqn]
+            inputs = args[0] if args else kwargs["input"]
+            return output + _SCALE * F.linear(F.linear(inputs, a), b)
+
+        return add
+
+    @contextmanager
+    def active(self, name: str | None) -> Iterator[None]:
+        """Let forwards read this adapter, or none; restores what was active before.
+
+        Raises:
+            UsageError: If there is no such adapter.
+        """
+        if name is not None:
+            self._require(name)
+        before, self._active = self._active, name
+        try:
+            yield
+        finally:
+            self._active = before
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Layer group ``adapter:<name>`` → its tensors, as ``named_parameters`` calls them."""
+        return {
+            f"adapter:{name}": tuple(
+                f"adapter:{name}/{fqn}.{part}"
+                for fqn in layers
+                for part in ("lora_A.weight", "lora_B.weight")
+            )
+            for name, layers in self._pairs.items()
+        }
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """``adapter:<name>/<FQN>.lora_A.weight`` and ``….lora_B.weight``, of all adapters."""
+        for name, layers in self._pairs.items():
+            for fqn, (a, b) in layers.items():
+                yield f"adapter:{name}/{fqn}.lora_A.weight", a
+                yield f"adapter:{name}/{fqn}.lora_B.weight", b
+
+    def export(self, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """An adapter as peft stores it.
+
+        Returns:
+            The content of ``adapter_config.json``, and the tensors of
+            ``adapter_model.safetensors`` (on the CPU, detached).
+
+        Raises:
+            UsageError: If there is no such adapter.
+        """
+        layers = self._require(name)
+        tensors = {}
+        for fqn, (a, b) in layers.items():
+            tensors[f"{_PEFT_PREFIX}{fqn}.lora_A.weight"] = a.detach().cpu().clone()
+            tensors[f"{_PEFT_PREFIX}{fqn}.lora_B.weight"] = b.detach().cpu().clone()
+        return self._config(name), tensors
+
+    @torch.no_grad()
+    def load(self, name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take over the values of an exported adapter.
+
+        Raises:
+            UsageError: If there is no such adapter.
+            Malformed: If the configuration is not the one that ``export`` writes,
+                or the tensors' names or shapes differ. Nothing is changed then.
+        """
+        layers = self._require(name)
+        for field, value in self._config(name).items():
+            if config.get(field) != value:
+                raise Malformed(
+                    f"{field} is {config.get(field)!r}, expected {value!r}",
+                    where=f"adapter {name}",
+                    do="Load the adapter into the model and rank that it was exported from",
+                )
+        expected = {
+            f"{_PEFT_PREFIX}{fqn}.{part}": parameter
+            for fqn, pair in layers.items()
+            for part, parameter in zip(("lora_A.weight", "lora_B.weight"), pair, strict=True)
+        }
+        if odd := expected.keys() ^ tensors.keys():
+            raise Malformed(
+                f"tensor {min(odd)} is {'missing' if min(odd) in expected else 'unknown'}",
+                where=f"adapter {name}",
+            )
+        for tensor_name, parameter in expected.items():
+            if tensors[tensor_name].shape != parameter.shape:
+                raise Malformed(
+                    f"tensor {tensor_name} has shape {tuple(tensors[tensor_name].shape)}, "
+                    f"expected {tuple(parameter.shape)}",
+                    where=f"adapter {name}",
+                )
+        for tensor_name, parameter in expected.items():
+            parameter.copy_(tensors[tensor_name])
+
+    def _config(self, name: str) -> dict[str, Any]:
+        return {
+            "peft_type": "LORA",
+            "task_type": None,
+            "base_model_name_or_path": None,
+            "inference_mode": True,
+            "r": self.ranks[name],
+            "lora_alpha": ALPHA_PER_RANK * self.ranks[name],
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": False,
+            "target_modules": sorted(self._pairs[name]),
+        }
+
+    def _require(self, name: str) -> dict[str, tuple[nn.Parameter, nn.Parameter]]:
+        try:
+            return self._pairs[name]
+        except KeyError:
+            raise UsageError(
+                "the model has no such adapter",
+                where=f"adapter {name}",
+                do=f"It has: {', '.join(self._pairs) or 'none'}",
+            ) from None

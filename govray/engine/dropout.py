@@ -1,0 +1,158 @@
+"""Dropout whose masks belong to rows, not to a process.
+
+A row's mask is drawn from a generator seeded by SHA-256 of (seed, stream, step,
+position of the row in its stream's quota, layer FQN). So it depends neither on
+the rank that reads the row, nor on the other rows of its micro-batch, nor on
+whether another stream exists: what non-interference and a change of world size
+need. Masks are drawn on the CPU and in one dtype, hence equal on every device.
+
+Invariants:
+
+* An exact ``nn.Dropout`` is replaced by the keyed module; the other dropout
+  modules of torch, whose masks are not elementwise, are refused by name.
+* In training mode with p > 0, a forward outside ``Keyed.rows`` is an error.
+* A module that is called twice for one row uses one mask twice. (A call counter
+  would break activation checkpointing, which calls the module again.)
+* Dropout that a model calls as a function draws from torch's global generator.
+  Inside ``Keyed.rows`` that generator is seeded from (seed, stream, step, first
+  position) and put back afterwards, so streams share no generator there either;
+  but such masks do depend on how rows are split into micro-batches.
+
+torch's CPU generator keeps 32 bits of a seed, so two of very many masks may
+coincide. That is harmless for training, and no secret hangs on it.
+
+Source: Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural
+Networks from Overfitting" (inverted scaling, as in ``nn.Dropout``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from govray.errors import UsageError
+
+_DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+def mask_seed(*key: int | str) -> int:
+    """64 bits of SHA-256 over the key's parts, NUL-separated."""
+    digest = hashlib.sha256("\0".join(map(str, ("govray dropout", *key))).encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def key_dropout(model: nn.Module, seed: int) -> Keyed:
+    """Replace every ``nn.Dropout`` of the model, in place.
+
+    Parameters, buffers and FQNs stay as they are.
+
+    Returns:
+        The handle whose ``rows`` names the rows of each forward.
+
+    Raises:
+        UsageError: If the model holds another kind of dropout module.
+    """
+    for fqn, module in model.named_modules():
+        if isinstance(module, _DROPOUTS) and type(module) is not nn.Dropout:
+            raise UsageError(
+                f"{type(module).__name__} cannot be keyed by row",
+                where=fqn,
+                do="Use nn.Dropout, whose mask is drawn for each element",
+            )
+    keyed = Keyed(seed)
+    replacements: dict[nn.Module, KeyedDropout] = {}
+    for fqn, module in list(model.named_modules(remove_duplicate=False)):
+        if type(module) is nn.Dropout and fqn:
+            if module not in replacements:
+                replacements[module] = KeyedDropout(keyed, fqn, module.p).train(module.training)
+            parent, _, name = fqn.rpartition(".")
+            setattr(model.get_submodule(parent), name, replacements[module])
+    return keyed
+
+
+class Keyed:
+    """Says which rows a forward holds, to the dropout modules of one model."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._rows: tuple[str, int, tuple[int, ...]] | None = None
+
+    @contextmanager
+    def rows(self, stream: str, step: int, positions: tuple[int, ...]) -> Iterator[None]:
+        """Run forward (and a recomputing backward) of one micro-batch in here.
+
+        Args:
+            stream: Id of the route stream.
+            step: The global step.
+            positions: For each row, its position in the stream's quota of this step.
+        """
+        # Keeping and restoring the global state also covers what the user's own
+        # code draws between micro-batches: it sees no trace of the streams.
+        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+        before, self._rows = self._rows, (stream, step, positions)
+        try:
+            with torch.random.fork_rng(devices=devices):
+                torch.manual_seed(mask_seed(self._seed, stream, step, *positions[:1]))
+                yield
+        finally:
+            self._rows = before
+
+    def scale(self, fqn: str, p: float, inputs: Tensor) -> Tensor:
+        """What to multiply the inputs with: 0 with probability p, else 1/(1−p).
+
+        Raises:
+            UsageError: Outside ``rows``, or if the first dimension is not the rows.
+        """
+        if self._rows is None:
+            raise UsageError(
+                "dropout in training mode outside a governed step",
+                where=fqn,
+                do="Call model.eval() before using the model by hand",
+            )
+        stream, step, positions = self._rows
+        if inputs.dim() == 0 or inputs.shape[0] != len(positions):
+            raise UsageError(
+                f"dropout over a tensor of shape {tuple(inputs.shape)} "
+                f"in a micro-batch of {len(positions)} rows",
+                where=fqn,
+                do="Keep rows in the first dimension, so that each row has its own mask",
+            )
+        masks = torch.empty(inputs.shape, dtype=torch.bool)
+        for mask, position in zip(masks, positions, strict=True):
+            generator = torch.Generator().manual_seed(
+                mask_seed(self._seed, stream, step, position, fqn)
+            )
+            mask.bernoulli_(1.0 - p, generator=generator)
+        kept = masks.to(device=inputs.device, dtype=inputs.dtype)
+        return kept / (1.0 - p) if p < 1.0 else kept
+
+
+class KeyedDropout(nn.Module):
+    """``nn.Dropout`` with a mask per row; the identity in evaluation, or at p = 0."""
+
+    def __init__(self, keyed: Keyed, fqn: str, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self._keyed = keyed
+        self._fqn = fqn
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Any shape whose first dimension is rows → the same shape."""
+        if not self.training or self.p == 0.0:
+            return inputs
+        return inputs * self._keyed.scale(self._fqn, self.p, inputs)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(model)``."""
+        return f"p={self.p}"
