@@ -1,1 +1,61 @@
+"""The ``govray`` command.
 
+`main` is the one place where an exception becomes an exit code and a paragraph
+for a human. Verbs raise; they never print an error or exit by themselves,
+except ``typer.Exit(1)`` for a check that ran and failed with its findings on
+standard output.
+
+Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check, 130
+interrupted, 141 the reader of our output went away. A bug of ours is 70
+(EX_SOFTWARE of sysexits.h): neither "failed" nor "could not check" may be read
+into it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+BUG = 70
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; a traceback only with ``--debug``."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    # Taken out here so that it works before and after the verb alike.
+    debug = _take(words, "--debug")
+    as_json = "--json" in words
+
+    from govray.cli.app import run
+    from govray.cli.failure import describe
+
+    try:
+        code = run(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Python flushes standard output once more at exit; let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("\ngovray: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if debug:
+            raise
+        failure = describe(error)
+        failure.print(as_json=as_json)
+        return failure.exit_code
+
+
+def _take(words: list[str], flag: str) -> bool:
+    """Remove ``flag`` from ``words``, up to a ``--``, and say whether it was there."""
+    end = words.index("--") if "--" in words else len(words)
+    options = words[:end]
+    words[:end] = [word for word in options if word != flag]
+    return flag in options

@@ -1,0 +1,85 @@
+"""The table of verbs.
+
+One module per verb family, each a plain function or a small `typer.Typer`. To
+add a verb: write ``govray/cli/<verb>.py`` and add its line below.
+
+The modules are imported at every start, so at their top they import only the
+standard library, typer, rich, `govray.errors` and `govray.cli`. What a verb
+needs beyond that it imports inside its function: `govray --help` stays quick,
+and a verb runs with exactly the extras that it uses.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from govray import __version__
+from govray.cli import adapter, corpus, init, keys, policy, schema, show, sign, trace, verify
+
+app = typer.Typer(
+    name="govray",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("init")(init.init)
+app.add_typer(keys.app, name="keys")
+app.add_typer(corpus.app, name="corpus")
+app.command("sign")(sign.sign)
+app.command("show")(show.show)
+app.command("verify")(verify.verify)
+app.add_typer(policy.app, name="policy")
+app.command("trace")(trace.trace)
+app.add_typer(adapter.app, name="adapter")
+app.command("schema")(schema.schema)
+
+
+def run(words: Sequence[str]) -> int:
+    """Parse and run one command line. Raises what the verb raises; returns the exit code."""
+    command = typer.main.get_command(app)
+    try:
+        # Not `command.main`: it would turn interrupts and broken pipes into
+        # exits of its own before `govray.cli.main` sees them.
+        with command.make_context("govray", list(words)) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    return 0
+
+
+def _version(asked: bool) -> None:
+    if not asked:
+        return
+    parts = [f"govray {__version__}", f"Python {platform.python_version()}"]
+    for name in ("cryptography", "pydantic", "ray", "torch", "pyarrow"):
+        try:
+            parts.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            parts.append(f"{name} not installed")
+    typer.echo(" · ".join(parts))
+    raise typer.Exit
+
+
+@app.callback()
+def govray(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the versions."),
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show the traceback of an error. Works after a verb too."),
+    ] = False,
+) -> None:
+    """Train models so that each corpus reaches only the layers its signed policy allows.
+
+    Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check.
+    """

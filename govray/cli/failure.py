@@ -1,0 +1,106 @@
+"""From an exception to one paragraph: what, where, what to do.
+
+The paragraph goes to standard error. With ``--json`` the same goes to standard
+output as one document, so a script that asked for JSON always reads JSON.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from dataclasses import dataclass
+
+import typer
+
+from govray.errors import GovrayError
+
+USAGE = 2
+COULD_NOT_CHECK = 3
+BUG = 70
+
+# Import name → the extra that carries it. A verb that meets one of these
+# missing runs on the base install, where that is expected.
+EXTRAS = {
+    "ray": "train",
+    "torch": "train",
+    "pyarrow": "train",
+    "numpy": "train",
+    "safetensors": "train",
+    "tokenizers": "train",
+    "fastapi": "serve",
+    "sqlmodel": "serve",
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is printed, and the exit code."""
+
+    kind: str
+    what: str
+    exit_code: int
+    where: str | None = None
+    do: str | None = None
+
+    def print(self, *, as_json: bool) -> None:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        if self.do:
+            text = f"{text.rstrip('.')}. {self.do}"
+        print(f"govray: {text}", file=sys.stderr)
+        if as_json:
+            fields = {
+                "kind": self.kind,
+                "what": self.what,
+                "where": self.where,
+                "do": self.do,
+                "exitCode": self.exit_code,
+            }
+            print(json.dumps({"error": {k: v for k, v in fields.items() if v is not None}}))
+
+
+def describe(error: Exception) -> Failure:
+    """The failure that ``error`` amounts to. Anything not foreseen is a bug of ours."""
+    kind = type(error).__name__
+    if isinstance(error, GovrayError):
+        return Failure(kind, error.what, error.exit_code, error.where, error.do)
+    if isinstance(error, typer.TyperException):
+        return Failure("UsageError", error.format_message(), USAGE, do=_help_for(error))
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        extra = EXTRAS.get(error.name.partition(".")[0])
+        if extra is not None:
+            return Failure(
+                "CouldNotCheck",
+                f"this needs {error.name}, which is not installed",
+                COULD_NOT_CHECK,
+                do=f"Run pip install 'govray[{extra}]'.",
+            )
+    if isinstance(error, OSError) and error.errno in _OS_ADVICE:
+        where = str(error.filename) if error.filename is not None else None
+        what = (error.strerror or str(error)).lower()
+        return Failure("UsageError", what, USAGE, where, _OS_ADVICE[error.errno])
+    return Failure(
+        "Bug",
+        f"unexpected {kind}: {error}",
+        BUG,
+        do="This is a bug in govray; run again with --debug and report the traceback.",
+    )
+
+
+# What the operating system refuses and the reader can mend.
+_OS_ADVICE = {
+    errno.ENOENT: "Check the path.",
+    errno.ENOTDIR: "Check the path.",
+    errno.EISDIR: "Name a file, not a folder.",
+    errno.EACCES: "Check the permissions.",
+    errno.EPERM: "Check the permissions.",
+    errno.EROFS: "Name a place that can be written.",
+    errno.ENOSPC: "Free some space; nothing was left half written.",
+    errno.ENAMETOOLONG: "Use a shorter name.",
+    errno.ELOOP: "Check the links along the path.",
+}
+
+
+def _help_for(error: typer.TyperException) -> str | None:
+    context = getattr(error, "ctx", None)
+    return f"See {context.command_path} --help." if context is not None else None

@@ -1,0 +1,75 @@
+"""Reading what the user named, and writing so that a crash leaves the old file or the new one.
+
+Invariant: a path that `write` was given holds, at every moment, either what it
+held before or all of the new bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from govray.errors import UsageError
+
+# Documents that verbs read whole: policies, envelopes, keys. Bundles have bounds of their own.
+LIMIT = 64 * 1024 * 1024
+
+
+def read(path: Path) -> bytes:
+    """The bytes of the file ``path``, which must be at most 64 MiB.
+
+    Raises:
+        UsageError: it is missing, a folder, unreadable or too large.
+    """
+    if path.is_dir():
+        raise UsageError("this is a folder", where=str(path), do="Name a file in it.")
+    try:
+        with path.open("rb") as file:
+            data = file.read(LIMIT + 1)
+    except FileNotFoundError:
+        raise UsageError("no such file", where=str(path), do="Check the path.") from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read: {error.strerror}", where=str(path), do="Check the permissions."
+        ) from None
+    if len(data) > LIMIT:
+        raise UsageError("larger than 64 MiB", where=str(path), do="Name a document.")
+    return data
+
+
+def write(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -> None:
+    """Put ``data`` at ``path``, whole or not at all, with permission bits ``mode``.
+
+    Args:
+        replace: Whether an existing file may be replaced.
+
+    Raises:
+        UsageError: the file exists and may not be replaced, or cannot be written.
+    """
+    temporary: str | None = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:64]}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        if replace:
+            os.replace(temporary, path)
+            temporary = None
+        else:
+            # A link fails where the name is taken, even by a dangling link;
+            # testing first and renaming after would race.
+            os.link(temporary, path)
+    except FileExistsError:
+        raise UsageError("already exists", where=str(path), do="Choose another name.") from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot be written: {error.strerror}",
+            where=str(path),
+            do="Check that the folder exists and that you may write there.",
+        ) from None
+    finally:
+        if temporary is not None:
+            os.unlink(temporary)

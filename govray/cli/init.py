@@ -1,0 +1,100 @@
+"""``govray init DIR``: copy the deployment that people edit.
+
+The deployment lives once, in the source tree. An installed wheel carries it as
+``govray/deployment`` (a build mapping in pyproject.toml); an editable install
+finds the tree itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import govray
+from govray.cli.output import Json, field, line, print_json
+from govray.errors import CouldNotCheck, UsageError
+
+# Also the build mapping's list; a test compares the two with what a wheel holds.
+PARTS = ("jobs", "policies", "deploy", "serve", "searchers", "cluster.yaml")
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    as_json: Json = False,
+) -> None:
+    """Copy the deployment: jobs, policies and cluster files, to edit and keep in your own git."""
+    source = deployment()
+    if directory.is_dir() and any(directory.iterdir()):
+        raise UsageError(
+            "the folder is not empty", where=str(directory), do="Name a new or an empty folder."
+        )
+    if directory.exists() and not directory.is_dir():
+        raise UsageError("this is a file", where=str(directory), do="Name a new or empty folder.")
+    copied = copy(source, directory)
+    if as_json:
+        print_json({"directory": str(directory), "copied": copied})
+        return
+    line(f"Deployment copied to {directory}")
+    for name in copied:
+        field(name, PURPOSE[name])
+    line()
+    line(f"Next  cd {directory}")
+    line("      govray keys new ~/.config/govray/operator.pem")
+    line("      govray policy lint policies/licences.yaml")
+    line("      govray sign policies/licences.yaml --key ~/.config/govray/operator.pem")
+
+
+PURPOSE = {
+    "jobs": "entry points for ray job submit, with their experiments",
+    "policies": "policy sources, signed envelopes, the trust root; never a private key",
+    "deploy": "the container file",
+    "serve": "the HTTP application",
+    "searchers": "search recipes",
+    "cluster.yaml": "the Ray autoscaler's cluster",
+}
+
+
+def deployment() -> Path:
+    """The folder that holds the deployment's parts.
+
+    Raises:
+        CouldNotCheck: this installation carries none.
+    """
+    package = Path(govray.__file__).parent
+    for folder in (package / "deployment", package.parent):
+        # `jobs` tells a source tree from a site-packages folder.
+        if (folder / "jobs").is_dir() and (folder / "cluster.yaml").is_file():
+            return folder
+    raise CouldNotCheck(
+        "this installation carries no deployment to copy",
+        where=str(package),
+        do="Install the wheel, or the source tree with pip install -e.",
+    )
+
+
+def copy(source: Path, target: Path) -> list[str]:
+    """Copy the parts that ``source`` has into the new or empty ``target``; return their names."""
+    created = not target.exists()
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        copied = []
+        for name in PARTS:
+            part = source / name
+            if part.is_dir():
+                shutil.copytree(part, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif part.is_file():
+                shutil.copy2(part, target / name)
+            else:
+                continue
+            copied.append(name)
+    except BaseException:
+        for name in PARTS:
+            shutil.rmtree(target / name, ignore_errors=True)
+            (target / name).unlink(missing_ok=True)
+        if created:
+            shutil.rmtree(target, ignore_errors=True)
+        raise
+    return copied

@@ -1,0 +1,68 @@
+"""``govray keys new``: make a key pair.
+
+The private key is written once, readable by its owner alone, and never into a
+git working tree: a key that is committed once is public for ever.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from govray.cli import files
+from govray.cli.output import Json, field, line, print_json
+from govray.errors import UsageError
+
+app = typer.Typer(no_args_is_help=True, help="Make signing keys.")
+
+
+@app.command()
+def new(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Where the private key goes.")],
+    algorithm: Annotated[
+        Literal["ed25519", "ecdsa-p256"],
+        typer.Option(help="ecdsa-p256 where a hardware module has no Ed25519."),
+    ] = "ed25519",
+    allow_git: Annotated[
+        bool, typer.Option("--allow-git", help="Write inside a git working tree all the same.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a private key to PATH (mode 0600) and its public key to PATH.pub."""
+    from govray.governance.keys import LocalSigner
+
+    tree = _working_tree(path)
+    if tree is not None and not allow_git:
+        raise UsageError(
+            f"this lies inside the git working tree {tree}",
+            where=str(path),
+            do="Keep keys outside of what gets committed, for example in ~/.config/govray; "
+            "--allow-git overrides this.",
+        )
+    public_path = path.with_name(f"{path.name}.pub")
+    signer = LocalSigner.generate(algorithm)
+    # The private key first: if the public file cannot be written, its content
+    # is still derivable; the other way round a stale .pub would remain.
+    files.write(path, signer.to_pem(), mode=0o600, replace=False)
+    files.write(public_path, signer.public_key.to_pem())
+    if as_json:
+        print_json(
+            {
+                "privateKey": str(path),
+                "publicKey": str(public_path),
+                "algorithm": algorithm,
+                "keyid": signer.public_key.keyid,
+            }
+        )
+        return
+    line(f"New {algorithm} key {signer.public_key.keyid}")
+    field("private", f"{path} (mode 0600; keep it, back it up, share it with nobody)")
+    field("public", f"{public_path} (goes into trust roots)")
+
+
+def _working_tree(path: Path) -> Path | None:
+    """The git working tree that ``path`` lies in, if any."""
+    folder = path.resolve().parent
+    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
