@@ -1,0 +1,173 @@
+"""The experiment file: a closed schema, read from YAML, that names everything a run depends on.
+
+Relative paths count from the working directory, as they do for any command.
+This module imports neither ray nor torch, so `govray schema` and `policy lint`
+work on the base install. It does not resolve or verify anything it names.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from govray.errors import UsageError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Quota(_Section):
+    """Rows that one route stream contributes to a step, over all workers."""
+
+    rows: Annotated[int, Field(ge=1)]
+    every: Annotated[int, Field(ge=1, description="read at every k-th step")] = 1
+
+
+class Data(_Section):
+    """Where the corpora are and how they are read."""
+
+    corpora: str = Field(description="folder of corpora, each with its signed credential")
+    tokenizer: str = Field("bytes", description="'bytes' or a Hugging Face tokenizer.json")
+    reserve: float = Field(0.02, ge=0, lt=1, description="share of records never trained on")
+    rows_per_step: dict[str, Quota] = Field(
+        description="profile name to rows a step; each route stream of that profile reads so many"
+    )
+    epochs: Annotated[int, Field(ge=1)] = 1
+    exclude: tuple[str, ...] = Field((), description="corpora left out, as tombstones of the plan")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rows_as_integers(cls, value: Any) -> Any:
+        """`everything: 14` is short for `everything: {rows: 14}`."""
+        if isinstance(value, dict) and isinstance(value.get("rows_per_step"), dict):
+            rows = {
+                profile: {"rows": quota} if isinstance(quota, int) else quota
+                for profile, quota in value["rows_per_step"].items()
+            }
+            return {**value, "rows_per_step": rows}
+        return value
+
+
+class Governance(_Section):
+    """The signed policy and the root of trust that it is checked against."""
+
+    policy: str
+    trust_root: str
+    delegations: tuple[str, ...] = Field((), description="envelopes that delegate an authority")
+    max_quarantined: float = Field(0.25, ge=0, le=1, description="share of records; above: refuse")
+
+
+class Resources(_Section):
+    """What Ray reserves for the workers."""
+
+    num_workers: Annotated[int, Field(ge=1)] = 2
+    cpus_per_worker: Annotated[float, Field(gt=0)] = 0.5
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0
+
+
+class Optimizer(_Section):
+    """AdamW; the weights of a policy are relative, since it cancels a common factor."""
+
+    name: Literal["adamw"] = "adamw"
+    lr: Annotated[float, Field(gt=0)] = 3.0e-4
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+
+
+class CheckpointEvery(_Section):
+    """How often weights and governance state are committed together."""
+
+    every_steps: Annotated[int, Field(ge=1)] = 100
+
+
+class Experiment(_Section):
+    """One governed training run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    entrypoint: str = Field(
+        "govray.engine.gpt:GPT",
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="module:class of the model; the class may offer a static `loss(model, batch)`",
+    )
+    hyperparameters: dict[str, Any] = Field(
+        default_factory=dict, description="the model's arguments; context is tokens per row"
+    )
+    data: Data
+    governance: Governance
+    resources: Resources = Resources()
+    optimizer: Optimizer = Optimizer()
+    max_steps: Annotated[int, Field(ge=1)]
+    max_rows: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="rows of one forward pass; a larger slice accumulates"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 17
+    checkpoint: CheckpointEvery = CheckpointEvery()
+    max_restarts: Annotated[int, Field(ge=0)] = Field(
+        5, description="after failures of workers; a refusal by governance is never retried"
+    )
+    storage_path: str = "runs"
+    attestation_key: str = Field(
+        "env:GOVRAY_KEY", description="env:NAME or a path; read on the driver only"
+    )
+
+    @property
+    def context(self) -> int:
+        """Loss targets of a full row (T); a row holds T + 1 tokens."""
+        return int(self.hyperparameters["context"])
+
+    @model_validator(mode="after")
+    def _has_context(self) -> Experiment:
+        context = self.hyperparameters.get("context")
+        if not isinstance(context, int) or not 1 <= context <= 1 << 20:
+            raise ValueError("hyperparameters.context: give the tokens of a row, such as 256")
+        return self
+
+
+def read_experiment(path: str | Path) -> Experiment:
+    """Read and validate an experiment file.
+
+    Raises:
+        UsageError: The file is missing, is not YAML, or does not fit the schema;
+            the message names each field and, for a misspelt one, the nearest name.
+    """
+    path = Path(path)
+    try:
+        value = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            "no such experiment file", where=str(path), do="Start from jobs/train.yaml"
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"not readable as YAML: {error}", where=str(path)) from error
+    return parse_experiment(value, where=str(path))
+
+
+def parse_experiment(value: Any, *, where: str) -> Experiment:
+    """Validate an experiment that is already parsed; see `read_experiment`."""
+    if not isinstance(value, dict):
+        raise UsageError("an experiment is a mapping", where=where, do="See jobs/train.yaml")
+    try:
+        return Experiment.model_validate(value)
+    except ValidationError as error:
+        problems = "; ".join(_problem(detail) for detail in error.errors())
+        raise UsageError(problems, where=where, do="`govray schema experiment` lists it") from None
+
+
+def _problem(detail: Any) -> str:
+    field = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] != "extra_forbidden":
+        return f"{field}: {detail['msg']}" if field else str(detail["msg"])
+    section: Any = Experiment
+    for part in detail["loc"][:-1]:
+        annotation = getattr(section, "model_fields", {}).get(part)
+        section = annotation.annotation if annotation else None
+    names = list(getattr(section, "model_fields", {}))
+    near = difflib.get_close_matches(str(detail["loc"][-1]), names, n=1)
+    return f"unknown field {field!r}" + (f"; did you mean {near[0]!r}?" if near else "")

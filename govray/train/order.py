@@ -1,0 +1,78 @@
+"""What the driver hands every worker: the verified facts of one run, and no key.
+
+An order is built once, on the driver, after the policy and every credential
+have been verified; workers compare what they find (layer groups, plan digest,
+policy digest) with it and stop together on a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from govray.governance.manifest import Manifest
+from govray.governance.plan import BatchPlan
+from govray.governance.route import Route
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One run as every worker must see it.
+
+    Attributes:
+        run_id: Name of the run and of its folder.
+        folder: The run's folder on storage that rank 0 and the driver share.
+        prepared: Folder of the admitted shards.
+        manifest: The verified prepare manifest.
+        manifest_digest: Its digest.
+        plan: The batch plan.
+        routes: Stream id to route.
+        groups: Layer group to FQNs, as discovered on the driver.
+        policy_groups: The policy's own layer groups (name to FQN globs).
+        policy_digest: Digest of the depth policy in force.
+        expiries: What expires, by name, and when; checked at every step.
+        seed: Of adapters, dropout and every other random choice.
+        clip_norm: Largest gradient norm of a domain, or None.
+        max_rows: Rows of one forward pass, or None for the whole slice.
+        checkpoint_every: Steps between commits; the last step always commits.
+        threads: Threads of one worker's kernels; part of bit reproducibility.
+    """
+
+    run_id: str
+    folder: str
+    prepared: str
+    manifest: Manifest
+    manifest_digest: str
+    plan: BatchPlan
+    routes: Mapping[str, Route]
+    groups: Mapping[str, tuple[str, ...]]
+    policy_groups: Mapping[str, tuple[str, ...]]
+    policy_digest: str
+    expiries: Mapping[str, datetime]
+    seed: int
+    clip_norm: float | None
+    max_rows: int | None
+    checkpoint_every: int
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovery:
+    """Instead of an order: the driver asks only which layer groups the model has."""
+
+    policy_groups: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """An order in force on one worker, with its shard and its way to report progress."""
+
+    order: Order
+    shard: Any
+    on_step: Callable[[int, Mapping[str, float]], None]
+
+
+current: ContextVar[Assignment | Discovery | None] = ContextVar("govray_assignment", default=None)

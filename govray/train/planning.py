@@ -1,0 +1,96 @@
+"""From verified inputs to routes and a batch plan: pure, and the same on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from govray.errors import UsageError
+from govray.governance.credential import CredentialClass
+from govray.governance.manifest import Manifest
+from govray.governance.plan import BatchPlan, plan_streams
+from govray.governance.policy import Decision, Policy
+from govray.governance.route import Route, resolve
+from govray.train.config import Quota
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A batch plan, and the decision and route of every admitted corpus in it."""
+
+    plan: BatchPlan
+    decisions: Mapping[str, Decision]
+    routes: Mapping[str, Route]
+
+    @property
+    def stream_routes(self) -> dict[str, Route]:
+        """Stream id to route, for streams that read anything."""
+        return {
+            route.digest: route
+            for corpus, route in self.routes.items()
+            if corpus not in self.plan.excluded
+        }
+
+
+def routes_of(
+    policy: Policy, classes: Mapping[str, CredentialClass], groups: Sequence[str]
+) -> tuple[dict[str, Decision], dict[str, Route]]:
+    """Decision and route of each corpus that the policy admits.
+
+    Raises:
+        Refused: No rule matches a class, or a selector names no layer group.
+    """
+    decisions = {corpus: policy.decide(cls) for corpus, cls in sorted(classes.items())}
+    admitted = {c: d for c, d in decisions.items() if not d.quarantined}
+    return admitted, {c: resolve(d, groups) for c, d in admitted.items()}
+
+
+def make_plan(
+    manifest: Manifest,
+    manifest_digest: str,
+    decisions: Mapping[str, Decision],
+    routes: Mapping[str, Route],
+    *,
+    profiles: Collection[str],
+    quotas: Mapping[str, Quota],
+    epochs: int,
+    exclude: Sequence[str],
+    seed: int,
+    max_steps: int,
+) -> Planned:
+    """The batch plan over the manifest's rows.
+
+    Raises:
+        UsageError: A profile in use has no quota, a quota names no profile of
+            the policy, or an excluded corpus is not among the admitted.
+    """
+    prepared = {c.corpus for c in manifest.corpora}
+    labels = {c: (routes[c].digest, decisions[c].label) for c in sorted(prepared)}
+    if odd := sorted(set(exclude) - prepared):
+        raise UsageError(
+            f"no admitted corpus is called {odd[0]!r}",
+            where="exclude",
+            do=f"There are: {', '.join(sorted(prepared)[:8])}, …",
+        )
+    if odd := sorted(set(quotas) - set(profiles) - {label for _, label in labels.values()}):
+        raise UsageError(
+            f"the policy has no profile {odd[0]!r}",
+            where="rows_per_step",
+            do=f"It has: {', '.join(sorted(profiles))}",
+        )
+    plan = BatchPlan(
+        seed=seed,
+        max_steps=max_steps,
+        manifest=manifest_digest,
+        context=manifest.context,
+        excluded=tuple(sorted(exclude)),
+        streams=plan_streams(
+            labels,
+            {c: manifest.train_rows(c) for c in prepared},
+            rows_per_step={label: q.rows for label, q in quotas.items()},
+            every={label: q.every for label, q in quotas.items()},
+            epochs={label: epochs for label in quotas},
+        ),
+    )
+    kept = {c: routes[c] for c in sorted(prepared)}
+    return Planned(plan, {c: decisions[c] for c in kept}, kept)

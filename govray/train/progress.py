@@ -1,0 +1,71 @@
+"""How far a run is, told to the driver while it runs.
+
+Rank 0 sends each step's metrics to a small actor without waiting; the driver
+polls it. Losing a message costs a redraw and nothing else: what a run *did*
+is in the ledger.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import ray
+
+POLL_S = 0.2
+
+StepCallback = Callable[[int, Mapping[str, float]], None]
+
+
+@ray.remote(num_cpus=0)
+class Latest:
+    """Holds the newest step and its metrics."""
+
+    def __init__(self) -> None:
+        self._step: tuple[int, dict[str, float]] | None = None
+
+    def put(self, step: int, metrics: dict[str, float]) -> None:
+        self._step = (step, metrics)
+
+    def get(self) -> tuple[int, dict[str, float]] | None:
+        return self._step
+
+
+class Watch:
+    """Context manager on the driver: calls back with each new step that it sees."""
+
+    def __init__(self, on_step: StepCallback) -> None:
+        self.actor: Any = Latest.remote()
+        self._on_step = on_step
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="govray-progress", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+        ray.kill(self.actor)
+
+    def _poll(self) -> None:
+        seen: int | None = None
+        while True:
+            last = self._stop.wait(POLL_S)
+            try:
+                newest = ray.get(self.actor.get.remote(), timeout=5)
+            except Exception:  # the cluster is going away: nothing left to draw
+                return
+            if newest and newest[0] != seen:
+                seen = newest[0]
+                self._on_step(*newest)
+            if last:
+                return

@@ -1,0 +1,89 @@
+"""Each rank's planned, ordered, resumable Ray Data shard.
+
+Ray Train calls `PlanData.configure` at every start of the worker group. It
+resolves, once for all ranks, where the run resumes; the answer travels with the
+shards, so no worker can resume elsewhere. The order of rows comes from the batch
+plan alone: Ray Data reads and decodes, it never decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray.data
+import ray.train
+
+from govray.data.reader import StepRows, load_steps, plan_items, step_rows
+from govray.train import snapshot
+from govray.train.order import Order
+
+DATASET = "train"
+STEPS_PER_BLOCK = 16
+"""Steps decoded by one Ray Data task: enough to hide its overhead, few enough to prefetch."""
+READ_CPUS = 0.1
+"""CPUs a read task reserves; workers and readers must fit into the cluster together."""
+
+
+@dataclass(frozen=True)
+class PlannedRows:
+    """One rank's rows of every remaining step, in order.
+
+    Attributes:
+        start_step: The first step to run.
+        checkpoint: The commit that holds the state before that step, if any.
+    """
+
+    start_step: int
+    checkpoint: Path | None
+    _iterator: Any
+
+    def __iter__(self) -> Iterator[StepRows]:
+        if self._iterator is None:
+            return
+        for batch in self._iterator.iter_batches(batch_size=1, batch_format="pyarrow"):
+            yield from step_rows(batch)
+
+
+class PlanData(ray.train.DataConfig):
+    """Hands rank r of w the slices that the batch plan gives it."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__()
+        self._order = order
+
+    def configure(
+        self, datasets: Any, world_size: int, worker_handles: Any, worker_node_ids: Any, **_: Any
+    ) -> list[dict[str, PlannedRows]]:
+        """One `PlannedRows` for each rank; the base class documents the arguments."""
+        order = self._order
+        found = snapshot.latest(Path(order.folder))
+        checkpoint, start = found if found else (None, 0)
+        return [
+            {DATASET: PlannedRows(start, checkpoint, self._iterator(rank, world_size, start))}
+            for rank in range(world_size)
+        ]
+
+    def _iterator(self, rank: int, world: int, start: int) -> Any:
+        order = self._order
+        items = plan_items(order.plan, order.manifest, rank, world, start)
+        if not items:
+            return None
+        dataset = ray.data.from_items(
+            items, override_num_blocks=-(-len(items) // STEPS_PER_BLOCK)
+        ).map_batches(
+            load_steps,
+            batch_size=STEPS_PER_BLOCK,
+            batch_format="pyarrow",
+            fn_kwargs={"prepared": order.prepared},
+            num_cpus=READ_CPUS,
+        )
+        dataset.context.execution_options.preserve_order = True
+        return dataset.iterator()
+
+
+def placeholder() -> ray.data.Dataset:
+    """Ray Train configures only datasets that it was given; `PlanData` ignores this one."""
+    return ray.data.range(1)

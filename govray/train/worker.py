@@ -1,0 +1,222 @@
+"""The worker's side: `govern` a model, then loop over ``batches``, ``step`` and ``report``.
+
+A run on a worker owns the order of things: what is read, in which order it is
+stepped, when state is committed. The user's loop owns the model, the optimizer
+and the loss. Every decision that could make ranks differ (which step resumes,
+when to commit, when to stop) comes from the order or from an agreement.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import ray.train
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from govray.engine.adapters import Adapters
+from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.layers import layer_groups
+from govray.engine.step import GovernedStep, StepResult
+from govray.errors import GovrayError, Refused, UsageError
+from govray.governance.ledger import Leaf
+from govray.governance.route import Route
+from govray.train import snapshot
+from govray.train.order import Assignment, Discovery, current
+from govray.train.shards import PlannedRows
+from govray.train.writeahead import WriteAhead
+
+REPORT_EVERY = 25
+"""Steps between `ray.train.report` calls that carry no checkpoint: each costs a poll."""
+
+LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
+
+
+class Discovered(BaseException):
+    """Ends a discovery: carries the layer groups of the model that reached `govern`.
+
+    Not an `Exception`, so that a user's ``except Exception`` cannot swallow it.
+    """
+
+    def __init__(self, groups: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__("the model is known")
+        self.groups = dict(groups)
+
+
+def govern(model: nn.Module, optimizer: torch.optim.Optimizer) -> Run:
+    """Put a model and its optimizer under the run's depth policy.
+
+    Replaces ``ray.train.torch.prepare_model``. Attaches the policy's adapters,
+    adds their parameters to the optimizer, and restores the latest commit.
+
+    Args:
+        model: Any module whose parameters fall into layer groups.
+        optimizer: Over the model's parameters.
+
+    Raises:
+        UsageError: Called outside a training loop that `GovernedTrainer` started.
+        Refused: The model is not the one the plan was made for, or can't be
+            routed exactly.
+    """
+    assignment = current.get()
+    if assignment is None:
+        raise UsageError(
+            "govern() was called outside a governed training loop",
+            do="Pass the loop to GovernedTrainer(train_loop_per_worker=...)",
+        )
+    if isinstance(assignment, Discovery):
+        raise Discovered(layer_groups(model, assignment.policy_groups))
+    return Run(model, optimizer, assignment)
+
+
+class Run:
+    """One worker's part of a governed run; made by `govern`."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, assignment: Assignment
+    ) -> None:
+        order = assignment.order
+        found = layer_groups(model, order.policy_groups)
+        if found != order.groups:
+            differing = sorted(
+                name for name in found | order.groups if found.get(name) != order.groups.get(name)
+            )
+            raise Refused(
+                f"the model's layer groups changed since the plan was made: {', '.join(differing)}",
+                where="govern()",
+                do="Build the same model on every worker and on every call of the loop",
+            )
+        self.order = order
+        self._model = model
+        self._optimizer = optimizer
+        self._on_step = assignment.on_step
+        self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._rows: PlannedRows = assignment.shard
+        self._adapters = Adapters.attach(
+            model,
+            {r.adapter: r.rank for r in order.routes.values() if r.adapter and r.rank},
+            seed=order.seed,
+        )
+        for name in self._adapters.names:
+            optimizer.add_param_group({"params": list(self._adapters.parameters(name).values())})
+        self.step_function = GovernedStep(
+            model,
+            optimizer,
+            groups=order.groups,
+            routes=order.routes,
+            adapters=self._adapters,
+            seed=order.seed,
+            policy_digest=order.policy_digest,
+            plan_digest=order.plan.digest,
+            corpora=sorted({c.corpus for s in order.plan.streams for c in s.corpora}),
+            clip_norm=order.clip_norm,
+            max_rows=order.max_rows,
+            clock=time.time,
+            valid_until=order.expiries,
+        )
+        self._state = snapshot.State(model, optimizer, self._adapters)
+        leaves = self._state.restore(self._rows.checkpoint, order) if self._rows.checkpoint else ()
+        self._ahead = (
+            WriteAhead(Path(order.folder) / "ledger.ahead.jsonl", leaves)
+            if self._rank == 0
+            else None
+        )
+        self._last: StepResult | None = None
+
+    def batches(self) -> Iterator[StepBatch]:
+        """This rank's part of every remaining step, in plan order.
+
+        A rank that can't read its part still yields a batch, which carries the
+        reason: all ranks then stop together in `step`.
+        """
+        rows = iter(self._rows)
+        for step in range(self._rows.start_step, self.order.plan.max_steps):
+            try:
+                planned = next(rows)
+                if planned.step != step:
+                    raise Refused(f"the shard holds step {planned.step} where {step} is due")
+                batch = _step_batch(planned, self.order.routes)
+            except Exception as error:  # whatever it is, the other ranks must hear of it
+                batch = StepBatch(step=step, micro_batches=(), corpora={}, error=_describe(error))
+            yield batch
+
+    def step(self, batch: StepBatch, loss_fn: LossFn) -> dict[str, float]:
+        """Forward, backward, governed all-reduce and optimizer step, on all ranks together.
+
+        Args:
+            batch: From `batches`.
+            loss_fn: ``(model, tensors) -> (rows, tokens)`` losses, unreduced.
+
+        Returns:
+            ``step``, ``loss`` (mean over all loss targets), ``targets``,
+            ``rows``, and ``seconds``.
+        """
+        began = time.perf_counter()
+        result = self.step_function(batch, loss_fn)
+        self._last = result
+        if self._ahead:
+            self._ahead.append(self._leaf(result))
+        metrics = {
+            "step": float(result.step),
+            "loss": float(result.loss),
+            "rows": float(sum(rows for rows, _ in result.corpus_counts.values())),
+            "targets": float(sum(targets for _, targets in result.corpus_counts.values())),
+            "seconds": time.perf_counter() - began,
+        }
+        if self._rank == 0:
+            self._on_step(result.step, metrics)
+        return metrics
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """Hand metrics to Ray Train; commits a checkpoint when one is due.
+
+        Raises:
+            GovrayError: The commit failed on rank 0; every rank raises it.
+        """
+        if self._last is None:
+            raise UsageError("report() was called before step()")
+        done = self._last.step + 1
+        last = done == self.order.plan.max_steps
+        if last or done % self.order.checkpoint_every == 0:
+            folder = self._state.commit(done, self.order, self._ahead.leaves if self._ahead else ())
+            checkpoint = ray.train.Checkpoint(str(folder)) if self._rank == 0 else None
+            ray.train.report(
+                dict(metrics),
+                checkpoint=checkpoint,
+                checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD,
+            )
+        elif done % REPORT_EVERY == 0:
+            ray.train.report(dict(metrics))
+
+    def _leaf(self, result: StepResult) -> Leaf:
+        return Leaf(
+            branch=0,
+            step=result.step,
+            world_size=result.world_size,
+            policy=self.order.policy_digest,
+            plan=self.order.plan.digest,
+            streams={
+                stream: (span.start, span.stop)
+                for stream, span in self.order.plan.positions(result.step).items()
+                if len(span)
+            },
+            corpora={
+                corpus: {"rows": rows, "targets": targets}
+                for corpus, (rows, targets) in result.corpus_counts.items()
+                if rows
+            },
+        )
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, GovrayError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
