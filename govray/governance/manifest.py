@@ -1,0 +1,313 @@
+"""The prepare manifest: which records became which packed rows, and what may train.
+
+Signed by the operator, pinned by the batch plan's digest and checked when shards are read, it
+binds what the trainer reads to the Merkle roots that the credentials sign. It states the records
+of every corpus in Merkle order, how many tokens each has, and the digests of the shards'
+row groups. It does *not* state which tokens a row holds: that is arithmetic, and this module is
+the one place that does it.
+
+Packing
+
+Per corpus and part (one ``records-*.parquet`` file) the **part stream** is the tokens of the
+part's training records in order, each record followed by one separator token. The stream is cut
+into rows of T+1 tokens (T = ``context``) without overlap: row i covers ``[i(T+1), (i+1)(T+1))``.
+The last row may be shorter; a last row of one token has no loss target and is dropped. A row of
+k tokens has k−1 loss targets. Rows count through a corpus's parts in order.
+
+Reserve
+
+A record is held in reserve when ``HMAC-SHA256(salt, record hash) < share · 2**256``, both read as
+big-endian integers: the salt is drawn after the suppliers have signed, so a supplier cannot
+choose what lands there, and a verifier can recompute the choice. A record with no tokens is
+``empty`` whatever its hash.
+
+What this module does not do: read shards (``data/``), check signatures (``verify.py``) or know
+routes.
+"""
+
+from __future__ import annotations
+
+import hmac
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from govray.errors import Malformed
+from govray.governance import merkle
+from govray.governance.document import Digest, Document, Name
+
+Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
+Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+Hex256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Split = Literal["train", "reserve", "empty"]
+
+
+class Record(NamedTuple):
+    """One record in Merkle order; in JSON an array of three."""
+
+    sha256: Hex256
+    tokens: Natural
+    split: Split
+
+
+class RowGroup(Document):
+    """``digest`` is the SHA-256 of the decoded rows: per row the token count, then the tokens,
+    all little-endian uint32."""
+
+    rows: Positive
+    digest: Digest
+
+
+class Part(Document):
+    """One records file and the shard it became.
+
+    ``records`` is the half-open range into the corpus's records; ``tokens`` the length of the
+    part stream, separators included and a dropped last token too; ``file`` the shard below the
+    prepared folder.
+    """
+
+    source: Annotated[str, Field(pattern=r"^records-[0-9]{5,}\.parquet$")]
+    records: tuple[Natural, Natural]
+    tokens: Natural
+    rows: Natural
+    file: Annotated[str, Field(pattern=r"^class=[0-9a-f]{12}/[A-Za-z0-9._-]+\.parquet$")]
+    row_groups: tuple[RowGroup, ...]
+
+
+class PreparedCorpus(Document):
+    """One admitted corpus. ``credential`` is its credential's digest."""
+
+    corpus: Name
+    credential: Digest
+    class_digest: Digest
+    records: tuple[Record, ...]
+    parts: tuple[Part, ...]
+
+
+class Tokenizer(Document):
+    """``vocabulary`` counts the token ids; ``separator`` is the id that follows every record."""
+
+    name: str
+    digest: Digest
+    vocabulary: Positive
+    separator: Natural
+
+
+class Reserve(Document):
+    """The share of records never trained on, and the salt that chooses them (hex)."""
+
+    share: Annotated[float, Field(ge=0, lt=1)]
+    salt: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){16,64}$")]
+
+    @cached_property
+    def _bound(self) -> bytes:
+        # Fraction is exact; the bound rounds up, since x < b for an integer x iff x < ceil(b).
+        return int(-(-Fraction(self.share) * (1 << 256) // 1)).to_bytes(32, "big")
+
+    @cached_property
+    def _salt(self) -> bytes:
+        return bytes.fromhex(self.salt)
+
+    def holds(self, record: bytes) -> bool:
+        """Whether the record with this 32-byte SHA-256 is held in reserve."""
+        return hmac.digest(self._salt, record, "sha256") < self._bound
+
+
+class Quarantined(Document):
+    """Records that were refused, with the rule (or check) that refused them and why."""
+
+    corpus: Name
+    rule: str
+    reason: str
+    records: Natural
+
+
+class RecordSpan(NamedTuple):
+    """A record's share of a row: its index in the corpus and the half-open range of its tokens."""
+
+    record: int
+    start: int
+    stop: int
+
+
+class Manifest(Document):
+    """What was admitted, how it was packed and what was refused.
+
+    Construction checks that the manifest agrees with itself; row counts and splits that do not
+    follow from the records are refused.
+    """
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/prepare-manifest/v1"
+
+    tokenizer: Tokenizer
+    context: Positive
+    reserve: Reserve
+    corpora: tuple[PreparedCorpus, ...]
+    quarantine: tuple[Quarantined, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [c.corpus for c in self.corpora]
+        if names != sorted(set(names)):
+            raise ValueError("corpora are not sorted by name or not distinct")
+        refused = [(q.corpus, q.rule, q.reason) for q in self.quarantine]
+        if refused != sorted(set(refused)):
+            raise ValueError("quarantine entries are not sorted or not distinct")
+        if self.tokenizer.separator >= self.tokenizer.vocabulary:
+            raise ValueError("the separator is outside the vocabulary")
+        files = [part.file for c in self.corpora for part in c.parts]
+        if len(files) != len(set(files)):
+            raise ValueError("two parts share one shard")
+        for corpus in self.corpora:
+            self._check_splits(corpus)
+            self._check_parts(corpus)
+        return self
+
+    def _check_splits(self, corpus: PreparedCorpus) -> None:
+        for i, record in enumerate(corpus.records):
+            split: Split = "empty"
+            if record.tokens:
+                split = "reserve" if self.reserve.holds(bytes.fromhex(record.sha256)) else "train"
+            if record.split != split:
+                raise ValueError(
+                    f"{corpus.corpus}: record {i} is marked {record.split}, its hash says {split}"
+                )
+
+    def _check_parts(self, corpus: PreparedCorpus) -> None:
+        row = self.context + 1
+        stop = 0
+        for k, part in enumerate(corpus.parts):
+            name = f"{corpus.corpus}: part {k}"
+            if part.source != f"records-{k:05}.parquet":
+                raise ValueError(f"{name} is {part.source}, out of order")
+            if part.records[0] != stop or part.records[1] < stop:
+                raise ValueError(f"{name} does not start at record {stop}")
+            stop = part.records[1]
+            records = corpus.records[part.records[0] : stop]
+            tokens = sum(r.tokens + 1 for r in records if r.split == "train")
+            if part.tokens != tokens:
+                raise ValueError(f"{name} says {part.tokens} tokens, its records make {tokens}")
+            rows = tokens // row + (tokens % row >= 2)
+            if part.rows != rows:
+                raise ValueError(f"{name} says {part.rows} rows, its tokens make {rows}")
+            if sum(group.rows for group in part.row_groups) != rows:
+                raise ValueError(f"{name}: the row groups do not add up to {rows} rows")
+        if stop != len(corpus.records):
+            raise ValueError(f"{corpus.corpus}: the parts end at record {stop}")
+
+    @cached_property
+    def _layouts(self) -> dict[str, _Layout]:
+        return {c.corpus: _Layout(c, self.context + 1) for c in self.corpora}
+
+    @cached_property
+    def _found(self) -> dict[str, tuple[tuple[str, int], ...]]:
+        found: dict[str, list[tuple[str, int]]] = {}
+        for c in self.corpora:
+            for i, record in enumerate(c.records):
+                found.setdefault(record.sha256, []).append((c.corpus, i))
+        return {sha256: tuple(places) for sha256, places in found.items()}
+
+    def corpus(self, name: str) -> PreparedCorpus:
+        """Raises ``Malformed`` if the manifest has no such corpus."""
+        return self._layout(name).corpus
+
+    def _layout(self, name: str) -> _Layout:
+        try:
+            return self._layouts[name]
+        except KeyError:
+            raise Malformed("no such corpus in the prepare manifest", where=name) from None
+
+    def merkle_root(self, corpus: str) -> str:
+        """The RFC 9162 root over the corpus's record hashes, ``sha256:<hex>``."""
+        leaves = [bytes.fromhex(r.sha256) for r in self.corpus(corpus).records]
+        return "sha256:" + merkle.root(leaves).hex()
+
+    def train_rows(self, corpus: str) -> int:
+        """Packed training rows of the corpus."""
+        return self._layout(corpus).rows
+
+    def row_length(self, corpus: str, row: int) -> int:
+        """Tokens in a row: T+1, or fewer in the last row of a part."""
+        start, stop = self._layout(corpus).row_range(row)
+        return stop - start
+
+    def targets(self, corpus: str, row: int) -> int:
+        """Loss targets in a row: its tokens less one."""
+        return self.row_length(corpus, row) - 1
+
+    def row_records(self, corpus: str, row: int) -> tuple[RecordSpan, ...]:
+        """The records that a row holds tokens of, in order.
+
+        Ranges are in the record's own tokens, without its separator; a record of which the row
+        holds the separator alone is not listed.
+        """
+        return tuple(self._layout(corpus).spans(row))
+
+    def record_rows(self, corpus: str, record: int) -> range:
+        """The rows that hold tokens of a record; empty if it does not train."""
+        return self._layout(corpus).rows_of(record)
+
+    def find(self, sha256: str) -> tuple[tuple[str, int], ...]:
+        """Every (corpus, record index) with this record hash (hex); empty when there is none."""
+        return self._found.get(sha256, ())
+
+
+class _Layout:
+    """Where a corpus's training records lie in its rows: cumulative sums, searched by bisection.
+
+    ``starts[j]`` is the offset of training record j in the concatenation of the part streams;
+    ``bases[k]`` that of part k, ``row_ends[k]`` the corpus's row index just past part k.
+    """
+
+    def __init__(self, corpus: PreparedCorpus, row: int) -> None:
+        self.corpus = corpus
+        self._row = row
+        self._trained = [i for i, r in enumerate(corpus.records) if r.split == "train"]
+        lengths = (corpus.records[i].tokens + 1 for i in self._trained)
+        self._starts = list(accumulate(lengths, initial=0))
+        self._bases = list(accumulate((p.tokens for p in corpus.parts), initial=0))
+        self._row_ends = list(accumulate(p.rows for p in corpus.parts))
+
+    @property
+    def rows(self) -> int:
+        return self._row_ends[-1] if self._row_ends else 0
+
+    def row_range(self, row: int) -> tuple[int, int]:
+        """The row's half-open range in the concatenated part streams."""
+        if not 0 <= row < self.rows:
+            raise ValueError(f"row {row} of {self.corpus.corpus} is outside [0, {self.rows})")
+        part = bisect_right(self._row_ends, row)
+        first = self._row_ends[part] - self.corpus.parts[part].rows
+        start = self._bases[part] + (row - first) * self._row
+        return start, min(start + self._row, self._bases[part + 1])
+
+    def spans(self, row: int) -> Iterator[RecordSpan]:
+        start, stop = self.row_range(row)
+        for j in range(bisect_right(self._starts, start) - 1, bisect_left(self._starts, stop)):
+            record = self._trained[j]
+            first = max(start - self._starts[j], 0)
+            last = min(stop - self._starts[j], self.corpus.records[record].tokens)
+            if first < last:
+                yield RecordSpan(record, first, last)
+
+    def rows_of(self, record: int) -> range:
+        if not 0 <= record < len(self.corpus.records):
+            raise ValueError(f"record {record} of {self.corpus.corpus} does not exist")
+        if self.corpus.records[record].split != "train":
+            return range(0)
+        start = self._starts[bisect_left(self._trained, record)]
+        stop = start + self.corpus.records[record].tokens
+        part = bisect_right([p.records[1] for p in self.corpus.parts], record)
+        rows = self.corpus.parts[part].rows
+        first = self._row_ends[part] - rows
+        offset = start - self._bases[part]
+        # A dropped last token lies past the last row.
+        return range(
+            first + min(offset // self._row, rows),
+            first + min((stop - 1 - self._bases[part]) // self._row + 1, rows),
+        )
