@@ -1,0 +1,336 @@
+"""Public keys that verify and signers that sign: Ed25519 and ECDSA P-256.
+
+Ed25519 (RFC 8032) is the default. ECDSA over P-256 with SHA-256 (FIPS 186-5,
+DER signatures) is accepted because many HSMs have no Ed25519. There is no
+third algorithm and no negotiation: a key says what it is, and its signatures
+are read as that.
+
+Invariants:
+    * A `PublicKey` holds the one DER encoding of its SubjectPublicKeyInfo
+      (RFC 5280, RFC 8410, RFC 5480), so equal keys are equal bytes, and
+      counting distinct keys is counting distinct bytes.
+    * An Ed25519 point of small order is no key: some signatures under it
+      verify for every message.
+    * Private key bytes appear in no repr, no error and no pickle.
+
+`Signer` is the whole interface that an HSM or a cloud key service has to
+offer. This module stores no keys and knows nothing of who a key belongs to;
+that is `trust.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NoReturn, Protocol, Self, TypeAlias, get_args
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from govray.errors import Malformed, Untrusted, UsageError
+
+Algorithm: TypeAlias = Literal["ed25519", "ecdsa-p256"]
+
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+
+_MAX_KEY_FILE = 64 * 1024
+_FIELD = 2**255 - 19
+# The y coordinates of the points of order 1, 2, 4 and 8 on edwards25519
+# (the two of order 8 are the roots of d·y^4 + 2y^2 - 1 that are squares).
+_ORDER_8_Y = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER_Y = frozenset({0, 1, _FIELD - 1, _ORDER_8_Y, _FIELD - _ORDER_8_Y})
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A key that can verify.
+
+    Args:
+        algorithm: What the key is.
+        spki: DER of its SubjectPublicKeyInfo.
+
+    Raises:
+        Malformed: ``spki`` is not the canonical encoding of a sound key of
+            that algorithm.
+    """
+
+    algorithm: Algorithm
+    spki: bytes
+
+    def __post_init__(self) -> None:
+        found = _algorithm(_load_spki(self.spki))
+        if found != self.algorithm:
+            raise Malformed(f"the key is {found}, not {self.algorithm}", where="public key")
+
+    @classmethod
+    def from_spki(cls, spki: bytes) -> Self:
+        """Return the key that DER bytes hold.
+
+        Raises:
+            Malformed: Not the canonical encoding of a sound key of a known algorithm.
+        """
+        return cls(_algorithm(_load_spki(spki)), spki)
+
+    @classmethod
+    def from_pem(cls, pem: bytes) -> Self:
+        """Return the key of a PEM ``PUBLIC KEY`` block.
+
+        Raises:
+            Malformed: No such block, or no sound key in it.
+        """
+        try:
+            key = serialization.load_pem_public_key(pem)
+            spki = _spki(key)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            raise _malformed("no PEM public key that govray knows") from None
+        return cls.from_spki(spki)
+
+    def to_pem(self) -> bytes:
+        """Return the PEM ``PUBLIC KEY`` block."""
+        return _load_spki(self.spki).public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+
+    @property
+    def keyid(self) -> str:
+        """SHA-256 of the SPKI, 64 lowercase hex digits: a name, never a decision."""
+        return hashlib.sha256(self.spki).hexdigest()
+
+    @property
+    def raw(self) -> bytes:
+        """The 32 bytes of RFC 8032, or the 65 bytes of the uncompressed point (SEC 1)."""
+        key = _load_spki(self.spki)
+        if isinstance(key, Ed25519PublicKey):
+            return key.public_bytes_raw()
+        return key.public_bytes(
+            serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
+        )
+
+    def verify(self, message: bytes, signature: bytes) -> None:
+        """Return if ``signature`` is this key's over ``message``.
+
+        Raises:
+            Untrusted: It is not.
+        """
+        key = _load_spki(self.spki)
+        try:
+            if isinstance(key, Ed25519PublicKey):
+                key.verify(signature, message)
+            else:
+                key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            raise Untrusted(
+                "the signature does not verify", where=f"key {self.keyid[:16]}"
+            ) from None
+
+
+class Signer(Protocol):
+    """What signing needs: a local key, an HSM or a key service behind two members."""
+
+    @property
+    def public_key(self) -> PublicKey:
+        """The key that verifies what `sign` returns."""
+        ...
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature: 64 bytes (Ed25519) or DER (ECDSA with SHA-256)."""
+        ...
+
+
+class LocalSigner:
+    """A private key in this process. It cannot be pickled: keys stay where they were loaded."""
+
+    __slots__ = ("_private", "_public")
+
+    def __init__(self, private: Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> None:
+        self._private = private
+        self._public = PublicKey.from_spki(_spki(private.public_key()))
+
+    @classmethod
+    def generate(cls, algorithm: Algorithm = "ed25519") -> Self:
+        """Return a fresh key from the operating system's randomness.
+
+        Raises:
+            UsageError: Unknown algorithm.
+        """
+        match algorithm:
+            case "ed25519":
+                return cls(Ed25519PrivateKey.generate())
+            case "ecdsa-p256":
+                return cls(ec.generate_private_key(ec.SECP256R1()))
+        _unknown_algorithm(algorithm)
+
+    @classmethod
+    def from_pem(cls, pem: bytes, password: bytes | None = None) -> Self:
+        """Return the key of a PKCS #8 PEM block, encrypted or not.
+
+        Raises:
+            UsageError: No private key there, a wrong or missing password, or
+                an algorithm that is not accepted. No message holds key bytes.
+        """
+        try:
+            private = serialization.load_pem_private_key(pem, password)
+        except TypeError:
+            raise UsageError(
+                "the private key is not encrypted, but a password was given"
+                if password is not None
+                else "the private key is encrypted",
+                do="Leave the password out" if password is not None else "Give its password",
+            ) from None
+        except (ValueError, UnsupportedAlgorithm):
+            raise UsageError(
+                "no private key could be read"
+                + (" with this password" if password is not None else ""),
+                do="Give a PKCS #8 PEM file, as 'govray keys new' writes it",
+            ) from None
+        if not isinstance(private, Ed25519PrivateKey | ec.EllipticCurvePrivateKey):
+            _unknown_algorithm(type(private).__name__)
+        if isinstance(private, ec.EllipticCurvePrivateKey) and private.curve.name != "secp256r1":
+            _unknown_algorithm(private.curve.name)
+        return cls(private)
+
+    def to_pem(self, password: bytes | None = None) -> bytes:
+        """Return the key as PKCS #8 PEM, encrypted if a password is given.
+
+        Raises:
+            UsageError: The password is empty.
+        """
+        if password == b"":
+            raise UsageError("the password is empty", do="Give a password, or none at all")
+        return self._private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(password)
+            if password is not None
+            else serialization.NoEncryption(),
+        )
+
+    @property
+    def public_key(self) -> PublicKey:
+        """The key that verifies what `sign` returns."""
+        return self._public
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature over ``message``: 64 bytes (Ed25519) or DER (ECDSA)."""
+        if isinstance(self._private, Ed25519PrivateKey):
+            return self._private.sign(message)
+        return self._private.sign(message, ec.ECDSA(hashes.SHA256()))
+
+    def __repr__(self) -> str:
+        return f"LocalSigner({self._public.algorithm}, keyid={self._public.keyid})"
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a private key may not leave this process",
+            where=repr(self),
+            do="Sign on the driver; workers and tasks get no key",
+        )
+
+
+def load_signer(reference: str, *, password: bytes | None = None) -> LocalSigner:
+    """Return the signer that ``reference`` names.
+
+    Args:
+        reference: ``env:NAME``, where the variable holds the PEM itself or a
+            path to it; or a path.
+        password: Of an encrypted key.
+
+    Raises:
+        UsageError: Nothing there, a file that others can read, or no key in
+            it; the message says what to do.
+    """
+    location = reference
+    if reference.startswith("env:"):
+        name = reference.removeprefix("env:")
+        value = os.environ.get(name, "")
+        if not value.strip():
+            raise UsageError(
+                f"the environment variable {name or '(no name)'} is not set",
+                where=reference,
+                do="Set it to a PEM private key or to the path of one",
+            )
+        if value.lstrip().startswith("-----BEGIN"):
+            return _from_pem(value.encode(), password, reference)
+        location = value.strip()
+    return _from_pem(_read_private(location), password, location)
+
+
+def _from_pem(pem: bytes, password: bytes | None, where: str) -> LocalSigner:
+    try:
+        return LocalSigner.from_pem(pem, password)
+    except UsageError as error:
+        raise UsageError(error.what, where=where, do=error.do) from None
+
+
+def _read_private(location: str) -> bytes:
+    """The bytes of a key file that only its owner can read."""
+    path = Path(location).expanduser()
+    try:
+        # Check the file that is read: open first, then look at the descriptor.
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if os.name == "posix" and mode & 0o077:
+                raise UsageError(
+                    f"the private key file can be read by others (mode {mode & 0o777:04o})",
+                    where=location,
+                    do=f"Run: chmod 600 {location}",
+                )
+            data = file.read(_MAX_KEY_FILE + 1)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the private key: {error.strerror or 'no such file'}",
+            where=location,
+            do="Give the path of a key file, or env:NAME; 'govray keys new' makes a key",
+        ) from None
+    if len(data) > _MAX_KEY_FILE:
+        raise UsageError("the file is too large to be a private key", where=location)
+    return data
+
+
+def _spki(key: object) -> bytes:
+    if not isinstance(key, Ed25519PublicKey | ec.EllipticCurvePublicKey):
+        raise _malformed(f"{type(key).__name__} is not accepted")
+    return key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+@lru_cache(maxsize=256)
+def _load_spki(spki: bytes) -> Ed25519PublicKey | ec.EllipticCurvePublicKey:
+    try:
+        key = serialization.load_der_public_key(spki)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise _malformed("not a DER SubjectPublicKeyInfo of a known algorithm") from None
+    if _spki(key) != spki:
+        raise _malformed("the SubjectPublicKeyInfo is not in its canonical form")
+    if isinstance(key, Ed25519PublicKey):
+        _refuse_weak_point(key.public_bytes_raw())
+        return key
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1":
+        return key
+    raise _malformed("elliptic curves other than P-256 are not accepted")
+
+
+def _refuse_weak_point(raw: bytes) -> None:
+    y = int.from_bytes(raw, "little") & (2**255 - 1)  # without the sign of x
+    if y >= _FIELD:
+        raise _malformed("the Ed25519 point is not in its canonical form")
+    if y in _SMALL_ORDER_Y:
+        raise _malformed("the Ed25519 point has small order: anyone could sign for it")
+
+
+def _algorithm(key: Ed25519PublicKey | ec.EllipticCurvePublicKey) -> Algorithm:
+    return "ed25519" if isinstance(key, Ed25519PublicKey) else "ecdsa-p256"
+
+
+def _malformed(what: str) -> Malformed:
+    return Malformed(what, where="public key", do=f"Use one of: {', '.join(ALGORITHMS)}")
+
+
+def _unknown_algorithm(name: str) -> NoReturn:
+    raise UsageError(f"{name} keys are not accepted", do=f"Use one of: {', '.join(ALGORITHMS)}")
