@@ -1,0 +1,132 @@
+"""What one rank brings to one optimizer step: micro-batches of rows.
+
+A micro-batch holds rows of one route stream, so all of its rows may update the
+same parameters and none shares a kernel call with a row of another domain.
+
+Invariants (checked by ``StepBatch.check``, on every rank, before the forward):
+
+* All tensors of a micro-batch have as many rows as there are positions.
+* Rows and targets of the micro-batches add up to those of the corpora.
+
+What it does not do: read rows, or decide which rank reads which (that is the
+batch plan's); look into the targets (the step compares them with
+``row_targets`` when it has computed the losses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from govray.errors import Refused, UsageError
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows of one route stream that go through the model together.
+
+    Attributes:
+        stream: The route's digest.
+        tensors: Inputs of the loss function, first dimension: rows. Has
+            ``targets``, which are −100 where there is no loss target.
+        positions: Of each row, within the stream's quota of this step.
+        row_targets: Loss targets of each row.
+    """
+
+    stream: str
+    tensors: Mapping[str, Tensor]
+    positions: tuple[int, ...]
+    row_targets: tuple[int, ...]
+
+    @property
+    def targets(self) -> int:
+        """Number of loss targets."""
+        return sum(self.row_targets)
+
+    def split(self, max_rows: int | None) -> Iterator[MicroBatch]:
+        """Consecutive micro-batches of at most ``max_rows`` rows, the last one perhaps shorter.
+
+        The cut is a function of this micro-batch alone, so no other stream moves it.
+        """
+        rows = len(self.positions)
+        size = max_rows or rows
+        if rows <= size:
+            yield self
+            return
+        for start in range(0, rows, size):
+            cut = slice(start, start + size)
+            yield MicroBatch(
+                stream=self.stream,
+                tensors={name: tensor[cut] for name, tensor in self.tensors.items()},
+                positions=self.positions[cut],
+                row_targets=self.row_targets[cut],
+            )
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """One rank's part of one step.
+
+    Attributes:
+        step: The global step, from 0.
+        micro_batches: This rank's, possibly none.
+        corpora: This rank's (rows, loss targets) by corpus.
+        error: Why this rank could not load its part. All ranks stop together.
+    """
+
+    step: int
+    micro_batches: tuple[MicroBatch, ...]
+    corpora: Mapping[str, tuple[int, int]]
+    error: str | None = None
+
+    def check(self, streams: Collection[str], corpora: Collection[str]) -> None:
+        """Compare what the batch says about itself with itself and with the run.
+
+        Args:
+            streams: Ids of the run's route streams.
+            corpora: Names of the run's corpora.
+
+        Raises:
+            Refused: On an unknown stream or corpus, or sums that differ.
+            UsageError: If a tensor has a wrong number of rows, or there is no ``targets``.
+        """
+        where = f"step {self.step}"
+        for micro_batch in self.micro_batches:
+            rows = len(micro_batch.positions)
+            if micro_batch.stream not in streams:
+                raise Refused(
+                    f"rows of stream {micro_batch.stream}, which no route of this run has",
+                    where=where,
+                    do="Build batches from the batch plan of this run",
+                )
+            if "targets" not in micro_batch.tensors:
+                raise UsageError("a micro-batch has no tensor 'targets'", where=where)
+            if not rows:
+                raise UsageError("a micro-batch has no rows", where=where, do="Leave it out")
+            sizes = {name: len(tensor) for name, tensor in micro_batch.tensors.items()}
+            sizes["row_targets"] = len(micro_batch.row_targets)
+            for name, size in sizes.items():
+                if size != rows:
+                    raise UsageError(f"{name} has {size} rows, positions {rows}", where=where)
+        for corpus in self.corpora:
+            if corpus not in corpora:
+                raise Refused(
+                    f"rows of corpus {corpus}, which was not admitted to this run", where=where
+                )
+        stated = (
+            sum(rows for rows, _ in self.corpora.values()),
+            sum(targets for _, targets in self.corpora.values()),
+        )
+        held = (
+            sum(len(micro_batch.positions) for micro_batch in self.micro_batches),
+            sum(micro_batch.targets for micro_batch in self.micro_batches),
+        )
+        if stated != held:
+            raise Refused(
+                f"its corpora count {stated[0]} rows and {stated[1]} loss targets, "
+                f"its micro-batches {held[0]} and {held[1]}",
+                where=where,
+                do="Every row that is trained on must be counted for its corpus, once",
+            )
