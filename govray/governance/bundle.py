@@ -1,0 +1,217 @@
+"""The model folder: what its files are called, and reading them within bounds.
+
+A model folder comes from someone else, so nothing in it is trusted before it has been read, and
+nothing about it may cost more than its limit: names are checked, only regular files are opened,
+symbolic links are refused wherever they stand (the folder's own path may be one), and every read
+has a size limit.
+
+Also here: the header of a safetensors file (8-byte little-endian length, then that many bytes of
+JSON; https://huggingface.co/docs/safetensors), since tensor names are all that a verifier needs
+of it and the base install has no tensor library.
+
+What this module does not do: decide whether the content is right (``verify.py``) or write a
+folder (``train/``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from govray.errors import Malformed, UsageError
+from govray.governance import canonical
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+ADAPTERS = "adapters"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+GOVERNANCE = "governance"
+ATTESTATION = f"{GOVERNANCE}/attestation.dsse.json"
+POLICY = f"{GOVERNANCE}/policy.dsse.json"
+MANIFEST = f"{GOVERNANCE}/manifest.dsse.json"
+CREDENTIALS = f"{GOVERNANCE}/credentials.jsonl"
+DELEGATIONS = f"{GOVERNANCE}/delegations.jsonl"
+LEDGER = f"{GOVERNANCE}/ledger.jsonl"
+CHECKPOINT = f"{GOVERNANCE}/ledger.checkpoint"
+
+MAX_FILES = 10_000
+MAX_DEPTH = 8
+MAX_ENVELOPE = 96 << 20  # base64 of the largest payload that canonical.py parses, and signatures
+MAX_LINES = 1 << 30
+MAX_NOTE = 1 << 16
+MAX_HEADER = 64 << 20
+
+_CHUNK = 1 << 20
+
+
+def adapter_files(name: str) -> tuple[str, str]:
+    """The two files of one adapter: its config and its weights."""
+    folder = f"{ADAPTERS}/{name}"
+    return f"{folder}/{ADAPTER_CONFIG}", f"{folder}/{ADAPTER_WEIGHTS}"
+
+
+def covered(name: str) -> bool:
+    """Whether a file of this name makes a claim that an attestation must cover.
+
+    Weights, adapters and the config decide what the model *is*: an unattested one beside
+    attested ones would be loaded by the same tools, so it is refused rather than reported.
+    """
+    path = PurePosixPath(name)
+    return (
+        path.parts[0] in (ADAPTERS, GOVERNANCE)
+        or name == CONFIG
+        or path.suffix in (".safetensors", ".bin", ".pt", ".pth")
+    )
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it is a plain relative path in POSIX form.
+
+    Raises:
+        Malformed: it is absolute, climbs, or holds a character that some system treats specially.
+    """
+    parts = name.split("/")
+    if (
+        any(part in ("", ".", "..") for part in parts)
+        or any(c in '\\:*?"<>|' or not c.isprintable() for c in name)
+        or len(name) > 1024
+    ):
+        raise Malformed("not a plain relative file name", where=repr(name))
+    return name
+
+
+def find_model(path: Path) -> Path | None:
+    """The model folder that ``path`` is, or lies in; None if it is in none."""
+    path = path.absolute()
+    return next((p for p in (path, *path.parents) if (p / ATTESTATION).is_file()), None)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model folder, opened for reading."""
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        if not self.root.is_dir():
+            raise UsageError("no such folder", where=str(self.root), do="Give a model folder.")
+
+    def names(self) -> tuple[str, ...]:
+        """Every file below the folder, sorted.
+
+        Raises:
+            Malformed: a symbolic link, a special file, an unsafe name, too many files or too
+                deep a folder.
+        """
+        found: list[str] = []
+        pending = [""]
+        while pending:
+            folder = pending.pop()
+            try:
+                entries = sorted(os.scandir(self.root / folder), key=lambda entry: entry.name)
+            except OSError as error:
+                raise Malformed(f"cannot list it: {error.strerror}", where=folder) from error
+            for entry in entries:
+                name = check_name(f"{folder}{entry.name}")
+                if entry.is_symlink():
+                    raise Malformed(
+                        "a symbolic link in a model folder", where=name, do="Copy the file itself."
+                    )
+                if entry.is_dir():
+                    if name.count("/") >= MAX_DEPTH:
+                        raise Malformed(f"more than {MAX_DEPTH} folders deep", where=name)
+                    pending.append(f"{name}/")
+                elif entry.is_file():
+                    found.append(name)
+                else:
+                    raise Malformed("neither a file nor a folder", where=name)
+                if len(found) + len(pending) > MAX_FILES:
+                    raise Malformed(f"more than {MAX_FILES} files", where=str(self.root))
+        return tuple(sorted(found))
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        """The content of a file of at most ``limit`` bytes.
+
+        Raises:
+            Malformed: it is missing, not a regular file, or larger.
+        """
+        with self._open(name) as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise Malformed(f"larger than {limit} bytes", where=name)
+        return data
+
+    def lines(self, name: str) -> tuple[bytes, ...]:
+        """The lines of a file of envelopes, each ended by one newline.
+
+        Raises:
+            Malformed: as ``read``; or the last line is cut off, or one is empty.
+        """
+        data = self.read(name, limit=MAX_LINES)
+        if data and not data.endswith(b"\n"):
+            raise Malformed("the last line is cut off", where=name)
+        lines = tuple(data.split(b"\n")[:-1])
+        if b"" in lines:
+            raise Malformed("an empty line", where=name)
+        return lines
+
+    def sha256(self, name: str) -> str:
+        """The SHA-256 of a file, 64 hex digits."""
+        with self._open(name) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def tensor_names(self, name: str) -> frozenset[str]:
+        """The tensor names in the header of a safetensors file.
+
+        Raises:
+            Malformed: the header is cut off, too large or not a JSON object of tensors.
+        """
+        with self._open(name) as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > MAX_HEADER:
+                raise Malformed(f"a header of {size} bytes", where=name)
+            data = file.read(size)
+        if len(data) != size or size == 0:
+            raise Malformed("the safetensors header is cut off", where=name)
+        # The format pads the header with spaces.
+        header = canonical.parse(data.rstrip(b" "), limit=MAX_HEADER, where=name)
+        if not isinstance(header, dict) or not all(
+            isinstance(entry, dict) for entry in header.values()
+        ):
+            raise Malformed("the safetensors header is no object of tensors", where=name)
+        return frozenset(header) - {"__metadata__"}
+
+    def _open(self, name: str) -> BinaryIO:
+        *folders, last = check_name(name).split("/")
+        # Component by component, relative to open descriptors: no part of the name is a link.
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for folder in folders:
+                descriptor = _descend(descriptor, folder, os.O_DIRECTORY)
+            # O_NONBLOCK: opening a named pipe must not wait for a writer.
+            descriptor = _descend(descriptor, last, os.O_NONBLOCK)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise Malformed("not a regular file", where=name)
+        except FileNotFoundError:
+            os.close(descriptor)
+            raise Malformed("the file is missing", where=name) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise Malformed(f"cannot open it: {error.strerror}", where=name) from error
+        except Malformed:
+            os.close(descriptor)
+            raise
+        return os.fdopen(descriptor, "rb")
+
+
+def _descend(parent: int, name: str, flags: int) -> int:
+    """Open ``name`` in an open folder and close the folder; on failure leave it open."""
+    child = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | flags, dir_fd=parent)
+    os.close(parent)
+    return child

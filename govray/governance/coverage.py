@@ -1,0 +1,229 @@
+"""What the ledger can state about each (corpus, layer group): coverage, taint and levels.
+
+Pure functions from leaves, routes, plan and manifest, so that whoever signs and whoever verifies
+compute the same thing. Coverage counts recorded gradient contributions; it says nothing about
+what a model has learned.
+
+Coverage
+
+Every row that a leaf's ranges read contributes its loss targets to each group in its corpus's
+route. Leaves of every branch count: a step that was rolled back was still a recorded use.
+
+Taint (the transitive kind)
+
+T is the least family of sets with::
+
+    T(l)  ⊇  T0(l)  ∪  {c : l ∈ route(c)}
+             ∪  T(m)   for every m read by the forward of a c with l ∈ route(c)
+             ∪  T(m)   for every m in l's domain
+
+T0 is what a pretrained start brings. The forward of a corpus reads every base group, and its own
+adapter if its route has one. Iterating from the empty family of a monotone operator on a finite
+lattice reaches the least fixpoint (Kleene). Since every corpus reads the whole trunk, T is usually
+uniform over it.
+
+Levels
+
+Per (corpus, layer group) that the corpus's route does not reach, each level requiring all below:
+0 declared; 1 direct exclusion enforced and counted; 2 a replay without the corpus gave the same
+bytes for the file that holds the group; 3 removal of the corpus's adapter executed.
+
+What this module does not do: check that leaves follow the plan (``verify.py``), or measure
+gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal, Inexact
+
+from govray.governance.ledger import Leaf
+from govray.governance.manifest import Manifest
+from govray.governance.plan import BatchPlan
+from govray.governance.route import Route
+
+ADAPTER_PREFIX = "adapter:"
+
+# Products of counts below 2**63 and shortest float decimals fit; a rounding would raise.
+_EXACT = Context(prec=400, traps=[Inexact])
+
+
+@dataclass(frozen=True)
+class CorpusTotal:
+    """What a ledger used of one corpus.
+
+    ``records`` are distinct records (by place in the corpus), ``rows`` distinct plan rows,
+    ``tokens`` loss targets (a row read in two epochs counts twice), ``steps`` distinct
+    (branch, step) pairs.
+    """
+
+    records: int
+    rows: int
+    tokens: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a ledger states of one (corpus, layer group) that the corpus's gradient updated.
+
+    ``weighted_tokens`` is tokens times the route's weight, exact: a decimal without exponent, the
+    weight taken as the shortest decimal that names the float (the one its JSON shows).
+    """
+
+    corpus: str
+    group: str
+    records: int
+    tokens: int
+    weighted_tokens: str
+    steps: int
+
+
+def corpus_counts(
+    plan: BatchPlan, manifest: Manifest, streams: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, int]]:
+    """Corpus → (rows, loss targets) in plan ranges, one step's say; only what is non-zero."""
+    counts: dict[str, tuple[int, int]] = {}
+    for stream, (start, stop) in streams.items():
+        for _, corpus, row in plan.read(stream, range(start, stop)):
+            rows, targets = counts.get(corpus, (0, 0))
+            counts[corpus] = rows + 1, targets + manifest.targets(corpus, row)
+    return counts
+
+
+def corpus_totals(
+    leaves: Iterable[Leaf], plan: BatchPlan, manifest: Manifest
+) -> dict[str, CorpusTotal]:
+    """Corpus → what the leaves' ranges read of it; corpora that were not read are absent."""
+    rows: dict[str, set[int]] = {}
+    tokens: dict[str, int] = {}
+    steps: dict[str, set[tuple[int, int]]] = {}
+    for leaf in leaves:
+        for stream, (start, stop) in leaf.streams.items():
+            for _, corpus, row in plan.read(stream, range(start, stop)):
+                rows.setdefault(corpus, set()).add(row)
+                tokens[corpus] = tokens.get(corpus, 0) + manifest.targets(corpus, row)
+                steps.setdefault(corpus, set()).add((leaf.branch, leaf.step))
+    return {
+        corpus: CorpusTotal(
+            records=len({s.record for r in read for s in manifest.row_records(corpus, r)}),
+            rows=len(read),
+            tokens=tokens[corpus],
+            steps=len(steps[corpus]),
+        )
+        for corpus, read in sorted(rows.items())
+    }
+
+
+def coverage(
+    leaves: Iterable[Leaf], routes: Mapping[str, Route], plan: BatchPlan, manifest: Manifest
+) -> tuple[Coverage, ...]:
+    """One entry per (corpus, group) that a recorded gradient updated, sorted by both.
+
+    Args:
+        leaves: The ledger.
+        routes: Corpus → route, for at least every corpus of the plan.
+    """
+    return tuple(
+        Coverage(
+            corpus=corpus,
+            group=group,
+            records=total.records,
+            tokens=total.tokens,
+            weighted_tokens=weighted(total.tokens, weight),
+            steps=total.steps,
+        )
+        for corpus, total in corpus_totals(leaves, plan, manifest).items()
+        for group, weight in sorted(group_weights(routes[corpus]).items())
+    )
+
+
+def group_weights(route: Route) -> dict[str, float]:
+    """Group → weight, the route's adapter (always weight 1) included."""
+    weights = dict(route.weights)
+    if route.adapter is not None:
+        weights[ADAPTER_PREFIX + route.adapter] = 1.0
+    return weights
+
+
+def weighted(tokens: int, weight: float) -> str:
+    """``tokens * weight``, exactly, as a decimal string without exponent or trailing zeros."""
+    product = _EXACT.multiply(Decimal(tokens), Decimal(repr(weight)))
+    text = format(product, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def direct(groups: Iterable[str], routes: Mapping[str, Route]) -> dict[str, frozenset[str]]:
+    """Group → the corpora whose route reaches it."""
+    return {
+        group: frozenset(c for c, route in routes.items() if group in route.groups)
+        for group in groups
+    }
+
+
+def taint(
+    base_groups: Sequence[str],
+    routes: Mapping[str, Route],
+    domains: Iterable[Collection[str]],
+    initial: Mapping[str, Collection[str]] | None = None,
+) -> dict[str, frozenset[str]]:
+    """Group → everything that can have reached it, directly or through other groups.
+
+    Args:
+        base_groups: The model's layer groups, adapters excepted.
+        routes: Corpus → route, of the corpora that the run read or could have read.
+        domains: The frozen domains, over base and adapter groups.
+        initial: Group → what a pretrained start brought (T0).
+    """
+    groups = all_groups(base_groups, routes)
+    reached = direct(groups, routes)
+    current = {g: reached[g] | frozenset((initial or {}).get(g, ())) for g in groups}
+    sources: dict[str, set[str]] = {g: set() for g in groups}
+    for route in set(routes.values()):
+        forward = {*base_groups, *(g for g in route.groups if g.startswith(ADAPTER_PREFIX))}
+        for group in route.groups:
+            sources[group] |= forward
+    for domain in domains:
+        for group in domain:
+            sources[group] |= set(domain)
+    while True:
+        following = {
+            g: current[g].union(*(current[source] for source in sources[g])) for g in groups
+        }
+        if following == current:
+            return current
+        current = following
+
+
+def all_groups(base_groups: Sequence[str], routes: Mapping[str, Route]) -> tuple[str, ...]:
+    """The base groups in their order, then the adapter groups of ``routes``, sorted."""
+    adapters = {ADAPTER_PREFIX + r.adapter for r in routes.values() if r.adapter is not None}
+    return (*base_groups, *sorted(adapters))
+
+
+def levels(
+    groups: Sequence[str],
+    routes: Mapping[str, Route],
+    replayed: Mapping[str, Collection[str]],
+    removed: Collection[str],
+) -> dict[tuple[str, str], int]:
+    """(corpus, group) → level, for the groups that the corpus's route does not reach.
+
+    Args:
+        groups: Base and adapter groups.
+        routes: Corpus → route. That the ledger's counts follow from these routes is what makes
+            an entry level 1; call this only for a ledger of which that has been checked.
+        replayed: Corpus → the groups whose bytes a replay without the corpus reproduced.
+        removed: The corpora whose removal was executed.
+    """
+    found: dict[tuple[str, str], int] = {}
+    for corpus, route in sorted(routes.items()):
+        for group in groups:
+            if group in route.groups:
+                continue
+            level = 1
+            if group in replayed.get(corpus, ()):
+                level = 3 if corpus in removed else 2
+            found[corpus, group] = level
+    return found
