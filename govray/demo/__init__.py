@@ -1,1 +1,1 @@
-
+"""The main job on this machine, end to end: `govray demo`."""

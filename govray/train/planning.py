@@ -89,7 +89,7 @@ def make_plan(
             {c: manifest.train_rows(c) for c in prepared},
             rows_per_step={label: q.rows for label, q in quotas.items()},
             every={label: q.every for label, q in quotas.items()},
-            epochs={label: epochs for label in quotas},
+            epochs=dict.fromkeys(quotas, epochs),
         ),
     )
     kept = {c: routes[c] for c in sorted(prepared)}

@@ -132,21 +132,21 @@ class State:
     def _files(
         self, step: int, order: Order, leaves: list[Leaf], generators: dict[str, Tensor]
     ) -> dict[str, Any]:
-        ledger = Ledger(tuple(leaves))
+        ledger = Ledger(order.run_id, leaves)
         tensors, hyperparameters = checkpoint.optimizer_state(self._optimizer, self._names())
         files: dict[str, Any] = {
             "model.safetensors": base_tensors(self._model),
             "optimizer.safetensors": tensors,
             "optimizer.json": hyperparameters,
             "generators.safetensors": generators,
-            "ledger.jsonl": ledger.encode(),
+            "ledger.jsonl": ledger.data,
             "state.json": canonical.encode(
                 {
                     **_bindings(order),
                     "run": order.run_id,
                     "step": step,
                     "worldSize": _world(),
-                    "ledger": {"size": len(leaves), "root": ledger.root},
+                    "ledger": {"size": ledger.size, "root": "sha256:" + ledger.root.hex()},
                     "environment": _environment(order),
                 }
             ),

@@ -19,12 +19,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from govray.engine.adapters import Adapters
-from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.batch import StepBatch
 from govray.engine.layers import layer_groups
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
-from govray.governance.ledger import Leaf
-from govray.governance.route import Route
+from govray.governance.ledger import CorpusUse, Leaf
 from govray.train import snapshot
 from govray.train.order import Assignment, Discovery, current
 from govray.train.shards import PlannedRows
@@ -202,10 +201,9 @@ class Run:
             streams={
                 stream: (span.start, span.stop)
                 for stream, span in self.order.plan.positions(result.step).items()
-                if len(span)
             },
             corpora={
-                corpus: {"rows": rows, "targets": targets}
+                corpus: CorpusUse(rows=rows, targets=targets)
                 for corpus, (rows, targets) in result.corpus_counts.items()
                 if rows
             },

@@ -34,7 +34,9 @@ class WriteAhead:
         for done in leaves:
             self._compare(done)
         # What follows the last whole line is a write that a crash cut short.
-        path.write_bytes(b"".join(leaf.line() + b"\n" for leaf in self._recorded.values()))
+        whole = path.with_suffix(".tmp")
+        whole.write_bytes(b"".join(leaf.line + b"\n" for leaf in self._recorded.values()))
+        whole.replace(path)
 
     def append(self, leaf: Leaf) -> None:
         """Record one step.
@@ -46,15 +48,13 @@ class WriteAhead:
             self._compare(leaf)
         else:
             with self._path.open("ab") as file:
-                file.write(leaf.line() + b"\n")
+                file.write(leaf.line + b"\n")
             self._recorded[leaf.step] = leaf
         self.leaves.append(leaf)
 
     def _compare(self, leaf: Leaf) -> None:
         recorded = self._recorded.get(leaf.step)
-        if recorded is None or recorded.model_copy(
-            update={"world_size": leaf.world_size}
-        ) != leaf:
+        if recorded is None or recorded.model_copy(update={"world_size": leaf.world_size}) != leaf:
             raise Refused(
                 f"step {leaf.step} does not repeat the leaf recorded for it",
                 where=str(self._path),

@@ -1,0 +1,139 @@
+"""What a run leaves on storage about itself, enough to attest it again or replay it.
+
+A folder ``record/`` in the run's folder, written before the first step: the exact
+signed bytes that were verified, and ``run.json``. It holds no key. The times are
+the operator's own assertion.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from govray.errors import UsageError
+from govray.governance import canonical
+from govray.governance.document import format_time, parse_time
+from govray.governance.plan import BatchPlan
+from govray.train.config import Experiment, parse_experiment
+
+_SCHEMA = "govray.dev/run/v1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One run.
+
+    Attributes:
+        run_id: Name of the run and of its folder.
+        started, finished: When the driver began, and when the last step was committed.
+        groups: Layer group to FQNs.
+        plan: The batch plan.
+        policy, root, manifest: Signed envelopes, as verified.
+        credentials: Corpus to its signed envelope, admitted or not.
+        delegations: Signed envelopes.
+        config: The training loop's configuration.
+        experiment: The experiment file's content, where there is one.
+        code: Digest of govray's own source.
+    """
+
+    run_id: str
+    started: datetime
+    finished: datetime | None
+    groups: Mapping[str, tuple[str, ...]]
+    plan: BatchPlan
+    policy: bytes
+    root: bytes
+    manifest: bytes
+    credentials: Mapping[str, bytes]
+    delegations: tuple[bytes, ...]
+    config: Mapping[str, Any]
+    experiment: Experiment | None
+    code: str
+
+    def write(self, run_folder: Path) -> None:
+        """Write every file under ``run_folder/record``, ``run.json`` last."""
+        folder = run_folder / "record"
+        folder.mkdir(parents=True, exist_ok=True)
+        _put(folder / "policy.dsse.json", self.policy)
+        _put(folder / "root.json", self.root)
+        _put(folder / "manifest.dsse.json", self.manifest)
+        _put(folder / "credentials.jsonl", _lines(self.credentials[c] for c in self.credentials))
+        _put(folder / "delegations.jsonl", _lines(self.delegations))
+        _put(folder / "run.json", canonical.encode(self._summary()))
+
+    def end(self, run_folder: Path, finished: datetime) -> RunRecord:
+        """The same run, finished, and recorded so."""
+        ended = replace(self, finished=finished)
+        _put(run_folder / "record" / "run.json", canonical.encode(ended._summary()))
+        return ended
+
+    def _summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = {
+            "schema": _SCHEMA,
+            "run": self.run_id,
+            "started": format_time(self.started),
+            "groups": {group: list(fqns) for group, fqns in self.groups.items()},
+            "groupOrder": list(self.groups),
+            "plan": self.plan.to_json(),
+            "corpora": list(self.credentials),
+            "config": dict(self.config),
+            "code": self.code,
+        }
+        if self.finished:
+            summary["finished"] = format_time(self.finished)
+        if self.experiment:
+            summary["experiment"] = self.experiment.model_dump(mode="json")
+        return summary
+
+
+def read_record(run_folder: Path) -> RunRecord:
+    """Read what `RunRecord.write` wrote.
+
+    Raises:
+        UsageError: The folder is not a run's.
+        Malformed: A file was changed into something that does not parse.
+    """
+    folder = run_folder / "record"
+    if not (folder / "run.json").is_file():
+        raise UsageError(
+            "this is not the folder of a run",
+            where=str(run_folder),
+            do="Runs lie under the experiment's storage_path, one folder each",
+        )
+    summary: Any = canonical.parse_canonical((folder / "run.json").read_bytes())
+    experiment = summary.get("experiment")
+    return RunRecord(
+        run_id=summary["run"],
+        started=parse_time(summary["started"]),
+        finished=parse_time(summary["finished"]) if "finished" in summary else None,
+        groups={group: tuple(summary["groups"][group]) for group in summary["groupOrder"]},
+        plan=BatchPlan.from_json(summary["plan"]),
+        policy=(folder / "policy.dsse.json").read_bytes(),
+        root=(folder / "root.json").read_bytes(),
+        manifest=(folder / "manifest.dsse.json").read_bytes(),
+        credentials=dict(
+            zip(
+                summary["corpora"],
+                (folder / "credentials.jsonl").read_bytes().splitlines(),
+                strict=True,
+            )
+        ),
+        delegations=tuple((folder / "delegations.jsonl").read_bytes().splitlines()),
+        config=summary["config"],
+        experiment=parse_experiment(experiment, where=str(folder)) if experiment else None,
+        code=summary["code"],
+    )
+
+
+def _lines(envelopes: Any) -> bytes:
+    return b"".join(envelope.rstrip(b"\n") + b"\n" for envelope in envelopes)
+
+
+def _put(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)

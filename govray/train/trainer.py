@@ -1,0 +1,365 @@
+"""`GovernedTrainer`: Ray's TorchTrainer, with verified inputs before and an attestation after.
+
+The driver does what needs a key or a decision; workers do what needs a model.
+``fit`` is the order of things:
+
+1. verify the trust root, the policy and every credential;
+2. discover the model's layer groups, and resolve each corpus's route;
+3. admit and prepare the data (once for equal inputs);
+4. plan every step;
+5. train, each rank on its planned shard;
+6. sign the ledger, write the model folder, attest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+import torch
+from ray.train.torch import TorchTrainer
+
+from govray.data.admission import Prepared, prepare
+from govray.data.tokenizer import load_tokenizer
+from govray.errors import GovrayError, Refused, UsageError
+from govray.governance import canonical
+from govray.governance.keys import Signer, load_signer
+from govray.train import shards
+from govray.train.artifact import write_model
+from govray.train.config import Experiment, Quota
+from govray.train.discovery import Loop, layer_groups_of
+from govray.train.inputs import Inputs, load_inputs
+from govray.train.order import Assignment, Order, current
+from govray.train.planning import Planned, make_plan, routes_of
+from govray.train.progress import StepCallback, Watch
+from govray.train.record import RunRecord
+
+Stage = Callable[[str, int, int], None]
+"""Called with (what, done, total) while the driver works before training."""
+
+
+@dataclass(frozen=True)
+class GovernedTrainer:
+    """`ray.train.torch.TorchTrainer` whose gradients follow a signed depth policy.
+
+    Args:
+        train_loop_per_worker: Calls `govray.train.govern` once; see `govray.train.worker`.
+        corpora: Folder of corpora with their signed credentials.
+        policy: Signed depth policy.
+        trust_root: Signed trust root.
+        delegations: Envelopes that delegate an authority.
+        max_steps: Optimizer steps; with ``rows_per_step`` it fixes what is read.
+        rows_per_step: Profile name to rows (or `Quota`) of each of its route streams.
+        context: Loss targets of a row.
+        tokenizer: ``"bytes"`` or a path to a Hugging Face ``tokenizer.json``.
+        reserve: Share of records that are never trained on.
+        exclude: Corpora left out, as tombstones of the plan.
+        epochs: How often a stream may be read before it falls silent.
+        seed: Of the plan, the initial weights, adapters and dropout.
+        clip_norm: Largest gradient norm of a domain.
+        max_rows: Rows of one forward pass; more accumulate.
+        checkpoint_every: Steps between commits.
+        max_quarantined: Share of records; above it the run is refused.
+        attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver.
+        train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
+        threads: Threads of one worker's kernels.
+        on_stage, on_step: Called on the driver as work proceeds.
+        experiment: The experiment file's content where there is one; makes a run replayable
+            from its folder.
+    """
+
+    train_loop_per_worker: Loop
+    corpora: str | Path
+    policy: str | Path
+    trust_root: str | Path
+    max_steps: int
+    rows_per_step: Mapping[str, int | Quota]
+    train_loop_config: Mapping[str, Any] | None = None
+    scaling_config: ray.train.ScalingConfig | None = None
+    run_config: ray.train.RunConfig | None = None
+    delegations: Sequence[str | Path] = ()
+    context: int = 512
+    tokenizer: str = "bytes"
+    reserve: float = 0.02
+    exclude: Sequence[str] = ()
+    epochs: int = 1
+    seed: int = 17
+    clip_norm: float | None = 1.0
+    max_rows: int | None = None
+    checkpoint_every: int = 100
+    max_quarantined: float = 0.25
+    attestation_key: str = "env:GOVRAY_KEY"
+    threads: int = 1
+    on_stage: Stage = lambda what, done, total: None
+    on_step: StepCallback = lambda step, metrics: None
+    experiment: Experiment | None = None
+
+    def fit(self) -> ray.train.Result:
+        """Train, and leave an attested model in ``<result.path>/model``.
+
+        Raises:
+            GovrayError: What was refused, or which rank failed and why.
+        """
+        signer = load_signer(self.attestation_key)
+        started = _now()
+        inputs = load_inputs(
+            Path(self.corpora),
+            Path(self.policy),
+            Path(self.trust_root),
+            [Path(path) for path in self.delegations],
+            at=started,
+        )
+        policy = inputs.policy.document
+        groups = layer_groups_of(
+            self.train_loop_per_worker, dict(self.train_loop_config or {}), policy.groups
+        )
+        decisions, routes = routes_of(policy, inputs.classes, list(groups))
+        prepared = self._prepare(inputs, signer, started)
+        planned = make_plan(
+            prepared.manifest,
+            prepared.manifest_digest,
+            decisions,
+            routes,
+            profiles=policy.profiles,
+            quotas={
+                label: quota if isinstance(quota, Quota) else Quota(rows=quota)
+                for label, quota in self.rows_per_step.items()
+            },
+            epochs=self.epochs,
+            exclude=self.exclude,
+            seed=self.seed,
+            max_steps=self.max_steps,
+        )
+        order = self._order(inputs, groups, prepared, planned)
+        result = self._train(order)
+        record = RunRecord(
+            run_id=order.run_id,
+            name=self.experiment.name if self.experiment else order.run_id,
+            started=started,
+            finished=_now(),
+            groups=groups,
+            planned=planned,
+            prepared=prepared,
+            inputs=inputs,
+            experiment=self.experiment,
+            config=dict(self.train_loop_config or {}),
+        )
+        write_model(Path(result.path), record, signer)
+        return result
+
+    def _prepare(self, inputs: Inputs, signer: Signer, at: datetime) -> Prepared:
+        tokenizer = load_tokenizer(self.tokenizer)
+        key = canonical.encode(
+            {
+                "credentials": sorted(v.digest for v in inputs.credentials.values()),
+                "policy": inputs.policy.digest,
+                "tokenizer": tokenizer.digest,
+                "context": self.context,
+                "reserve": self.reserve,
+                "operator": signer.public_key.keyid,
+            }
+        )
+        folder = self._storage / "prepared" / hashlib.sha256(key).hexdigest()[:16]
+        return prepare(
+            Path(self.corpora),
+            folder,
+            trust=inputs.trust,
+            policy=inputs.policy.document,
+            credentials=inputs.credentials,
+            at=at,
+            tokenizer=tokenizer,
+            context=self.context,
+            reserve_share=self.reserve,
+            salt=secrets.token_bytes(32),
+            signer=signer,
+            max_quarantined=self.max_quarantined,
+            progress=lambda done, total: self.on_stage("admission", done, total),
+        )
+
+    def _order(
+        self,
+        inputs: Inputs,
+        groups: Mapping[str, tuple[str, ...]],
+        prepared: Prepared,
+        planned: Planned,
+    ) -> Order:
+        run_id = (self.run_config.name if self.run_config else None) or _run_id("run")
+        folder = self._storage / run_id
+        folder.mkdir(parents=True, exist_ok=True)
+        return Order(
+            run_id=run_id,
+            folder=str(folder),
+            prepared=str(prepared.folder),
+            manifest=prepared.manifest,
+            manifest_digest=prepared.manifest_digest,
+            plan=planned.plan,
+            routes=planned.stream_routes,
+            groups=dict(groups),
+            policy_groups=inputs.policy.document.groups,
+            policy_digest=inputs.policy.digest,
+            expiries=inputs.expiries([c for c in planned.routes if c not in self.exclude]),
+            seed=self.seed,
+            clip_norm=self.clip_norm,
+            max_rows=self.max_rows,
+            checkpoint_every=self.checkpoint_every,
+            threads=self.threads,
+        )
+
+    def _train(self, order: Order) -> ray.train.Result:
+        with Watch(self.on_step) as watch:
+            trainer = TorchTrainer(
+                _governed(self.train_loop_per_worker, order, watch.actor),
+                train_loop_config=dict(self.train_loop_config or {}),
+                scaling_config=self.scaling_config,
+                run_config=self._ray_run_config(order.run_id),
+                datasets={shards.DATASET: shards.placeholder()},
+                dataset_config=shards.PlanData(order),
+            )
+            try:
+                result = trainer.fit()
+            except ray.train.TrainingFailedError as error:
+                raise _as_govray(error, order) from error
+        if isinstance(result.return_value, GovrayError):
+            raise result.return_value
+        return result
+
+    @property
+    def _storage(self) -> Path:
+        configured = self.run_config.storage_path if self.run_config else None
+        return Path(configured or "runs").resolve()
+
+    def _ray_run_config(self, run_id: str) -> ray.train.RunConfig:
+        given = self.run_config or ray.train.RunConfig()
+        return ray.train.RunConfig(
+            name=run_id,
+            storage_path=str(self._storage),
+            failure_config=given.failure_config,
+            checkpoint_config=given.checkpoint_config,
+            callbacks=given.callbacks,
+        )
+
+
+def _governed(loop: Loop, order: Order, progress: Any) -> Loop:
+    """The user's loop, with its order in place.
+
+    A refusal is *returned*: all ranks refuse together, and Ray retries what is raised.
+    """
+
+    def run(config: dict[str, Any]) -> GovrayError | None:
+        torch.set_num_threads(order.threads)
+        torch.manual_seed(order.seed)
+        token = current.set(
+            Assignment(
+                order=order,
+                shard=ray.train.get_dataset_shard(shards.DATASET),
+                on_step=lambda step, metrics: progress.put.remote(step, dict(metrics)),
+            )
+        )
+        try:
+            loop(config)
+        except Refused as error:
+            return error
+        finally:
+            current.reset(token)
+        return None
+
+    return run
+
+
+def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:
+    """The trainer that an experiment file describes."""
+    from govray.train.experiment import train_loop
+
+    tokenizer = load_tokenizer(experiment.data.tokenizer)
+    resolved = experiment.model_copy(
+        update={
+            "hyperparameters": {"vocabulary": tokenizer.vocabulary} | experiment.hyperparameters
+        }
+    )
+    resources = experiment.resources
+    arguments: dict[str, Any] = {
+        "train_loop_per_worker": train_loop,
+        "train_loop_config": resolved.model_dump(mode="json"),
+        "corpora": experiment.data.corpora,
+        "policy": experiment.governance.policy,
+        "trust_root": experiment.governance.trust_root,
+        "delegations": experiment.governance.delegations,
+        "max_steps": experiment.max_steps,
+        "rows_per_step": experiment.data.rows_per_step,
+        "context": experiment.context,
+        "tokenizer": experiment.data.tokenizer,
+        "reserve": experiment.data.reserve,
+        "exclude": experiment.data.exclude,
+        "epochs": experiment.data.epochs,
+        "seed": experiment.seed,
+        "clip_norm": experiment.optimizer.clip_norm,
+        "max_rows": experiment.max_rows,
+        "checkpoint_every": experiment.checkpoint.every_steps,
+        "max_quarantined": experiment.governance.max_quarantined,
+        "attestation_key": experiment.attestation_key,
+        "threads": max(1, int(resources.cpus_per_worker)),
+        "scaling_config": ray.train.ScalingConfig(
+            num_workers=resources.num_workers,
+            use_gpu=resources.gpus_per_worker > 0,
+            resources_per_worker={"CPU": resources.cpus_per_worker}
+            | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
+        ),
+        "run_config": ray.train.RunConfig(
+            name=_run_id(experiment.name),
+            storage_path=str(Path(experiment.storage_path).resolve()),
+            failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
+        ),
+        "experiment": experiment,
+    }
+    return GovernedTrainer(**(arguments | overrides))
+
+
+def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
+    """Connect to a cluster, or start one here with no more CPUs than this machine has.
+
+    The settings below are Ray's own; they are set before it starts and only if
+    the environment doesn't say otherwise.
+    """
+    if ray.is_initialized():
+        return
+    # Ray Train polls its workers this often; its default of 2 s bounds every report.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.05")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None and "RAY_ADDRESS" not in os.environ:
+        # A local cluster listens on loopback only and ends with this process.
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        ray.init(num_cpus=num_cpus or os.cpu_count(), log_to_driver=False, logging_level="ERROR")
+    else:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+
+
+def _run_id(name: str) -> str:
+    return f"{name}-{_now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def _as_govray(error: Exception, order: Order) -> GovrayError:
+    """The first rank's own error, without Ray's wrapping and traceback."""
+    failures = getattr(error, "worker_failures", None) or {}
+    for rank in sorted(failures):
+        failure: Any = failures[rank]
+        cause = getattr(failure, "_base_exc", failure)
+        if isinstance(cause, GovrayError):
+            return cause
+        return GovrayError(
+            f"rank {rank} failed: {type(cause).__name__}: {cause}",
+            where=f"run {order.run_id}",
+            do="Whole checkpoints stay; logs are in the Ray dashboard",
+        )
+    return UsageError(str(error).splitlines()[-1], where=f"run {order.run_id}")
