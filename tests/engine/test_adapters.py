@@ -1,0 +1,212 @@
+"""Adapters: absent from the plain forward, keyed from the start, and loadable by peft."""
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from govray.engine.adapters import Adapters, adapted_layers
+from govray.engine.gpt import GPT, loss
+from govray.errors import Malformed, UsageError
+
+
+def small_gpt():
+    torch.manual_seed(3)
+    return GPT(blocks=2, width=32, context=8, vocabulary=11)
+
+
+def batch():
+    tokens = torch.randint(0, 11, (2, 9), generator=torch.Generator().manual_seed(5))
+    return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+
+
+def move(adapters, name):
+    """Give both factors values, so that the adapter says something."""
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for parameter_name, parameter in adapters.named_parameters():
+            if parameter_name.startswith(f"adapter:{name}/"):
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+
+
+def test_all_linear_layers_of_the_blocks_and_no_others_are_adapted():
+    assert set(adapted_layers(small_gpt())) == {
+        f"blocks.{block}.{layer}"
+        for block in range(2)
+        for layer in ("attention.query_key_value", "attention.out", "mlp.up", "mlp.down")
+    }
+
+
+def test_a_subclass_of_linear_is_left_alone():
+    class Odd(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs).relu()
+
+    model = nn.ModuleList([nn.Sequential(Odd(4, 4), nn.Linear(4, 4))])
+    root = nn.Module()
+    root.blocks = model
+    assert list(adapted_layers(root)) == ["blocks.0.1"]
+
+
+def test_an_inactive_adapter_leaves_model_and_forward_bit_identical():
+    plain, hosting = small_gpt(), small_gpt()
+    adapters = Adapters(hosting, {"notes": 4}, seed=1)
+    move(adapters, "notes")
+    assert list(hosting.state_dict()) == list(plain.state_dict())
+    losses, expected = loss(hosting, batch()), loss(plain, batch())
+    assert torch.equal(losses, expected)
+    losses.sum().backward()
+    expected.sum().backward()
+    for (name, parameter), twin in zip(hosting.named_parameters(), plain.parameters(), strict=True):
+        assert torch.equal(parameter.grad, twin.grad), name
+    # The control: active, it changes the output.
+    with adapters.active("notes"):
+        assert not torch.equal(loss(hosting, batch()), expected)
+
+
+def test_a_fresh_adapter_changes_no_output_but_learns():
+    model = small_gpt()
+    adapters = Adapters(model, {"notes": 4}, seed=1)
+    with adapters.active("notes"):
+        losses = loss(model, batch())
+    assert torch.equal(losses, loss(model, batch()))
+    losses.sum().backward()
+    gradients = {name: parameter.grad for name, parameter in adapters.named_parameters()}
+    assert all(
+        (gradient.abs().sum() > 0) == name.endswith("lora_B.weight")
+        for name, gradient in gradients.items()
+    )
+
+
+def test_the_active_adapter_adds_twice_b_a_x():
+    model = small_gpt().double()
+    adapters = Adapters(model, {"notes": 4}, seed=1)
+    move(adapters, "notes")
+    layer = model.blocks[1].mlp.up
+    parameters = dict(adapters.named_parameters())
+    a = parameters["adapter:notes/blocks.1.mlp.up.lora_A.weight"]
+    b = parameters["adapter:notes/blocks.1.mlp.up.lora_B.weight"]
+    inputs = torch.randn(3, 32, dtype=torch.float64)
+    with adapters.active("notes"):
+        by_place, by_name = layer(inputs), layer(input=inputs)
+    torch.testing.assert_close(by_place, inputs @ (layer.weight + 2 * b @ a).T)
+    assert torch.equal(by_place, by_name)
+
+
+def test_only_the_active_adapter_is_read():
+    model = small_gpt()
+    adapters = Adapters(model, {"notes": 4, "other": 2}, seed=1)
+    move(adapters, "notes")
+    with adapters.active("notes"):
+        loss(model, batch()).sum().backward()
+    for name, parameter in adapters.named_parameters():
+        assert (parameter.grad is not None) == name.startswith("adapter:notes/"), name
+
+
+def test_active_nests_and_survives_an_exception():
+    model = small_gpt()
+    adapters = Adapters(model, {"notes": 4}, seed=1)
+    move(adapters, "notes")
+    plain = loss(model, batch())
+    with adapters.active("notes"), adapters.active(None):
+        assert torch.equal(loss(model, batch()), plain)
+    with pytest.raises(ZeroDivisionError), adapters.active("notes"):
+        raise ZeroDivisionError
+    assert torch.equal(loss(model, batch()), plain)
+
+
+def test_first_weights_depend_on_seed_name_and_layer_alone():
+    def first(ranks, seed=1):
+        torch.manual_seed(torch.seed())  # whatever the shared generator holds
+        return dict(Adapters(small_gpt(), ranks, seed=seed).named_parameters())
+
+    alone, beside = first({"notes": 4}), first({"other": 2, "notes": 4})
+    assert all(torch.equal(alone[name], beside[name]) for name in alone)
+    key = "adapter:notes/blocks.{}.mlp.up.lora_A.weight"
+    assert not torch.equal(alone[key.format(0)], alone[key.format(1)])
+    assert not torch.equal(alone[key.format(0)], first({"notes": 4}, seed=2)[key.format(0)])
+    renamed = first({"memos": 4})[key.format(0).replace("notes", "memos")]
+    assert not torch.equal(alone[key.format(0)], renamed)
+
+
+def test_first_weights_are_pinned():
+    """A golden value: a replay must draw what the recorded run drew."""
+    parameters = dict(Adapters(small_gpt(), {"notes": 2}, seed=17).named_parameters())
+    start = parameters["adapter:notes/blocks.0.mlp.up.lora_A.weight"][0, :3]
+    golden = [float.fromhex(text) for text in ("-0x1.c75d44p-6", "0x1.5f4dbap-3", "0x1.36642ap-3")]
+    assert start.tolist() == golden
+
+
+def test_groups_name_every_parameter_once():
+    adapters = Adapters(small_gpt(), {"notes": 4, "other": 2}, seed=1)
+    assert list(adapters.groups) == ["adapter:notes", "adapter:other"]
+    grouped = [name for names in adapters.groups.values() for name in names]
+    assert grouped == [name for name, _ in adapters.named_parameters()]
+    assert len(set(grouped)) == len(grouped) == 2 * 2 * 8
+
+
+def test_export_and_load_round_trip():
+    model = small_gpt()
+    source, target = (Adapters(model, {"notes": 4}, seed=seed) for seed in (1, 2))
+    move(source, "notes")
+    config, tensors = source.export("notes")
+    target.load("notes", json.loads(json.dumps(config)), tensors)
+    for (name, parameter), twin in zip(
+        source.named_parameters(), dict(target.named_parameters()).values(), strict=True
+    ):
+        assert torch.equal(parameter, twin), name
+
+
+@pytest.mark.parametrize(
+    ("mutate", "message"),
+    [
+        (lambda config, tensors: config.update(r=8), "r is 8, expected 4"),
+        (lambda config, tensors: config.update(lora_alpha=4), "lora_alpha is 4, expected 8"),
+        (lambda config, tensors: config.pop("peft_type"), "peft_type is None"),
+        (lambda config, tensors: tensors.pop(min(tensors)), "is missing"),
+        (lambda config, tensors: tensors.update(extra=torch.zeros(1)), "extra is unknown"),
+        (
+            lambda config, tensors: tensors.update({min(tensors): torch.zeros(4, 5)}),
+            r"has shape \(4, 5\)",
+        ),
+    ],
+)
+def test_loading_something_else_is_refused_and_changes_nothing(mutate, message):
+    adapters = Adapters(small_gpt(), {"notes": 4}, seed=1)
+    before = {name: parameter.clone() for name, parameter in adapters.named_parameters()}
+    config, tensors = adapters.export("notes")
+    tensors = {name: tensor + 1 for name, tensor in tensors.items()}
+    mutate(config, tensors)
+    with pytest.raises(Malformed, match=message):
+        adapters.load("notes", config, tensors)
+    assert all(torch.equal(before[name], p) for name, p in adapters.named_parameters())
+
+
+def test_usage_errors():
+    with pytest.raises(UsageError, match="so nothing to adapt"):
+        Adapters(nn.Sequential(nn.Linear(2, 2)), {"notes": 4}, seed=1)
+    with pytest.raises(UsageError, match="rank 0"):
+        Adapters(small_gpt(), {"notes": 0}, seed=1)
+    adapters = Adapters(small_gpt(), {"notes": 4}, seed=1)
+    with pytest.raises(UsageError, match="no such adapter"), adapters.active("other"):
+        pass
+    with pytest.raises(UsageError, match="no such adapter"):
+        adapters.export("other")
+
+
+def test_peft_loads_an_export_onto_the_plain_model(tmp_path):
+    peft = pytest.importorskip("peft")
+    model = small_gpt()
+    adapters = Adapters(model, {"notes": 4}, seed=1)
+    move(adapters, "notes")
+    config, tensors = adapters.export("notes")
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    safetensors.torch.save_file(tensors, tmp_path / "adapter_model.safetensors")
+    loaded = peft.PeftModel.from_pretrained(small_gpt(), str(tmp_path))
+    with adapters.active("notes"):
+        expected = model(batch()["tokens"])
+    logits = loaded(batch()["tokens"])
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(logits, small_gpt()(batch()["tokens"]), atol=1e-3)

@@ -1,0 +1,211 @@
+"""Keyed dropout: a row's mask follows the row, wherever and beside whatever it is read."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from govray.engine.dropout import key_dropout, mask_seed
+from govray.engine.gpt import GPT, loss
+from govray.errors import UsageError
+
+ONES = torch.ones(64, 32)
+
+
+class Net(nn.Module):
+    """Two dropouts in a row, so that the layer's FQN matters."""
+
+    def __init__(self, p=0.5):
+        super().__init__()
+        self.first = nn.Dropout(p)
+        self.rest = nn.Sequential(nn.Identity(), nn.Dropout(p))
+
+    def forward(self, inputs):
+        return self.first(inputs), self.rest(inputs)
+
+
+def masks(keyed, net, positions, *, stream="s", step=0):
+    with keyed.rows(stream, step, tuple(positions)):
+        first, rest = net(torch.ones(len(positions), 256))
+    return first > 0, rest > 0
+
+
+@given(
+    rows=st.lists(st.integers(0, 10_000), min_size=1, max_size=8, unique=True),
+    shuffle=st.randoms(),
+    cut=st.integers(0, 8),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_mask_follows_its_row_through_any_split_and_order(rows, shuffle, cut):
+    net = Net()
+    keyed = key_dropout(net, seed=5)
+    together, _ = masks(keyed, net, rows)
+    by_row = dict(zip(rows, together, strict=True))
+    order = list(rows)
+    shuffle.shuffle(order)
+    for part in (order[:cut], order[cut:]):
+        if part:
+            for row, mask in zip(part, masks(keyed, net, part)[0], strict=True):
+                assert torch.equal(mask, by_row[row])
+
+
+def test_every_part_of_the_key_matters():
+    net = Net()
+    keyed = key_dropout(net, seed=5)
+    first, rest = masks(keyed, net, [3, 4])
+    different = [
+        first[1],
+        rest[0],
+        masks(keyed, net, [3], stream="t")[0][0],
+        masks(keyed, net, [3], step=1)[0][0],
+    ]
+    other = Net()
+    different.append(masks(key_dropout(other, seed=6), other, [3])[0][0])
+    assert not any(torch.equal(first[0], mask) for mask in different)
+    assert torch.equal(first[0], masks(keyed, net, [3])[0][0])
+
+
+def test_the_key_is_pinned():
+    """A golden value: a replay must draw the recorded run's masks."""
+    assert mask_seed(17, "stream", 3, 0, "blocks.0.mlp.dropout") == 0x0B13904D3BEBBED6
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_the_share_dropped_and_the_scale_are_those_of_dropout(p):
+    net = nn.Sequential(nn.Dropout(p))
+    with key_dropout(net, seed=5).rows("s", 0, tuple(range(64))):
+        outputs = net(torch.ones(64, 1024))
+    kept = outputs != 0
+    assert kept.float().mean().item() == pytest.approx(1 - p, abs=0.01)
+    torch.testing.assert_close(outputs[kept], torch.full_like(outputs[kept], 1 / (1 - p)))
+
+
+def test_the_gradient_passes_through_the_same_mask():
+    net = nn.Sequential(nn.Dropout(0.5))
+    inputs = torch.randn(4, 16, requires_grad=True)
+    with key_dropout(net, seed=5).rows("s", 0, (0, 1, 2, 3)):
+        outputs = net(inputs)
+    outputs.sum().backward()
+    torch.testing.assert_close(inputs.grad * inputs.detach(), outputs.detach())
+
+
+@pytest.mark.parametrize(("p", "expected"), [(0.0, 1.0), (1.0, 0.0)])
+def test_the_ends_of_p(p, expected):
+    net = nn.Sequential(nn.Dropout(p))
+    with key_dropout(net, seed=5).rows("s", 0, tuple(range(64))):
+        assert torch.equal(net(ONES), ONES * expected)
+
+
+def test_evaluation_is_the_identity_and_needs_no_key():
+    net = Net()
+    key_dropout(net, seed=5)
+    first, _ = net.eval()(ONES)
+    assert first is ONES
+
+
+def test_training_mode_is_kept():
+    net = Net()
+    net.first.eval()
+    key_dropout(net, seed=5)
+    assert not net.first.training
+    assert net.rest[1].training
+
+
+def test_dropout_without_a_key_is_an_error():
+    net = Net()
+    key_dropout(net, seed=5)
+    with pytest.raises(UsageError, match="first: dropout in training mode outside"):
+        net(ONES)
+
+
+def test_rows_must_come_first():
+    net = Net()
+    with (
+        key_dropout(net, seed=5).rows("s", 0, (0, 1)),
+        pytest.raises(UsageError, match=r"shape \(64, 32\) in a micro-batch of 2 rows"),
+    ):
+        net(ONES)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.Dropout1d(), nn.Dropout2d(), nn.Dropout3d(), nn.AlphaDropout(), nn.FeatureAlphaDropout()],
+)
+def test_dropouts_that_cannot_be_keyed_are_refused_by_name(module):
+    model = nn.Sequential(nn.Linear(2, 2), module)
+    with pytest.raises(UsageError, match=f"^1: {type(module).__name__} cannot be keyed"):
+        key_dropout(model, seed=5)
+
+
+def test_a_subclass_of_dropout_is_refused():
+    class Mine(nn.Dropout):
+        def forward(self, inputs):
+            return inputs
+
+    with pytest.raises(UsageError, match="Mine cannot be keyed"):
+        key_dropout(nn.Sequential(Mine()), seed=5)
+
+
+def test_a_shared_module_stays_shared():
+    shared = nn.Dropout(0.5)
+    net = nn.ModuleDict({"a": shared, "b": nn.Sequential(shared)})
+    key_dropout(net, seed=5)
+    assert net["a"] is net["b"][0]
+    assert type(net["a"]) is not nn.Dropout
+
+
+def test_parameters_and_names_stay():
+    plain, keyed = (GPT(2, 32, 8, 11, dropout=0.5) for _ in range(2))
+    key_dropout(keyed, seed=5)
+    assert list(plain.state_dict()) == list(keyed.state_dict())
+
+
+def test_functional_dropout_shares_no_generator_across_streams():
+    """Masks of one stream are the same whether or not another stream ran before."""
+    keyed = key_dropout(nn.Identity(), seed=5)
+
+    def run(streams):
+        drawn = {}
+        for stream in streams:
+            with keyed.rows(stream, 0, (0,)):
+                drawn[stream] = F.dropout(ONES, 0.5, training=True)
+        return drawn
+
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    both, alone = run(["notes", "open"]), run(["open"])
+    assert torch.equal(both["open"], alone["open"])
+    assert not torch.equal(both["open"], both["notes"])
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_plain_dropout_would_not_follow_its_row():
+    """The control: with torch's own modules the mask of a row depends on the call."""
+
+    def row(net, keyed, positions, wanted):
+        torch.manual_seed(0)
+        with keyed.rows("s", 0, positions):
+            return net(torch.ones(len(positions), 256))[positions.index(wanted)]
+
+    plain, net = nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5))
+    keyed = key_dropout(net, seed=5)
+    assert torch.equal(row(net, keyed, (0, 1), 1), row(net, keyed, (1,), 1))
+    assert not torch.equal(row(plain, keyed, (0, 1), 1), row(plain, keyed, (1,), 1))
+
+
+def test_a_gpt_row_has_the_same_loss_alone_and_in_company():
+    torch.manual_seed(1)
+    model = GPT(2, 32, 8, 11, dropout=0.3).double()
+    keyed = key_dropout(model, seed=5)
+    tokens = torch.randint(0, 11, (4, 9))
+
+    def losses(rows):
+        rows = torch.tensor(rows)
+        with keyed.rows("s", 2, tuple(rows.tolist())):
+            return loss(model, {"tokens": tokens[rows, :-1], "targets": tokens[rows, 1:]})
+
+    together = losses([0, 1, 2, 3])
+    for row in range(4):
+        torch.testing.assert_close(losses([row])[0], together[row], rtol=1e-12, atol=1e-12)
