@@ -127,7 +127,14 @@ def commit(folder: Path, files: Mapping[str, bytes | Mapping[str, Tensor]]) -> s
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _fsync_directory(folder.parent)
+    try:
+        _fsync_directory(folder.parent)
+    except OSError as error:
+        raise UsageError(
+            f"the checkpoint is complete, but the disk did not confirm it: {error.strerror}",
+            where=str(folder),
+            do="Check the disk before relying on it",
+        ) from error
     return canonical.sha256(manifest)
 
 

@@ -1,0 +1,550 @@
+"""Checkpoints: exact, whole or absent, and refused after any change of a byte."""
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from govray.engine import checkpoint
+from govray.engine.adapters import Adapters
+from govray.engine.checkpoint import (
+    MANIFEST,
+    commit,
+    load,
+    optimizer_state,
+    restore_optimizer,
+    restore_rng,
+    rng_state,
+)
+from govray.engine.gpt import GPT, loss
+from govray.errors import Malformed, UsageError
+from govray.governance import canonical
+
+TENSORS = {
+    "b": torch.arange(6.0).view(2, 3),
+    "a": torch.tensor(3, dtype=torch.int64),
+    "c": torch.zeros(0, 4, dtype=torch.bfloat16),
+}
+FILES = {"model.safetensors": TENSORS, "state/plan.json": b'{"step":3}', "empty": b""}
+
+
+@pytest.fixture
+def committed(tmp_path):
+    folder = tmp_path / "checkpoint"
+    commit(folder, FILES)
+    return folder
+
+
+def everything_below(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+# Round trip and bytes
+
+
+def test_what_was_committed_is_loaded(tmp_path):
+    folder = tmp_path / "runs" / "a" / "checkpoint"
+    digest = commit(folder, FILES)
+    loaded = load(folder)
+    assert loaded.digest == digest
+    assert loaded.files["state/plan.json"] == b'{"step":3}'
+    tensors = loaded.tensors("model.safetensors")
+    assert tensors.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert tensors[name].dtype == tensor.dtype
+        assert torch.equal(tensors[name], tensor)
+
+
+def test_equal_content_gives_equal_bytes(tmp_path):
+    backwards = dict(reversed(FILES.items())) | {
+        "model.safetensors": dict(reversed(TENSORS.items()))
+    }
+    assert list(backwards["model.safetensors"]) != list(TENSORS)
+    assert commit(tmp_path / "a", FILES) == commit(tmp_path / "b", backwards)
+    for name in (*FILES, MANIFEST):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_the_format_is_pinned(committed):
+    """Golden bytes: checkpoints outlive the version that wrote them."""
+    header = (
+        b'{"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]},'
+        b'"b":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]},'
+        b'"c":{"dtype":"BF16","shape":[0,4],"data_offsets":[32,32]}} '
+    )
+    model = struct.pack("<Q", len(header)) + header + struct.pack("<q6f", 3, *range(6))
+    assert (committed / "model.safetensors").read_bytes() == model
+    digests = [hashlib.sha256(data).hexdigest() for data in (b"", model, b'{"step":3}')]
+    manifest = (
+        f'{{"files":{{"empty":{{"digest":"sha256:{digests[0]}","size":0}},'
+        f'"model.safetensors":{{"digest":"sha256:{digests[1]}","size":{len(model)}}},'
+        f'"state/plan.json":{{"digest":"sha256:{digests[2]}","size":10}}}},'
+        f'"schema":"govray.dev/checkpoint/v1"}}'
+    )
+    assert (committed / MANIFEST).read_text() == manifest
+
+
+def test_tied_and_sliced_tensors_are_stored_whole(tmp_path):
+    torch.manual_seed(1)
+    model = GPT(1, 32, 4, 5, tied=True)
+    big = torch.arange(100.0)
+    files = {"model": model.state_dict(), "slices": {"x": big[:3], "y": big[1:4], "t": big[::40]}}
+    commit(tmp_path / "c", files)
+    loaded = load(tmp_path / "c")
+    fresh = GPT(1, 32, 4, 5, tied=True)
+    fresh.load_state_dict(loaded.tensors("model"))
+    assert torch.equal(fresh.head.weight, model.head.weight)
+    slices = loaded.tensors("slices")
+    assert [slices[name].tolist() for name in "xyt"] == [[0, 1, 2], [1, 2, 3], [0, 40, 80]]
+
+
+# Refused
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_flipped_bit_is_refused(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("flip") / "c"
+    commit(folder, FILES)
+    name = data.draw(st.sampled_from(["model.safetensors", "state/plan.json", MANIFEST]))
+    content = bytearray((folder / name).read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    (folder / name).write_bytes(content)
+    with pytest.raises(Malformed):
+        load(folder)
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_any_truncation_or_growth_is_refused(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("cut") / "c"
+    commit(folder, FILES)
+    name = data.draw(st.sampled_from(["model.safetensors", "state/plan.json", MANIFEST]))
+    content = (folder / name).read_bytes()
+    if data.draw(st.booleans()):
+        changed = content[: data.draw(st.integers(0, len(content) - 1))]
+    else:
+        changed = content + data.draw(st.binary(min_size=1, max_size=8))
+    (folder / name).write_bytes(changed)
+    with pytest.raises(Malformed):
+        load(folder)
+
+
+def remove(folder):
+    (folder / "empty").unlink()
+
+
+def add(folder):
+    (folder / "state" / "more").write_bytes(b"")
+
+
+def rename(folder):
+    (folder / "empty").rename(folder / "void")
+
+
+def link(folder):
+    content = (folder / "state/plan.json").rename(folder.parent / "elsewhere")
+    (folder / "state/plan.json").symlink_to(content)
+
+
+def link_folder(folder):
+    target = (folder / "state").rename(folder.parent / "elsewhere")
+    (folder / "state").symlink_to(target)
+
+
+def pipe(folder):
+    (folder / "empty").unlink()
+    os.mkfifo(folder / "empty")
+
+
+def forget_manifest(folder):
+    (folder / MANIFEST).unlink()
+
+
+def edit_manifest(change):
+    def mutate(folder):
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        change(manifest)
+        (folder / MANIFEST).write_bytes(canonical.encode(manifest))
+
+    return mutate
+
+
+def loose_manifest(folder):
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+def outside(manifest):
+    manifest["files"]["../secret"] = manifest["files"]["empty"]
+
+
+def absolute(manifest):
+    manifest["files"]["/etc/hostname"] = manifest["files"]["empty"]
+
+
+@pytest.mark.parametrize(
+    ("mutate", "message"),
+    [
+        (remove, "empty: missing"),
+        (add, "more: not in manifest.json"),
+        (rename, "empty: missing"),
+        (link, "plan.json: is not a regular file"),
+        (link_folder, "state: is not a regular file"),
+        (pipe, "empty: is not a regular file"),
+        (forget_manifest, "never committed"),
+        (loose_manifest, "canonical"),
+        (edit_manifest(outside), "entry of '../secret' is malformed"),
+        (edit_manifest(absolute), "entry of '/etc/hostname' is malformed"),
+        (edit_manifest(lambda m: m["files"].pop("empty")), "empty: not in manifest.json"),
+        (edit_manifest(lambda m: m.update(extra=1)), "expected the fields"),
+        (edit_manifest(lambda m: m.update(schema="v2")), "not a govray.dev/checkpoint/v1"),
+        (edit_manifest(lambda m: m["files"]["empty"].update(size=True)), "'empty' is malformed"),
+        (edit_manifest(lambda m: m["files"]["empty"].update(size=-1)), "'empty' is malformed"),
+        (edit_manifest(lambda m: m["files"]["empty"].update(size=1)), "has 0 bytes"),
+        (edit_manifest(lambda m: m["files"]["empty"].update(digest="md5")), "is malformed"),
+        (edit_manifest(lambda m: m["files"]["empty"].update(mode=1)), "'empty' is malformed"),
+    ],
+)
+def test_what_was_not_committed_is_refused_by_name(committed, mutate, message):
+    mutate(committed)
+    with pytest.raises(Malformed, match=message):
+        load(committed)
+
+
+def test_nothing_is_parsed_before_every_digest_is_checked(committed):
+    """The manifest vouches for bytes, so even a broken safetensors file loads as bytes."""
+    garbage = b"\xff" * 16
+    folder = committed.with_name("garbage")
+    commit(folder, {"model.safetensors": garbage})
+    loaded = load(folder)
+    assert loaded.files["model.safetensors"] == garbage
+    with pytest.raises(Malformed, match="not a safetensors file"):
+        loaded.tensors("model.safetensors")
+    with pytest.raises(Malformed, match="no such file"):
+        loaded.tensors("other")
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a//b", "a/./b", "", ".", "a\\b", "a\0", MANIFEST])
+def test_names_stay_inside(tmp_path, name):
+    with pytest.raises(UsageError, match="no path inside"):
+        commit(tmp_path / "c", {name: b""})
+    assert everything_below(tmp_path) == []
+
+
+def test_a_checkpoint_is_never_overwritten(committed):
+    with pytest.raises(UsageError, match="already exists"):
+        commit(committed, {"x": b""})
+    assert load(committed).files.keys() == FILES.keys()
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(UsageError, match="nowhere: the checkpoint could not be read"):
+        load(tmp_path / "nowhere")
+
+
+# Interrupted
+
+
+@pytest.mark.parametrize("exception", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+@pytest.mark.parametrize("call", ["open", "fsync", "rename"])
+def test_an_exception_at_any_point_leaves_nothing(tmp_path, monkeypatch, exception, call):
+    """Every call of each kind in turn fails, until the commit gets through."""
+    module = {"open": checkpoint, "fsync": os, "rename": os}[call]
+    real = {"open": open, "fsync": os.fsync, "rename": os.rename}[call]
+    for survived in range(100):
+        calls = iter(range(100))
+
+        def failing(*args, calls=calls, survived=survived, **kwargs):
+            if next(calls) == survived:
+                raise exception
+            return real(*args, **kwargs)
+
+        folder = tmp_path / f"c{survived}"
+        with monkeypatch.context() as patch:
+            patch.setattr(module, call, failing, raising=False)
+            try:
+                commit(folder, FILES)
+            except (UsageError, KeyboardInterrupt):
+                if not folder.exists():
+                    assert everything_below(tmp_path) == []
+                    continue
+                # Past the rename, the commit point: the checkpoint is whole.
+                load(folder)
+            break
+    assert survived >= 1
+    assert load(folder).files.keys() == FILES.keys()
+
+
+def run_python(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
+    """The kernel's own refusal, through a limit on the size of files."""
+    result = run_python(
+        """
+        import resource, sys
+        from pathlib import Path
+        from govray.engine.checkpoint import commit
+        from govray.errors import UsageError
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        try:
+            commit(Path(sys.argv[1]), {"a": b"x" * 1000, "b": b"x" * 200_000})
+        except UsageError as error:
+            print(error)
+        """,
+        str(tmp_path / "c"),
+    )
+    assert "could not be written: File too large. Nothing of it was kept" in result.stdout
+    assert everything_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("kill_at", ["first file", "manifest", "rename"])
+def test_a_kill_leaves_nothing_that_loads(tmp_path, kill_at):
+    result = run_python(
+        """
+        import os, signal, sys
+        from pathlib import Path
+        from govray.engine import checkpoint
+        die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        write = checkpoint._write
+        def dying_write(path, data):
+            if sys.argv[2] == "manifest" and path.name == "manifest.json":
+                die()
+            write(path, data)
+            if sys.argv[2] == "first file":
+                die()
+        checkpoint._write = dying_write
+        if sys.argv[2] == "rename":
+            os.rename = die
+        checkpoint.commit(Path(sys.argv[1]), {"a": b"1", "b": b"2"})
+        """,
+        str(tmp_path / "c"),
+        kill_at,
+    )
+    assert result.returncode == -signal.SIGKILL
+    (partial,) = tmp_path.iterdir()
+    expected = {"first file": {"a"}, "manifest": {"a", "b"}, "rename": {"a", "b", MANIFEST}}
+    assert {path.name for path in partial.iterdir()} == expected[kill_at]
+    with pytest.raises(Malformed, match="never committed"):
+        load(partial)
+    with pytest.raises(UsageError):
+        load(tmp_path / "c")
+    # The control: it is the name alone that refuses the one that is complete.
+    if kill_at == "rename":
+        assert load(partial.rename(tmp_path / "renamed")).files == {"a": b"1", "b": b"2"}
+
+
+# Optimizer and generator
+
+
+def build(kind=torch.optim.AdamW, **options):
+    torch.manual_seed(11)
+    model = GPT(2, 32, 8, 11, dropout=0.1)
+    adapters = Adapters(model, {"notes": 2}, seed=1)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    base, head = list(names)[:-1], list(names)[-1:]
+    extra = {parameter: name for name, parameter in adapters.named_parameters()}
+    groups = [{"params": base}, {"params": head, "weight_decay": 0.0}, {"params": list(extra)}]
+    return model, kind(groups, **options), names | extra
+
+
+def train(model, optimizer, steps):
+    """With dropout from the global generator, so that its state matters too."""
+    for _ in range(steps):
+        tokens = torch.randint(0, 11, (3, 9))
+        optimizer.zero_grad(set_to_none=True)
+        loss(model, {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}).mean().backward()
+        optimizer.step()
+
+
+def save(folder, model, optimizer, names):
+    tensors, state = optimizer_state(optimizer, names)
+    commit(
+        folder,
+        {
+            "model": model.state_dict(),
+            "optimizer": tensors,
+            "optimizer.json": canonical.encode(state),
+            "rng": {"cpu": rng_state()},
+        },
+    )
+
+
+def resume(folder, model, optimizer, names):
+    loaded = load(folder)
+    model.load_state_dict(loaded.tensors("model"))
+    state = canonical.parse(loaded.files["optimizer.json"])
+    restore_optimizer(optimizer, names, loaded.tensors("optimizer"), state)
+    restore_rng(loaded.tensors("rng")["cpu"])
+
+
+OPTIMIZERS = [
+    (torch.optim.AdamW, {"lr": 1.0, "weight_decay": 0.1, "betas": (0.9, 0.95)}),
+    (torch.optim.AdamW, {"lr": 1e-2, "amsgrad": True}),
+    (torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.1}),
+    (torch.optim.SGD, {"lr": 1e-1}),
+    (torch.optim.SGD, {"lr": 1e-1, "momentum": 0.9, "nesterov": True}),
+    (torch.optim.NAdam, {"lr": 1e-2}),
+    (torch.optim.Adagrad, {"lr": 1e-2}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIMIZERS)
+def test_resuming_is_byte_exact(tmp_path, kind, options):
+    straight, optimizer, names = build(kind, **options)
+    train(straight, optimizer, 6)
+    save(tmp_path / "straight", straight, optimizer, names)
+
+    first, optimizer, names = build(kind, **options)
+    train(first, optimizer, 3)
+    save(tmp_path / "half", first, optimizer, names)
+
+    second, optimizer, names = build(kind, **options | {"lr": 0.5})
+    resume(tmp_path / "half", second, optimizer, names)
+    assert optimizer.param_groups[0]["lr"] == options["lr"]
+    train(second, optimizer, 3)
+    # Weights, optimizer state, hyperparameters and generator, in one digest.
+    save(tmp_path / "resumed", second, optimizer, names)
+    assert load(tmp_path / "resumed").digest == load(tmp_path / "straight").digest
+    # The control: the steps did move the weights.
+    assert load(tmp_path / "half").digest != load(tmp_path / "straight").digest
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer", "rng"])
+def test_each_part_is_needed_for_that(tmp_path, part):
+    """The control: leave one part fresh, and the result differs."""
+    straight, optimizer, names = build(lr=1e-2)
+    train(straight, optimizer, 3)
+    save(tmp_path / "half", straight, optimizer, names)
+    train(straight, optimizer, 3)
+
+    model, optimizer, names = build(lr=1e-2)
+    fresh = {"model": dict(model.state_dict()), "rng": torch.get_rng_state()}
+    fresh["model"] = {name: tensor.clone() for name, tensor in fresh["model"].items()}
+    resume(tmp_path / "half", model, optimizer, names)
+    if part == "model":
+        model.load_state_dict(fresh["model"])
+    elif part == "optimizer":
+        optimizer.state.clear()
+    else:
+        restore_rng(fresh["rng"])
+    train(model, optimizer, 3)
+    assert not torch.equal(model.head.weight, straight.head.weight)
+
+
+def test_a_parameter_never_stepped_has_no_state_before_or_after():
+    model, optimizer, names = build(lr=1e-2)
+    train(model, optimizer, 1)
+    tensors, state = optimizer_state(optimizer, names)
+    assert not [name for name in tensors if "/adapter:notes/" in name]
+    _, fresh, fresh_names = build(lr=1e-2)
+    restore_optimizer(fresh, fresh_names, tensors, state)
+    stepped = {fresh_names[parameter] for parameter in fresh.state}
+    assert stepped == {name for name in names.values() if not name.startswith("adapter:")}
+
+
+def test_state_keeps_its_dtype():
+    """``load_state_dict`` would cast both to the parameter's bfloat16."""
+    parameter = nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    momentum = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)
+    optimizer.state[parameter]["momentum_buffer"] = momentum
+    tensors, state = optimizer_state(optimizer, {parameter: "p"})
+    optimizer.state.clear()
+    restore_optimizer(optimizer, {parameter: "p"}, tensors, state)
+    assert torch.equal(optimizer.state[parameter]["momentum_buffer"], momentum)
+
+
+def test_hyperparameters_keep_type_and_value():
+    _, optimizer, names = build(lr=1.0, betas=(0.5, 0.75))
+    tensors, state = optimizer_state(optimizer, names)
+    state = canonical.parse(canonical.encode(state))
+    _, fresh, fresh_names = build(lr=0.1)
+    restore_optimizer(fresh, fresh_names, tensors, state)
+    for group, expected in zip(fresh.param_groups, optimizer.param_groups, strict=True):
+        for key in expected.keys() - {"params"}:
+            assert group[key] == expected[key]
+            assert type(group[key]) is type(expected[key])
+
+
+def drop_group(tensors, state):
+    state["groups"].pop()
+
+
+def swap(tensors, state):
+    state["groups"][0]["parameters"].reverse()
+
+
+@pytest.mark.parametrize(
+    ("mutate", "message"),
+    [
+        (drop_group, "over 16 parameters, which is not this AdamW over 32"),
+        (swap, "Build the optimizer over the same parameters, groups and order"),
+        (lambda tensors, state: state.update(kind="SGD"), "stored for SGD"),
+        (lambda tensors, state: state.pop("values"), "not a stored optimizer state"),
+        (lambda tensors, state: state.update(groups=3), "not a stored optimizer state"),
+        (lambda tensors, state: state["values"].update(ghost={"a": 1}), "ghost is no parameter"),
+        (
+            lambda tensors, state: tensors.update({"exp_avg/ghost": torch.zeros(1)}),
+            "exp_avg/ghost belongs to no parameter",
+        ),
+        (
+            lambda tensors, state: state["groups"][0]["hyperparameters"].update(params=[]),
+            "params is no hyperparameter",
+        ),
+    ],
+)
+def test_state_of_another_optimizer_is_refused_and_changes_nothing(mutate, message):
+    model, optimizer, names = build(lr=1e-2)
+    train(model, optimizer, 1)
+    tensors, state = optimizer_state(optimizer, names)
+    state = canonical.parse(canonical.encode(state))
+    mutate(tensors, state)
+    _, fresh, fresh_names = build(lr=0.1)
+    with pytest.raises(Malformed, match=message):
+        restore_optimizer(fresh, fresh_names, tensors, state)
+    assert not fresh.state
+    assert fresh.param_groups[0]["lr"] == 0.1
+
+
+def test_what_cannot_be_stored_is_named():
+    parameter = nn.Parameter(torch.zeros(2))
+    stray = torch.optim.SGD([parameter], lr=0.1)
+    with pytest.raises(UsageError, match=r"param group 0: a parameter of shape \(2,\) has no name"):
+        optimizer_state(stray, {})
+    tensor_rate = torch.optim.AdamW([parameter], lr=torch.tensor(0.1))
+    with pytest.raises(UsageError, match="param group 0, lr: a Tensor in the optimizer"):
+        optimizer_state(tensor_rate, {parameter: "p"})
+    stray.state[parameter]["odd"] = float("nan")
+    with pytest.raises(UsageError, match="p, odd: a float in the optimizer"):
+        optimizer_state(stray, {parameter: "p"})
+
+
+def test_the_generator_round_trips_and_refuses_other_tensors():
+    state = rng_state()
+    drawn = torch.rand(5)
+    restore_rng(state)
+    assert torch.equal(torch.rand(5), drawn)
+    for bad in (torch.zeros(3, dtype=torch.uint8), torch.zeros(5)):
+        with pytest.raises(Malformed, match="not the state"):
+            restore_rng(bad)
