@@ -49,6 +49,11 @@ def pae(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
+def encode_base64(data: bytes) -> str:
+    """Return the one base64 text that `decode_base64` reads as ``data``."""
+    return base64.b64encode(data).decode("ascii")
+
+
 def decode_base64(text: str) -> bytes:
     """Return the bytes of canonical base64 (RFC 4648 section 4).
 
@@ -111,10 +116,10 @@ class Envelope:
         """Return the envelope's one encoding, which `parse` reads."""
         return canonical.encode(
             {
-                "payload": _to_base64(self.payload),
+                "payload": encode_base64(self.payload),
                 "payloadType": self.payload_type,
                 "signatures": [
-                    {"sig": _to_base64(entry.sig)}
+                    {"sig": encode_base64(entry.sig)}
                     | ({} if entry.keyid is None else {"keyid": entry.keyid})
                     for entry in self.signatures
                 ],
@@ -219,7 +224,3 @@ def _base64(members: dict[str, canonical.JSON], name: str, where: str) -> bytes:
         return decode_base64(value)
     except Malformed as error:
         raise Malformed(f"field '{name}': {error.what}", where=where, do=_DO) from None
-
-
-def _to_base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

@@ -25,14 +25,13 @@ It does not say whether two checkpoints are of one log; that is
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
 from dataclasses import dataclass
 
 from govray.errors import Malformed, Untrusted
 from govray.governance.document import MAX_COUNT
-from govray.governance.envelope import decode_base64
+from govray.governance.envelope import decode_base64, encode_base64
 from govray.governance.keys import PublicKey, Signer
 from govray.governance.merkle import HASH_SIZE
 
@@ -62,7 +61,7 @@ class Checkpoint:
 
     def text(self) -> str:
         """Return the note text: three lines, each with its newline."""
-        return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root).decode('ascii')}\n"
+        return f"{self.origin}\n{self.size}\n{encode_base64(self.root)}\n"
 
 
 def key_id(name: str, key: PublicKey) -> bytes:
@@ -92,7 +91,7 @@ def sign_checkpoint(
     name = _check_name(origin if key_name is None else key_name, "key name")
     text = Checkpoint(origin, size, root).text()
     signed = key_id(name, signer.public_key) + signer.sign(text.encode())
-    return f"{text}\n{_DASH} {name} {base64.b64encode(signed).decode('ascii')}\n".encode()
+    return f"{text}\n{_DASH} {name} {encode_base64(signed)}\n".encode()
 
 
 def verify_checkpoint(

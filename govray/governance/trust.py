@@ -1,0 +1,591 @@
+"""Who may sign what: a trust root, delegations that only narrow, a reference time.
+
+The root lists authorities. An authority has a role, keys, a threshold and an
+expiry; a credential authority also has scopes. An authority may delegate to
+another one, which may delegate further. `TrustState` is pure: bytes and a
+reference time in, verified values or errors out. It reads no clock and no file.
+
+python-tuf (7.0) was looked at first. Its expiry check takes a reference time, but
+the rest does not carry this cleanly: it signs its own metadata format over its own
+canonical JSON instead of DSSE over stored bytes, has to accept unknown fields,
+and delegates target paths, with no place for a scope over licence categories,
+jurisdictions and sensitivity. So these rules of TUF (specification 1.0) are kept
+without its code, each shown by a test:
+
+    * Threshold: distinct keys count, not signatures (section 2.2 and 6.1).
+    * Expiry: everything is used at a reference time, and refused from its
+      expiry on.
+    * Rollback: a root never goes back to an earlier version, nor to another
+      content of the same version; authorities carry the lowest policy version
+      that is still accepted.
+    * Scope: a delegation has no right that its delegator lacks, all the way up.
+    * Root rotation: a new root is signed by a threshold of its own keys and by a
+      threshold of the keys of the root that was trusted before (section 5.3). A
+      root may skip versions; the previous root itself may have expired.
+
+Not kept, because a verifier of files has no repository to talk to: timestamp and
+snapshot roles, consistent snapshots.
+
+It does not know what a credential or a policy means; `credential.py` compares a
+credential with `Scope`, and `policy.py` a version with the minimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar, get_args
+
+from pydantic import (
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from govray.errors import GovrayError, Malformed, Untrusted
+from govray.governance.document import Document, Name, Timestamp, parse_time
+from govray.governance.envelope import Envelope, decode_base64, encode_base64
+from govray.governance.keys import ALGORITHMS, PublicKey, Signer
+from govray.governance.license import LicenseCategory
+from govray.governance.statement import Sealed, Subject, read, seal, self_subject
+
+Role: TypeAlias = Literal["credential", "policy", "operator"]
+"""Who issues credentials; who signs policies; who runs training (manifests, ledgers,
+attestations)."""
+
+Sensitivity: TypeAlias = Literal["public", "internal", "confidential", "restricted"]
+
+SENSITIVITIES: tuple[Sensitivity, ...] = get_args(Sensitivity)
+"""From the least to the most sensitive."""
+
+Jurisdiction = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
+"""ISO 3166-1 alpha-2."""
+
+MAX_KEYS = 32
+MAX_DELEGATIONS = 256
+_MAX_BYTES = 1024 * 1024
+
+D = TypeVar("D", bound=Document)
+
+
+def _key_from_json(value: object) -> PublicKey:
+    if isinstance(value, PublicKey):
+        return value
+    if not isinstance(value, dict) or value.keys() != {"algorithm", "spki"}:
+        raise ValueError("a key should be an object with the fields 'algorithm' and 'spki'")
+    algorithm, spki = value["algorithm"], value["spki"]
+    if algorithm not in ALGORITHMS or not isinstance(spki, str):
+        raise ValueError(f"a key's algorithm should be one of {', '.join(ALGORITHMS)}")
+    try:
+        return PublicKey(algorithm, decode_base64(spki))
+    except Malformed as error:
+        raise ValueError(f"a key's spki: {error.what}") from None
+
+
+def _key_to_json(key: PublicKey) -> dict[str, str]:
+    return {"algorithm": key.algorithm, "spki": encode_base64(key.spki)}
+
+
+Key = Annotated[
+    PublicKey,
+    PlainValidator(_key_from_json),
+    PlainSerializer(_key_to_json, return_type=dict[str, str]),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {
+                "algorithm": {"enum": list(ALGORITHMS)},
+                "spki": {"type": "string", "contentEncoding": "base64"},
+            },
+            "required": ["algorithm", "spki"],
+            "additionalProperties": False,
+        }
+    ),
+]
+"""A public key; in JSON ``{"algorithm", "spki"}``, the DER in base64."""
+
+_CorpusPattern = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,127}|[A-Za-z0-9][A-Za-z0-9._-]{0,126}\*|\*)$"
+    ),
+]
+
+
+class Scope(Document):
+    """What a credential authority may vouch for: the product of four restrictions.
+
+    Attributes:
+        corpus: A corpus name, or a prefix followed by ``*``. Nothing richer, so
+            that "is part of" is decided by comparing texts.
+        license_categories: Categories that credentials may state.
+        jurisdictions: ISO 3166-1 codes, or ``*`` for any.
+        max_sensitivity: The most sensitive that credentials may state.
+    """
+
+    corpus: _CorpusPattern
+    license_categories: Annotated[tuple[LicenseCategory, ...], Field(min_length=1)]
+    jurisdictions: Annotated[tuple[Jurisdiction | Literal["*"], ...], Field(min_length=1)]
+    max_sensitivity: Sensitivity
+
+    def covers(
+        self,
+        *,
+        corpus: str,
+        license_category: LicenseCategory,
+        jurisdiction: str,
+        sensitivity: Sensitivity,
+    ) -> bool:
+        """Whether a credential that states this lies inside the scope."""
+        return (
+            _pattern_within(corpus, self.corpus)
+            and license_category in self.license_categories
+            and ("*" in self.jurisdictions or jurisdiction in self.jurisdictions)
+            and _rank(sensitivity) <= _rank(self.max_sensitivity)
+        )
+
+    def within(self, other: Scope) -> bool:
+        """Whether everything that this scope covers is covered by ``other`` alone."""
+        return (
+            _pattern_within(self.corpus, other.corpus)
+            and set(self.license_categories) <= set(other.license_categories)
+            and ("*" in other.jurisdictions or set(self.jurisdictions) <= set(other.jurisdictions))
+            and _rank(self.max_sensitivity) <= _rank(other.max_sensitivity)
+        )
+
+
+class Authority(Document):
+    """Keys that may sign documents of one role.
+
+    Attributes:
+        name: Unique in one trust state.
+        role: What the authority may sign.
+        keys: Distinct public keys.
+        threshold: How many of them have to sign, in ``[1, len(keys)]``.
+        expires: The first instant at which the authority is no longer one.
+        scope: For the role ``credential``: what it may vouch for, at least one.
+        minimum_policy_versions: For the role ``policy``: policy name to the lowest
+            version that is still accepted.
+    """
+
+    name: Name
+    role: Role
+    keys: Annotated[tuple[Key, ...], Field(min_length=1, max_length=MAX_KEYS)]
+    threshold: Annotated[int, Field(ge=1)]
+    expires: Timestamp
+    scope: tuple[Scope, ...] | None = None
+    minimum_policy_versions: dict[Name, Annotated[int, Field(ge=1)]] | None = None
+
+    @field_validator("keys")
+    @classmethod
+    def _distinct_keys(cls, keys: tuple[PublicKey, ...]) -> tuple[PublicKey, ...]:
+        return _distinct(keys)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_threshold(self.threshold, self.keys)
+        if self.role == "credential" and not self.scope:
+            raise ValueError(f"the credential authority '{self.name}' needs at least one scope")
+        if self.role != "credential" and self.scope is not None:
+            raise ValueError(f"the {self.role} authority '{self.name}' cannot have a scope")
+        if self.role != "policy" and self.minimum_policy_versions is not None:
+            raise ValueError(f"the {self.role} authority '{self.name}' has no policy versions")
+        return self
+
+    def covers(
+        self,
+        *,
+        corpus: str,
+        license_category: LicenseCategory,
+        jurisdiction: str,
+        sensitivity: Sensitivity,
+    ) -> bool:
+        """Whether one of the scopes covers a credential that states this."""
+        return any(
+            scope.covers(
+                corpus=corpus,
+                license_category=license_category,
+                jurisdiction=jurisdiction,
+                sensitivity=sensitivity,
+            )
+            for scope in self.scope or ()
+        )
+
+
+class TrustRoot(Document):
+    """The document that everything else is checked against.
+
+    Attributes:
+        name: Of the organisation or deployment; a new root keeps it.
+        version: From 1; only increases.
+        expires: The first instant at which the root is no longer accepted.
+        keys: The root's own keys, which sign it.
+        threshold: How many of them have to sign.
+        authorities: Who may sign what.
+    """
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/trust-root/v1"
+
+    name: Name
+    version: Annotated[int, Field(ge=1)]
+    expires: Timestamp
+    keys: Annotated[tuple[Key, ...], Field(min_length=1, max_length=MAX_KEYS)]
+    threshold: Annotated[int, Field(ge=1)]
+    authorities: tuple[Authority, ...]
+
+    @field_validator("keys")
+    @classmethod
+    def _distinct_keys(cls, keys: tuple[PublicKey, ...]) -> tuple[PublicKey, ...]:
+        return _distinct(keys)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_threshold(self.threshold, self.keys)
+        names = [authority.name for authority in self.authorities]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two authorities are named '{name}'")
+        return self
+
+
+class Delegation(Document):
+    """An authority by the word of another one, signed by the delegator's threshold."""
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/delegation/v1"
+
+    delegator: Name
+    authority: Authority
+
+
+@dataclass(frozen=True)
+class Verified(Generic[D]):
+    """A document whose signatures met the threshold of an authority of the asked role.
+
+    Attributes:
+        document: The predicate.
+        digest: ``sha256:<hex>`` of the statement's bytes.
+        subjects: The artifacts that the document is about.
+        authorities: Every authority of the role whose threshold the signatures
+            meet, the root's first. Never empty.
+        keyids: The keys of ``authority`` that signed.
+    """
+
+    document: D
+    digest: str
+    subjects: tuple[Subject, ...]
+    authorities: tuple[Authority, ...]
+    keyids: frozenset[str]
+
+    @property
+    def authority(self) -> Authority:
+        """The first of the authorities."""
+        return self.authorities[0]
+
+
+@dataclass(frozen=True)
+class TrustState:
+    """A verified root with the delegations that hang on it. Made by `load`.
+
+    Attributes:
+        root: The root document.
+        digest: ``sha256:<hex>`` of the root's statement.
+        authorities: The root's, then the delegated ones.
+    """
+
+    root: TrustRoot
+    digest: str
+    authorities: tuple[Authority, ...]
+
+    @classmethod
+    def load(
+        cls,
+        root: bytes,
+        *,
+        at: datetime,
+        delegations: Iterable[bytes] = (),
+        previous: bytes | None = None,
+    ) -> Self:
+        """Return the trust that ``root`` and ``delegations`` give at the time ``at``.
+
+        The caller vouches for where ``root`` comes from: it is signed by keys that it
+        names itself. Bytes that lie beside what is to be verified are no trust root.
+
+        1. Parse the root and count its own keys' signatures against its threshold.
+        2. Refuse it from its expiry on.
+        3. With a previous root: the same name, no earlier version, no other content
+           of the same version, and a newer one signed by the previous threshold too.
+        4. Add each delegation whose delegator is known, until none is left; each is
+           signed by its delegator's threshold and only narrows.
+
+        Args:
+            root: Envelope of a `TrustRoot`.
+            at: Reference time, aware.
+            delegations: Envelopes of `Delegation`, in any order.
+            previous: Envelope of the root trusted so far, if there is one.
+
+        Raises:
+            Malformed: An envelope, statement or document that is not strict.
+            Untrusted: A rule above is broken; the message names rule and authority.
+        """
+        _check_aware(at)
+        # 1
+        envelope, sealed = _read_root(root, "trust root")
+        # 2
+        if at >= parse_time(sealed.document.expires):
+            raise Untrusted(
+                f"the trust root expired at {sealed.document.expires}",
+                where="trust root",
+                do="Get the current root from whoever gave you this one",
+            )
+        # 3
+        if previous is not None:
+            _check_rotation(envelope, sealed, previous)
+        # 4
+        known = {authority.name: authority for authority in sealed.document.authorities}
+        _add_delegations(known, delegations)
+        return cls(sealed.document, sealed.digest, tuple(known.values()))
+
+    def verify(
+        self, kind: type[D], data: bytes, *, role: Role, at: datetime, where: str | None = None
+    ) -> Verified[D]:
+        """Return the document in ``data``, signed by an authority of ``role`` valid at ``at``.
+
+        1. Parse the envelope; the payload stays closed.
+        2. Find the authorities of the role whose threshold of distinct keys signed.
+        3. Keep those that have not expired at ``at``, by their own expiry and the root's.
+        4. Parse the payload, as a document of type ``kind`` and no other.
+
+        Args:
+            kind: The document class.
+            data: The envelope.
+            role: The role that the document calls for.
+            at: Reference time, aware.
+            where: What the envelope is, for errors.
+
+        Raises:
+            Malformed: The envelope, statement or document is not strict.
+            Untrusted: No signature by the role, too few distinct keys, or expired.
+        """
+        where = where or kind.__name__
+        _check_aware(at)
+        # 1
+        envelope = Envelope.parse(data, where=where)
+        # 2
+        signed = [
+            (authority, envelope.signed_by(authority.keys))
+            for authority in self.authorities
+            if authority.role == role
+        ]
+        met = [(authority, by) for authority, by in signed if len(by) >= authority.threshold]
+        # 3
+        valid = [
+            (authority, by)
+            for authority, by in met
+            if at < min(parse_time(authority.expires), parse_time(self.root.expires))
+        ]
+        if not valid:
+            raise _no_authority(role, signed, self.root, where)
+        # 4
+        sealed = read(kind, envelope, where=where)
+        return Verified(
+            sealed.document,
+            sealed.digest,
+            sealed.subjects,
+            tuple(authority for authority, _ in valid),
+            valid[0][1],
+        )
+
+    def minimum_policy_version(self, name: str) -> int:
+        """Return the lowest accepted version of the policy ``name``; 1 if none is stated.
+
+        The highest that any authority states: a delegate can raise it, not lower it.
+        """
+        return max(
+            (authority.minimum_policy_versions or {}).get(name, 1) for authority in self.authorities
+        )
+
+
+def sign_root(root: TrustRoot, signers: Sequence[Signer]) -> bytes:
+    """Return the envelope of ``root``. A rotated root is signed by the old keys too.
+
+    Raises:
+        UsageError: No signer, or the same key twice.
+    """
+    return seal(root, [self_subject(root.name, root)], signers)
+
+
+def sign_delegation(delegation: Delegation, signers: Sequence[Signer]) -> bytes:
+    """Return the envelope of ``delegation``, to be signed by the delegator's keys.
+
+    Raises:
+        UsageError: No signer, or the same key twice.
+    """
+    return seal(delegation, [self_subject(delegation.authority.name, delegation)], signers)
+
+
+def _read_root(data: bytes, where: str) -> tuple[Envelope, Sealed[TrustRoot]]:
+    """A root signed by its own threshold. Its keys are in it, so it is parsed first."""
+    envelope = Envelope.parse(data, limit=_MAX_BYTES, where=where)
+    sealed = read(TrustRoot, envelope, where=where)
+    root = sealed.document
+    _check_subject(sealed, root.name, where)
+    _check_signed(envelope, root.keys, root.threshold, "the trust root's own", where)
+    return envelope, sealed
+
+
+def _check_rotation(envelope: Envelope, new: Sealed[TrustRoot], previous: bytes) -> None:
+    _, old = _read_root(previous, "previous trust root")
+    where, was, now = "trust root", old.document, new.document
+    if now.name != was.name:
+        raise Untrusted(f"the root is '{now.name}', the trusted one '{was.name}'", where=where)
+    if now.version < was.version:
+        raise Untrusted(
+            f"version {now.version} is older than the trusted version {was.version}",
+            where=where,
+            do="Use the newer root; a root never goes back",
+        )
+    if now.version == was.version:
+        if new.digest != old.digest:
+            raise Untrusted(
+                f"two different roots call themselves version {now.version}",
+                where=where,
+                do="Give a changed root a higher version",
+            )
+        return
+    _check_signed(envelope, was.keys, was.threshold, "the previous root's", where)
+
+
+def _add_delegations(known: dict[str, Authority], delegations: Iterable[bytes]) -> None:
+    """Add the delegated authorities to ``known``, delegators before delegates."""
+    pending: list[tuple[str, Envelope, Sealed[Delegation]]] = []
+    for number, data in enumerate(delegations, start=1):
+        where = f"delegation {number}"
+        if number > MAX_DELEGATIONS:
+            raise Malformed(f"more than {MAX_DELEGATIONS} delegations", where=where)
+        envelope = Envelope.parse(data, limit=_MAX_BYTES, where=where)
+        sealed = read(Delegation, envelope, where=where)
+        where = f"{where} ('{sealed.document.authority.name}')"
+        _check_subject(sealed, sealed.document.authority.name, where)
+        pending.append((where, envelope, sealed))
+    while pending:
+        ready = [entry for entry in pending if entry[2].document.delegator in known]
+        waiting = [entry for entry in pending if entry[2].document.delegator not in known]
+        if not ready:
+            where, _, sealed = pending[0]
+            raise Untrusted(
+                f"its delegator '{sealed.document.delegator}' is not an authority of the root, "
+                "nor one that the root leads to",
+                where=where,
+                do="Give the delegator's own delegation too",
+            )
+        pending = waiting
+        for where, envelope, sealed in ready:
+            parent, child = known[sealed.document.delegator], sealed.document.authority
+            if child.name in known:
+                raise Untrusted(f"the name '{child.name}' is already taken", where=where)
+            _check_signed(envelope, parent.keys, parent.threshold, f"'{parent.name}''s", where)
+            _check_narrows(child, parent, where)
+            known[child.name] = child
+
+
+def _check_narrows(child: Authority, parent: Authority, where: str) -> None:
+    """A delegate has no right that its delegator lacks."""
+    if child.role != parent.role:
+        raise Untrusted(
+            f"the role '{child.role}' is not its delegator's, '{parent.role}'", where=where
+        )
+    if child.expires > parent.expires:  # fixed-width text: the order of time
+        raise Untrusted(
+            f"it expires at {child.expires}, after its delegator at {parent.expires}", where=where
+        )
+    for scope in child.scope or ():
+        if not any(scope.within(wider) for wider in parent.scope or ()):
+            raise Untrusted(
+                f"its scope for '{scope.corpus}' is not within any scope of '{parent.name}'",
+                where=where,
+                do="A delegation only narrows: corpora, licence categories, jurisdictions, "
+                "sensitivity",
+            )
+
+
+def _check_signed(
+    envelope: Envelope, keys: Sequence[PublicKey], threshold: int, whose: str, where: str
+) -> None:
+    count = len(envelope.signed_by(keys))
+    if count < threshold:
+        raise Untrusted(
+            f"signed by {count} of {threshold} distinct keys ({whose} threshold)",
+            where=where,
+            do="Get the missing signatures; two by one key count as one",
+        )
+
+
+def _no_authority(
+    role: Role,
+    signed: Sequence[tuple[Authority, frozenset[str]]],
+    root: TrustRoot,
+    where: str,
+) -> GovrayError:
+    """Why no authority accepts, by the one that came nearest."""
+    for authority, by in signed:
+        if len(by) >= authority.threshold:
+            expires = min(authority.expires, root.expires)
+            return Untrusted(
+                f"the {role} authority '{authority.name}' signed it but expired at {expires}",
+                where=where,
+                do="Have it signed by a current authority, or check at the time of its use",
+            )
+    partly = [(authority, by) for authority, by in signed if by]
+    if partly:
+        authority, by = max(partly, key=lambda entry: len(entry[1]))
+        return Untrusted(
+            f"signed by {len(by)} of {authority.threshold} distinct keys of the {role} "
+            f"authority '{authority.name}'",
+            where=where,
+            do="Get the missing signatures; two by one key count as one",
+        )
+    names = ", ".join(authority.name for authority, _ in signed) or "none"
+    return Untrusted(
+        f"no signature verifies under any {role} authority of the trust root (it has: {names})",
+        where=where,
+        do="Check that this is the right trust root and that all delegations are given",
+    )
+
+
+def _check_subject(sealed: Sealed[Any], name: str, where: str) -> None:
+    if sealed.subjects != (self_subject(name, sealed.document),):
+        raise Malformed("the statement's subject is not the document itself", where=where)
+
+
+def _check_threshold(threshold: int, keys: Sequence[PublicKey]) -> None:
+    if threshold > len(keys):
+        raise ValueError(f"the threshold {threshold} exceeds the number of keys, {len(keys)}")
+
+
+def _distinct(keys: tuple[PublicKey, ...]) -> tuple[PublicKey, ...]:
+    if len({key.spki for key in keys}) < len(keys):
+        raise ValueError("the same key is listed twice")
+    return keys
+
+
+def _check_aware(at: datetime) -> None:
+    if at.tzinfo is None:
+        raise Malformed(
+            "the reference time has no time zone", where="at", do="Use an aware datetime"
+        )
+
+
+def _pattern_within(inner: str, outer: str) -> bool:
+    """Whether all names of one pattern (or one name) belong to another pattern."""
+    if outer.endswith("*"):
+        return inner.removesuffix("*").startswith(outer.removesuffix("*"))
+    return inner == outer
+
+
+def _rank(sensitivity: Sensitivity) -> int:
+    return SENSITIVITIES.index(sensitivity)
