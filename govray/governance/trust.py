@@ -63,9 +63,6 @@ Sensitivity: TypeAlias = Literal["public", "internal", "confidential", "restrict
 SENSITIVITIES: tuple[Sensitivity, ...] = get_args(Sensitivity)
 """From the least to the most sensitive."""
 
-Jurisdiction = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
-"""ISO 3166-1 alpha-2."""
-
 MAX_KEYS = 32
 MAX_DELEGATIONS = 256
 _MAX_BYTES = 1024 * 1024
@@ -117,6 +114,9 @@ _CorpusPattern = Annotated[
 ]
 
 
+_JurisdictionPattern = Annotated[str, StringConstraints(pattern=r"^([A-Z]{2}|\*)$")]
+
+
 class Scope(Document):
     """What a credential authority may vouch for: the product of four restrictions.
 
@@ -124,13 +124,13 @@ class Scope(Document):
         corpus: A corpus name, or a prefix followed by ``*``. Nothing richer, so
             that "is part of" is decided by comparing texts.
         license_categories: Categories that credentials may state.
-        jurisdictions: ISO 3166-1 codes, or ``*`` for any.
+        jurisdictions: ISO 3166-1 alpha-2 codes, or ``*`` for any.
         max_sensitivity: The most sensitive that credentials may state.
     """
 
     corpus: _CorpusPattern
     license_categories: Annotated[tuple[LicenseCategory, ...], Field(min_length=1)]
-    jurisdictions: Annotated[tuple[Jurisdiction | Literal["*"], ...], Field(min_length=1)]
+    jurisdictions: Annotated[tuple[_JurisdictionPattern, ...], Field(min_length=1)]
     max_sensitivity: Sensitivity
 
     def covers(
