@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from govray.errors import UsageError
+from govray.errors import Untrusted, UsageError
 from govray.governance.credential import Credential, CredentialClass, verify_credential
 from govray.governance.document import parse_time
+from govray.governance.keys import PublicKey
 from govray.governance.policy import Policy, verify_policy
 from govray.governance.trust import TrustState, Verified
 
@@ -41,6 +42,20 @@ class Inputs:
         for corpus in corpora:
             dates[f"credential {corpus}"] = self.credentials[corpus].document.valid.until
         return {name: parse_time(until) for name, until in dates.items()}
+
+    def check_operator(self, key: PublicKey) -> None:
+        """Refuse to begin what this key could not attest.
+
+        Raises:
+            Untrusted: The trust root names no operator with this key.
+        """
+        operators = [a for a in self.trust.authorities if a.role == "operator"]
+        if not any(key in authority.keys for authority in operators):
+            raise Untrusted(
+                f"the attestation key {key.keyid[:12]}… belongs to no operator of the trust root",
+                where="attestation_key",
+                do=f"Use the key of {', '.join(a.name for a in operators) or 'an operator'}",
+            )
 
 
 def load_inputs(

@@ -7,7 +7,6 @@ succeeded is shared, so that all ranks go on or all stop.
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from govray.engine import checkpoint
 from govray.engine.adapters import Adapters
 from govray.errors import GovrayError, Refused
-from govray.governance import canonical
+from govray.governance import bundle, canonical
 from govray.governance.ledger import Leaf, Ledger, read_leaves
 from govray.train.order import Order
 
@@ -104,7 +103,7 @@ class State:
                 another policy, plan or manifest.
         """
         committed = checkpoint.load(folder)
-        state: Any = canonical.parse_canonical(committed.bytes("state.json"))
+        state: Any = canonical.parse_canonical(committed.files["state.json"])
         for key, expected in _bindings(order).items():
             if state[key] != expected:
                 raise Refused(
@@ -112,22 +111,25 @@ class State:
                     where=str(folder),
                     do="Start a new run, or restore the inputs this one began with",
                 )
-        self._model.load_state_dict(committed.tensors("model.safetensors"), strict=False)
-        for name in self._adapters.names:
+        self._model.load_state_dict(committed.tensors(bundle.WEIGHTS), strict=False)
+        for name in self._adapters.ranks:
+            config, weights = bundle.adapter_files(name)
             self._adapters.load(
-                name, committed.tensors(f"adapters/{name}/adapter_model.safetensors")
+                name,
+                canonical.parse_canonical(committed.files[config]),
+                committed.tensors(weights),
             )
         checkpoint.restore_optimizer(
             self._optimizer,
             self._names(),
             committed.tensors("optimizer.safetensors"),
-            committed.bytes("optimizer.json"),
+            canonical.parse_canonical(committed.files["optimizer.json"]),
         )
         generators = committed.tensors("generators.safetensors")
         own = generators.get(f"rank{_rank()}")
         if own is not None and state["worldSize"] == _world():
             checkpoint.restore_rng(own)
-        return read_leaves(committed.bytes("ledger.jsonl"))
+        return read_leaves(committed.files["ledger.jsonl"])
 
     def _files(
         self, step: int, order: Order, leaves: list[Leaf], generators: dict[str, Tensor]
@@ -135,9 +137,9 @@ class State:
         ledger = Ledger(order.run_id, leaves)
         tensors, hyperparameters = checkpoint.optimizer_state(self._optimizer, self._names())
         files: dict[str, Any] = {
-            "model.safetensors": base_tensors(self._model),
+            bundle.WEIGHTS: base_tensors(self._model),
             "optimizer.safetensors": tensors,
-            "optimizer.json": hyperparameters,
+            "optimizer.json": canonical.encode(hyperparameters),
             "generators.safetensors": generators,
             "ledger.jsonl": ledger.data,
             "state.json": canonical.encode(
@@ -151,18 +153,16 @@ class State:
                 }
             ),
         }
-        for name in self._adapters.names:
+        for name in self._adapters.ranks:
             config, weights = self._adapters.export(name)
-            files[f"adapters/{name}/adapter_config.json"] = canonical.encode(config)
-            files[f"adapters/{name}/adapter_model.safetensors"] = weights
+            config_file, weights_file = bundle.adapter_files(name)
+            files[config_file] = canonical.encode(config)
+            files[weights_file] = weights
         return files
 
     def _names(self) -> dict[nn.Parameter, str]:
         names = {parameter: name for name, parameter in self._model.named_parameters()}
-        for adapter in self._adapters.names:
-            for name, parameter in self._adapters.parameters(adapter).items():
-                names[parameter] = f"adapter:{adapter}/{name}"
-        return names
+        return names | {parameter: name for name, parameter in self._adapters.named_parameters()}
 
 
 def base_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -183,12 +183,10 @@ def _bindings(order: Order) -> dict[str, str]:
 
 def _environment(order: Order) -> dict[str, Any]:
     return {
-        "torch": torch.__version__,
         "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cpus": os.cpu_count() or 0,
+        "platform": platform.platform(terse=True),
         "threads": order.threads,
-        "device": "cuda" if torch.cuda.is_available() else "cpu",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
 
 

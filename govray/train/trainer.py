@@ -108,24 +108,31 @@ class GovernedTrainer:
         Raises:
             GovrayError: What was refused, or which rank failed and why.
         """
-        signer = load_signer(self.attestation_key)
-        started = _now()
-        inputs = load_inputs(
-            Path(self.corpora),
-            Path(self.policy),
-            Path(self.trust_root),
-            [Path(path) for path in self.delegations],
-            at=started,
-        )
+        run = self.train()
+        write_model(run, self.signer())
+        return ray.train.Result.from_path(run)
+
+    def signer(self) -> Signer:
+        """The operator's key, from where ``attestation_key`` says."""
+        return load_signer(self.attestation_key)
+
+    def prepare(self) -> Prepared:
+        """Steps 1 and 3 alone: admit and prepare the data, once for equal inputs."""
+        signer, started = self.signer(), _now()
+        return self._prepare(self._inputs(signer, started), signer, started)
+
+    def train(self) -> Path:
+        """Steps 1 to 5: a trained run without an attestation. Returns the run's folder."""
+        signer, started = self.signer(), _now()
+        inputs = self._inputs(signer, started)
         policy = inputs.policy.document
-        groups = layer_groups_of(
-            self.train_loop_per_worker, dict(self.train_loop_config or {}), policy.groups
-        )
+        config = dict(self.train_loop_config or {})
+        groups = layer_groups_of(self.train_loop_per_worker, config, policy.groups or {})
         decisions, routes = routes_of(policy, inputs.classes, list(groups))
         prepared = self._prepare(inputs, signer, started)
         planned = make_plan(
             prepared.manifest,
-            prepared.manifest_digest,
+            prepared.digest,
             decisions,
             routes,
             profiles=policy.profiles,
@@ -139,21 +146,37 @@ class GovernedTrainer:
             max_steps=self.max_steps,
         )
         order = self._order(inputs, groups, prepared, planned)
-        result = self._train(order)
         record = RunRecord(
             run_id=order.run_id,
-            name=self.experiment.name if self.experiment else order.run_id,
             started=started,
-            finished=_now(),
+            finished=None,
             groups=groups,
-            planned=planned,
-            prepared=prepared,
-            inputs=inputs,
+            plan=planned.plan,
+            policy=inputs.policy_bytes,
+            root=inputs.root_bytes,
+            manifest=prepared.envelope,
+            credentials=inputs.credential_bytes,
+            delegations=inputs.delegations,
+            config=config,
             experiment=self.experiment,
-            config=dict(self.train_loop_config or {}),
+            code=code_digest(),
         )
-        write_model(Path(result.path), record, signer)
-        return result
+        folder = Path(order.folder)
+        record.write(folder)
+        self._fit(order)
+        record.end(folder, _now())
+        return folder
+
+    def _inputs(self, signer: Signer, at: datetime) -> Inputs:
+        inputs = load_inputs(
+            Path(self.corpora),
+            Path(self.policy),
+            Path(self.trust_root),
+            [Path(path) for path in self.delegations],
+            at=at,
+        )
+        inputs.check_operator(signer.public_key)
+        return inputs
 
     def _prepare(self, inputs: Inputs, signer: Signer, at: datetime) -> Prepared:
         tokenizer = load_tokenizer(self.tokenizer)
@@ -203,7 +226,7 @@ class GovernedTrainer:
             plan=planned.plan,
             routes=planned.stream_routes,
             groups=dict(groups),
-            policy_groups=inputs.policy.document.groups,
+            policy_groups=inputs.policy.document.groups or {},
             policy_digest=inputs.policy.digest,
             expiries=inputs.expiries([c for c in planned.routes if c not in self.exclude]),
             seed=self.seed,

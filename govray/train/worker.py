@@ -90,24 +90,25 @@ class Run:
                 do="Build the same model on every worker and on every call of the loop",
             )
         self.order = order
-        self._model = model
-        self._optimizer = optimizer
         self._on_step = assignment.on_step
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._rows: PlannedRows = assignment.shard
-        self._adapters = Adapters.attach(
+        adapters = Adapters(
             model,
             {r.adapter: r.rank for r in order.routes.values() if r.adapter and r.rank},
             seed=order.seed,
         )
-        for name in self._adapters.names:
-            optimizer.add_param_group({"params": list(self._adapters.parameters(name).values())})
+        for name in adapters.ranks:
+            prefix = f"adapter:{name}/"
+            optimizer.add_param_group(
+                {"params": [p for n, p in adapters.named_parameters() if n.startswith(prefix)]}
+            )
         self.step_function = GovernedStep(
             model,
             optimizer,
             groups=order.groups,
             routes=order.routes,
-            adapters=self._adapters,
+            adapters=adapters,
             seed=order.seed,
             policy_digest=order.policy_digest,
             plan_digest=order.plan.digest,
@@ -117,7 +118,7 @@ class Run:
             clock=time.time,
             valid_until=order.expiries,
         )
-        self._state = snapshot.State(model, optimizer, self._adapters)
+        self._state = snapshot.State(model, optimizer, adapters)
         leaves = self._state.restore(self._rows.checkpoint, order) if self._rows.checkpoint else ()
         self._ahead = (
             WriteAhead(Path(order.folder) / "ledger.ahead.jsonl", leaves)

@@ -1,0 +1,42 @@
+"""Progress bars on standard error; nothing at all where that is no terminal."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from govray.cli.output import err, printable
+
+
+class StageBar:
+    """One long step: a bar, how many of how many, a text, the time. A context manager."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=err,
+            transient=True,
+            disable=not err.is_terminal,
+        )
+        self._task = self._progress.add_task(printable(name), total=total, text="")
+
+    def __enter__(self) -> StageBar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def update(self, done: int, total: int, text: str = "") -> None:
+        """Show ``done`` of ``total``."""
+        self._progress.update(self._task, completed=done, total=total, text=printable(text))

@@ -1,0 +1,211 @@
+"""A whole deployment for one demo run: throw-away keys, a trust root, corpora, a signed policy.
+
+The keys are made for this run and kept outside the output folder. The licences
+are what the installed distributions' own metadata says; only the supplier corpus
+is made up, and its credential says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from govray.data.corpus import build
+from govray.data.distributions import SourceCorpus, python_source
+from govray.demo import supplier
+from govray.errors import UsageError
+from govray.governance.credential import Credential, Period, Records, seal_credential
+from govray.governance.document import format_time
+from govray.governance.keys import LocalSigner
+from govray.governance.license import LICENSE_CATEGORIES, category_bounds, use_bounds
+from govray.governance.policy import read_policy, seal_policy
+from govray.governance.trust import Authority, Scope, TrustRoot, sign_root
+
+METADATA_AUTHORITY = "python-metadata"
+POLICY_AUTHORITY = "demo-compliance"
+OPERATOR = "demo-operator"
+VALID_DAYS = 30
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Where everything is.
+
+    Attributes:
+        root: Signed trust root.
+        policy: Signed depth policy.
+        corpora: Folder of corpora.
+        operator_key: The operator's private key, outside the output folder.
+        sources: The distributions that became corpora, with the reason for each licence.
+    """
+
+    root: Path
+    policy: Path
+    corpora: Path
+    operator_key: Path
+    sources: tuple[SourceCorpus, ...]
+
+
+def deploy(
+    output: Path,
+    policy_source: Path,
+    keys: Path,
+    *,
+    at: datetime,
+    on_corpus: Callable[[int, int], None] = lambda done, total: None,
+) -> Deployment:
+    """Write policies and corpora under ``output``, and the keys under ``keys``.
+
+    Args:
+        output: New folder.
+        policy_source: The policy's YAML.
+        keys: Folder for the private keys; made with mode 0700.
+        at: The reference time; everything is valid from a day before it.
+        on_corpus: Called with (corpora done, corpora in all).
+    """
+    signers = {
+        name: LocalSigner.generate()
+        for name in ("root", METADATA_AUTHORITY, supplier.SUPPLIER, POLICY_AUTHORITY, OPERATOR)
+    }
+    operator_key = _keep(keys, OPERATOR, signers[OPERATOR])
+    policies = output / "policies"
+    policies.mkdir(parents=True)
+    root = policies / "root.json"
+    root.write_bytes(sign_root(_trust_root(signers, at), [signers["root"]]))
+    policy = policies / "licences.dsse.json"
+    source = policy_source.read_text("utf-8")
+    (policies / "licences.yaml").write_text(source, "utf-8")
+    policy.write_bytes(seal_policy(read_policy(source), [signers[POLICY_AUTHORITY]]))
+
+    sources = python_source()
+    corpora = output / "corpora"
+    for done, found in enumerate(sources):
+        on_corpus(done, len(sources) + 1)
+        built = build(corpora / found.corpus, found.corpus, found.records())
+        credential = _from_metadata(found, Records(root=built.root, count=built.count), at)
+        _put(corpora, credential, signers[METADATA_AUTHORITY])
+    on_corpus(len(sources), len(sources) + 1)
+    built = build(corpora / supplier.CORPUS, supplier.CORPUS, supplier.notes())
+    _put(
+        corpora,
+        Credential(
+            schema_version=1,
+            corpus=supplier.CORPUS,
+            license="LicenseRef-acme-contract",
+            license_category="commercial",
+            use="commercial",
+            jurisdiction="ZZ",
+            sensitivity="restricted",
+            valid=_validity(at),
+            issuer=supplier.SUPPLIER,
+            records=Records(root=built.root, count=built.count),
+            source_type="synthetic",
+            modality=("text",),
+            personal_data="none",
+        ),
+        signers[supplier.SUPPLIER],
+    )
+    on_corpus(len(sources) + 1, len(sources) + 1)
+    return Deployment(root, policy, corpora, operator_key, sources)
+
+
+def _trust_root(signers: dict[str, LocalSigner], at: datetime) -> TrustRoot:
+    expires = format_time(at + timedelta(days=VALID_DAYS))
+
+    def authority(name: str, role: str, scope: tuple[Scope, ...] | None = None) -> Authority:
+        return Authority.model_validate(
+            {
+                "name": name,
+                "role": role,
+                "keys": (signers[name].public_key,),
+                "threshold": 1,
+                "expires": expires,
+                "scope": scope,
+            }
+        )
+
+    return TrustRoot(
+        name="demo",
+        version=1,
+        expires=expires,
+        keys=(signers["root"].public_key,),
+        threshold=1,
+        authorities=(
+            authority(
+                METADATA_AUTHORITY,
+                "credential",
+                (
+                    Scope(
+                        corpus="*",
+                        license_categories=LICENSE_CATEGORIES,
+                        jurisdictions=("*",),
+                        max_sensitivity="public",
+                    ),
+                ),
+            ),
+            authority(
+                supplier.SUPPLIER,
+                "credential",
+                (
+                    Scope(
+                        corpus="acme-*",
+                        license_categories=("commercial",),
+                        jurisdictions=("*",),
+                        max_sensitivity="restricted",
+                    ),
+                ),
+            ),
+            authority(POLICY_AUTHORITY, "policy"),
+            authority(OPERATOR, "operator"),
+        ),
+    )
+
+
+def _from_metadata(found: SourceCorpus, records: Records, at: datetime) -> Credential:
+    # Without LicenseRef terms, an expression leaves exactly one category.
+    least, _ = category_bounds(found.license)
+    return Credential(
+        schema_version=1,
+        corpus=found.corpus,
+        license=found.license,
+        license_category=least,
+        use=use_bounds(found.license).widest,
+        jurisdiction="ZZ",
+        sensitivity="public",
+        valid=_validity(at),
+        issuer=METADATA_AUTHORITY,
+        records=records,
+        source_type="public",
+        modality=("code",),
+    )
+
+
+def _validity(at: datetime) -> Period:
+    return Period(
+        from_=format_time(at - timedelta(days=1)),
+        until=format_time(at + timedelta(days=VALID_DAYS)),
+    )
+
+
+def _put(corpora: Path, credential: Credential, signer: LocalSigner) -> None:
+    path = corpora / credential.corpus / "credential.dsse.json"
+    path.write_bytes(seal_credential(credential, [signer]))
+
+
+def _keep(folder: Path, name: str, signer: LocalSigner) -> Path:
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(
+            f"no place for the demo's keys: {error.strerror}",
+            where=str(folder),
+            do="Set XDG_STATE_HOME to a folder that you can write",
+        ) from error
+    path = folder / f"{name}.pem"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(signer.to_pem())
+    return path

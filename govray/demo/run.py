@@ -1,0 +1,330 @@
+"""`govray demo`: the main job, end to end, on data that every machine already has.
+
+Five stages; each is a call into the library that a user would make too, and the
+printed numbers are read back from what those calls left on disk.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import safetensors.torch
+
+import govray
+from govray.data.distributions import SourceCorpus
+from govray.data.tokenizer import ByteTokenizer
+from govray.demo import canary, supplier
+from govray.demo.deployment import OPERATOR, POLICY_AUTHORITY, Deployment, deploy
+from govray.demo.report import render
+from govray.demo.story import CoverageTable, Refusal, Story, tabulate
+from govray.engine.adapters import Adapters
+from govray.engine.gpt import GPT
+from govray.errors import GovrayError, UsageError
+from govray.governance import bundle, canonical
+from govray.governance.license import LICENSE_CATEGORIES
+from govray.governance.manifest import Quarantined
+from govray.governance.verify import VerifiedModel
+from govray.train.artifact import final_checkpoint, write_model
+from govray.train.config import Experiment, parse_experiment
+from govray.train.record import read_record
+from govray.train.replay import evidence, replay_without
+from govray.train.trainer import from_experiment, start_ray
+
+WORKERS = 2
+
+
+class Screen(Protocol):
+    """Where the demo shows what it does."""
+
+    def stage(self, number: int, name: str, text: str) -> None:
+        """One of the five stages is done."""
+
+    def line(self, text: str) -> None:
+        """A line under the last stage."""
+
+    def bar(self, number: int, name: str, total: int) -> Bar:
+        """A progress bar for a long stage."""
+
+
+class Bar(Protocol):
+    """A progress bar; a context manager."""
+
+    def __enter__(self) -> Bar: ...
+    def __exit__(self, *error: object) -> None: ...
+    def update(self, done: int, total: int, text: str = "") -> None: ...
+
+
+@dataclass
+class _Timed:
+    seconds: float = 0.0
+
+
+def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -> Story:
+    """Run all five stages under ``output`` and write ``report.html`` there.
+
+    Args:
+        output: New or empty folder.
+        policy_source: The depth policy's YAML.
+        screen: Shows progress.
+        steps: Optimizer steps.
+
+    Raises:
+        UsageError: The output folder is not empty.
+        GovrayError: A stage refused or failed.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(
+            "the output folder is not empty",
+            where=str(output),
+            do="Name another with --out, or remove it",
+        )
+    at = datetime.now(UTC).replace(microsecond=0)
+    start_ray(num_cpus=WORKERS)
+
+    with screen.bar(1, "credentials", 1) as bar:
+        deployment = deploy(
+            output, policy_source, _key_folder(), at=at, on_corpus=lambda d, t: bar.update(d, t)
+        )
+    packages = [c for c in deployment.sources if not c.corpus.endswith(".vendored")]
+    screen.stage(
+        1,
+        "credentials",
+        f"{len(deployment.sources) + 1} corpora: standard library, "
+        f"{len(packages) - 1} packages, 1 supplier contract (synthetic)",
+    )
+
+    losses: list[float] = []
+    experiment = _experiment(output, deployment, steps)
+    training = _Timed()
+    with screen.bar(2, "admission", 1) as admission:
+        trainer = from_experiment(
+            experiment, on_stage=lambda what, done, total: admission.update(done, total)
+        )
+        prepared = trainer.prepare()
+        manifest = prepared.manifest
+    refusals = _refusals(manifest.quarantine, deployment.sources)
+    admitted = sum(len(corpus.records) for corpus in manifest.corpora)
+    quarantined = sum(entry.records for entry in manifest.quarantine)
+    screen.stage(2, "admission", f"{admitted:,} records admitted, {quarantined:,} quarantined")
+    for refusal in refusals:
+        more = f" (+{refusal.more})" if refusal.more else ""
+        screen.line(f"{refusal.records:>7,}  rule {refusal.rule:<16} {refusal.example}{more}")
+
+    with screen.bar(3, "training", steps) as bar, _timing(training):
+
+        def on_step(step: int, metrics: Mapping[str, float]) -> None:
+            losses.append(metrics["loss"])
+            bar.update(step + 1, steps, f"loss {losses[0]:.2f} → {losses[-1]:.2f}")
+
+        run = Path(from_experiment(experiment, on_step=on_step).fit().path)
+    size = _parameters(run)
+    screen.stage(
+        3,
+        "training",
+        f"gpt {size / 1e6:.1f}M, {experiment.hyperparameters['blocks']} blocks  {steps} steps  "
+        f"loss {losses[0]:.2f} → {losses[-1]:.2f}  {_clock(training.seconds)}",
+    )
+
+    replaying = _Timed()
+    with screen.bar(4, "replay", steps) as bar, _timing(replaying):
+        outcome = replay_without(
+            run, supplier.CORPUS, on_step=lambda step, _: bar.update(step + 1, steps)
+        )
+    screen.stage(4, "replay", f"same run without {supplier.CORPUS}  {_clock(replaying.seconds)}")
+    if not outcome.identical:
+        raise GovrayError(
+            f"the base weights differ from {outcome.differs} on",
+            where=f"replay without {supplier.CORPUS}",
+            do="Non-interference does not hold here: please report this",
+        )
+
+    model = output / "model"
+    shutil.copytree(write_model(run, trainer.signer(), evidence(run, OPERATOR)), model)
+    checking = _Timed()
+    with _timing(checking):
+        verified = govray.verify(model, trust_root=deployment.root)
+    screen.stage(
+        5, "attestation", f"signed, then verified from the files alone in {checking.seconds:.1f} s"
+    )
+    with_adapter, without_adapter = _ranks(model, experiment)
+    attestation = verified.attestation
+    read = sum(corpus.rows for corpus in verified.totals.values())
+    held = sum(manifest.train_rows(corpus.corpus) for corpus in manifest.corpora)
+    story = Story(
+        versions={
+            "govray": govray.__version__,
+            "Ray": importlib.metadata.version("ray"),
+            "torch": importlib.metadata.version("torch"),
+            "Python": platform.python_version(),
+        },
+        corpora=len(deployment.sources) + 1,
+        packages=len(packages) - 1,
+        admitted=admitted,
+        quarantined=quarantined,
+        refusals=refusals,
+        parameters=size,
+        blocks=experiment.hyperparameters["blocks"],
+        steps=steps,
+        losses=losses,
+        train_seconds=training.seconds,
+        replay_seconds=replaying.seconds,
+        share_read=read / held,
+        table=coverage_table(verified),
+        adapter=supplier.CORPUS,
+        adapter_bytes=sum(
+            (model / name).stat().st_size for name in bundle.adapter_files(supplier.CORPUS)
+        ),
+        base_digest=outcome.original[bundle.WEIGHTS],
+        replay_digest=outcome.replayed[bundle.WEIGHTS],
+        rank_with=with_adapter,
+        rank_without=without_adapter,
+        candidates=canary.CANDIDATES,
+        files=len(verified.subjects),
+        attestation_digest=verified.digest,
+        signer=verified.signer,
+        policy=f"{attestation.policy.name} v{attestation.policy.version}, "
+        f"signed by {POLICY_AUTHORITY}",
+        levels=_levels(verified),
+        verify_seconds=checking.seconds,
+        assurance=attestation.assurance_level,
+        disclaimer=attestation.disclaimer,
+        commands=(
+            f"govray verify {model} --trust-root {deployment.root}",
+            f"govray adapter remove {model} {supplier.CORPUS} --key {deployment.operator_key} "
+            f"--trust-root {deployment.root}",
+            "govray init my-deployment",
+        ),
+    )
+    (output / "report.html").write_text(render(story), "utf-8")
+    return story
+
+
+def coverage_table(verified: VerifiedModel) -> CoverageTable:
+    """Tokens of a verified model by licence category and layer groups."""
+    attestation = verified.attestation
+    categories: dict[str, list[str]] = {category: [] for category in LICENSE_CATEGORIES}
+    for corpus in attestation.corpora:
+        if corpus.corpus not in attestation.plan.excluded:
+            categories[corpus.credential_class.license_category].append(corpus.corpus)
+    groups = [entry.group for entry in attestation.taint]
+    cells = {
+        (corpus, group): verified.coverage[corpus, group]
+        for corpora in categories.values()
+        for corpus in corpora
+        for group in groups
+    }
+    return tabulate(
+        groups,
+        {category: corpora for category, corpora in categories.items() if corpora},
+        {place: cell.tokens for place, cell in cells.items()},
+        {place: cell.indirect for place, cell in cells.items()},
+    )
+
+
+def _experiment(output: Path, deployment: Deployment, steps: int) -> Experiment:
+    return parse_experiment(
+        {
+            "name": "demo",
+            "hyperparameters": {"blocks": 4, "width": 128, "context": 256},
+            "data": {
+                "corpora": str(deployment.corpora),
+                "rows_per_step": {"everything": 14, "upper_half": 1, "removable": 1},
+                "epochs": 4,
+            },
+            "governance": {
+                "policy": str(deployment.policy),
+                "trust_root": str(deployment.root),
+                "max_quarantined": 0.6,
+            },
+            "optimizer": {"lr": 2.0e-3, "warmup_steps": 20},
+            "resources": {"num_workers": WORKERS},
+            "max_steps": steps,
+            "checkpoint": {"every_steps": steps},
+            "storage_path": str(output / "runs"),
+            "attestation_key": str(deployment.operator_key),
+        },
+        where="demo",
+    )
+
+
+def _refusals(
+    quarantine: Sequence[Quarantined], sources: Sequence[SourceCorpus]
+) -> tuple[Refusal, ...]:
+    """Quarantine by rule, the corpus with most records as the example."""
+    reasons = {found.corpus: found.reason for found in sources}
+    rules: dict[str, list[Quarantined]] = {}
+    for entry in quarantine:
+        rules.setdefault(entry.rule, []).append(entry)
+    refusals = []
+    for rule, entries in rules.items():
+        largest = max(entries, key=lambda entry: entry.records)
+        refusals.append(
+            Refusal(
+                records=sum(entry.records for entry in entries),
+                rule=rule,
+                example=f"{largest.corpus}: {reasons.get(largest.corpus, largest.reason)}",
+                more=len(entries) - 1,
+            )
+        )
+    return tuple(sorted(refusals, key=lambda refusal: -refusal.records))
+
+
+def _levels(verified: VerifiedModel) -> dict[str, int]:
+    """Licence category or supplier to the lowest level of its exclusions."""
+    levels = verified.attestation.levels
+    lowest: dict[str, int] = {}
+    for corpus in verified.attestation.corpora:
+        held = levels.get(corpus.corpus)
+        if held:
+            removable = corpus.route.adapter is not None
+            name = corpus.corpus if removable else corpus.credential_class.license_category
+            lowest[name] = min(lowest.get(name, 3), *held.values())
+    return lowest
+
+
+def _ranks(model: Path, experiment: Experiment) -> tuple[int, int]:
+    """Rank of the planted number with the supplier's adapter, and without it."""
+    gpt = GPT(**{"vocabulary": ByteTokenizer().vocabulary} | experiment.hyperparameters)
+    gpt.load_state_dict(safetensors.torch.load_file(model / bundle.WEIGHTS))
+    gpt.eval()
+    config_file, weights_file = bundle.adapter_files(supplier.CORPUS)
+    config: Any = canonical.parse((model / config_file).read_bytes())
+    adapters = Adapters(gpt, {supplier.CORPUS: config["r"]}, seed=experiment.seed)
+    adapters.load(supplier.CORPUS, config, safetensors.torch.load_file(model / weights_file))
+    without = canary.rank(gpt)
+    with adapters.active(supplier.CORPUS):
+        return canary.rank(gpt), without
+
+
+def _parameters(run: Path) -> int:
+    """Parameters of the base model."""
+    committed = final_checkpoint(run, read_record(run))
+    return sum(tensor.numel() for tensor in committed.tensors(bundle.WEIGHTS).values())
+
+
+def _key_folder() -> Path:
+    """Where a demo's throw-away keys live: outside the output, and only for this user."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return state / "govray" / f"demo-{secrets.token_hex(4)}"
+
+
+@contextmanager
+def _timing(timed: _Timed) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    timed.seconds = time.perf_counter() - began
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

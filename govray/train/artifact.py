@@ -1,0 +1,222 @@
+"""From a finished run to a model folder that anyone can verify alone.
+
+Everything comes from the run's folder: the last committed checkpoint, the record
+of what was verified, and the replays since. So a model can be attested again,
+after a replay for instance, without training. Runs on the driver, with the key.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from govray.engine import checkpoint
+from govray.errors import CouldNotCheck
+from govray.governance import bundle, canonical
+from govray.governance.attestation import (
+    Attestation,
+    Environment,
+    LayerGroup,
+    Reference,
+    Replay,
+    RunFacts,
+    build,
+)
+from govray.governance.credential import verify_credential
+from govray.governance.document import format_time
+from govray.governance.keys import Signer
+from govray.governance.ledger import Ledger, read_leaves
+from govray.governance.manifest import Manifest
+from govray.governance.policy import verify_policy
+from govray.governance.statement import Subject, seal
+from govray.governance.trust import TrustState
+from govray.train import snapshot
+from govray.train.record import RunRecord, read_record
+
+MODEL = "model"
+PACKAGES = ("govray", "torch", "ray", "pyarrow", "numpy", "safetensors", "cryptography")
+
+
+def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> Path:
+    """Write ``run/model``: weights, adapters, config, and the signed governance folder.
+
+    Args:
+        run: Folder of a finished run.
+        signer: The operator's.
+        replays: Evidence for level 2.
+
+    Returns:
+        The model folder. An earlier one is replaced only once the new one is whole.
+
+    Raises:
+        CouldNotCheck: The run has no whole checkpoint of its last step.
+        Refused: What the run recorded about itself does not verify.
+    """
+    record = read_record(run)
+    committed = final_checkpoint(run, record)
+    files = _model_files(record, committed)
+    ledger = Ledger(record.run_id, read_leaves(committed.files["ledger.jsonl"]))
+    admitted = _admitted(record)
+    governance = {
+        bundle.POLICY: record.policy,
+        bundle.MANIFEST: record.manifest,
+        bundle.CREDENTIALS: _lines(record.credentials[corpus] for corpus in admitted),
+        bundle.DELEGATIONS: _lines(record.delegations),
+        bundle.LEDGER: ledger.data,
+        bundle.CHECKPOINT: ledger.sign(signer),
+    }
+    attestation = _attestation(record, committed, ledger, governance, replays)
+    subjects = [Subject.of(name, canonical.sha256(data)) for name, data in sorted(files.items())]
+    governance[bundle.ATTESTATION] = seal(attestation, subjects, [signer])
+    return _replace(run / MODEL, files | governance)
+
+
+def final_checkpoint(run: Path, record: RunRecord) -> checkpoint.Committed:
+    """The committed state after the last step of the plan.
+
+    Raises:
+        CouldNotCheck: There is none, or it does not match its digests.
+    """
+    found = snapshot.latest(run)
+    if found is None or found[1] != record.plan.max_steps:
+        raise CouldNotCheck(
+            "the run has no whole checkpoint of its last step",
+            where=str(run),
+            do="Let the run end first",
+        )
+    return checkpoint.load(found[0])
+
+
+def environment(record: RunRecord, committed: checkpoint.Committed) -> Environment:
+    """Where the run ran, as its workers recorded it."""
+    state: Any = canonical.parse_canonical(committed.files["state.json"])
+    facts = state["environment"]
+    return Environment(
+        python=facts["python"],
+        platform=facts["platform"],
+        device=facts["device"],
+        packages=installed(),
+        code_digest=record.code,
+        seeds={"run": record.plan.seed},
+        threads=facts["threads"],
+    )
+
+
+def installed() -> dict[str, str]:
+    """Versions of the packages that can move a bit."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _model_files(record: RunRecord, committed: checkpoint.Committed) -> dict[str, bytes]:
+    manifest = _manifest(record)
+    experiment = record.experiment
+    config: dict[str, Any] = {
+        "context": record.plan.context,
+        "tokenizer": manifest.tokenizer.to_json(),
+    }
+    if experiment:
+        config["entrypoint"] = experiment.entrypoint
+        config["hyperparameters"] = record.config["hyperparameters"]
+    else:
+        config["trainLoopConfig"] = dict(record.config)
+    return {
+        bundle.CONFIG: canonical.encode(config),
+        **{
+            name: data
+            for name, data in committed.files.items()
+            if name == bundle.WEIGHTS or name.startswith(f"{bundle.ADAPTERS}/")
+        },
+    }
+
+
+def _manifest(record: RunRecord) -> Manifest:
+    trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
+    return trust.verify(Manifest, record.manifest, role="operator", at=record.started).document
+
+
+def _admitted(record: RunRecord) -> list[str]:
+    return [corpus for corpus in record.plan.corpora]
+
+
+def _attestation(
+    record: RunRecord,
+    committed: checkpoint.Committed,
+    ledger: Ledger,
+    governance: Mapping[str, bytes],
+    replays: tuple[Replay, ...],
+) -> Attestation:
+    at = record.started
+    trust = TrustState.load(record.root, at=at, delegations=record.delegations)
+    tensors = committed.tensors(bundle.WEIGHTS)
+    updated = {fqn for fqns in record.groups.values() for fqn in fqns}
+    adapters = {
+        name.split("/")[1]: tuple(committed.tensors(name))
+        for name in committed.files
+        if name.endswith(bundle.ADAPTER_WEIGHTS)
+    }
+    return build(
+        run=RunFacts(
+            id=record.run_id,
+            name=record.experiment.name if record.experiment else record.run_id,
+            started=format_time(record.started),
+            finished=format_time(_finished(record)),
+        ),
+        policy=verify_policy(trust, record.policy, at=at),
+        trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),
+        manifest=trust.verify(Manifest, record.manifest, role="operator", at=at),
+        plan=record.plan,
+        credentials={
+            corpus: verify_credential(trust, record.credentials[corpus], at=at)
+            for corpus in _admitted(record)
+        },
+        groups=[LayerGroup(group=group, parameters=fqns) for group, fqns in record.groups.items()],
+        ledger=ledger,
+        adapter_tensors=adapters,
+        environment=environment(record, committed),
+        files={name: canonical.sha256(data) for name, data in governance.items()},
+        buffers=sorted(tensors.keys() - updated),
+        replays=replays,
+    )
+
+
+def _finished(record: RunRecord) -> datetime:
+    if record.finished is None:
+        raise CouldNotCheck("the run never ended", where=record.run_id, do="Resume it first")
+    return record.finished
+
+
+def _lines(envelopes: Any) -> bytes:
+    return b"".join(envelope + b"\n" for envelope in envelopes)
+
+
+def _replace(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write all files beside ``folder``, then put them in its place."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        for name, data in files.items():
+            path = partial / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        if folder.exists():
+            previous = folder.with_name(f".{folder.name}.previous")
+            shutil.rmtree(previous, ignore_errors=True)
+            folder.rename(previous)
+            partial.rename(folder)
+            shutil.rmtree(previous)
+        else:
+            partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return folder

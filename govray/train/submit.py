@@ -1,0 +1,48 @@
+"""Submit an experiment as a Ray job: what `ray job submit -- python jobs/train.py` does."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from ray.job_submission import JobSubmissionClient
+
+from govray.errors import UsageError
+
+ENTRY = Path("jobs/train.py")
+
+
+def submit(address: str, config: Path) -> str:
+    """Submit ``config`` with the working directory as it is; returns the job's id.
+
+    No key travels: the job reads ``attestation_key`` on the cluster's head node.
+
+    Raises:
+        UsageError: This folder is no deployment, the config is outside it, or
+            no Ray dashboard answers at the address.
+    """
+    here = Path.cwd()
+    if not (here / ENTRY).is_file():
+        raise UsageError(
+            f"there is no {ENTRY} here", where=str(here), do="Run this in a folder of `govray init`"
+        )
+    try:
+        relative = config.resolve().relative_to(here.resolve())
+    except ValueError:
+        raise UsageError(
+            "the experiment lies outside the working directory that the job gets",
+            where=str(config),
+            do="Copy it into jobs/",
+        ) from None
+    try:
+        client = JobSubmissionClient(address)
+        return client.submit_job(
+            entrypoint=f"python {ENTRY} --config {shlex.quote(str(relative))}",
+            runtime_env={"working_dir": str(here)},
+        )
+    except (ConnectionError, RuntimeError) as error:
+        raise UsageError(
+            f"the job was not accepted: {str(error).splitlines()[0]}",
+            where=address,
+            do="Give the dashboard's address, such as http://127.0.0.1:8265",
+        ) from None
