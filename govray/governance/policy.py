@@ -477,7 +477,9 @@ def _expanded_profile(value: JSON, where: str) -> JSON:
 
 def _expanded_rule(value: JSON, where: str) -> JSON:
     if isinstance(value, dict) and isinstance(match := value.get("match"), dict):
-        lists = {key: [item] if isinstance(item, str) else item for key, item in match.items()}
+        lists: dict[str, JSON] = {
+            key: [item] if isinstance(item, str) else item for key, item in match.items()
+        }
         value = value | {"match": lists}
     Rule.from_source(value, where=where)
     return value
