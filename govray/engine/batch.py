@@ -22,6 +22,9 @@ from torch import Tensor
 
 from govray.errors import Refused, UsageError
 
+IGNORED = -100
+"""The target of a position that is no loss target."""
+
 
 @dataclass(frozen=True)
 class MicroBatch:

@@ -33,7 +33,6 @@ the modules does not show), and about linear layers beside an embedding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -41,6 +40,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from govray.errors import Refused
+from govray.governance import globs
 
 _NAME_IT = "Name it in the policy's `groups`, for example `groups: {{other: [{fqn!r}]}}`"
 
@@ -99,12 +99,12 @@ def layer_groups(
 def _named(fqns: Sequence[str], custom: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """FQN → the policy's group whose globs match it."""
     named: dict[str, str] = {}
-    for group, globs in custom.items():
-        matched = [fqn for fqn in fqns if any(fnmatchcase(fqn, glob) for glob in globs)]
+    for group, patterns in custom.items():
+        matched = [fqn for fqn in fqns if any(globs.matches(p, fqn) for p in patterns)]
         if not matched:
             raise Refused(
                 f"layer group {group} matches no parameter of the model",
-                where=f"groups.{group}: {', '.join(globs)}",
+                where=f"groups.{group}: {', '.join(patterns)}",
                 do="Correct the globs; they match fully qualified parameter names",
             )
         for fqn in matched:

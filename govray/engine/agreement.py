@@ -1,0 +1,326 @@
+"""What ranks tell each other before any weight moves.
+
+Every optimizer step has two exchanges, on a gloo process group of their own, so
+that they never queue behind gradients:
+
+1. ``Agreement.start`` … ``Pending.wait``, overlapping the forward pass: status,
+   policy and plan digest, step, time as read by rank 0, loss targets per layer
+   group, rows and loss targets per corpus. Awaited before the first gradient
+   collective.
+2. ``Agreement.conclude``, after the last backward: status again (an exception in
+   forward or backward), and the sums behind the step's losses.
+
+Invariants:
+
+* Every rank sees the same rows and decides by them alone, so either all ranks go
+  on or all raise the same error, which names a rank. None is left waiting.
+* Exchanges have a fixed size, a function of the set-up. Ranks compare their
+  set-ups once, when they start, for two sizes in one gather would not fail cleanly.
+* An error's text travels only after all ranks have agreed that there is one.
+* Counts are int64 and exact.
+
+What it does not do: notice a rank that hangs without failing (that takes the
+process group's timeout), sum gradients, or read a clock (one is passed in).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from govray.errors import GovrayError, Malformed, RankFailed, Refused, UsageError
+
+_KINDS: tuple[type[GovrayError], ...] = (RankFailed, Refused, UsageError)
+"""What a status means: 0 is well, i + 1 is an error of kind i."""
+
+_TEXT_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why this rank cannot go on.
+
+    Attributes:
+        text: For people.
+        kind: The error that all ranks raise.
+        cause: What was caught here, if anything.
+    """
+
+    text: str
+    kind: type[GovrayError] = RankFailed
+    cause: BaseException | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """A caught error; one of ours keeps its kind, for refusals are never retried."""
+        for kind in (Refused, UsageError):
+            if isinstance(error, kind):
+                return cls(str(error), kind, error)
+        text = str(error) if isinstance(error, GovrayError) else f"{type(error).__name__}: {error}"
+        return cls(text, RankFailed, error)
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What holds on all ranks in this step.
+
+    Attributes:
+        time: Rank 0's clock, in whole seconds since the epoch; 0 without a clock.
+        group_targets: N_l, the loss targets per layer group over all ranks.
+        corpus_counts: (rows, loss targets) per corpus over all ranks, without
+            corpora that have no rows in this step.
+    """
+
+    time: int
+    group_targets: dict[str, int]
+    corpus_counts: dict[str, tuple[int, int]]
+
+
+class Agreement:
+    """The exchanges of one run on this rank.
+
+    Making one is collective: all ranks must.
+
+    Args:
+        groups: Layer groups, adapters included.
+        corpora: Names of the run's corpora.
+        policy_digest: ``sha256:…`` of the depth policy in force.
+        plan_digest: ``sha256:…`` of the batch plan.
+        setup: Anything else (JSON values) that must be equal on all ranks.
+        clock: Seconds since the epoch; only rank 0's is read.
+        valid_until: What expires, by name, and when (exclusive).
+
+    Raises:
+        Malformed: A digest is not ``sha256:`` and 64 hexadecimal digits.
+        Refused: Ranks hold different policies, plans or set-ups.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups: Sequence[str],
+        corpora: Sequence[str],
+        policy_digest: str,
+        plan_digest: str,
+        setup: Any,
+        clock: Callable[[], float] | None,
+        valid_until: Mapping[str, datetime],
+    ) -> None:
+        self.policy_digest = policy_digest
+        self.plan_digest = plan_digest
+        self._groups = tuple(groups)
+        self._corpora = tuple(corpora)
+        self._clock = clock
+        self._valid_until = dict(valid_until)
+        self._group: dist.ProcessGroup | None = None
+        self.rank, self.world_size = 0, 1
+        if dist.is_initialized():
+            self._group = dist.new_group(backend="gloo")
+            self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        facts = {
+            "groups": self._groups,
+            "corpora": self._corpora,
+            "validUntil": {name: str(until) for name, until in self._valid_until.items()},
+            "setup": setup,
+        }
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        own = [*self._digests(), *_words(f"sha256:{digest}", "setup")]
+        rows = self.exchange(torch.tensor(own, dtype=torch.int64))
+        _require_equal(rows, "policy digest", slice(0, 4))
+        _require_equal(rows, "plan digest", slice(4, 8))
+        _require_equal(rows, "digest of model, routes and settings", slice(8, 12))
+
+    def start(
+        self,
+        step: int,
+        group_targets: Mapping[str, int],
+        corpora: Mapping[str, tuple[int, int]],
+        failure: Failure | None,
+    ) -> Pending:
+        """Tell the others what this rank brings; returns at once.
+
+        Args:
+            step: The step that this rank is about to do.
+            group_targets: This rank's loss targets per layer group.
+            corpora: This rank's (rows, loss targets) per corpus.
+            failure: Why it has no batch, if so; its counts are not read then.
+        """
+        time = int(self._clock()) if self._clock and self.rank == 0 else 0
+        counts = [group_targets.get(group, 0) for group in self._groups]
+        counts += [n for name in self._corpora for n in corpora.get(name, (0, 0))]
+        own = [_status(failure), step, time, *self._digests(), *counts]
+        return Pending(self, self._gather(torch.tensor(own, dtype=torch.int64)), failure)
+
+    def conclude(self, step: int, sums: Tensor, failure: Failure | None) -> Tensor:
+        """The second status: go on together, or stop together.
+
+        Args:
+            step: The agreed step.
+            sums: This rank's float64 sums, of one shape on all ranks.
+            failure: What went wrong here in forward or backward, if anything.
+
+        Returns:
+            The sums over all ranks, added in rank order.
+
+        Raises:
+            GovrayError: The first failed rank's error, the same on all ranks.
+        """
+        status = torch.tensor([_status(failure)], dtype=torch.float64)
+        rows = self.exchange(torch.cat([status, sums.flatten()]))
+        self._stop_if_failed([int(row[0]) for row in rows], [step] * len(rows), failure)
+        return torch.stack(rows)[:, 1:].sum(0).view(sums.shape)
+
+    def exchange(self, row: Tensor) -> list[Tensor]:
+        """Every rank's row, by rank. Rows have one shape and type, and live on the CPU.
+
+        Raises:
+            RankFailed: Another rank is gone.
+        """
+        return self._gather(row)()
+
+    def _gather(self, row: Tensor) -> Callable[[], list[Tensor]]:
+        if self._group is None:
+            return lambda: [row]
+        rows = [torch.empty_like(row) for _ in range(self.world_size)]
+        with lost_peers_reported():
+            work = dist.all_gather(rows, row, group=self._group, async_op=True)
+
+        def wait() -> list[Tensor]:
+            with lost_peers_reported():
+                work.wait()
+            return rows
+
+        return wait
+
+    def _digests(self) -> list[int]:
+        return [
+            *_words(self.policy_digest, "policy_digest"),
+            *_words(self.plan_digest, "plan_digest"),
+        ]
+
+    def _stop_if_failed(
+        self, statuses: Sequence[int], steps: Sequence[int], own: Failure | None
+    ) -> None:
+        failed = [rank for rank, status in enumerate(statuses) if status]
+        if not failed:
+            return
+        # All ranks are here, because all saw the same statuses: now the text can travel.
+        text = (own.text if own else "").encode()[:_TEXT_BYTES]
+        padded = torch.zeros(_TEXT_BYTES, dtype=torch.uint8)
+        padded[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
+        first = failed[0]
+        sent = bytes(self.exchange(padded)[first].tolist()).rstrip(b"\0")
+        others = f" (so did rank {', '.join(map(str, failed[1:]))})" if failed[1:] else ""
+        raise _KINDS[statuses[first] - 1](
+            sent.decode(errors="ignore") + others,
+            where=f"rank {first}, step {steps[first]}",
+            do="All ranks stopped before any weight moved; that rank's log has more",
+        ) from (own.cause if own else None)
+
+    def _settle(self, rows: Sequence[Tensor], own: Failure | None) -> Agreed:
+        steps = [int(row[1]) for row in rows]
+        self._stop_if_failed([int(row[0]) for row in rows], steps, own)
+        _require_equal(rows, "step", slice(1, 2))
+        _require_equal(rows, "policy digest", slice(3, 7))
+        _require_equal(rows, "plan digest", slice(7, 11))
+        time = int(rows[0][2])
+        if self._clock:
+            self._stop_if_expired(time, steps[0])
+        counts = [int(count) for count in torch.stack(list(rows))[:, 11:].sum(0)]
+        split = len(self._groups)
+        pairs = zip(counts[split::2], counts[split + 1 :: 2], strict=True)
+        return Agreed(
+            time=time,
+            group_targets=dict(zip(self._groups, counts, strict=False)),
+            corpus_counts={
+                name: pair for name, pair in zip(self._corpora, pairs, strict=True) if pair[0]
+            },
+        )
+
+    def _stop_if_expired(self, time: int, step: int) -> None:
+        now = datetime.fromtimestamp(time, UTC)
+        expired = sorted(name for name, until in self._valid_until.items() if now >= until)
+        if expired:
+            until = self._valid_until[expired[0]].isoformat()
+            raise Refused(
+                f"{', '.join(expired)} expired: valid until {until}, now {now.isoformat()}",
+                where=f"step {step}",
+                do="Sign a new one, or resume without it. The steps done so far stay valid",
+            )
+
+
+class Pending:
+    """A first exchange under way."""
+
+    def __init__(
+        self, agreement: Agreement, rows: Callable[[], list[Tensor]], failure: Failure | None
+    ) -> None:
+        self._agreement = agreement
+        self._rows = rows
+        self._failure = failure
+
+    def wait(self) -> Agreed:
+        """Block until all ranks have spoken.
+
+        Raises:
+            RankFailed: A rank has no batch, or is gone.
+            Refused: Ranks differ in policy, plan or step; or something expired.
+        """
+        return self._agreement._settle(self._rows(), self._failure)
+
+
+@contextmanager
+def lost_peers_reported() -> Iterator[None]:
+    """Around a collective: torch raises a bare RuntimeError when a peer is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankFailed(
+            "a collective broke off, because another rank is gone or out of reach",
+            where=f"rank {dist.get_rank()}",
+            do=f"See the other ranks' logs. torch says: {error}",
+        ) from error
+
+
+def _status(failure: Failure | None) -> int:
+    return _KINDS.index(failure.kind) + 1 if failure else 0
+
+
+def _words(digest: str, field: str) -> tuple[int, ...]:
+    """A ``sha256:…`` digest as four int64."""
+    algorithm, _, hexadecimal = digest.partition(":")
+    try:
+        return struct.unpack(">4q", bytes.fromhex(hexadecimal if algorithm == "sha256" else ""))
+    except (ValueError, struct.error):
+        raise Malformed(
+            f"{digest!r} is no digest", where=field, do="Write sha256: and 64 hexadecimal digits"
+        ) from None
+
+
+def _require_equal(rows: Sequence[Tensor], field: str, part: slice) -> None:
+    """Refuse unless all ranks hold the same value, naming those outside the majority."""
+    values = [tuple(row[part].tolist()) for row in rows]
+    usual = Counter(values).most_common(1)[0][0]
+    odd = [rank for rank, value in enumerate(values) if value != usual]
+    if odd:
+        raise Refused(
+            f"{field} differs between ranks: {_shown(values[odd[0]])} here, {_shown(usual)} "
+            f"on rank {values.index(usual)}",
+            where=f"rank {', '.join(map(str, odd))}",
+            do="Start all ranks from one verified order",
+        )
+
+
+def _shown(value: tuple[int, ...]) -> str:
+    return str(value[0]) if len(value) == 1 else f"sha256:{struct.pack('>4q', *value).hex()}"

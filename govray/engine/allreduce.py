@@ -1,0 +1,186 @@
+"""The governed all-reduce: sum over ranks, divide each layer group by its own count.
+
+For every parameter of layer group l, with this rank's gradient sum in ``.grad``:
+
+    grad_l  =  (1 / N_l) · Σ_ranks grad_l,      or no gradient at all where N_l = 0
+
+It runs explicitly, after the last backward. The masking was done in backward,
+before rows were summed; here it could no longer be.
+
+Invariants:
+
+* A bucket holds parameters of one domain, and the buckets of a domain depend on
+  that domain alone (gloo's sums change when another tensor is concatenated, from
+  three ranks on). So a domain's bits are the same whatever else trains.
+* Which buckets are reduced follows from the agreed N_l, hence is the same on all
+  ranks. A bucket is skipped only if all of its groups have N_l = 0; in others an
+  absent local gradient counts as zeros.
+* Gradients are divided once, after the sum, by true division.
+
+What it does not do: overlap with backward, reduce sparse gradients, or clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from govray.engine.agreement import lost_peers_reported
+from govray.errors import UsageError
+
+BUCKET_BYTES = 25 * 2**20
+"""The usual cap: large enough to use the network, small enough to overlap one day."""
+
+BucketLayout = Callable[[Mapping[str, nn.Parameter]], Sequence[Sequence[str]]]
+"""A domain's parameters by name, in model order → its buckets, by name."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Layer groups that some route links, with what is kept per domain.
+
+    Attributes:
+        name: Its first layer group.
+        groups: Its layer groups.
+        parameters: Theirs, by name, in model order.
+        buckets: Every one of these names, once.
+    """
+
+    name: str
+    groups: frozenset[str]
+    parameters: Mapping[str, nn.Parameter]
+    buckets: tuple[tuple[str, ...], ...]
+
+
+def bucket_layout(parameters: Mapping[str, nn.Parameter]) -> list[list[str]]:
+    """Last parameter first, in buckets of one dtype and device up to ``BUCKET_BYTES``."""
+    buckets: list[list[str]] = []
+    room: dict[tuple[torch.dtype, torch.device], tuple[list[str], int]] = {}
+    for name in reversed(list(parameters)):
+        parameter = parameters[name]
+        kind = (parameter.dtype, parameter.device)
+        size = parameter.numel() * parameter.element_size()
+        bucket, left = room.get(kind, ([], 0))
+        if size > left:
+            bucket, left = [], BUCKET_BYTES
+            buckets.append(bucket)
+        bucket.append(name)
+        room[kind] = (bucket, left - size)
+    return buckets
+
+
+def lay_out(
+    name: str,
+    groups: frozenset[str],
+    parameters: Mapping[str, nn.Parameter],
+    layout: BucketLayout,
+) -> Domain:
+    """A domain whose buckets are known to hold each of its parameters once.
+
+    Raises:
+        UsageError: The layout drops, repeats or adds a parameter, or mixes dtypes or devices.
+    """
+    buckets = tuple(tuple(bucket) for bucket in layout(parameters))
+    if sorted(name for bucket in buckets for name in bucket) != sorted(parameters):
+        raise UsageError(
+            "the buckets do not hold each parameter of the domain exactly once",
+            where=f"domain {name}",
+            do="Correct the bucket layout, or leave it out",
+        )
+    for bucket in buckets:
+        if len({(parameters[p].dtype, parameters[p].device) for p in bucket}) > 1:
+            raise UsageError(
+                "a bucket mixes dtypes or devices",
+                where=f"domain {name}",
+                do="Correct the bucket layout, or leave it out",
+            )
+    return Domain(name, groups, parameters, buckets)
+
+
+def sum_over_ranks(domains: Sequence[Domain], counts: Mapping[str, int]) -> dict[str, Tensor]:
+    """Σ_ranks of the local gradients, which stay as they are.
+
+    Args:
+        domains: In one order on all ranks.
+        counts: N_l of the layer group that each parameter is in, by parameter name.
+
+    Returns:
+        The sum by parameter name, of the parameter's shape, for every live bucket.
+
+    Raises:
+        RankFailed: Another rank is gone.
+    """
+    flats = []
+    works = []
+    for domain, bucket in _live(domains, counts):
+        flat = torch.cat(
+            [
+                torch.zeros_like(parameter).flatten()
+                if parameter.grad is None
+                else parameter.grad.flatten()
+                for parameter in (domain.parameters[name] for name in bucket)
+            ]
+        ).detach()
+        flats.append((domain, bucket, flat))
+        if dist.is_initialized():
+            with lost_peers_reported():
+                works.append(dist.all_reduce(flat, async_op=True))
+    for work in works:
+        with lost_peers_reported():
+            work.wait()
+    return {
+        name: part.view(domain.parameters[name].shape)
+        for domain, bucket, flat in flats
+        for name, part in zip(
+            bucket,
+            flat.split([domain.parameters[name].numel() for name in bucket]),
+            strict=True,
+        )
+    }
+
+
+def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Name of the first tensor with an infinity or NaN, or None."""
+    if not tensors:
+        return None
+    # One transfer from the device, not one for each tensor.
+    first = next(iter(tensors.values())).device
+    flags = torch.stack([tensor.isfinite().all().to(first) for tensor in tensors.values()])
+    return next(
+        (name for name, flag in zip(tensors, flags.tolist(), strict=True) if not flag), None
+    )
+
+
+@torch.no_grad()
+def divide(
+    domains: Sequence[Domain], sums: Mapping[str, Tensor], counts: Mapping[str, int]
+) -> None:
+    """Set every parameter's gradient to its sum over N_l, or to None where N_l = 0."""
+    for domain in domains:
+        for name, parameter in domain.parameters.items():
+            parameter.grad = None
+            if counts[name]:
+                # A tensor of its own, laid out as the parameter: what plain training has.
+                parameter.grad = torch.empty_like(parameter).copy_(
+                    _quotient(sums[name], counts[name])
+                )
+
+
+def _live(
+    domains: Sequence[Domain], counts: Mapping[str, int]
+) -> Iterator[tuple[Domain, tuple[str, ...]]]:
+    for domain in domains:
+        for bucket in domain.buckets:
+            if any(counts[name] for name in bucket):
+                yield domain, bucket
+
+
+def _quotient(total: Tensor, count: int) -> Tensor:
+    # Half precision can't hold the count. And the divisor is a tensor on the device,
+    # because CUDA multiplies by the reciprocal of a Python number.
+    wide = total.float() if total.element_size() < 4 else total
+    return wide / torch.tensor(count, device=total.device)

@@ -1,0 +1,161 @@
+"""Exact routing: a micro-batch's backward reaches what its route permits, and nothing else.
+
+Rows of one route stream form a micro-batch, and while it runs exactly the
+permitted parameters require grad. So autograd itself does the masking, before
+rows are summed: a parameter outside the route gets no gradient, not a zero one;
+backward ends below the lowest permitted layer; and on its way it still carries
+input gradients through layers that the route leaves out.
+
+A weight w ≠ 1 scales the micro-batch's gradient in a leaf hook, before it is
+added to others. It scales the numerator only: N_l counts every loss target with
+w > 0 alike.
+
+Invariants: what required grad before requires grad after, also when the forward
+raises. A parameter that the user froze stays frozen whatever the route says. No
+buffer changes in between: what a class leaves in a buffer, other classes read.
+
+What it does not do: rows of several routes in one forward. Layers that mix rows
+(batch statistics) are refused by name.
+
+Source: Cloud et al. 2024, "Gradient Routing: Masking Gradients to Localize
+Computation in Neural Networks", for the idea; the mechanism is autograd's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from govray.errors import Refused
+from govray.governance.route import Route
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A route in terms of one model's parameters.
+
+    Attributes:
+        adapter: What the stream's forward reads beside the model, if anything.
+        groups: Layer groups with a weight above 0.
+        weights: Parameter name → weight, for the parameters that may learn.
+    """
+
+    adapter: str | None
+    groups: frozenset[str]
+    weights: Mapping[str, float]
+
+
+def resolve_parameters(
+    route: Route,
+    groups: Mapping[str, Sequence[str]],
+    parameters: Mapping[str, nn.Parameter],
+) -> Routed:
+    """Which parameters a route lets learn, and how much.
+
+    Args:
+        route: Of one stream.
+        groups: Layer group → parameter names, adapters' groups included.
+        parameters: All of them, by name.
+
+    Raises:
+        Refused: The route names a layer group or an adapter that the model lacks,
+            or permits nothing that can learn.
+    """
+    shares = dict(route.weights)
+    if route.adapter is not None:
+        shares[f"adapter:{route.adapter}"] = 1.0
+    for group in shares:
+        if group not in groups:
+            raise Refused(
+                f"the route permits layer group {group}, which the model lacks",
+                where=f"stream {route.digest}",
+                do="Resolve the policy against this model's layer groups",
+            )
+    weights = {
+        name: share
+        for group, share in shares.items()
+        for name in groups[group]
+        if parameters[name].requires_grad
+    }
+    if not weights:
+        raise Refused(
+            "the route permits no parameter that can learn",
+            where=f"stream {route.digest}",
+            do="Quarantine the class, or unfreeze a parameter of its layer groups",
+        )
+    return Routed(route.adapter, frozenset(shares), weights)
+
+
+@contextmanager
+def permitted(
+    parameters: Mapping[str, nn.Parameter], weights: Mapping[str, float]
+) -> Iterator[None]:
+    """Inside, exactly the parameters in ``weights`` require grad, each scaled by its weight."""
+    before = {name: parameter.requires_grad for name, parameter in parameters.items()}
+    hooks = []
+    try:
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in weights)
+        for name, weight in weights.items():
+            if weight != 1.0:
+                hooks.append(parameters[name].register_hook(_scale(weight)))
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(before[name])
+
+
+@contextmanager
+def unchanged_buffers(model: nn.Module) -> Iterator[None]:
+    """Refuse a forward that writes into a buffer.
+
+    Raises:
+        Refused: Names the buffer.
+    """
+    before = {fqn: (buffer, buffer._version) for fqn, buffer in model.named_buffers()}
+    yield
+    for fqn, (buffer, version) in before.items():
+        if buffer._version != version:
+            raise Refused(
+                f"the forward pass changed buffer {fqn}",
+                where="model",
+                do="State that one class writes and another reads can't be routed: "
+                "switch its updates off, or use a layer without running state",
+            )
+
+
+def refuse_inexact(model: nn.Module) -> None:
+    """Refuse modules with which no routing of gradients is exact.
+
+    Raises:
+        Refused: Names the module: batch normalisation in training mode, running
+            statistics of any norm, or sparse gradients.
+    """
+    for fqn, module in model.named_modules():
+        running = getattr(module, "track_running_stats", False)
+        if module.training and (running or isinstance(module, _BATCH_NORMS)):
+            raise Refused(
+                f"{type(module).__name__} in training mode normalises by statistics of other rows",
+                where=fqn,
+                do="Replace it with nn.GroupNorm, or put it into eval() mode for good",
+            )
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            raise Refused(
+                "sparse gradients can't be summed in buckets",
+                where=fqn,
+                do="Build the embedding with sparse=False",
+            )
+
+
+def _scale(weight: float) -> Callable[[Tensor], Tensor]:
+    def scaled(gradient: Tensor) -> Tensor:
+        return gradient * weight
+
+    return scaled

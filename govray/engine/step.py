@@ -1,0 +1,426 @@
+"""One governed optimizer step.
+
+For every layer group l, over all ranks and accumulation steps,
+
+    grad_l  =  (1 / N_l) · Σ_i  w_il · ∂ℓ_i/∂θ_l,      N_l = #{loss targets i : w_il > 0}
+
+and where N_l = 0 there is no gradient, so the optimizer leaves l alone: no
+momentum, no decay, no step count.
+
+The order is fixed, and is that of ``GovernedStep.__call__``: start the agreement
+→ forward and backward of each micro-batch → await the agreement → second status
+→ sum over ranks → divide by N_l → clip per domain → optimizer.
+
+Invariants:
+
+* With a policy that allows everything, the weights are bit for bit those of
+  plain data-parallel training with the same reduction.
+* An error on one rank is raised on all, the same, before any weight moves.
+* What a domain's weights become depends on that domain's rows alone: its own
+  count, its own clip, its own buckets, forwards of its own.
+* Gradients that exist before a step are dropped, and none is left after it.
+
+What it does not do: read data, schedule the learning rate, checkpoint, or write
+the ledger. It makes no attempt at mixed precision with loss scaling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from govray.engine.adapters import Adapters
+from govray.engine.agreement import Agreement, Failure
+from govray.engine.allreduce import (
+    BucketLayout,
+    Domain,
+    bucket_layout,
+    divide,
+    first_nonfinite,
+    lay_out,
+    sum_over_ranks,
+)
+from govray.engine.batch import IGNORED, MicroBatch, StepBatch
+from govray.engine.dropout import key_dropout
+from govray.engine.routing import (
+    permitted,
+    refuse_inexact,
+    resolve_parameters,
+    unchanged_buffers,
+)
+from govray.errors import RankFailed, Refused, UsageError
+from govray.governance.route import Route, domains
+
+LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
+"""(model, tensors) → losses of the shape of ``tensors["targets"]``, not reduced."""
+
+_NEVER: Mapping[str, datetime] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step did, the same on all ranks.
+
+    Attributes:
+        step: The global step.
+        loss: Mean over all loss targets of all ranks; NaN if there were none.
+        stream_losses: The same mean per route stream that had loss targets.
+        group_targets: N_l per layer group, 0 included.
+        corpus_counts: (rows, loss targets) per corpus that was read.
+        world_size: Number of ranks.
+        grad_norms: Gradient norm before clipping, per domain that moved.
+        time: Rank 0's clock when the step began, in seconds since the epoch; 0
+            without a clock.
+    """
+
+    step: int
+    loss: float
+    stream_losses: Mapping[str, float]
+    group_targets: Mapping[str, int]
+    corpus_counts: Mapping[str, tuple[int, int]]
+    world_size: int
+    grad_norms: Mapping[str, float]
+    time: int
+
+
+class GovernedStep:
+    """Performs governed steps on one rank; call it with a batch and a loss function.
+
+    Making one is collective, as is calling it. Without an initialised default
+    process group it works alone.
+
+    Args:
+        model: Equal on all ranks. Its dropout modules are replaced by keyed ones.
+        optimizer: Over exactly the parameters that may learn, adapters' included.
+        groups: Layer group → FQNs, from ``layer_groups``.
+        routes: Stream id → route, of every class that was admitted.
+        adapters: The model's adapters; None if no route has one.
+        seed: The run's seed, for dropout.
+        policy_digest: ``sha256:…`` of the policy in force.
+        plan_digest: ``sha256:…`` of the batch plan.
+        corpora: Names of the run's corpora.
+        clip_norm: Largest gradient norm of a domain; None does not clip.
+        max_rows: Rows that go through the model together; None for a whole slice.
+        clock: Seconds since the epoch, read on rank 0 once a step.
+        valid_until: What expires, by name, and when; needs the clock.
+        bucket_layout: How a domain's parameters are put into buckets.
+
+    Raises:
+        Refused: The model can't be routed exactly, a route does not fit it, a
+            parameter escapes governance, or ranks hold different set-ups.
+        UsageError: A number is out of range, or the optimizer holds too little.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        groups: Mapping[str, Sequence[str]],
+        routes: Mapping[str, Route],
+        adapters: Adapters | None,
+        seed: int,
+        policy_digest: str,
+        plan_digest: str,
+        corpora: Sequence[str],
+        clip_norm: float | None = None,
+        max_rows: int | None = None,
+        clock: Callable[[], float] | None = None,
+        valid_until: Mapping[str, datetime] = _NEVER,
+        bucket_layout: BucketLayout = bucket_layout,
+    ) -> None:
+        _require_positive("clip_norm", clip_norm)
+        _require_positive("max_rows", max_rows)
+        refuse_inexact(model)
+        self.model = model
+        self.optimizer = optimizer
+        self._adapters = adapters or Adapters(model, {}, seed=seed)
+        self._keyed = key_dropout(model, seed)
+        self._clip_norm = clip_norm
+        self._max_rows = max_rows
+        self._corpora = tuple(corpora)
+        self._parameters = {
+            **dict(model.named_parameters()),
+            **dict(self._adapters.named_parameters()),
+        }
+        all_groups = {**dict(groups), **self._adapters.groups}
+        self._group_of = {name: group for group, names in all_groups.items() for name in names}
+        _require_governed(self._parameters, all_groups, optimizer)
+        self._streams = {
+            stream: resolve_parameters(route, all_groups, self._parameters)
+            for stream, route in sorted(routes.items())
+        }
+        self._domains = self._lay_out(groups, routes, bucket_layout)
+        self._agreement = Agreement(
+            groups=tuple(all_groups),
+            corpora=self._corpora,
+            policy_digest=policy_digest,
+            plan_digest=plan_digest,
+            setup={
+                "parameters": {
+                    name: [list(p.shape), str(p.dtype)] for name, p in self._parameters.items()
+                },
+                "groups": {group: list(names) for group, names in all_groups.items()},
+                "streams": {name: dict(routed.weights) for name, routed in self._streams.items()},
+                "buckets": {domain.name: domain.buckets for domain in self._domains},
+                "clipNorm": clip_norm,
+                "seed": seed,
+            },
+            clock=clock,
+            valid_until=valid_until,
+        )
+
+    def __call__(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
+        """Do one step, on all ranks together.
+
+        Args:
+            batch: This rank's part.
+            loss_fn: Unreduced losses; positions whose target is −100 don't count.
+
+        Raises:
+            RankFailed: A rank could not load, compute or reach the others, or
+                its gradient is not finite.
+            Refused: Ranks differ in policy, plan or step, or something expired.
+            UsageError: The batch or the losses have a wrong shape.
+        """
+        try:
+            self._drop_gradients()
+            failure = self._check(batch)
+            targets = {} if failure else self._group_targets(batch)
+            pending = self._agreement.start(batch.step, targets, batch.corpora, failure)
+            # Σ_i w_il ∂ℓ_i/∂θ_l over this rank's rows, while the agreement travels.
+            sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
+            if failure is None:
+                try:
+                    sums = self._accumulate(batch, loss_fn)
+                except Exception as error:  # whatever it is, all ranks must hear of it
+                    failure = Failure.of(error)
+            agreed = pending.wait()
+            sums = self._agreement.conclude(batch.step, sums, failure)
+
+            # (1 / N_l) Σ_ranks
+            counts = {name: agreed.group_targets[g] for name, g in self._group_of.items()}
+            total = sum_over_ranks(self._domains, counts)
+            self._stop_if_nonfinite(batch.step, total)
+            divide(self._domains, total, counts)
+
+            norms = self._clip()
+            self.optimizer.step()
+        finally:
+            self._drop_gradients()
+        return StepResult(
+            step=batch.step,
+            loss=_mean(sums.sum(0)),
+            stream_losses={
+                stream: _mean(row)
+                for stream, row in zip(self._streams, sums, strict=True)
+                if row[1]
+            },
+            group_targets=agreed.group_targets,
+            corpus_counts=agreed.corpus_counts,
+            world_size=self._agreement.world_size,
+            grad_norms={name: float(norm) for name, norm in norms.items()},
+            time=agreed.time,
+        )
+
+    def _check(self, batch: StepBatch) -> Failure | None:
+        """Why this rank has nothing to compute with, if so."""
+        if batch.error is not None:
+            return Failure(f"could not load its batch: {batch.error}")
+        try:
+            batch.check(self._streams, self._corpora)
+        except Exception as error:  # whatever it is, all ranks must hear of it
+            return Failure.of(error)
+        return None
+
+    def _group_targets(self, batch: StepBatch) -> dict[str, int]:
+        """This rank's share of N_l."""
+        counts = dict.fromkeys(self._group_of.values(), 0)
+        for micro_batch in batch.micro_batches:
+            for group in self._streams[micro_batch.stream].groups:
+                counts[group] += micro_batch.targets
+        return counts
+
+    def _accumulate(self, batch: StepBatch, loss_fn: LossFn) -> Tensor:
+        """Leave this rank's gradient sums in ``.grad``.
+
+        Returns:
+            (sum of losses, number of loss targets) per stream, float64.
+        """
+        seen: list[tuple[str, int, Tensor, Tensor]] = []
+        for whole in batch.micro_batches:
+            for micro_batch in whole.split(self._max_rows):
+                loss, targets = self._differentiate(micro_batch, batch.step, loss_fn)
+                seen.append((micro_batch.stream, micro_batch.targets, loss, targets))
+        # The first read of a value waits for the device, so all reads come last.
+        sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
+        places = {stream: place for place, stream in enumerate(self._streams)}
+        for stream, stated, loss, targets in seen:
+            if int(targets) != stated:
+                raise Refused(
+                    f"a micro-batch of stream {stream} holds {int(targets)} loss targets, "
+                    f"row_targets says {stated}",
+                    do="Count the targets that are not −100",
+                )
+            sums[places[stream]] += torch.tensor([float(loss), stated], dtype=torch.float64)
+        self._require_routed(batch)
+        return sums
+
+    def _differentiate(
+        self, micro_batch: MicroBatch, step: int, loss_fn: LossFn
+    ) -> tuple[Tensor, Tensor]:
+        """Forward and backward of one micro-batch, as its route permits.
+
+        Returns:
+            The sum of its losses and the number of its loss targets, on the device.
+        """
+        routed = self._streams[micro_batch.stream]
+        targets = micro_batch.tensors["targets"]
+        with (
+            permitted(self._parameters, routed.weights),
+            self._adapters.active(routed.adapter),
+            self._keyed.rows(micro_batch.stream, step, micro_batch.positions),
+            unchanged_buffers(self.model),
+        ):
+            losses = loss_fn(self.model, micro_batch.tensors)
+            if losses.shape != targets.shape:
+                raise UsageError(
+                    f"loss_fn returned shape {tuple(losses.shape)}, "
+                    f"targets have {tuple(targets.shape)}",
+                    where="loss_fn",
+                    do="Return one loss for each target, with reduction='none'",
+                )
+            counted = targets != IGNORED
+            if micro_batch.targets < targets.numel():
+                losses = losses.where(counted, 0.0)
+            loss = losses.sum()
+            if not loss.requires_grad:
+                raise UsageError(
+                    f"the losses of stream {micro_batch.stream} depend on no parameter "
+                    "that its route permits",
+                    where="loss_fn",
+                    do="Compute them with the model, and not under torch.no_grad()",
+                )
+            loss.backward()
+        return loss.detach(), counted.sum()
+
+    def _require_routed(self, batch: StepBatch) -> None:
+        """Autograd did the masking; see that nothing else wrote a gradient."""
+        allowed = {
+            name
+            for micro_batch in batch.micro_batches
+            for name in self._streams[micro_batch.stream].weights
+        }
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None and name not in allowed:
+                raise Refused(
+                    f"{name} received a gradient that no route permits",
+                    do="Let loss_fn leave requires_grad and .grad alone",
+                )
+
+    def _stop_if_nonfinite(self, step: int, total: Mapping[str, Tensor]) -> None:
+        """Raise on all ranks alike, for they hold the same sums."""
+        name = first_nonfinite(total)
+        if name is None:
+            return
+        names = list(self._parameters)
+        own = first_nonfinite(
+            {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        )
+        index = names.index(own) if own is not None else -1
+        firsts = self._agreement.exchange(torch.tensor([index], dtype=torch.int64))
+        for rank, first in enumerate(int(row) for row in firsts):
+            if first >= 0:
+                raise RankFailed(
+                    f"the gradient of {names[first]} is not finite",
+                    where=f"rank {rank}, step {step}",
+                    do="All ranks stopped before any weight moved. Lower the learning rate, "
+                    "or look at this step's rows",
+                )
+        raise RankFailed(
+            f"the gradient of {name} is finite on every rank, but its sum over ranks is not",
+            where=f"step {step}",
+            do="Lower the learning rate, or use a dtype with a larger range",
+        )
+
+    def _clip(self) -> dict[str, Tensor]:
+        """Clip each domain by its own norm; the norms before clipping, by domain."""
+        norms = {}
+        for domain in self._domains:
+            grads = [p.grad for p in domain.parameters.values() if p.grad is not None]
+            if grads:
+                norms[domain.name] = norm = get_total_norm(grads)
+                if self._clip_norm is not None:
+                    clip_grads_with_norm_(domain.parameters.values(), self._clip_norm, norm)
+        return norms
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def _lay_out(
+        self,
+        groups: Mapping[str, Sequence[str]],
+        routes: Mapping[str, Route],
+        layout: BucketLayout,
+    ) -> tuple[Domain, ...]:
+        order = {group: place for place, group in enumerate(groups)}
+        laid_out = []
+        for members in domains(routes.values(), tuple(groups)):
+            parameters = {
+                name: parameter
+                for name, parameter in self._parameters.items()
+                if self._group_of[name] in members and parameter.requires_grad
+            }
+            first = min(members, key=lambda group: (order.get(group, len(order)), group))
+            laid_out.append(lay_out(first, members, parameters, layout))
+        return tuple(laid_out)
+
+
+def _mean(row: Tensor) -> float:
+    total, count = row.tolist()
+    return total / count if count else math.nan
+
+
+def _require_positive(name: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise UsageError(f"{name} is {value}", do="Give a number above 0, or None")
+
+
+def _require_governed(
+    parameters: Mapping[str, nn.Parameter],
+    groups: Mapping[str, Sequence[str]],
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Every parameter is in one group, and the optimizer moves these parameters only."""
+    listed = [name for names in groups.values() for name in names]
+    if sorted(listed) != sorted(parameters):
+        odd = sorted(set(parameters) ^ set(listed)) or sorted(
+            {n for n in listed if listed.count(n) > 1}
+        )
+        raise Refused(
+            f"the layer groups do not hold each parameter exactly once: see {odd[0]}",
+            where="groups",
+            do="Take the groups from layer_groups(model, ...)",
+        )
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in parameters.items():
+        if parameter.requires_grad and id(parameter) not in held:
+            raise UsageError(
+                f"the optimizer does not hold parameter {name}, which requires grad",
+                where="optimizer",
+                do="Add it, or freeze it with requires_grad_(False)",
+            )
+    if len(held - {id(parameter) for parameter in parameters.values()}):
+        raise Refused(
+            "the optimizer holds a parameter that is neither the model's nor an adapter's",
+            where="optimizer",
+            do="No policy covers it: leave it out, or make it a parameter of the model",
+        )

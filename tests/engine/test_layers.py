@@ -1,0 +1,179 @@
+"""Layer groups: every parameter in exactly one, whatever the module; doubt is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils import parametrize
+
+from govray.engine.gpt import GPT
+from govray.engine.layers import layer_groups
+from govray.errors import Refused
+
+
+class Decoder(nn.Module):
+    """The shape of Hugging Face decoders: blocks one level down, the head outside."""
+
+    def __init__(self, blocks: int = 2) -> None:
+        super().__init__()
+        self.model = nn.Module()
+        self.model.embed = nn.Embedding(7, 4)
+        self.model.layers = nn.ModuleList(
+            nn.ModuleDict({"norm": nn.LayerNorm(4), "experts": nn.ModuleList([nn.Linear(4, 4)])})
+            for _ in range(blocks)
+        )
+        self.model.norm = nn.RMSNorm(4)
+        self.lm_head = nn.Linear(4, 7, bias=False)
+
+
+def meta_gpt(blocks: int, tied: bool) -> GPT:
+    with torch.device("meta"):
+        return GPT(blocks, 8, 4, 5, tied=tied)
+
+
+@settings(deadline=None)
+@given(blocks=st.integers(1, 12), tied=st.booleans())
+def test_every_parameter_is_in_exactly_one_group_in_canonical_order(
+    blocks: int, tied: bool
+) -> None:
+    model = meta_gpt(blocks, tied)
+    groups = layer_groups(model)
+    listed = [fqn for fqns in groups.values() for fqn in fqns]
+    assert sorted(listed) == sorted(name for name, _ in model.named_parameters())
+    numbered = [f"block.{i}" for i in range(blocks)]
+    ends = ["final_norm"] if tied else ["final_norm", "head"]
+    starts = ["embedding", "embedding+head"] if tied else ["embedding"]
+    assert list(groups) == [*starts, *numbered, *ends]
+
+
+def test_meta_device_and_cpu_agree() -> None:
+    assert layer_groups(GPT(3, 8, 4, 5)) == layer_groups(meta_gpt(3, tied=False))
+
+
+def test_blocks_are_the_outermost_list_not_the_experts_inside() -> None:
+    groups = layer_groups(Decoder())
+    assert list(groups) == ["embedding", "block.0", "block.1", "final_norm", "head"]
+    assert groups["block.1"] == (
+        "model.layers.1.norm.weight",
+        "model.layers.1.norm.bias",
+        "model.layers.1.experts.0.weight",
+        "model.layers.1.experts.0.bias",
+    )
+    assert groups["head"] == ("lm_head.weight",)
+
+
+def test_tied_tensor_is_one_group_under_its_first_name() -> None:
+    model = Decoder()
+    model.lm_head.weight = model.model.embed.weight
+    groups = layer_groups(model)
+    assert next(iter(groups)) == "embedding+head"
+    assert groups["embedding+head"] == ("model.embed.weight",)
+    assert "embedding" not in groups
+    assert "head" not in groups
+
+
+def test_one_block_used_twice_is_one_group_of_both_places() -> None:
+    model = Decoder()
+    model.model.layers[1] = model.model.layers[0]
+    groups = layer_groups(model)
+    assert "block.0+block.1" in groups
+    assert "block.0" not in groups
+
+
+def test_models_of_continuous_inputs_have_an_embedding_too() -> None:
+    model = nn.Sequential()
+    model.add_module("project", nn.Linear(3, 4))
+    model.add_module("layers", nn.ModuleList(nn.Linear(4, 4) for _ in range(2)))
+    model.add_module("out", nn.Linear(4, 2))
+    groups = layer_groups(model)
+    assert list(groups) == ["embedding", "block.0", "block.1", "head"]
+    assert groups["embedding"] == ("project.weight", "project.bias")
+
+
+def test_a_policys_own_groups_take_precedence_and_come_last() -> None:
+    groups = layer_groups(
+        meta_gpt(2, tied=False),
+        {"attention": ["blocks.*.attention.*"], "positions": ["*.positions.weight"]},
+    )
+    assert list(groups) == [
+        "embedding",
+        "block.0",
+        "block.1",
+        "final_norm",
+        "head",
+        "attention",
+        "positions",
+    ]
+    assert groups["positions"] == ("embedding.positions.weight",)
+    assert all(".attention." not in fqn for fqn in groups["block.0"])
+
+
+def test_a_policy_can_name_what_inference_leaves_open() -> None:
+    model = Decoder()
+    model.early = nn.Parameter(torch.zeros(4))
+    with pytest.raises(Refused, match="early is in no layer group"):
+        layer_groups(model)
+    assert layer_groups(model, {"embedding": ["early", "model.embed.*"]})["embedding"] == (
+        "early",
+        "model.embed.weight",
+    )
+
+
+def test_a_group_that_the_policy_names_holds_only_what_its_globs_match() -> None:
+    with pytest.raises(Refused, match=r"embedding\.tokens\.weight is in no layer group"):
+        layer_groups(meta_gpt(2, tied=False), {"embedding": ["*.positions.weight"]})
+
+
+def test_a_parametrized_head_is_no_list_of_blocks() -> None:
+    model = Decoder()
+    parametrize.register_parametrization(model.lm_head, "weight", nn.Identity(), unsafe=True)
+    # Its owner is the parametrization, whose place is after the blocks: still the head.
+    assert layer_groups(model)["head"] == ("lm_head.parametrizations.weight.original",)
+
+
+def headed_early() -> nn.Module:
+    model = nn.Module()
+    model.head = nn.Linear(4, 7)
+    model.embed = nn.Embedding(7, 4)
+    model.layers = nn.ModuleList([nn.Linear(4, 4)])
+    return model
+
+
+def pooled() -> nn.Module:
+    model = Decoder()
+    model.pool = nn.Linear(4, 4)
+    model.classify = nn.Linear(4, 2)
+    return model
+
+
+def aliased() -> nn.Module:
+    model = Decoder()
+    model.lm_head.weight = nn.Parameter(model.model.embed.weight.data)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "custom", "message"),
+    [
+        (nn.Sequential(nn.Linear(2, 2)), {}, r"0\.weight is in no layer group"),
+        (headed_early(), {}, r"head\.weight is in no layer group"),
+        (pooled(), {}, r"lm_head\.weight is in no layer group"),
+        (aliased(), {}, r"lm_head\.weight and .*share memory"),
+        (Decoder(), {"adapterish": ["lora.*"]}, "adapterish matches no parameter"),
+        (Decoder(), {"a": ["lm_head.*"], "b": ["*head*"]}, "two layer groups, a and b"),
+    ],
+    ids=["no blocks", "head first", "two projections", "aliased memory", "no match", "overlap"],
+)
+def test_doubt_is_refused_by_name(
+    model: nn.Module, custom: dict[str, list[str]], message: str
+) -> None:
+    with pytest.raises(Refused, match=message):
+        layer_groups(model, custom)
+
+
+def test_a_missing_group_is_told_how_to_be_named() -> None:
+    with pytest.raises(Refused, match=r"policy's `groups`.*'0\.weight'"):
+        layer_groups(nn.Sequential(nn.Linear(2, 2)))
