@@ -19,8 +19,8 @@ import hashlib
 import os
 import stat
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
 from govray.errors import Malformed, UsageError
 from govray.governance import canonical
@@ -42,7 +42,7 @@ CHECKPOINT = f"{GOVERNANCE}/ledger.checkpoint"
 
 MAX_FILES = 10_000
 MAX_DEPTH = 8
-MAX_ENVELOPE = 96 << 20  # base64 of the largest payload that canonical.py parses, and signatures
+MAX_ENVELOPE = canonical.MAX_BYTES
 MAX_LINES = 1 << 30
 MAX_NOTE = 1 << 16
 MAX_HEADER = 64 << 20
@@ -62,10 +62,10 @@ def covered(name: str) -> bool:
     Weights, adapters and the config decide what the model *is*: an unattested one beside
     attested ones would be loaded by the same tools, so it is refused rather than reported.
     """
-    path = PurePosixPath(name)
+    path = PurePosixPath(name.casefold())  # some file systems know no case
     return (
         path.parts[0] in (ADAPTERS, GOVERNANCE)
-        or name == CONFIG
+        or str(path) == CONFIG
         or path.suffix in (".safetensors", ".bin", ".pt", ".pth")
     )
 
@@ -187,7 +187,7 @@ class Bundle:
             raise Malformed("the safetensors header is no object of tensors", where=name)
         return frozenset(header) - {"__metadata__"}
 
-    def _open(self, name: str) -> BinaryIO:
+    def _open(self, name: str) -> BufferedReader:
         *folders, last = check_name(name).split("/")
         # Component by component, relative to open descriptors: no part of the name is a link.
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)

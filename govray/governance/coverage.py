@@ -37,13 +37,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
+from typing import Annotated
 
+from pydantic import Field
+
+from govray.governance.document import Count, Document, Name
 from govray.governance.ledger import Leaf
 from govray.governance.manifest import Manifest
 from govray.governance.plan import BatchPlan
-from govray.governance.route import Route
-
-ADAPTER_PREFIX = "adapter:"
+from govray.governance.route import ADAPTER, Route
 
 # Products of counts below 2**63 and shortest float decimals fit; a rounding would raise.
 _EXACT = Context(prec=400, traps=[Inexact])
@@ -64,20 +66,21 @@ class CorpusTotal:
     steps: int
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(Document):
     """What a ledger states of one (corpus, layer group) that the corpus's gradient updated.
 
     ``weighted_tokens`` is tokens times the route's weight, exact: a decimal without exponent, the
     weight taken as the shortest decimal that names the float (the one its JSON shows).
+    ``gradient_norm_share`` is measured by the run, not computed here.
     """
 
-    corpus: str
+    corpus: Name
     group: str
-    records: int
-    tokens: int
-    weighted_tokens: str
-    steps: int
+    records: Count
+    tokens: Count
+    weighted_tokens: Annotated[str, Field(pattern=r"^(0|[1-9][0-9]*)(\.[0-9]*[1-9])?$")]
+    steps: Count
+    gradient_norm_share: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 def corpus_counts(
@@ -143,7 +146,7 @@ def group_weights(route: Route) -> dict[str, float]:
     """Group → weight, the route's adapter (always weight 1) included."""
     weights = dict(route.weights)
     if route.adapter is not None:
-        weights[ADAPTER_PREFIX + route.adapter] = 1.0
+        weights[ADAPTER + route.adapter] = 1.0
     return weights
 
 
@@ -181,7 +184,7 @@ def taint(
     current = {g: reached[g] | frozenset((initial or {}).get(g, ())) for g in groups}
     sources: dict[str, set[str]] = {g: set() for g in groups}
     for route in set(routes.values()):
-        forward = {*base_groups, *(g for g in route.groups if g.startswith(ADAPTER_PREFIX))}
+        forward = {*base_groups, *(g for g in route.groups if g.startswith(ADAPTER))}
         for group in route.groups:
             sources[group] |= forward
     for domain in domains:
@@ -198,7 +201,7 @@ def taint(
 
 def all_groups(base_groups: Sequence[str], routes: Mapping[str, Route]) -> tuple[str, ...]:
     """The base groups in their order, then the adapter groups of ``routes``, sorted."""
-    adapters = {ADAPTER_PREFIX + r.adapter for r in routes.values() if r.adapter is not None}
+    adapters = {ADAPTER + r.adapter for r in routes.values() if r.adapter is not None}
     return (*base_groups, *sorted(adapters))
 
 

@@ -1,0 +1,89 @@
+"""Was this record trained on, and where: record hash → corpora, rows, steps, layer groups.
+
+The answer is exact and comes from the verified files alone: the manifest has every record's
+SHA-256, packing is arithmetic, and the batch plan is invertible, so nothing is searched but a
+hash table. One changed byte makes another record; similar text is not looked for.
+
+What this module does not do: verify (``verify.py`` does, and its value is the argument here), or
+say anything about data that was not presented to govray.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from govray.errors import UsageError
+from govray.governance.manifest import Split
+from govray.governance.verify import VerifiedModel, verify
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One place where a record stands in the recorded data.
+
+    Attributes:
+        corpus: The corpus.
+        record: Index in the corpus, in Merkle order.
+        split: ``train``, ``reserve`` (never trained on) or ``empty``.
+        rows: The corpus's packed rows that hold some of its tokens.
+        steps: The recorded steps that read one of these rows, ascending; empty when the run
+            never reached them.
+        groups: The layer groups that those steps' gradients updated; empty without steps.
+        tokens: The record's own tokens in the rows that were read, each counted once.
+    """
+
+    corpus: str
+    record: int
+    split: Split
+    rows: range
+    steps: tuple[int, ...]
+    groups: tuple[str, ...]
+    tokens: int
+
+
+def trace(model: VerifiedModel | Path | str, record_sha256: str) -> list[Sighting]:
+    """Every place of the record with this SHA-256, by corpus and index.
+
+    An empty list means: not found in the recorded data.
+
+    Args:
+        model: As verified; or a model folder, verified with the pinned trust root.
+        record_sha256: 64 hex digits, with or without ``sha256:``.
+
+    Raises:
+        UsageError: not a SHA-256.
+        VerificationFailed: the folder does not verify.
+    """
+    if not isinstance(model, VerifiedModel):
+        model = verify(model)
+    digest = record_sha256.lower().removeprefix("sha256:")
+    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        raise UsageError(
+            "not a SHA-256", where=record_sha256[:80], do="Give the 64 hex digits of the record."
+        )
+    return [
+        _sighting(model, corpus, record) for corpus, record in model.manifest.document.find(digest)
+    ]
+
+
+def _sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
+    manifest, plan = model.manifest.document, model.attestation.plan
+    recorded = {leaf.step for leaf in model.leaves}
+    rows = manifest.record_rows(corpus, record)
+    steps: set[int] = set()
+    tokens = 0
+    for row in rows:
+        if read := recorded.intersection(plan.reads(corpus, row)):
+            steps |= read
+            spans = manifest.row_records(corpus, row)
+            tokens += sum(s.stop - s.start for s in spans if s.record == record)
+    return Sighting(
+        corpus=corpus,
+        record=record,
+        split=manifest.corpus(corpus).records[record].split,
+        rows=rows,
+        steps=tuple(sorted(steps)),
+        groups=tuple(sorted(model.routes[corpus].groups)) if steps else (),
+        tokens=tokens,
+    )

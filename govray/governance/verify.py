@@ -1,0 +1,719 @@
+"""The verifier: a model folder and a trust root in, a verified value or a numbered error out.
+
+``verify`` works offline, from files alone, and never returns a boolean: what comes back is the
+value to use. Its numbered steps are its docstring and its code; each is one small function.
+
+Invariants
+
+* The trust root comes from the caller, or from where the user pinned one earlier. A root that
+  lies inside the folder being verified is refused, whatever it says.
+* Nothing is parsed before the bytes it stands in are bound: the attestation by its signature,
+  every other file by the attestation's digests.
+* What can be recomputed is recomputed, with the functions that made it (``attestation.py``,
+  ``coverage.py``, ``plan.py``), and compared.
+* The reference time is an argument. When the caller gives none the clock is read, once, in
+  ``verify`` (and in the two entry points for single envelopes): the outermost call that a person
+  makes, and the only clock in this layer.
+
+What cannot be checked here, and is the signer's word: that no other data was used, which tensors
+a layer group means, the environment, the times, replays and removals beyond these files; and the
+other items of ``attestation.DISCLAIMER``. The folder must not change while it is verified.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+
+from govray.errors import CouldNotCheck, Refused, UsageError, VerificationFailed
+from govray.governance import bundle, coverage
+from govray.governance.attestation import (
+    DISCLAIMER,
+    Attestation,
+    admit,
+    exclusion_levels,
+    frozen_domains,
+    group_taint,
+    run_adapters,
+)
+from govray.governance.bundle import Bundle
+from govray.governance.credential import Credential, verify_credential
+from govray.governance.document import parse_time
+from govray.governance.envelope import Envelope
+from govray.governance.ledger import Leaf, Ledger, read_leaves
+from govray.governance.license import LICENSE_CATEGORIES
+from govray.governance.manifest import Manifest
+from govray.governance.note import verify_checkpoint
+from govray.governance.policy import Policy, verify_policy
+from govray.governance.route import Route
+from govray.governance.statement import Subject
+from govray.governance.trust import TrustState, Verified
+
+MAX_ROOT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What the ledger counted for one corpus (or licence category) and one layer group.
+
+    ``indirect`` says that no gradient of it updated the group, but that it may have reached the
+    group through others. For a category, counts are sums over its corpora, and ``steps`` counts
+    each step once.
+    """
+
+    records: int
+    tokens: int
+    weighted_tokens: Decimal
+    steps: int
+    indirect: bool
+
+
+class CoverageTable:
+    """Coverage by ``(corpus or licence category, layer group)``; zero where nothing is recorded.
+
+    A corpus that bears the name of a licence category shadows it.
+    """
+
+    def __init__(
+        self, attestation: Attestation, routes: Mapping[str, Route], leaves: Sequence[Leaf]
+    ) -> None:
+        self._rows = {(row.corpus, row.group): row for row in attestation.coverage}
+        self._taint = {taint.group: taint for taint in attestation.taint}
+        self._routes = routes
+        self._leaves = leaves
+        self.corpora = tuple(c.corpus for c in attestation.corpora)
+        self.groups = coverage.all_groups(attestation.base_groups, routes)
+        self._category = {
+            c.corpus: c.credential_class.license_category for c in attestation.corpora
+        }
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """The licence categories of the admitted corpora, from the least restrictive."""
+        return tuple(c for c in LICENSE_CATEGORIES if c in self._category.values())
+
+    def members(self, key: str) -> tuple[str, ...]:
+        """The corpora that a key stands for.
+
+        Raises:
+            KeyError: neither an admitted corpus nor the licence category of one.
+        """
+        if key in self._category:
+            return (key,)
+        if key not in self._category.values():
+            raise KeyError(key)
+        return tuple(c for c in self.corpora if self._category[c] == key)
+
+    def __getitem__(self, place: tuple[str, str]) -> Cell:
+        key, group = place
+        members = self.members(key)
+        if group not in self.groups:
+            raise KeyError(group)
+        rows = [self._rows[c, group] for c in members if (c, group) in self._rows]
+        taint = self._taint.get(group)
+        direct = any(group in self._routes[c].groups for c in members)
+        return Cell(
+            records=sum(row.records for row in rows),
+            tokens=sum(row.tokens for row in rows),
+            weighted_tokens=sum((Decimal(row.weighted_tokens) for row in rows), Decimal(0)),
+            steps=self._steps({row.corpus for row in rows}),
+            indirect=not direct
+            and taint is not None
+            and any(c in taint.transitive for c in members),
+        )
+
+    def _steps(self, corpora: set[str]) -> int:
+        return sum(not corpora.isdisjoint(leaf.corpora) for leaf in self._leaves)
+
+
+@dataclass(frozen=True)
+class VerifiedModel:
+    """A model folder that passed every step.
+
+    Attributes:
+        path: The folder.
+        attestation: The predicate.
+        digest: Of the attestation's statement.
+        subjects: The model files and their digests.
+        uncovered: Files of the folder that the attestation says nothing about.
+        signer: Name of the operator authority that signed.
+        keyids: Its keys that signed.
+        trust_root: The root that everything was checked against.
+        routes: Corpus → route.
+        leaves: The ledger.
+    """
+
+    path: Path
+    attestation: Attestation
+    digest: str
+    subjects: tuple[Subject, ...]
+    uncovered: tuple[str, ...]
+    signer: str
+    keyids: frozenset[str]
+    trust_root: TrustState
+    policy: Verified[Policy]
+    credentials: Mapping[str, Verified[Credential]]
+    manifest: Verified[Manifest]
+    routes: Mapping[str, Route]
+    leaves: tuple[Leaf, ...]
+
+    @cached_property
+    def coverage(self) -> CoverageTable:
+        """Coverage by (corpus or licence category, layer group)."""
+        return CoverageTable(self.attestation, self.routes, self.leaves)
+
+
+def verify(
+    path: Path | str,
+    *,
+    trust_root: Path | str | bytes | None = None,
+    at: datetime | None = None,
+) -> VerifiedModel:
+    """Verify a model folder, or the one that a file lies in, from its files alone.
+
+    1.  trust root: given by the caller or pinned earlier, never from inside the folder; it and
+        the folder's delegations are valid.
+    2.  signature: a threshold of keys of an operator authority signed the attestation's bytes,
+        and every signature in the envelope is one of theirs.
+    3.  statement: the payload is a provenance-coverage attestation, strict and canonical; the run
+        ended before the reference time; the trust root is the one it names, or a later one.
+    4.  files: every subject and every governance file is present with its digest; no other file
+        stands where the model's tools would load it. Further files are reported.
+    5.  policy: signed, the attested one, not older than the trust root allows, and in force when
+        the run started and when it ended.
+    6.  credentials: signed within their issuers' scope, valid when the run started and when it
+        ended, exactly those attested.
+    7.  manifest: signed by an operator; its records have the credentials' Merkle roots.
+    8.  routes: corpora, rules, routes and domains follow from policy and credentials; the tensors
+        in the files are those of the layer groups and adapters.
+    9.  plan: its streams follow from routes and manifest.
+    10. ledger: every leaf has the plan's ranges and counts; size and root are those of the note,
+        which a key that signed the attestation signed too.
+    11. coverage: coverage, taint and levels follow from the ledger, the routes and the evidence.
+    12. assurance: no assurance level that nothing here shows; the disclaimer word for word.
+
+    Args:
+        path: A model folder or a file in one.
+        trust_root: Envelope of the trust root, or its path; the pinned one by default.
+        at: Reference time, aware; now by default.
+
+    Raises:
+        VerificationFailed: a step failed. The message begins with its number and name.
+        CouldNotCheck: no trust root, no attestation or no ledger.
+        UsageError: no such path.
+    """
+    at = at or datetime.now(UTC)
+    folder = _open(Path(path))
+    with _step(1, "trust root"):
+        trust = _trust(folder, trust_root, at)
+    with _step(2, "signature"):
+        data = folder.read(bundle.ATTESTATION, limit=bundle.MAX_ENVELOPE)
+        attested = trust.verify(Attestation, data, role="operator", at=at, where="attestation")
+        _check_signatures(data, attested)
+    attestation = attested.document
+    with _step(3, "statement"):
+        _check_statement(attestation, trust, at)
+    with _step(4, "files"):
+        uncovered = _check_files(folder, attested)
+    with _step(5, "policy"):
+        policy = _check_policy(folder, trust, attestation)
+    with _step(6, "credentials"):
+        credentials = _check_credentials(folder, trust, attestation)
+    with _step(7, "manifest"):
+        manifest = _check_manifest(folder, trust, attestation, credentials, at)
+    with _step(8, "routes"):
+        routes = _check_routes(folder, attestation, policy.document, credentials)
+    with _step(9, "plan"):
+        _check_plan(attestation, manifest.document, routes)
+    with _step(10, "ledger"):
+        leaves = _check_ledger(folder, attested, manifest.document)
+    with _step(11, "coverage"):
+        _check_coverage(attested, leaves, manifest.document, routes)
+    with _step(12, "assurance"):
+        _check_assurance(attestation)
+    return VerifiedModel(
+        path=folder.root,
+        attestation=attestation,
+        digest=attested.digest,
+        subjects=attested.subjects,
+        uncovered=uncovered,
+        signer=attested.authority.name,
+        keyids=attested.keyids,
+        trust_root=trust,
+        policy=policy,
+        credentials=credentials,
+        manifest=manifest,
+        routes=routes,
+        leaves=leaves,
+    )
+
+
+def verify_policy_file(
+    path: Path | str, *, trust_root: Path | str | bytes | None = None, at: datetime | None = None
+) -> Verified[Policy]:
+    """Verify one signed policy.
+
+    Raises:
+        Refused: not signed by a policy authority, expired, too old, malformed.
+        CouldNotCheck: no trust root.
+        UsageError: no such file.
+    """
+    at = at or datetime.now(UTC)
+    trust = TrustState.load(_root_bytes(trust_root, None), at=at)
+    return verify_policy(trust, _read_file(Path(path), bundle.MAX_ENVELOPE), at=at)
+
+
+def verify_corpus_credential(
+    path: Path | str,
+    *,
+    trust_root: Path | str | bytes | None = None,
+    delegations: Sequence[bytes] = (),
+    at: datetime | None = None,
+) -> Verified[Credential]:
+    """Verify one signed credential: the file itself, or the corpus folder it lies in.
+
+    The corpus's records are not read; admission compares them with the credential's Merkle root.
+
+    Raises:
+        Refused: out of its issuer's scope, expired, malformed.
+        CouldNotCheck: no trust root.
+        UsageError: no such file.
+    """
+    at = at or datetime.now(UTC)
+    file = Path(path)
+    if file.is_dir():
+        file = file / "credential.dsse.json"
+    trust = TrustState.load(_root_bytes(trust_root, None), at=at, delegations=delegations)
+    return verify_credential(trust, _read_file(file, bundle.MAX_ENVELOPE), at=at)
+
+
+def pinned_trust_root() -> Path:
+    """Where a person's own trust root is looked for when none is given."""
+    config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(config) / "govray" / "trust-root.json"
+
+
+@contextmanager
+def _step(number: int, name: str) -> Iterator[None]:
+    """Name the step in whatever refuses inside it."""
+    try:
+        yield
+    except Refused as error:
+        raise VerificationFailed(
+            f"step {number} ({name}): {error.what}", where=error.where, do=error.do
+        ) from error
+
+
+def _open(path: Path) -> Bundle:
+    if not path.exists():
+        raise UsageError("no such file or folder", where=str(path), do="Give a model folder.")
+    root = bundle.find_model(path)
+    if root is None:
+        raise CouldNotCheck(
+            "there is no attestation here",
+            where=str(path),
+            do=f"Give a folder that holds {bundle.ATTESTATION}, or a file in one.",
+        )
+    return Bundle(root)
+
+
+# Step 1
+
+
+def _trust(folder: Bundle, given: Path | str | bytes | None, at: datetime) -> TrustState:
+    delegations: tuple[bytes, ...] = ()
+    if bundle.DELEGATIONS in folder.names():
+        delegations = folder.lines(bundle.DELEGATIONS)
+    return TrustState.load(_root_bytes(given, folder), at=at, delegations=delegations)
+
+
+def _root_bytes(given: Path | str | bytes | None, folder: Bundle | None) -> bytes:
+    if isinstance(given, bytes):
+        return given
+    path = pinned_trust_root() if given is None else Path(given)
+    if folder is not None and path.resolve().is_relative_to(folder.root.resolve()):
+        raise Refused(
+            "a trust root from inside the folder being verified is never trusted",
+            where=str(path),
+            do="Get the trust root from its owner, by another way than the model.",
+        )
+    if given is None and not path.is_file():
+        raise CouldNotCheck(
+            "no trust root was given and none is pinned",
+            where=str(path),
+            do="Give one with --trust-root, or put it there.",
+        )
+    return _read_file(path, MAX_ROOT)
+
+
+def _read_file(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read it: {error.strerror}", where=str(path)) from error
+    if len(data) > limit:
+        raise UsageError(f"larger than {limit} bytes", where=str(path))
+    return data
+
+
+# Steps 2 and 3
+
+
+def _check_signatures(data: bytes, attested: Verified[Attestation]) -> None:
+    # Key hints and further signatures are not signed by anybody. Elsewhere they are harmless;
+    # here they are the only bytes of the folder that no digest binds, so there are none to spare.
+    hints = [signature.keyid for signature in Envelope.parse(data).signatures]
+    if sorted(hint or "" for hint in hints) != sorted(attested.keyids):
+        raise Refused(
+            "the envelope holds signatures or key hints other than the signer's",
+            where=bundle.ATTESTATION,
+        )
+
+
+def _check_statement(attestation: Attestation, trust: TrustState, at: datetime) -> None:
+    if parse_time(attestation.run.finished) > at:
+        raise Refused(
+            f"the run finished at {attestation.run.finished}, after the reference time",
+            where="attestation run.finished",
+        )
+    named = attestation.trust_root
+    if named.name != trust.root.name:
+        raise Refused(
+            f"the run was under the trust root {named.name!r}, this one is {trust.root.name!r}",
+            where="attestation trustRoot",
+        )
+    if named.version > trust.root.version:
+        raise Refused(
+            f"the run was under version {named.version} of the trust root, this one is "
+            f"version {trust.root.version}",
+            where="attestation trustRoot",
+            do="Get the current trust root from its owner.",
+        )
+    if named.version == trust.root.version and named.digest != trust.digest:
+        raise Refused(
+            f"another trust root with version {named.version} was used",
+            where="attestation trustRoot",
+        )
+
+
+# Step 4
+
+
+def _check_files(folder: Bundle, attested: Verified[Attestation]) -> tuple[str, ...]:
+    attestation = attested.document
+    subjects = {bundle.check_name(s.name): s.sha256 for s in attested.subjects}
+    for name in subjects:
+        if name.split("/")[0].casefold() == bundle.GOVERNANCE:
+            raise Refused("a governance file is named as a model file", where=name)
+    gone = {removal.adapter for removal in attestation.removals}
+    expected = {bundle.CONFIG, bundle.WEIGHTS}
+    for adapter in attestation.adapters:
+        if adapter.name not in gone:
+            expected.update(bundle.adapter_files(adapter.name))
+    claimed = {name for name in subjects if bundle.covered(name)}
+    for name in sorted(expected ^ claimed):
+        raise Refused(
+            "the attestation does not cover this file"
+            if name in expected
+            else "the attestation covers a file that the model does not have",
+            where=name,
+        )
+    pinned = set(attestation.files)
+    required = {bundle.POLICY, bundle.MANIFEST, bundle.CREDENTIALS, bundle.LEDGER}
+    required.add(bundle.CHECKPOINT)
+    for name in sorted(required - pinned) + sorted(pinned - required - {bundle.DELEGATIONS}):
+        raise Refused("the attestation pins the wrong governance files", where=name)
+    present = folder.names()
+    if bundle.LEDGER not in present:
+        raise CouldNotCheck(
+            "the ledger is missing",
+            where=bundle.LEDGER,
+            do="Get the whole model folder from where this one came from.",
+        )
+    digests = subjects | dict(attestation.files)
+    for name, digest in sorted(digests.items()):
+        if name not in present:
+            raise Refused("the file is missing", where=name)
+        if "sha256:" + folder.sha256(name) != digest:
+            raise Refused("the file is not the one that was attested", where=name)
+    others = [n for n in present if n not in digests and n != bundle.ATTESTATION]
+    for name in others:
+        if bundle.covered(name):
+            raise Refused(
+                "the file is not covered by the attestation, but stands where one that is would",
+                where=name,
+                do="Remove it, or get the folder from its source again.",
+            )
+    return tuple(others)
+
+
+# Steps 5 to 7
+
+
+def _times(attestation: Attestation) -> tuple[datetime, datetime]:
+    return parse_time(attestation.run.started), parse_time(attestation.run.finished)
+
+
+def _check_policy(folder: Bundle, trust: TrustState, attestation: Attestation) -> Verified[Policy]:
+    data = folder.read(bundle.POLICY, limit=bundle.MAX_ENVELOPE)
+    for at in _times(attestation):
+        policy = verify_policy(trust, data, at=at)
+    named, document = attestation.policy, policy.document
+    if (named.name, named.version, named.digest) != (
+        document.name,
+        document.version,
+        policy.digest,
+    ):
+        raise Refused("the policy is not the one that was attested", where=bundle.POLICY)
+    return policy
+
+
+def _check_credentials(
+    folder: Bundle, trust: TrustState, attestation: Attestation
+) -> dict[str, Verified[Credential]]:
+    credentials: dict[str, Verified[Credential]] = {}
+    for line in folder.lines(bundle.CREDENTIALS):
+        for at in _times(attestation):
+            credential = verify_credential(trust, line, at=at)
+        corpus = credential.document.corpus
+        if corpus in credentials:
+            raise Refused("a corpus has two credentials", where=corpus)
+        credentials[corpus] = credential
+    attested = {c.corpus: c.credential for c in attestation.corpora}
+    for corpus in sorted(attested.keys() | credentials.keys()):
+        if corpus not in credentials:
+            raise Refused("the corpus has no credential", where=corpus)
+        if corpus not in attested:
+            raise Refused("a credential of a corpus that was not attested", where=corpus)
+        if credentials[corpus].digest != attested[corpus]:
+            raise Refused("the credential is not the one that was attested", where=corpus)
+    return credentials
+
+
+def _check_manifest(
+    folder: Bundle,
+    trust: TrustState,
+    attestation: Attestation,
+    credentials: Mapping[str, Verified[Credential]],
+    at: datetime,
+) -> Verified[Manifest]:
+    data = folder.read(bundle.MANIFEST, limit=bundle.MAX_ENVELOPE)
+    verified = trust.verify(Manifest, data, role="operator", at=at, where="prepare manifest")
+    if verified.digest != attestation.manifest:
+        raise Refused("the manifest is not the one that was attested", where=bundle.MANIFEST)
+    manifest = verified.document
+    if manifest.quarantine != attestation.quarantine:
+        raise Refused("the quarantine is not the manifest's", where="attestation quarantine")
+    prepared = {c.corpus: c for c in manifest.corpora}
+    for corpus in sorted(prepared.keys() ^ credentials.keys()):
+        raise Refused("the corpus is not in both manifest and credentials", where=corpus)
+    for corpus, entry in prepared.items():
+        credential = credentials[corpus]
+        if entry.credential != credential.digest:
+            raise Refused("the corpus was prepared under another credential", where=corpus)
+        if entry.class_digest != credential.document.credential_class.digest:
+            raise Refused("the corpus was prepared under another class", where=corpus)
+        records = credential.document.records
+        if len(entry.records) != records.count:
+            raise Refused(
+                f"the manifest has {len(entry.records)} records, the credential says "
+                f"{records.count}",
+                where=corpus,
+            )
+        if manifest.merkle_root(corpus) != records.root:
+            raise Refused(
+                "the manifest's records do not have the Merkle root of the credential",
+                where=corpus,
+            )
+    return verified
+
+
+# Steps 8 and 9
+
+
+def _check_routes(
+    folder: Bundle,
+    attestation: Attestation,
+    policy: Policy,
+    credentials: Mapping[str, Verified[Credential]],
+) -> dict[str, Route]:
+    base = attestation.base_groups
+    corpora, routes = admit(policy, credentials, base)
+    for stated, computed in zip(attestation.corpora, corpora, strict=True):
+        if stated != computed:
+            raise Refused(
+                "class, rules or route do not follow from policy and credential",
+                where=stated.corpus,
+            )
+    if attestation.domains != frozen_domains(routes, base):
+        raise Refused("they do not follow from the routes", where="attestation domains")
+    parameters = [p for g in attestation.groups for p in g.parameters]
+    expected = [*parameters, *attestation.buffers]
+    if len(set(base)) != len(base) or len(set(expected)) != len(expected):
+        raise Refused("a group or a tensor is named twice", where="attestation groups")
+    _check_tensors(folder, bundle.WEIGHTS, frozenset(expected))
+    tensors = {adapter.name: adapter.tensors for adapter in attestation.adapters}
+    named = {route.adapter for route in routes.values() if route.adapter is not None}
+    if tensors.keys() != named or attestation.adapters != run_adapters(routes, tensors):
+        raise Refused("they do not follow from the routes", where="attestation adapters")
+    gone = {removal.adapter for removal in attestation.removals}
+    if len(gone) != len(attestation.removals) or not gone <= named:
+        raise Refused("an adapter unknown, or removed twice", where="attestation removals")
+    for name in sorted(named - gone):
+        _check_tensors(folder, bundle.adapter_files(name)[1], frozenset(tensors[name]))
+    return routes
+
+
+def _check_tensors(folder: Bundle, name: str, expected: frozenset[str]) -> None:
+    found = folder.tensor_names(name)
+    for tensor in sorted(found - expected):
+        raise Refused(f"the tensor {tensor!r} is in no attested layer group", where=name)
+    for tensor in sorted(expected - found):
+        raise Refused(f"the tensor {tensor!r} is missing", where=name)
+
+
+def _check_plan(attestation: Attestation, manifest: Manifest, routes: Mapping[str, Route]) -> None:
+    plan = attestation.plan
+    if plan.manifest != attestation.manifest or plan.context != manifest.context:
+        raise Refused("the plan is over another manifest", where="attestation plan")
+    if plan.corpora != tuple(sorted(routes)):
+        raise Refused("the plan reads other corpora than were admitted", where="attestation plan")
+    profiles = {c.corpus: c.profile for c in attestation.corpora}
+    for stream in plan.streams:
+        if stream.profile != min(profiles[member.corpus] for member in stream.corpora):
+            raise Refused("the stream has another profile than its corpora", where=stream.id)
+        for member in stream.corpora:
+            if routes[member.corpus].digest != stream.id:
+                raise Refused("the corpus is in a stream of another route", where=member.corpus)
+            if manifest.train_rows(member.corpus) != member.rows:
+                raise Refused(
+                    f"the plan has {member.rows} rows, the manifest "
+                    f"{manifest.train_rows(member.corpus)}",
+                    where=member.corpus,
+                )
+
+
+# Steps 10 and 11
+
+
+def _check_ledger(
+    folder: Bundle, attested: Verified[Attestation], manifest: Manifest
+) -> tuple[Leaf, ...]:
+    attestation = attested.document
+    leaves = read_leaves(folder.read(bundle.LEDGER, limit=bundle.MAX_LINES))
+    ledger = Ledger(attestation.run.id, leaves)
+    head = attestation.ledger
+    root = "sha256:" + ledger.root.hex()
+    if (head.origin, head.size, head.root) != (ledger.origin, ledger.size, root):
+        raise Refused("size or root are not those of the ledger", where="attestation ledger")
+    _check_note(folder, attested, ledger)
+    for leaf in leaves:
+        _check_leaf(leaf, attestation, manifest)
+    return leaves
+
+
+def _check_note(folder: Bundle, attested: Verified[Attestation], ledger: Ledger) -> None:
+    data = folder.read(bundle.CHECKPOINT, limit=bundle.MAX_NOTE)
+    refusals: list[Refused] = []
+    for key in attested.authority.keys:
+        if key.keyid not in attested.keyids:
+            continue
+        try:
+            note = verify_checkpoint(data, key, origin=ledger.origin)
+        except Refused as error:
+            refusals.append(error)
+            continue
+        if (note.size, note.root) != (ledger.size, ledger.root):
+            raise Refused("it signs another size or root", where=bundle.CHECKPOINT)
+        return
+    raise refusals[0]
+
+
+def _check_leaf(leaf: Leaf, attestation: Attestation, manifest: Manifest) -> None:
+    plan = attestation.plan
+    where = f"ledger branch {leaf.branch} step {leaf.step}"
+    if leaf.policy != attestation.policy.digest:
+        raise Refused("the step was under another policy", where=where)
+    if leaf.plan != plan.digest:
+        raise Refused("the step was under another plan", where=where)
+    if leaf.step >= plan.max_steps:
+        raise Refused(f"the plan has {plan.max_steps} steps", where=where)
+    planned = {i: (r.start, r.stop) for i, r in plan.positions(leaf.step).items()}
+    for stream in sorted(planned.keys() | leaf.streams.keys()):
+        if planned.get(stream) != leaf.streams.get(stream):
+            raise Refused(f"the range of stream {stream} is not the plan's", where=where)
+    counts = coverage.corpus_counts(plan, manifest, planned)
+    stated = {corpus: (use.rows, use.targets) for corpus, use in leaf.corpora.items()}
+    for corpus in sorted(counts.keys() | stated.keys()):
+        if counts.get(corpus) != stated.get(corpus):
+            raise Refused(
+                f"rows and targets of corpus {corpus} do not follow from the plan", where=where
+            )
+
+
+def _check_coverage(
+    attested: Verified[Attestation],
+    leaves: Sequence[Leaf],
+    manifest: Manifest,
+    routes: Mapping[str, Route],
+) -> None:
+    attestation = attested.document
+    base, plan = attestation.base_groups, attestation.plan
+    computed = {(r.corpus, r.group): r for r in coverage.coverage(leaves, routes, plan, manifest)}
+    stated = {
+        (r.corpus, r.group): r.model_copy(update={"gradient_norm_share": None})
+        for r in attestation.coverage
+    }
+    for place in sorted(computed.keys() | stated.keys()):
+        if computed.get(place) != stated.get(place):
+            raise Refused(
+                "the coverage does not follow from the ledger", where=f"{place[0]} in {place[1]}"
+            )
+    if [(r.corpus, r.group) for r in attestation.coverage] != list(computed):
+        raise Refused("entries are repeated or out of order", where="attestation coverage")
+    taint = group_taint(routes, base, plan, attestation.domains, attestation.pretrained)
+    for claimed, derived in zip(attestation.taint, taint, strict=False):
+        if claimed != derived:
+            raise Refused("it does not follow from the routes", where=f"taint of {claimed.group}")
+    if len(attestation.taint) != len(taint):
+        raise Refused("a layer group is missing or added", where="attestation taint")
+    _check_replays(attested)
+    levels = exclusion_levels(routes, base, attestation.replays, attestation.removals)
+    for corpus in sorted(levels.keys() | attestation.levels.keys()):
+        if levels.get(corpus) != attestation.levels.get(corpus):
+            raise Refused("they do not follow from the evidence", where=f"levels of {corpus}")
+
+
+def _check_replays(attested: Verified[Attestation]) -> None:
+    attestation = attested.document
+    subjects = {s.name: s.sha256 for s in attested.subjects}
+    for replay in attestation.replays:
+        where = f"replay without {replay.corpus}"
+        if replay.corpus not in attestation.plan.corpora:
+            raise Refused("the run read no such corpus", where=where)
+        if replay.plan != attestation.plan.without(replay.corpus).digest:
+            raise Refused("it followed another plan", where=where)
+        for name, digest in replay.files.items():
+            if subjects.get(name) != digest:
+                raise Refused(f"it compared another {name}", where=where)
+
+
+# Step 12
+
+
+def _check_assurance(attestation: Attestation) -> None:
+    if attestation.assurance_level != "selfAttested":
+        raise Refused(
+            f"the folder holds nothing that shows more than selfAttested, it claims "
+            f"{attestation.assurance_level}",
+            where="attestation assuranceLevel",
+        )
+    if attestation.disclaimer != DISCLAIMER:
+        raise Refused("the wording was changed", where="attestation disclaimer")
