@@ -1,0 +1,475 @@
+"""Admission: from corpora with verified credentials to packed shards and a signed manifest.
+
+In this order, so that nothing is read which was not allowed, and nothing that was read can be
+used before it was checked:
+
+1. Every corpus has a verified credential (``verify_credentials``).
+2. The policy decides each class. A class that no rule matches is refused; a class that a rule
+   sends to an empty profile is quarantined, counted from its credential and never read. Too
+   large a share in quarantine is refused.
+3. Ray Data reads the admitted parts, one item a part: read → hash → tokenize → pack → write.
+4. The driver compares each corpus's record count and Merkle root with its credential.
+5. The driver signs the manifest, and only then renames the folder into place.
+
+Packing, the reserve and the manifest's arithmetic are those of ``governance/manifest.py``. Rows
+hold records of one corpus, so of one credential class; shards are partitioned by class
+(``class=<12 hex>/<corpus>-00000.parquet``), since routes depend on the model and classes do not.
+The reserve is chosen by salted record hash, so equal records, in whatever corpora, are either all
+trained on or all held back.
+
+What this module does not do: verify signatures (``governance``), choose the salt, or read rows
+back (``reader.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import ray.data
+
+from govray.data import shard
+from govray.data.corpus import (
+    CREDENTIAL_FILE,
+    check_records,
+    list_corpora,
+    part_files,
+    read_part,
+)
+from govray.data.tokenizer import Tokenizer
+from govray.errors import GovrayError, Refused, UsageError
+from govray.governance import manifest as manifests
+from govray.governance.credential import Credential, verify_credential
+from govray.governance.envelope import Envelope
+from govray.governance.keys import Signer
+from govray.governance.manifest import (
+    Manifest,
+    Part,
+    PreparedCorpus,
+    Quarantined,
+    Record,
+    Reserve,
+    RowGroup,
+    Split,
+)
+from govray.governance.policy import Policy
+from govray.governance.statement import Sealed, Subject, read, seal
+from govray.governance.trust import TrustState, Verified
+
+MANIFEST_FILE = "manifest.dsse.json"
+
+_AGAIN = "Remove the folder, or prepare into another one."
+
+Progress = Callable[[int, int], None]
+"""Called with (records done, records in all) as parts are finished."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A committed prepared folder and its signed manifest.
+
+    Attributes:
+        folder: Where the shards are.
+        envelope: The signed manifest's bytes.
+    """
+
+    folder: Path
+    envelope: bytes
+
+    @cached_property
+    def sealed(self) -> Sealed[Manifest]:
+        """The manifest as it stands in the envelope."""
+        where = str(self.folder / MANIFEST_FILE)
+        return read(Manifest, Envelope.parse(self.envelope, where=where), where=where)
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.sealed.document
+
+    @property
+    def digest(self) -> str:
+        """The manifest's digest, which the batch plan states."""
+        return self.sealed.digest
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What the policy says about every corpus: the admitted names, sorted, and the refused."""
+
+    admitted: tuple[str, ...]
+    quarantine: tuple[Quarantined, ...]
+
+
+def verify_credentials(
+    corpora: Path, trust: TrustState, *, at: datetime
+) -> dict[str, Verified[Credential]]:
+    """The verified credential of every corpus in a folder, by corpus name.
+
+    Args:
+        corpora: The folder of corpora.
+        trust: The trust state, already verified.
+        at: The reference time, aware.
+
+    Raises:
+        UsageError: no corpora, or one whose name is no corpus name.
+        Refused: a corpus without a credential, or with the credential of another one.
+        Untrusted: a credential that the trust root does not carry at ``at``.
+    """
+    verified: dict[str, Verified[Credential]] = {}
+    for name in list_corpora(corpora):
+        path = corpora / name / CREDENTIAL_FILE
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise Refused(
+                f"no readable credential, so no licence is known ({error.strerror})",
+                where=str(path),
+                do="Have the corpus's authority sign one, or move the corpus elsewhere.",
+            ) from error
+        credential = verify_credential(trust, data, at=at)
+        if credential.document.corpus != name:
+            raise Refused(
+                f"the credential is for corpus {credential.document.corpus!r}",
+                where=str(path),
+                do="A corpus's folder bears the corpus's name.",
+            )
+        verified[name] = credential
+    return verified
+
+
+def admit(
+    policy: Policy, credentials: Mapping[str, Verified[Credential]], *, max_quarantined: float
+) -> Admission:
+    """Ask the policy about every class, before any record is read.
+
+    Args:
+        policy: Verified.
+        credentials: Verified, by corpus.
+        max_quarantined: Largest share of records that may be refused, in [0, 1].
+
+    Raises:
+        Refused: a class that no rule matches, nothing left to admit, or too much in quarantine.
+    """
+    admitted: list[str] = []
+    quarantine: list[Quarantined] = []
+    for corpus, credential in sorted(credentials.items()):
+        document = credential.document
+        decision = policy.decide(document.credential_class)
+        if decision.quarantined_by is None:
+            admitted.append(corpus)
+            continue
+        quarantine.append(
+            Quarantined(
+                corpus=corpus,
+                rule=decision.quarantined_by,
+                reason=f"licence {document.license} ({document.license_category}), "
+                f"{document.sensitivity}, use {document.use}",
+                records=document.records.count,
+            )
+        )
+    total = sum(c.document.records.count for c in credentials.values())
+    refused = sum(q.records for q in quarantine)
+    if not admitted:
+        raise Refused(
+            "every corpus is quarantined, so nothing is left to train on",
+            where=f"policy {policy}",
+            do="Ask with 'govray policy explain' which rule decides.",
+        )
+    if refused > max_quarantined * total:
+        largest = max(quarantine, key=lambda q: q.records)
+        raise Refused(
+            f"{refused:,} of {total:,} records are quarantined, more than max_quarantined "
+            f"{max_quarantined:g}; most by rule {largest.rule!r}, such as {largest.corpus!r}",
+            where=f"policy {policy}",
+            do="Raise max_quarantined if that is meant, or leave those corpora out.",
+        )
+    return Admission(tuple(admitted), tuple(quarantine))
+
+
+def prepare(
+    corpora: Path,
+    folder: Path,
+    *,
+    credentials: Mapping[str, Verified[Credential]],
+    policy: Policy,
+    tokenizer: Tokenizer,
+    context: int,
+    reserve_share: float,
+    salt: bytes,
+    signer: Signer,
+    max_quarantined: float,
+    progress: Progress = lambda done, total: None,
+) -> Prepared:
+    """Admit, pack and sign. Needs Ray, and storage that its nodes share.
+
+    ``folder`` is written whole or not at all. If it exists, it is used again, provided that this
+    signer signed its manifest and that the manifest was made from equal inputs (the salt may
+    differ: the one that was drawn first stays).
+
+    Args:
+        corpora: The folder of corpora; only those named in ``credentials`` are looked at.
+        folder: Where to prepare; name it after the digests of all other arguments.
+        credentials: Verified, by corpus.
+        policy: Verified.
+        tokenizer: From content to tokens.
+        context: Loss targets of a full row.
+        reserve_share: Share of records that are never trained on, in [0, 1).
+        salt: 16 to 64 random bytes that choose them, drawn after the suppliers have signed.
+        signer: The operator's key; it stays in this process.
+        max_quarantined: As for ``admit``.
+        progress: Called as parts are finished.
+
+    Raises:
+        Refused: as ``admit``; records that are not those of their credential; a folder prepared
+            from other inputs.
+        Malformed: a corpus that cannot be read (names the file), or a reserve out of bounds.
+        UsageError: a context below 1, a disk that cannot be written.
+    """
+    if context < 1:
+        raise UsageError("context is below 1", where="context", do="Give loss targets per row.")
+    admission = admit(policy, credentials, max_quarantined=max_quarantined)
+    if folder.exists():
+        found = _reopen(folder, signer)
+        if not _made_from(
+            found.manifest, credentials, admission, tokenizer, context, reserve_share
+        ):
+            raise Refused("prepared from other inputs", where=str(folder), do=_AGAIN)
+        return found
+    reserve = Reserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)).resolve()
+        try:
+            items = {
+                corpus: tuple(_items(corpora / corpus, credentials[corpus].document, scratch))
+                for corpus in admission.admitted
+            }
+            packed = _pack_all(
+                _Packing(scratch, tokenizer, context, reserve),
+                [item for parts in items.values() for item in parts],
+                sum(credentials[corpus].document.records.count for corpus in items),
+                progress,
+            )
+            manifest = Manifest(
+                tokenizer=_described(tokenizer),
+                context=context,
+                reserve=reserve,
+                corpora=tuple(
+                    _checked(corpora / corpus, credentials[corpus], [(i, packed[i]) for i in parts])
+                    for corpus, parts in items.items()
+                ),
+                quarantine=admission.quarantine,
+            )
+            subjects = [
+                Subject.of(c.corpus, manifest.merkle_root(c.corpus)) for c in manifest.corpora
+            ]
+            envelope = seal(manifest, subjects, [signer])
+            done = Prepared(folder, envelope)
+            _ = done.sealed  # what cannot be read back is not committed
+            (scratch / MANIFEST_FILE).write_bytes(envelope)
+            scratch.chmod(0o755)  # mkdtemp's 0700 would hide the shards from other workers
+            scratch.rename(folder)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise _cannot_write(error, folder) from error
+    return done
+
+
+def _described(tokenizer: Tokenizer) -> manifests.Tokenizer:
+    return manifests.Tokenizer(
+        name=tokenizer.name,
+        digest=tokenizer.digest,
+        vocabulary=tokenizer.vocabulary,
+        separator=tokenizer.separator,
+    )
+
+
+def _made_from(
+    manifest: Manifest,
+    credentials: Mapping[str, Verified[Credential]],
+    admission: Admission,
+    tokenizer: Tokenizer,
+    context: int,
+    reserve_share: float,
+) -> bool:
+    """Whether these are the inputs that ``manifest`` was made from, the salt aside."""
+    return (
+        {c.corpus: c.credential for c in manifest.corpora}
+        == {corpus: credentials[corpus].digest for corpus in admission.admitted}
+        and manifest.quarantine == admission.quarantine
+        and manifest.tokenizer == _described(tokenizer)
+        and manifest.context == context
+        and manifest.reserve.share == reserve_share
+    )
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One part to prepare: the ``part``-th records file of ``corpus``, and its shard."""
+
+    corpus: str
+    part: int
+    source: Path
+    file: str
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """What became of a part: its records in order, and its rows."""
+
+    records: tuple[Record, ...]
+    tokens: int
+    row_groups: tuple[RowGroup, ...]
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """The work on a part; travels to Ray Data's tasks."""
+
+    folder: Path
+    tokenizer: Tokenizer
+    context: int
+    reserve: Reserve
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
+        items = [pickle.loads(i) for i in batch.column("item").to_pylist()]  # noqa: S301  our own
+        results = [pickle.dumps((item, self._try(item))) for item in items]
+        return pa.table({"result": pa.array(results, type=pa.large_binary())})
+
+    def _try(self, item: _Item) -> _Packed | GovrayError:
+        # An error is a result: Ray would retry what is raised and wrap it in a traceback.
+        try:
+            return self._pack(item)
+        except GovrayError as error:
+            return error
+        except (OSError, pa.ArrowException) as error:
+            return _cannot_write(error, self.folder / item.file)
+
+    def _pack(self, item: _Item) -> _Packed:
+        """Read → hash → tokenize → pack → write."""
+        dtype = shard.storage_dtype(self.tokenizer.vocabulary)
+        separator = np.array([self.tokenizer.separator], dtype=dtype).tobytes()
+        stream = bytearray()
+        records: list[Record] = []
+        for content in read_part(item.source):
+            digest = hashlib.sha256(content).digest()
+            tokens = self.tokenizer.encode(content)
+            split: Split = "empty"
+            if tokens.size:
+                split = "reserve" if self.reserve.holds(digest) else "train"
+            if split == "train":
+                stream += tokens.astype(dtype).tobytes()
+                stream += separator
+            records.append(Record(digest.hex(), tokens.size, split))
+        packed = np.frombuffer(stream, dtype)
+        groups = shard.write(self.folder / item.file, packed, self.context)
+        return _Packed(tuple(records), packed.size, groups)
+
+
+def _items(corpus: Path, credential: Credential, folder: Path) -> Iterator[_Item]:
+    """The parts of a corpus. Makes the folder of its class below ``folder``."""
+    digest = credential.credential_class.digest.removeprefix("sha256:")
+    partition = folder / f"class={digest[:12]}"
+    partition.mkdir(exist_ok=True)
+    for k, source in enumerate(part_files(corpus)):
+        file = f"{partition.name}/{credential.corpus}-{k:05}.parquet"
+        yield _Item(credential.corpus, k, source.resolve(), file)
+
+
+def _pack_all(
+    packing: _Packing, items: Sequence[_Item], total: int, progress: Progress
+) -> dict[_Item, _Packed]:
+    """Run the packing with Ray Data.
+
+    Raises the first error in the order of ``items``, whichever task failed first.
+    """
+    # Large parts first, so that no long one is left for the end.
+    ordered = sorted(items, key=lambda item: -item.source.stat().st_size)
+    dataset = ray.data.from_items(
+        [{"item": pickle.dumps(item)} for item in ordered], override_num_blocks=len(ordered)
+    ).map_batches(packing, batch_size=None, batch_format="pyarrow", num_cpus=1)
+    dataset.context.enable_progress_bars = False
+    dataset.context.print_on_execution_start = False
+    results: dict[_Item, _Packed | GovrayError] = {}
+    done = 0
+    progress(done, total)
+    for row in dataset.iter_rows():
+        item, result = pickle.loads(row["result"])  # noqa: S301  made by our own task
+        results[item] = result
+        if isinstance(result, _Packed):
+            done += len(result.records)
+            progress(done, total)
+    packed: dict[_Item, _Packed] = {}
+    for item in items:
+        result = results[item]
+        if isinstance(result, GovrayError):
+            raise result
+        packed[item] = result
+    return packed
+
+
+def _checked(
+    folder: Path,
+    credential: Verified[Credential],
+    packed: Sequence[tuple[_Item, _Packed]],
+) -> PreparedCorpus:
+    """The manifest's entry of one corpus, if its records are those of its credential."""
+    document = credential.document
+    records = tuple(record for _, part in packed for record in part.records)
+    leaves = [bytes.fromhex(record.sha256) for record in records]
+    check_records(folder, leaves, root=document.records.root, count=document.records.count)
+    parts: list[Part] = []
+    stop = 0
+    for item, part in packed:
+        start, stop = stop, stop + len(part.records)
+        parts.append(
+            Part(
+                source=item.source.name,
+                records=(start, stop),
+                tokens=part.tokens,
+                rows=sum(group.rows for group in part.row_groups),
+                file=item.file,
+                row_groups=part.row_groups,
+            )
+        )
+    return PreparedCorpus(
+        corpus=document.corpus,
+        credential=credential.digest,
+        class_digest=document.credential_class.digest,
+        records=records,
+        parts=tuple(parts),
+    )
+
+
+def _reopen(folder: Path, signer: Signer) -> Prepared:
+    """A folder that was committed before, if ``signer`` signed its manifest."""
+    path = folder / MANIFEST_FILE
+    try:
+        found = Prepared(folder, path.read_bytes())
+        by = Envelope.parse(found.envelope, where=str(path)).signed_by([signer.public_key])
+        trusted = bool(by) and bool(found.digest)
+    except (OSError, Refused) as error:
+        raise Refused("the manifest cannot be read", where=str(path), do=_AGAIN) from error
+    if not trusted:
+        raise Refused("the manifest was signed by another key", where=str(path), do=_AGAIN)
+    return found
+
+
+def _cannot_write(error: Exception, path: Path) -> UsageError:
+    return UsageError(
+        f"cannot write the prepared data ({getattr(error, 'strerror', None) or error})",
+        where=str(getattr(error, "filename", None) or path),
+        do="Check the folder, its permissions and the disk.",
+    )

@@ -1,0 +1,378 @@
+"""Corpora on disk: a folder of records in Merkle order, and the credential beside them.
+
+A corpus is ``<corpora>/<name>/`` with ``records-00000.parquet …`` (columns ``name: string``,
+``content: binary``) and ``credential.dsse.json``. The Merkle order is part number, then row;
+the leaves are the raw SHA-256 hashes of the records' contents.
+
+Invariants
+
+* **All or nothing.** A corpus is written under a temporary name and renamed into place, so a
+  folder with a corpus's name is complete. An existing corpus is never overwritten.
+* **One order.** Records are sorted by name (code points), so equal sources give equal roots.
+* **Parts are bounded**, since a part is the unit of parallel work and of memory.
+* **Reading is strict.** Parts without a gap, these two columns, no nulls, at least one record
+  in each part: anything else is an error that names the file.
+
+Names are for people: the credential binds contents and their order, not names.
+
+What this module does not do: sign (``governance/statement.py``), or decide what may be trained
+on (``admission.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from govray.errors import GovrayError, Malformed, Refused, UsageError
+from govray.governance import license as spdx
+from govray.governance import merkle
+from govray.governance.credential import Credential, Period
+from govray.governance.license import LicenseCategory, Use
+
+CREDENTIAL_FILE = "credential.dsse.json"
+SCHEMA = pa.schema([("name", pa.string()), ("content", pa.binary())])
+PART_BYTES = 32 * 1024 * 1024  # content per part; a larger record has a part of its own
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MAX_RECORD_BYTES = (1 << 31) - 1  # Arrow's binary type counts bytes in int32
+
+
+@dataclass(frozen=True)
+class Built:
+    """A corpus as it now lies on disk.
+
+    ``root`` is the Merkle root (``sha256:<hex>``), ``count`` the number of records, ``bytes`` the
+    sum of their lengths.
+    """
+
+    folder: Path
+    name: str
+    root: str
+    count: int
+    bytes: int
+
+
+def build(folder: Path, name: str, records: Iterable[tuple[str, bytes]]) -> Built:
+    """Write the corpus ``folder/name`` from (record name, content) pairs in ascending order.
+
+    Reads the records once and holds one part in memory. Whatever fails, ``folder/name`` does not
+    exist afterwards.
+
+    Raises:
+        UsageError: a bad or taken corpus name, no records, records out of order, a duplicate
+            name, a name that is not Unicode, an unreadable source, a disk that is full.
+    """
+    check_name(name)
+    target = folder / name
+    if target.exists():
+        raise UsageError(
+            "the corpus already exists",
+            where=str(target),
+            do="Remove it first, or choose another name: a corpus is never overwritten.",
+        )
+    with _disk_errors(target):
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
+        try:
+            leaves, size = _write_parts(scratch, name, records)
+            if not leaves:
+                raise UsageError(
+                    "no records, so there is nothing to sign",
+                    where=name,
+                    do="Give at least one file or record.",
+                )
+            scratch.chmod(0o755)  # mkdtemp's 0700 would hide the corpus from other workers
+            scratch.rename(target)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+    return Built(target, name, "sha256:" + merkle.root(leaves).hex(), len(leaves), size)
+
+
+def unsigned_credential(
+    built: Built,
+    *,
+    license: str,
+    issuer: str,
+    valid: Period,
+    license_category: LicenseCategory | None = None,
+    use: Use | None = None,
+    jurisdiction: str = "ZZ",
+    sensitivity: str = "public",
+    **facts: Any,
+) -> Credential:
+    """The credential of a corpus that was just built, ready to be checked and signed.
+
+    Args:
+        built: What ``build`` returned.
+        license: SPDX expression, in any spelling.
+        issuer: Name of the authority that will sign.
+        valid: When the statement holds.
+        license_category, use: What the licence leaves open (``LicenseRef-…``); derived from it
+            by default.
+        jurisdiction: ISO 3166-1 alpha-2, ``ZZ`` where none is known.
+        sensitivity: Of the most sensitive record.
+        facts: The optional fields of ``Credential``, such as ``source_type`` and ``url``.
+
+    Raises:
+        Malformed: ``license`` is no SPDX expression, or a field contradicts it.
+        UsageError: the category does not follow from the licence and is not given.
+    """
+    category = license_category or spdx.category(license)
+    if category is None:
+        raise UsageError(
+            f"the licence category does not follow from {license!r}",
+            where=built.name,
+            do="State it: " + ", ".join(spdx.LICENSE_CATEGORIES) + ".",
+        )
+    fields = {
+        "schema_version": 1,
+        "corpus": built.name,
+        "license": spdx.normalise(license),
+        "license_category": category,
+        "use": use or spdx.use(license),
+        "jurisdiction": jurisdiction,
+        "sensitivity": sensitivity,
+        "valid": valid.model_dump(mode="json", exclude_none=True),
+        "issuer": issuer,
+        "records": {"root": built.root, "count": str(built.count)},
+    }
+    return Credential.from_source(fields | facts, where=f"credential of corpus {built.name!r}")
+
+
+def files_below(source: Path) -> Iterator[tuple[str, bytes]]:
+    """The regular files below ``source`` as (POSIX path below it, content), sorted by that path.
+
+    Hidden files and folders are left out, and links to folders are not followed.
+
+    Raises:
+        UsageError: ``source`` is not a folder, or a file cannot be read. Names it.
+    """
+    if not source.is_dir():
+        raise UsageError("not a folder", where=str(source), do="Name the folder with the files.")
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    with _disk_errors(source):
+        names: list[str] = []
+        for parent, folders, files in os.walk(source, onerror=fail):
+            folders[:] = [f for f in folders if not f.startswith(".")]
+            paths = (Path(parent, f) for f in files if not f.startswith("."))
+            names += [p.relative_to(source).as_posix() for p in paths if p.is_file()]
+    for name in sorted(names):
+        yield name, read_file(source / name)
+
+
+def read_file(path: Path) -> bytes:
+    """The file's bytes. Raises ``UsageError`` naming it if it cannot be read."""
+    with _disk_errors(path):
+        return path.read_bytes()
+
+
+def list_corpora(folder: Path) -> tuple[str, ...]:
+    """The names of the corpora in ``folder``, sorted.
+
+    Raises:
+        UsageError: ``folder`` is not a folder, holds no corpus, or holds a folder whose name is
+            no corpus name. Hidden entries and plain files are not corpora.
+    """
+    if not folder.is_dir():
+        raise UsageError("not a folder of corpora", where=str(folder), do="Check the path.")
+    names = sorted(e.name for e in folder.iterdir() if e.is_dir() and not e.name.startswith("."))
+    if not names:
+        raise UsageError(
+            "no corpora in the folder",
+            where=str(folder),
+            do="Make one with: govray corpus build SOURCE.",
+        )
+    for name in names:
+        check_name(name)
+    return tuple(names)
+
+
+def check_name(name: str) -> None:
+    """Raises ``UsageError`` unless ``name`` is a corpus name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            "not a corpus name",
+            where=repr(name),
+            do="Use up to 128 letters, digits, '.', '_' and '-', the first a letter or a digit.",
+        )
+
+
+def part_files(folder: Path) -> tuple[Path, ...]:
+    """The corpus's records files in order.
+
+    Raises:
+        Malformed: there is none, or the numbering has a gap.
+    """
+    found = {p.name: p for p in folder.glob("records-*.parquet")}
+    names = [f"records-{k:05}.parquet" for k in range(len(found))]
+    if not found:
+        raise Malformed("a corpus without records", where=str(folder), do="Build it anew.")
+    for name in names:
+        if name not in found:
+            raise Malformed(
+                f"{name} is missing from the {len(found)} records files",
+                where=str(folder),
+                do="Build the corpus anew.",
+            )
+    return tuple(found[name] for name in names)
+
+
+def read_part(path: Path) -> Sequence[memoryview]:
+    """The contents of one records file, in order, without copying.
+
+    Raises:
+        Malformed: not Parquet, other columns, nulls, or no records. Names the file.
+    """
+    column = _read_columns(path).column("content")
+    contents: list[memoryview] = []
+    for chunk in column.chunks:
+        _, offsets, data = chunk.buffers()
+        bounds = memoryview(offsets).cast("i")[chunk.offset : chunk.offset + len(chunk) + 1]
+        view = memoryview(data if data is not None else b"")
+        contents += [view[a:b] for a, b in pairwise(bounds)]
+    return contents
+
+
+def read_names(path: Path) -> list[str]:
+    """The record names of one records file, in order. Raises as ``read_part``."""
+    names: list[str] = _read_columns(path).column("name").to_pylist()
+    return names
+
+
+def verify_corpus(folder: Path, *, root: str, count: int) -> None:
+    """Recompute every record's hash and the Merkle root, and compare with what was signed.
+
+    Args:
+        folder: The corpus's folder.
+        root, count: ``records.root`` and ``records.count`` of its verified credential.
+
+    Raises:
+        Malformed: a records file is missing or unreadable.
+        Refused: as ``check_records``.
+    """
+    leaves = [hashlib.sha256(r).digest() for p in part_files(folder) for r in read_part(p)]
+    check_records(folder, leaves, root=root, count=count)
+
+
+def check_records(folder: Path, leaves: Sequence[bytes], *, root: str, count: int) -> None:
+    """Compare record hashes with the count, then with the Merkle root, that were signed.
+
+    Raises:
+        Refused: names the first that differs. A root alone cannot say which record it was.
+    """
+    do = "Restore the records that were signed, or have the supplier sign these."
+    if len(leaves) != count:
+        raise Refused(
+            f"{len(leaves)} records, the credential was signed for {count}",
+            where=str(folder),
+            do=do,
+        )
+    found = "sha256:" + merkle.root(leaves).hex()
+    if found != root:
+        raise Refused(
+            f"the records' Merkle root is {found}, the credential was signed for {root}: "
+            "a record was changed or moved",
+            where=str(folder),
+            do=do,
+        )
+
+
+def _write_parts(
+    folder: Path, corpus: str, records: Iterable[tuple[str, bytes]]
+) -> tuple[list[bytes], int]:
+    """Write the parts; return the record hashes and the sum of the contents' lengths."""
+    leaves: list[bytes] = []
+    names: list[str] = []
+    contents: list[bytes] = []
+    size = pending = part = 0
+    previous: str | None = None
+
+    def flush() -> None:
+        nonlocal names, contents, pending, part
+        table = pa.table([names, contents], schema=SCHEMA)
+        pq.write_table(table, folder / f"records-{part:05}.parquet", compression="zstd")
+        names, contents, pending, part = [], [], 0, part + 1
+
+    for name, content in records:
+        _check_record(corpus, previous, name, content)
+        if contents and pending + len(content) > PART_BYTES:
+            flush()
+        leaves.append(hashlib.sha256(content).digest())
+        names.append(name)
+        contents.append(content)
+        pending += len(content)
+        size += len(content)
+        previous = name
+    if contents:
+        flush()
+    return leaves, size
+
+
+def _check_record(corpus: str, previous: str | None, name: str, content: bytes) -> None:
+    where = f"{corpus}: {name!r}"
+    if previous is not None and name <= previous:
+        if name == previous:
+            raise UsageError("two records have this name", where=where, do="Rename one.")
+        raise UsageError(f"the record comes after {previous!r}", where=where, do="Sort by name.")
+    if not name or any("\ud800" <= c <= "\udfff" for c in name):
+        raise UsageError("not a Unicode name", where=where, do="Rename the file.")
+    if len(content) > _MAX_RECORD_BYTES:
+        raise UsageError("the record exceeds 2 GiB", where=where, do="Split it.")
+
+
+def _read_columns(path: Path) -> pa.Table:
+    try:
+        table = pq.read_table(path, memory_map=True, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise Malformed(
+            f"not a readable Parquet file ({_first_line(error)})",
+            where=str(path),
+            do="Restore the file, or build the corpus anew.",
+        ) from error
+    if table.schema.names != SCHEMA.names or table.schema.types != SCHEMA.types:
+        raise Malformed(
+            "the columns are not name: string and content: binary",
+            where=str(path),
+            do="Build the corpus with: govray corpus build.",
+        )
+    if not table.num_rows:
+        raise Malformed("a records file without records", where=str(path), do="Remove the file.")
+    if any(column.null_count for column in table.columns):
+        raise Malformed("a record is null", where=str(path), do="Build the corpus anew.")
+    return table
+
+
+@contextmanager
+def _disk_errors(where: Path) -> Iterator[None]:
+    """Turn the disk's errors into one that names the file and says what the system said."""
+    try:
+        yield
+    except GovrayError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        path = getattr(error, "filename", None) or where
+        raise UsageError(
+            _first_line(error), where=str(path), do="Check the path, its permissions and the disk."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error)
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,319 @@
+"""The rows of every step, read from shards in the order of the batch plan.
+
+One reader, two sources that give the same bytes: ``StepReader.steps`` reads memory-mapped
+shards here and now; ``StepReader.load`` does the same inside a Ray Data task
+(``map_batches``), and ``step_rows`` decodes on the other side::
+
+    reader = StepReader(folder, manifest, plan, rank=rank, world=world)
+    for rows in reader.steps(start): ...                        # this process
+
+    dataset = ray.data.from_items(plan_items(plan, start)).map_batches(
+        reader.load, batch_format="pyarrow", batch_size=16)     # a cluster; preserve_order
+    for batch in dataset.iterator().iter_batches(batch_size=1, batch_format="pyarrow"):
+        for rows in step_rows(batch): ...
+
+Invariants
+
+* **The plan decides, the reader computes.** Which rows a step reads is a function of plan, step,
+  rank and world size; an item names a step and nothing else. The ranks' rows concatenate to the
+  plan's, at any world size.
+* **No row is returned unverified.** A row group's digest is checked whenever it is decoded; what
+  is kept in memory is what was checked.
+* **A step that cannot be read is still a step.** Its ``StepRows`` carries the error, so that the
+  rank can tell the others.
+
+What this module does not do: choose a schedule (``governance/plan.py``), verify the manifest's
+signature, or know routes, targets and tensors.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from govray.data import permutation
+from govray.data.shard import Rows, ShardFile, storage_dtype
+from govray.errors import GovrayError, Refused
+from govray.governance.manifest import Manifest, PreparedCorpus
+from govray.governance.plan import BatchPlan, rank_slice
+
+Tokens = npt.NDArray[np.uint32]
+
+# A row group is about 64 kB in memory (shard.ROW_GROUP_TOKENS), a shard's footer as much.
+_CACHED_ROW_GROUPS = 512
+_CACHED_SHARDS = 128
+
+SCHEMA = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("row_tokens", pa.int64()),
+        ("tokens", pa.large_binary()),
+        ("lengths", pa.list_(pa.int64())),
+        ("streams", pa.list_(pa.string())),
+        ("positions", pa.list_(pa.int64())),
+        ("corpora", pa.list_(pa.string())),
+        ("error", pa.string()),
+    ]
+)
+"""How ``StepRows`` travel: one row a step; ``tokens`` are little-endian uint32."""
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """One rank's rows of one step, in the order of streams (by id), then positions.
+
+    Attributes:
+        step: The step.
+        tokens: ``[rows, T+1]`` token ids; zeros beyond a row's length.
+        lengths: ``[rows]`` tokens of each row, at least 2; a row has length − 1 loss targets.
+        streams: Stream id of each row.
+        positions: ``[rows]`` place of each row within its stream's quota of this step, over all
+            ranks. Tombstones keep their place.
+        corpora: Corpus of each row.
+        error: Why the step could not be read; then there are no rows.
+    """
+
+    step: int
+    tokens: Tokens
+    lengths: npt.NDArray[np.int64]
+    streams: tuple[str, ...]
+    positions: npt.NDArray[np.int64]
+    corpora: tuple[str, ...]
+    error: str | None = None
+
+
+class ArrowRows:
+    """Random access to the packed rows of a prepared folder. Picklable, and small when pickled.
+
+    Args:
+        folder: The prepared folder; a path on this machine.
+        manifest: Its prepare manifest, verified.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._folder = folder
+        self._dtype = storage_dtype(manifest.tokenizer.vocabulary)
+        self._corpora = {c.corpus: _index(c) for c in manifest.corpora}
+
+    def rows_in(self, corpus: str) -> int:
+        """Packed rows of a corpus; 0 if the folder does not hold it."""
+        parts = self._corpora.get(corpus, ())
+        return parts[-1].stop if parts else 0
+
+    def row(self, corpus: str, row: int) -> npt.NDArray[np.unsignedinteger]:
+        """Token ids ``[k]`` of a row, 2 <= k <= T+1, in the storage dtype.
+
+        Raises:
+            Malformed: the row group does not decode. Names file and row group.
+            Refused: the rows are not those of the manifest, or the shard is missing.
+            ValueError: no such row.
+        """
+        if not 0 <= row < self.rows_in(corpus):
+            raise ValueError(f"row {row} of {corpus} is outside [0, {self.rows_in(corpus)})")
+        parts = self._corpora[corpus]
+        part = parts[bisect_right(parts, row, key=lambda p: p.stop)]
+        offset = row - part.start
+        group = int(np.searchsorted(part.group_stops, offset, side="right"))
+        first = int(part.group_stops[group - 1]) if group else 0
+        digest = "sha256:" + part.digests[32 * group : 32 * (group + 1)].hex()
+        rows = _row_group(str(self._folder / part.file), group, digest, self._dtype)
+        return rows.row(offset - first)
+
+
+class StepReader:
+    """One rank's rows, step by step. Picklable.
+
+    Args:
+        folder: The prepared folder; a path on every machine that reads.
+        manifest: Its prepare manifest, verified.
+        plan: The batch plan over it.
+        rank, world: Whose slices; ``0 <= rank < world``.
+
+    Raises:
+        Refused: the plan was made for other prepared data. Names the corpus.
+    """
+
+    def __init__(
+        self, folder: Path, manifest: Manifest, plan: BatchPlan, *, rank: int, world: int
+    ) -> None:
+        self._rows = ArrowRows(folder, manifest)
+        self._plan = plan
+        self._rank = rank
+        self._world = world
+        for corpus in (c for stream in plan.streams for c in stream.corpora):
+            if plan.context != manifest.context or corpus.rows != self._rows.rows_in(corpus.corpus):
+                raise Refused(
+                    "the batch plan was made for other prepared data",
+                    where=corpus.corpus,
+                    do="Plan again from this manifest.",
+                )
+
+    def steps(self, start: int = 0) -> Iterator[StepRows]:
+        """Every remaining step from ``start`` on, in order."""
+        for step in range(start, self._plan.max_steps):
+            yield self.read(step)
+
+    def read(self, step: int) -> StepRows:
+        """The rows of one step; an unreadable row makes ``error``, not an exception."""
+        streams: list[str] = []
+        places: list[int] = []
+        corpora: list[str] = []
+        rows: list[npt.NDArray[np.unsignedinteger]] = []
+        try:
+            for stream_id, positions in self._plan.positions(step).items():
+                mine = rank_slice(positions, self._rank, self._world)
+                for position, corpus, row in planned_rows(self._plan, stream_id, mine):
+                    rows.append(self._rows.row(corpus, row))
+                    streams.append(stream_id)
+                    places.append(position - positions.start)
+                    corpora.append(corpus)
+        except GovrayError as error:
+            return _pack(step, self._plan.context, [], [], [], [], error=str(error))
+        return _pack(step, self._plan.context, rows, streams, places, corpora)
+
+    def load(self, items: pa.Table) -> pa.Table:
+        """For ``map_batches``: ``plan_items`` rows in, one encoded ``StepRows`` each out."""
+        found = [self.read(step) for step in items.column("step").to_pylist()]
+        return pa.Table.from_pylist(
+            [
+                {
+                    "step": rows.step,
+                    "row_tokens": rows.tokens.shape[1],
+                    "tokens": rows.tokens.astype("<u4").tobytes(),
+                    "lengths": rows.lengths,
+                    "streams": rows.streams,
+                    "positions": rows.positions,
+                    "corpora": rows.corpora,
+                    "error": rows.error,
+                }
+                for rows in found
+            ],
+            schema=SCHEMA,
+        )
+
+
+def plan_items(plan: BatchPlan, start: int = 0) -> list[dict[str, int]]:
+    """What ``StepReader.load`` reads: one item for each step from ``start`` on."""
+    return [{"step": step} for step in range(start, plan.max_steps)]
+
+
+def step_rows(batch: pa.Table) -> Iterator[StepRows]:
+    """Decode what ``StepReader.load`` encoded."""
+    for row in batch.select(SCHEMA.names).to_pylist():
+        tokens = np.frombuffer(row["tokens"], dtype="<u4").astype(np.uint32)
+        yield StepRows(
+            step=row["step"],
+            tokens=tokens.reshape(len(row["lengths"]), row["row_tokens"]),
+            lengths=np.array(row["lengths"], dtype=np.int64),
+            streams=tuple(row["streams"]),
+            positions=np.array(row["positions"], dtype=np.int64),
+            corpora=tuple(row["corpora"]),
+            error=row["error"],
+        )
+
+
+def planned_rows(
+    plan: BatchPlan, stream_id: str, positions: range
+) -> Iterator[tuple[int, str, int]]:
+    """``plan.read``, with the permutation computed for all positions at once.
+
+    Yields (position, corpus, row in corpus); tombstones are left out.
+    """
+    stream = plan.stream(stream_id)
+    if not positions:
+        return
+    stops = np.cumsum([c.rows for c in stream.corpora])
+    where = np.arange(positions.start, positions.stop, dtype=np.uint64)
+    epochs = where // np.uint64(stream.n)
+    for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+        reading = where[epochs == epoch]
+        keys = plan.keys(stream_id, epoch)
+        rows = permutation.permute(keys, stream.n, reading % np.uint64(stream.n)).astype(np.int64)
+        members = np.searchsorted(stops, rows, side="right")
+        for position, member, row in zip(reading, members, rows, strict=True):
+            corpus = stream.corpora[member]
+            if corpus.corpus not in plan.excluded:
+                yield int(position), corpus.corpus, int(row - (stops[member] - corpus.rows))
+
+
+@dataclass(frozen=True)
+class _PartIndex:
+    """Where a part's rows lie: rows ``[start, stop)`` of the corpus.
+
+    ``group_stops[g]`` is the part's row just past row group g, ``digests`` their raw digests.
+    """
+
+    file: str
+    start: int
+    stop: int
+    group_stops: npt.NDArray[np.int64]
+    digests: bytes
+
+
+def _index(corpus: PreparedCorpus) -> tuple[_PartIndex, ...]:
+    parts: list[_PartIndex] = []
+    start = 0
+    for part in corpus.parts:
+        groups = part.row_groups
+        parts.append(
+            _PartIndex(
+                file=part.file,
+                start=start,
+                stop=start + part.rows,
+                group_stops=np.cumsum([g.rows for g in groups], dtype=np.int64),
+                digests=b"".join(bytes.fromhex(g.digest.removeprefix("sha256:")) for g in groups),
+            )
+        )
+        start += part.rows
+    return tuple(parts)
+
+
+# Both caches are the process's, since Ray Data unpickles the reader for every task.
+
+
+@lru_cache(maxsize=_CACHED_ROW_GROUPS)
+def _row_group(path: str, group: int, digest: str, dtype: np.dtype[np.unsignedinteger]) -> Rows:
+    """Verified rows: whatever happens to the file later, these are what ``digest`` names."""
+    try:
+        stamp = os.stat(path).st_mtime_ns
+    except OSError:
+        stamp = 0  # missing: opening it says so
+    return _shard(path, stamp).read(group, digest, dtype)
+
+
+@lru_cache(maxsize=_CACHED_SHARDS)
+def _shard(path: str, stamp: int) -> ShardFile:
+    """An open shard; ``stamp`` tells a rewritten file from the one that was mapped."""
+    return ShardFile(Path(path))
+
+
+def _pack(
+    step: int,
+    context: int,
+    rows: list[npt.NDArray[np.unsignedinteger]],
+    streams: list[str],
+    places: list[int],
+    corpora: list[str],
+    *,
+    error: str | None = None,
+) -> StepRows:
+    tokens = np.zeros((len(rows), context + 1), dtype=np.uint32)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row)] = row
+    return StepRows(
+        step=step,
+        tokens=tokens,
+        lengths=np.array([len(row) for row in rows], dtype=np.int64),
+        streams=tuple(streams),
+        positions=np.array(places, dtype=np.int64),
+        corpora=tuple(corpora),
+        error=error,
+    )
