@@ -269,8 +269,8 @@ def _from_pem(pem: bytes, password: bytes | None, where: str) -> LocalSigner:
 
 def _read_private(location: str) -> bytes:
     """The bytes of a key file that only its owner can read."""
-    path = Path(location).expanduser()
     try:
+        path = Path(location).expanduser()
         # Check the file that is read: open first, then look at the descriptor.
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -281,9 +281,10 @@ def _read_private(location: str) -> bytes:
                     do=f"Run: chmod 600 {location}",
                 )
             data = file.read(_MAX_KEY_FILE + 1)
-    except OSError as error:
+    except (OSError, ValueError, RuntimeError) as error:
+        # ValueError: a NUL in the path; RuntimeError: ~ of an unknown user.
         raise UsageError(
-            f"cannot read the private key: {error.strerror or 'no such file'}",
+            f"cannot read the private key: {getattr(error, 'strerror', None) or error}",
             where=location,
             do="Give the path of a key file, or env:NAME; 'govray keys new' makes a key",
         ) from None
