@@ -13,10 +13,10 @@ gets the meet of the profiles of every rule that matches it:
 * a profile that permits nothing at all is the bottom: the class is quarantined.
 
 The meet is a set operation, so the order of rules and repeated rules change nothing,
-and a further rule never widens. Whether two adapters can meet is decided when a policy
-is read or signed, over every pair of rules that can match one class. That check treats
-attributes as independent, so it may refuse a contradiction that no real class can
-reach; it never misses one.
+and a further rule never raises a weight. Whether two adapters can meet is decided when
+a policy is read or signed, over every pair of rules that can match one class. That
+check treats attributes as independent, so it may refuse a contradiction that no real
+class can reach; it never misses one.
 
 Weights scale the gradient that a class contributes. Under AdamW a factor that all
 classes of a group share cancels, so weights are relative.
@@ -126,12 +126,19 @@ class Profile(Document):
         return Profile(layers=self.layers, adapter=corpus, rank=self.rank)
 
     def within(self, other: Profile) -> bool:
-        """Whether this profile permits at most what ``other`` does, on any model.
+        """Whether the meet of both is this profile, on any model.
 
         Never true wrongly; false also where it depends on the model.
         """
         if other.adapter is not None and (other.adapter, other.rank) != (self.adapter, self.rank):
             return self.is_empty
+        return self.layers_within(other)
+
+    def layers_within(self, other: Profile) -> bool:
+        """Whether this profile gives no layer group more weight than ``other``, on any model.
+
+        Never true wrongly; false also where it depends on the model.
+        """
         if self.layers == other.layers:
             return True
         asked = {selector for selector, weight in self.layers.items() if weight > 0}
