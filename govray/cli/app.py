@@ -23,7 +23,6 @@ from govray.cli import adapter, corpus, init, keys, policy, schema, show, sign, 
 
 app = typer.Typer(
     name="govray",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -48,7 +47,7 @@ def run(words: Sequence[str]) -> int:
     try:
         # Not `command.main`: it would turn interrupts and broken pipes into
         # exits of its own before `govray.cli.main` sees them.
-        with command.make_context("govray", list(words)) as context:
+        with command.make_context("govray", list(words) or ["--help"]) as context:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code

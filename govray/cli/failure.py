@@ -44,10 +44,9 @@ class Failure:
     do: str | None = None
 
     def print(self, *, as_json: bool) -> None:
-        text = f"{self.where}: {self.what}" if self.where else self.what
-        if self.do:
-            text = f"{text.rstrip('.')}. {self.do}"
-        print(f"govray: {text}", file=sys.stderr)
+        place = [self.where] if self.where else []
+        text = " ".join(_sentence(part) for part in (self.what, self.do) if part)
+        print(": ".join(["govray", *place, text]), file=sys.stderr)
         if as_json:
             fields = {
                 "kind": self.kind,
@@ -99,6 +98,10 @@ _OS_ADVICE = {
     errno.ENAMETOOLONG: "Use a shorter name.",
     errno.ELOOP: "Check the links along the path.",
 }
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _help_for(error: typer.TyperException) -> str | None:

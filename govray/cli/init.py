@@ -25,7 +25,7 @@ def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     as_json: Json = False,
 ) -> None:
-    """Copy the deployment: jobs, policies and cluster files, to edit and keep in your own git."""
+    """Copy the deployment, to edit and to keep in your own git."""
     source = deployment()
     if directory.is_dir() and any(directory.iterdir()):
         raise UsageError(

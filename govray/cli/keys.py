@@ -15,7 +15,7 @@ from govray.cli import files
 from govray.cli.output import Json, field, line, print_json
 from govray.errors import UsageError
 
-app = typer.Typer(no_args_is_help=True, help="Make signing keys.")
+app = typer.Typer(help="Make signing keys.")
 
 
 @app.command()

@@ -21,20 +21,26 @@ from rich.text import Text
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Key = Annotated[
-    str | None,
+    str,
+    typer.Option("--key", metavar="KEY", help="The signing key: a PEM file, or env:NAME."),
+]
+TrustRoot = Annotated[
+    Path | None,
     typer.Option(
-        "--key",
-        envvar="GOVRAY_KEY",
-        show_envvar=False,
-        metavar="KEY",
-        help="The signing key: a PEM file, or env:NAME. Default: env:GOVRAY_KEY.",
+        "--trust-root", metavar="FILE", help="The root that you trust. Default: the pinned one."
     ),
+]
+Delegations = Annotated[
+    list[Path] | None,
+    typer.Option("--delegation", metavar="FILE", help="A delegation of the root's. Repeatable."),
 ]
 At = Annotated[
     str | None,
     typer.Option("--at", metavar="TIME", help="Check as of YYYY-MM-DDTHH:MM:SSZ. Default: now."),
 ]
-ExistingPath = Annotated[Path, typer.Argument(metavar="PATH", help="What to read.")]
+
+# Where verbs that sign look for a key if none is given.
+DEFAULT_KEY = "env:GOVRAY_KEY"
 
 out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 err = Console(highlight=False, markup=False, emoji=False, stderr=True)

@@ -21,7 +21,7 @@ class Kind(StrEnum):
 def schema(
     kind: Annotated[Kind, typer.Argument(help="What to describe.")],
 ) -> None:
-    """Print the JSON Schema of an experiment, a policy or a credential, for editors."""
+    """Print the JSON Schema of what people write, for editors."""
     print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **_describe(kind)})
 
 

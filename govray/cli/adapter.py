@@ -1,0 +1,149 @@
+"""``govray adapter``: take an adapter out of a model folder, or copy it elsewhere.
+
+`remove` leaves either the old folder or the new one, both verifying, whatever
+interrupts it. It signs that the adapter's tensors are absent from these files;
+copies that others hold are not its subject.
+"""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from govray.cli import trust
+from govray.cli.output import DEFAULT_KEY, Json, Key, TrustRoot, field, line, print_json
+from govray.errors import GovrayError, Refused, UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.verify import VerifiedModel
+
+app = typer.Typer(help="Remove adapters, or export them.")
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
+Adapter = Annotated[str, typer.Argument(metavar="ADAPTER", help="The adapter's name.")]
+
+
+@app.command()
+def remove(
+    model: Model,
+    adapter: Adapter,
+    key: Key = DEFAULT_KEY,
+    trust_root: TrustRoot = None,
+    as_json: Json = False,
+) -> None:
+    """Delete an adapter's files and sign an attestation of what is left.
+
+    The base files keep their digests. KEY must be an operator's under the trust root.
+    """
+    from govray.governance.attestation import without_adapter
+    from govray.governance.document import format_time
+    from govray.governance.keys import load_signer
+    from govray.governance.removal import remove_adapter_files
+    from govray.governance.statement import seal
+    from govray.governance.verify import verify
+
+    signer = load_signer(key)
+    root = trust.root_path(trust_root)
+    now = datetime.now(UTC)
+    before = verify(model, trust_root=root, at=now)
+    after = without_adapter(before.attestation, before.routes, adapter, at=format_time(now))
+    kept = [each for each in before.subjects if not _belongs(each.name, adapter)]
+    envelope = seal(after, kept, [signer])
+
+    def accept(folder: Path) -> None:
+        try:
+            verify(folder, trust_root=root, at=now)
+        except GovrayError as error:
+            raise Refused(
+                f"the result would not verify ({error.what}), so nothing was changed",
+                where=str(model),
+                do="Sign with a key of an operator that the trust root names.",
+            ) from None
+
+    remove_adapter_files(before.path, adapter, envelope, accept=accept)
+    done = verify(before.path, trust_root=root, at=now)
+    levels = _levels(done, adapter)
+    if as_json:
+        print_json(
+            {
+                "model": str(before.path),
+                "removed": adapter,
+                "attestation": done.digest,
+                "subjects": {each.name: each.sha256 for each in done.subjects},
+                "levels": levels,
+            }
+        )
+        return
+    line(f"Removed {adapter} from {before.path}", style="bold")
+    field("base files", f"{len(kept)} with the digests they had")
+    for corpus, level in levels.items():
+        field("level", f"{corpus} {level}{_why(level)}")
+    field("attests", "its tensors are absent from these files; copies are not covered")
+
+
+@app.command()
+def export(
+    model: Model,
+    adapter: Adapter,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")],
+    trust_root: TrustRoot = None,
+    as_json: Json = False,
+) -> None:
+    """Copy an adapter, in peft's layout, into the new folder DIR, after verifying the model."""
+    from govray.governance import bundle
+    from govray.governance.verify import verify
+
+    verified = verify(model, trust_root=trust.root_path(trust_root), at=trust.reference_time(None))
+    subjects = {each.name: each.sha256 for each in verified.subjects}
+    names = [name for name in bundle.adapter_files(adapter) if name in subjects]
+    if not names:
+        present = [a.name for a in verified.attestation.adapters if _present(a.name, subjects)]
+        raise UsageError(
+            "the model has no such adapter",
+            where=adapter,
+            do=f"It has {', '.join(present) or 'none'}.",
+        )
+    try:
+        out.mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError("already exists", where=str(out), do="Name a new folder.") from None
+    try:
+        for name in names:
+            shutil.copyfile(verified.path / name, out / Path(name).name)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    copied = {Path(name).name: subjects[name] for name in names}
+    if as_json:
+        print_json({"adapter": adapter, "folder": str(out), "files": copied})
+        return
+    line(f"Exported {adapter} to {out}")
+    for name, digest in copied.items():
+        field(name, digest)
+
+
+def _belongs(name: str, adapter: str) -> bool:
+    from govray.governance import bundle
+
+    return name.startswith(f"{bundle.ADAPTERS}/{adapter}/")
+
+
+def _present(adapter: str, subjects: dict[str, str]) -> bool:
+    return any(_belongs(name, adapter) for name in subjects)
+
+
+def _levels(model: VerifiedModel, adapter: str) -> dict[str, int]:
+    """Corpus → what can be said of all layer groups that it does not reach."""
+    attestation = model.attestation
+    corpora = next(each.corpora for each in attestation.adapters if each.name == adapter)
+    return {corpus: min(attestation.levels[corpus].values()) for corpus in corpora}
+
+
+def _why(level: int) -> str:
+    if level == 3:
+        return " (removal executed)"
+    return ": level 3 also needs a replay without the corpus (govray replay --without)"

@@ -1,0 +1,187 @@
+"""``govray corpus``: turn files into a corpus with an unsigned credential, and list corpora.
+
+Building needs pyarrow (the ``train`` extra). It signs nothing: the issuer reads
+``credential.yaml``, edits what the options could not say, and runs ``govray sign``.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli import files
+from govray.cli.output import Json, field, line, out, print_json, printable, table
+from govray.cli.terms import terms
+from govray.errors import Malformed, UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.credential import Credential
+
+app = typer.Typer(help="Build corpora and list them.")
+
+SOURCE = "credential.yaml"
+
+
+@app.command()
+def build(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="The folder with the files.")],
+    name: Annotated[str, typer.Option("--name", help="The corpus's name.")],
+    license: Annotated[
+        str, typer.Option("--license", metavar="SPDX", help="An SPDX licence expression.")
+    ],
+    issuer: Annotated[
+        str, typer.Option("--issuer", help="The authority that will sign the credential.")
+    ],
+    jurisdiction: Annotated[
+        str, typer.Option("--jurisdiction", metavar="CC", help="ISO 3166-1; ZZ if none is known.")
+    ],
+    out_folder: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder of corpora.")
+    ] = Path("data/corpora"),
+    license_category: Annotated[
+        str | None,
+        typer.Option("--license-category", help="Only for LicenseRef-*: what its terms are."),
+    ] = None,
+    sensitivity: Annotated[
+        str, typer.Option("--sensitivity", help="public, internal, confidential or restricted.")
+    ] = "public",
+    use: Annotated[
+        str | None,
+        typer.Option("--use", help="What the terms allow. Default: what the licence fixes."),
+    ] = None,
+    valid_from: Annotated[
+        str | None, typer.Option("--valid-from", metavar="TIME", help="Default: now.")
+    ] = None,
+    valid_until: Annotated[
+        str | None, typer.Option("--valid-until", metavar="TIME", help="Default: 365 days later.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Hash the files below SRC into a corpus and write its unsigned credential."""
+    from govray.data import corpus
+
+    stated = terms(license, license_category, use)
+    period = _period(valid_from, valid_until)
+
+    def credential(root: str, count: int) -> Credential:
+        return _credential(
+            {
+                "schema_version": 1,
+                "corpus": name,
+                **stated._asdict(),
+                "jurisdiction": jurisdiction,
+                "sensitivity": sensitivity,
+                "valid": period,
+                "issuer": issuer,
+                "records": {"root": root, "count": str(count)},
+            }
+        )
+
+    # A wrong option is found before an hour of hashing, not after.
+    credential("sha256:" + "0" * 64, 1)
+    built = corpus.build(out_folder, name, corpus.files_below(source))
+    path = built.folder / SOURCE
+    files.write(path, _yaml(credential(built.root, built.count)))
+    if as_json:
+        print_json(
+            {
+                "corpus": built.name,
+                "folder": str(built.folder),
+                "root": built.root,
+                "records": built.count,
+                "bytes": built.bytes,
+                "credential": str(path),
+            }
+        )
+        return
+    line(f"Corpus {built.name}: {built.count:,} records, {built.bytes:,} bytes")
+    field("folder", built.folder)
+    field("root", built.root)
+    field("licence", f"{stated.license} ({stated.license_category})")
+    line()
+    line(f"Next  read {path}, complete it, then: govray sign {path} --key KEY")
+
+
+@app.command()
+def ls(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of corpora.")],
+    as_json: Json = False,
+) -> None:
+    """List the corpora in DIR with what their credentials state. Verifies nothing."""
+    from govray.data import corpus
+
+    rows = [_row(folder / name, corpus.CREDENTIAL_FILE) for name in corpus.list_corpora(folder)]
+    if as_json:
+        print_json({"verified": False, "corpora": rows})
+        return
+    grid = table("corpus", "records", "licence", "category", "sensitivity", "issuer", "credential")
+    grid.columns[1].justify = "right"
+    for row in rows:
+        stated = row.get("credential", {})
+        grid.add_row(
+            *map(
+                printable,
+                (
+                    row["corpus"],
+                    stated.get("records", {}).get("count", ""),
+                    stated.get("license", ""),
+                    stated.get("licenseCategory", ""),
+                    stated.get("sensitivity", ""),
+                    stated.get("issuer", ""),
+                    row["state"],
+                ),
+            )
+        )
+    out.print(grid)
+
+
+def _row(folder: Path, envelope_name: str) -> dict[str, Any]:
+    from govray.governance.credential import Credential
+    from govray.governance.envelope import Envelope
+    from govray.governance.source import read_yaml
+    from govray.governance.statement import read
+
+    envelope, source = folder / envelope_name, folder / SOURCE
+    if envelope.is_file():
+        where = str(envelope)
+        opened = Envelope.parse(files.read(envelope), where=where)
+        credential, state = read(Credential, opened, where=where).document, "signed"
+    elif source.is_file():
+        value = read_yaml(files.read(source), name=str(source)).value
+        credential, state = Credential.from_source(value, where=str(source)), "unsigned"
+    else:
+        return {"corpus": folder.name, "state": "missing"}
+    return {"corpus": folder.name, "state": state, "credential": credential.to_json()}
+
+
+def _period(start: str | None, stop: str | None) -> dict[str, str]:
+    from govray.governance.document import format_time, parse_time
+
+    try:
+        first = parse_time(start) if start else datetime.now(UTC)
+        last = parse_time(stop) if stop else first + timedelta(days=365)
+    except Malformed as error:
+        raise UsageError(error.what, where="--valid-from or --valid-until", do=error.do) from None
+    # ``from`` is a keyword in Python, so the field is called ``from_`` there.
+    return {"from_": format_time(first), "until": format_time(last)}
+
+
+def _credential(value: dict[str, Any]) -> Credential:
+    from govray.governance.credential import Credential
+
+    try:
+        return Credential.from_source(value, where="the credential")
+    except Malformed as error:
+        raise UsageError(error.what, where=error.where, do=error.do) from None
+
+
+def _yaml(credential: Credential) -> bytes:
+    import yaml
+
+    value = credential.model_dump(mode="json", by_alias=False, exclude_none=True)
+    value["valid"]["from"] = value["valid"].pop("from_")
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return f"# Unsigned. Sign with: govray sign {SOURCE} --key KEY\n{text}".encode()

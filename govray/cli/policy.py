@@ -1,0 +1,266 @@
+"""``govray policy``: advice about a depth policy, before and after it is signed.
+
+Policies are read from their YAML source or from their envelope. Nothing is
+verified here: these verbs are for the policy's author.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli import files
+from govray.cli.output import Json, field, line, out, print_json, printable, table
+from govray.cli.terms import terms
+from govray.errors import Malformed, UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.credential import CredentialClass
+    from govray.governance.lint import Outcome
+    from govray.governance.policy import Policy
+
+app = typer.Typer(help="Lint, explain and compare depth policies.")
+
+PolicyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A policy: YAML, or signed.")]
+Blocks = Annotated[
+    int | None,
+    typer.Option("--blocks", min=1, max=10_000, help="For a model of this many blocks."),
+]
+ModelFolder = Annotated[
+    Path | None, typer.Option("--model", metavar="MODEL", help="For the layer groups of a model.")
+]
+DEFAULT_BLOCKS = 4
+
+
+@app.command()
+def lint(
+    path: PolicyFile,
+    previous: Annotated[
+        Path | None,
+        typer.Option("--previous", metavar="FILE", help="The version in force: report widening."),
+    ] = None,
+    blocks: Blocks = None,
+    model: ModelFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Look for what the author may not have meant. Exit code 1 if there is anything.
+
+    With --blocks or --model also for selectors that mean no layer group.
+    """
+    from govray.governance.lint import lint as find
+
+    policy = _read(path)
+    findings = find(
+        policy,
+        previous=_read(previous) if previous is not None else None,
+        groups=_groups(policy, blocks, model) if blocks or model else None,
+    )
+    if as_json:
+        print_json(
+            {
+                "policy": str(policy),
+                "findings": [
+                    {"code": each.code, "subject": each.subject, "message": each.message}
+                    for each in findings
+                ],
+            }
+        )
+    elif findings:
+        for each in findings:
+            line(f"{each.code}: {each.message}")
+    else:
+        line(f"{policy}: nothing found")
+    if findings:
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    path: PolicyFile,
+    credential: Annotated[
+        Path | None,
+        typer.Option("--credential", metavar="FILE", help="Explain for this credential."),
+    ] = None,
+    license: Annotated[
+        str | None, typer.Option("--license", metavar="SPDX", help="Or for this licence.")
+    ] = None,
+    corpus: Annotated[str, typer.Option("--corpus", help="With --license.")] = "any-corpus",
+    license_category: Annotated[
+        str | None, typer.Option("--license-category", help="With a LicenseRef-*.")
+    ] = None,
+    jurisdiction: Annotated[str, typer.Option("--jurisdiction", help="With --license.")] = "ZZ",
+    sensitivity: Annotated[str, typer.Option("--sensitivity", help="With --license.")] = "public",
+    use: Annotated[str | None, typer.Option("--use", help="With --license.")] = None,
+    blocks: Blocks = None,
+    model: ModelFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Say which rules decide each layer group's weight for one class of data."""
+    from govray.governance.lint import explain as explain_class
+
+    policy = _read(path)
+    if (credential is None) == (license is None):
+        raise UsageError(
+            "nothing, or too much, to explain for",
+            where="--credential, --license",
+            do="Give one of the two.",
+        )
+    cls = (
+        _class_of(credential)
+        if credential is not None
+        else _class(
+            {
+                "corpus": corpus,
+                **terms(license or "", license_category, use)._asdict(),
+                "jurisdiction": jurisdiction,
+                "sensitivity": sensitivity,
+            }
+        )
+    )
+    explanation = explain_class(policy, cls, _groups(policy, blocks, model))
+    decision = explanation.decision
+    if as_json:
+        print_json(
+            {
+                "policy": str(policy),
+                "class": cls.to_json(),
+                "profile": decision.label,
+                "rules": list(decision.rules),
+                "quarantinedBy": decision.quarantined_by,
+                "adapter": decision.adapter,
+                "rank": decision.rank,
+                "groups": [
+                    {"group": each.group, "weight": each.weight, "rules": list(each.rules)}
+                    for each in explanation.groups
+                ],
+            }
+        )
+        return
+    line(f"{policy}, {cls}")
+    field("profile", decision.label)
+    field("rules", ", ".join(decision.rules))
+    if decision.quarantined_by is not None:
+        field("quarantined", f"by rule {decision.quarantined_by}: its records train nothing")
+        return
+    grid = table("layer group", "weight", "decided by", right=("weight",))
+    for each in explanation.groups:
+        rank = f" (rank {decision.rank})" if each.group.startswith("adapter:") else ""
+        grid.add_row(
+            printable(each.group + rank), f"{each.weight:g}", printable(", ".join(each.rules))
+        )
+    out.print(grid)
+
+
+@app.command()
+def diff(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="The policy before.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The policy after.")],
+    blocks: Blocks = None,
+    model: ModelFolder = None,
+    as_json: Json = False,
+) -> None:
+    """List the classes that two policies treat differently.
+
+    One representative class stands for each combination of values that the policies tell apart.
+    Exit code 0 whether they differ or not.
+    """
+    from govray.governance.lint import diff as compare
+    from govray.governance.lint import representative_classes
+
+    before, after = _read(old), _read(new)
+    groups = _groups(after, blocks, model)
+    changes = compare(before, after, representative_classes(before, after), groups)
+    if as_json:
+        print_json(
+            {
+                "old": str(before),
+                "new": str(after),
+                "changes": [
+                    {
+                        "class": each.credential_class.to_json(),
+                        "widens": each.widens,
+                        "gains": list(each.gains),
+                        "losses": list(each.losses),
+                        "before": _outcome(each.before),
+                        "after": _outcome(each.after),
+                    }
+                    for each in changes
+                ],
+            }
+        )
+        return
+    line(f"{before} → {after}: {len(changes)} classes are treated differently")
+    for each in changes:
+        line()
+        line(str(each.credential_class), style="bold" if each.widens else None)
+        field("was", f"{each.before.status} ({each.before.label})")
+        field("is", f"{each.after.status} ({each.after.label})")
+        if each.gains:
+            field("gains", ", ".join(each.gains))
+        if each.losses:
+            field("loses", ", ".join(each.losses))
+
+
+def _read(path: Path) -> Policy:
+    from govray.governance.envelope import Envelope
+    from govray.governance.policy import Policy, read_policy
+    from govray.governance.statement import read
+
+    data = files.read(path)
+    if path.suffix == ".json":
+        return read(Policy, Envelope.parse(data, where=str(path)), where=str(path)).document
+    return read_policy(data, name=str(path))
+
+
+def _class_of(path: Path) -> CredentialClass:
+    """The class of a credential: signed, or its source."""
+    from govray.cli import sources
+    from govray.governance.credential import Credential
+    from govray.governance.envelope import Envelope
+    from govray.governance.statement import read
+
+    if path.suffix == ".json":
+        envelope = Envelope.parse(files.read(path), where=str(path))
+        return read(Credential, envelope, where=str(path)).document.credential_class
+    document = sources.read(path).document
+    if not isinstance(document, Credential):
+        raise UsageError("this is no credential", where=str(path), do="Name a credential.")
+    return document.credential_class
+
+
+def _class(fields: Mapping[str, str]) -> CredentialClass:
+    from govray.governance.credential import CredentialClass
+
+    try:
+        return CredentialClass.from_source(dict(fields), where="the class")
+    except Malformed as error:
+        raise UsageError(error.what, where=error.where, do=error.do) from None
+
+
+def _groups(policy: Policy, blocks: int | None, model: Path | None) -> tuple[str, ...]:
+    """The layer groups to explain for: a model's, or those of a plain stack of blocks."""
+    if blocks is not None and model is not None:
+        raise UsageError("both a number of blocks and a model", where="--blocks", do="Give one.")
+    if model is not None:
+        from govray.governance import bundle
+        from govray.governance.attestation import Attestation
+        from govray.governance.envelope import Envelope
+        from govray.governance.statement import read
+
+        path = model / bundle.ATTESTATION
+        envelope = Envelope.parse(files.read(path), where=str(path))
+        return read(Attestation, envelope, where=str(path)).document.base_groups
+    stack = (f"block.{i}" for i in range(blocks or DEFAULT_BLOCKS))
+    return ("embedding", *stack, "final_norm", "head", *(policy.groups or ()))
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "status": outcome.status,
+        "label": outcome.label,
+        "weights": dict(outcome.weights),
+        "rank": outcome.rank,
+    }

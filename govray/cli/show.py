@@ -1,0 +1,142 @@
+"""``govray show``: what an envelope says and which keys it names. It verifies nothing.
+
+Reads any envelope, a ``.jsonl`` file of envelopes, or a model folder, of which
+it shows the attestation in full and the other documents by their digests.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli import files
+from govray.cli.output import Json, field, line, print_json
+from govray.errors import Malformed, UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.envelope import Envelope
+
+NOT_VERIFIED = (
+    "Shown, not verified: no signature, scope or expiry was checked. govray verify does that."
+)
+
+
+def show(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="An envelope, or a model folder.")],
+    as_json: Json = False,
+) -> None:
+    """Show any signed document, without verifying it.
+
+    Its type, digests, the keys it names, its subjects and its content.
+    """
+    shown = _folder(path) if path.is_dir() else _file(path)
+    if as_json:
+        print_json({"verified": False, "documents": [each.to_json() for each in shown]})
+        return
+    for each in shown:
+        each.print()
+        line()
+    line(NOT_VERIFIED, style="bold")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One envelope, opened. ``brief`` leaves the predicate out of the text."""
+
+    file: str
+    payload_type: str
+    digest: str
+    keyids: tuple[str, ...]
+    statement: dict[str, Any]
+    brief: bool = False
+
+    @property
+    def kind(self) -> str:
+        return str(self.statement.get("predicateType", self.payload_type))
+
+    @property
+    def subjects(self) -> list[tuple[str, str]]:
+        """(name, algorithm:digest) of each subject, as far as the payload states them so."""
+        found = []
+        for subject in _list(self.statement.get("subject")):
+            if isinstance(subject, dict) and isinstance(subject.get("digest"), dict):
+                digests = " ".join(f"{a}:{d}" for a, d in subject["digest"].items())
+                found.append((str(subject.get("name")), digests))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "payloadType": self.payload_type,
+            "digest": self.digest,
+            "keyids": list(self.keyids),
+            "statement": self.statement,
+        }
+
+    def print(self) -> None:
+        line(self.kind, style="bold")
+        field("file", self.file)
+        field("digest", self.digest)
+        for keyid in self.keyids:
+            field("key named", keyid)
+        for name, digest in self.subjects:
+            field("subject", f"{name}  {digest}")
+        if not self.brief:
+            content = self.statement.get("predicate", self.statement)
+            line(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def _file(path: Path) -> list[Shown]:
+    data = files.read(path)
+    if path.suffix == ".jsonl":
+        lines = data.removesuffix(b"\n").split(b"\n") if data else []
+        return [_open(each, f"{path}:{n}") for n, each in enumerate(lines, start=1)]
+    return [_open(data, str(path))]
+
+
+def _folder(path: Path) -> list[Shown]:
+    from govray.governance import bundle
+
+    attestation = path / bundle.ATTESTATION
+    if not attestation.is_file():
+        raise UsageError(
+            f"no {bundle.ATTESTATION} in it",
+            where=str(path),
+            do="Name a model folder or an envelope.",
+        )
+    shown = _file(attestation)
+    for name in (bundle.POLICY, bundle.MANIFEST, bundle.CREDENTIALS, bundle.DELEGATIONS):
+        if (path / name).is_file():
+            shown += [_brief(each) for each in _file(path / name)]
+    return shown
+
+
+def _brief(shown: Shown) -> Shown:
+    return Shown(
+        shown.file, shown.payload_type, shown.digest, shown.keyids, shown.statement, brief=True
+    )
+
+
+def _open(data: bytes, where: str) -> Shown:
+    from govray.governance import canonical
+    from govray.governance.envelope import Envelope
+
+    envelope: Envelope = Envelope.parse(data, where=where)
+    statement = canonical.parse(envelope.payload, where=where)
+    if not isinstance(statement, dict):
+        raise Malformed("the payload is no JSON object", where=where)
+    return Shown(
+        where,
+        envelope.payload_type,
+        canonical.sha256(envelope.payload),
+        tuple(each.keyid or "(unnamed)" for each in envelope.signatures),
+        statement,
+    )
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,131 @@
+"""``govray sign``: check a source against its schema, then put a signature on it.
+
+The same command adds a further signature: to an envelope named directly, or to
+the envelope that already stands beside the source if it holds the very same
+document. A different document replaces it, but never one of the same or a
+higher version: verifiers refuse to go back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli import files
+from govray.cli.output import DEFAULT_KEY, Force, Json, Key, field, line, print_json
+from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.cli.sources import Unsigned
+    from govray.governance.envelope import Envelope
+    from govray.governance.keys import Signer
+
+
+def sign(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A policy, credential, trust root or delegation; or its envelope."
+        ),
+    ],
+    key: Key = DEFAULT_KEY,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Sign a document, or add a signature to one.
+
+    The envelope goes beside the source: NAME.dsse.json, or NAME.json for a trust root.
+    """
+    from govray.cli import sources
+    from govray.governance.canonical import sha256
+    from govray.governance.envelope import Envelope
+    from govray.governance.keys import load_signer
+
+    data = files.read(path)
+    signer = load_signer(key)
+    output = path
+    existing = _parse(data)
+    action = "unchanged"
+    if existing is None:
+        source = sources.read(path)
+        output = source.output
+        sealed = source.seal([signer])
+        existing = _beside(output)
+        if existing is not None and existing.payload != Envelope.parse(sealed).payload:
+            _check_successor(existing, source, output, force)
+            existing = None
+        if existing is None:
+            files.write(output, sealed)
+            existing, action = Envelope.parse(sealed), "signed"
+    if action == "unchanged" and not existing.signed_by([signer.public_key]):
+        cosigned = existing.cosign([signer])
+        files.write(output, cosigned)
+        existing, action = Envelope.parse(cosigned), "signature added"
+
+    result = {
+        "envelope": str(output),
+        "action": action,
+        "digest": sha256(existing.payload),
+        "keyid": signer.public_key.keyid,
+        "signatures": len(existing.signatures),
+        **_root_progress(existing, signer),
+    }
+    if as_json:
+        print_json(result)
+        return
+    line(f"{action.capitalize()}: {output}")
+    field("digest", result["digest"])
+    field("key", result["keyid"])
+    field("signatures", result["signatures"])
+    if "rootSignatures" in result:
+        field("threshold", f"{result['rootSignatures']} of {result['rootThreshold']} root keys")
+
+
+def _parse(data: bytes) -> Envelope | None:
+    """The envelope in ``data``, or None if it doesn't look like one."""
+    from govray.governance.envelope import Envelope
+
+    # Decided on the looks, so that a damaged envelope is reported as one.
+    if not data.startswith(b'{"payload"'):
+        return None
+    return Envelope.parse(data)
+
+
+def _beside(output: Path) -> Envelope | None:
+    from govray.governance.envelope import Envelope
+
+    return Envelope.parse(files.read(output), where=str(output)) if output.exists() else None
+
+
+def _check_successor(existing: Envelope, source: Unsigned, output: Path, force: bool) -> None:
+    """Refuse to replace a document by another one that verifiers could not tell to be newer."""
+    from govray.governance.statement import read
+
+    version = getattr(source.document, "version", None)
+    if force or version is None:
+        return
+    old: Any = read(type(source.document), existing, where=str(output)).document
+    if old.name == source.name and version <= old.version:
+        raise UsageError(
+            f"version {version} would replace the signed version {old.version}",
+            where=str(output),
+            do="Raise the version in the source; --force replaces it all the same.",
+        )
+
+
+def _root_progress(envelope: Envelope, signer: Signer) -> dict[str, int]:
+    """For a trust root: how many of its own keys have signed, and how many must."""
+    from govray.errors import Malformed
+    from govray.governance.statement import read
+    from govray.governance.trust import TrustRoot
+
+    try:
+        root = read(TrustRoot, envelope).document
+    except Malformed:
+        return {}
+    return {
+        "rootSignatures": len(envelope.signed_by(root.keys)),
+        "rootThreshold": root.threshold,
+    }

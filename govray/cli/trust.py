@@ -1,0 +1,113 @@
+"""The trust root that a verb checks against: given, or pinned earlier.
+
+Pinning keeps a copy of a root in the user's configuration folder, beside no
+model and in no repository. A newer root replaces it only if the pinned one's
+keys signed the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from govray.cli import files
+from govray.errors import CouldNotCheck, Malformed, Refused, UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.trust import TrustState
+
+
+def reference_time(at: str | None) -> datetime:
+    """The time to check at: what ``--at`` says, or now.
+
+    Raises:
+        UsageError: not a time.
+    """
+    from govray.governance.document import parse_time
+
+    if at is None:
+        return datetime.now(UTC)
+    try:
+        return parse_time(at)
+    except Malformed as error:
+        raise UsageError(error.what, where="--at", do=error.do) from None
+
+
+def root_path(given: Path | None) -> Path:
+    """The file of the trust root: the given one, or the pinned one.
+
+    Raises:
+        CouldNotCheck: none is given and none is pinned.
+        UsageError: the given file does not exist.
+    """
+    from govray.governance.verify import pinned_trust_root
+
+    if given is not None:
+        if not given.is_file():
+            raise UsageError("no such file", where=str(given), do="Check --trust-root.")
+        return given
+    pinned = pinned_trust_root()
+    if not pinned.is_file():
+        raise CouldNotCheck(
+            "no trust root was given and none is pinned",
+            where="--trust-root",
+            do="Get the root from its owner, by another way than the files, and give it; "
+            "--pin keeps it for later.",
+        )
+    return pinned
+
+
+def load(
+    given: Path | None, *, at: datetime, delegations: Sequence[Path], checked: Path
+) -> TrustState:
+    """The trust state to check ``checked`` against.
+
+    Raises:
+        Refused: the root lies inside the folder ``checked``, or is not sound at ``at``.
+        CouldNotCheck: as `root_path`.
+    """
+    from govray.governance.trust import TrustState
+
+    path = root_path(given)
+    if checked.is_dir() and path.resolve().is_relative_to(checked.resolve()):
+        raise Refused(
+            "a trust root from inside the folder being verified is never trusted",
+            where=str(path),
+            do="Get the trust root from its owner, by another way than the folder.",
+        )
+    return TrustState.load(
+        files.read(path), at=at, delegations=[files.read(each) for each in delegations]
+    )
+
+
+def pin(root: Path, *, at: datetime) -> Path:
+    """Keep ``root`` for later, and return where.
+
+    Raises:
+        Refused: it does not follow the one pinned so far: an older version, another
+            name, or a new one that the pinned keys did not sign.
+    """
+    from govray.governance.trust import TrustState
+    from govray.governance.verify import pinned_trust_root
+
+    pinned = pinned_trust_root()
+    data = files.read(root)
+    previous = files.read(pinned) if pinned.is_file() else None
+    try:
+        TrustState.load(data, at=at, previous=previous)
+    except Refused as error:
+        if previous is None:
+            raise
+        raise Refused(
+            f"does not follow the pinned root: {error.what}",
+            where=str(root),
+            do=f"If its owner confirms the change to you in person, remove {pinned} first.",
+        ) from None
+    try:
+        pinned.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot be made: {error.strerror}", where=str(pinned.parent)) from None
+    files.write(pinned, data)
+    return pinned

@@ -1,0 +1,95 @@
+"""How a verified model is told: the VERIFIED block, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from govray.cli.output import field, line
+
+if TYPE_CHECKING:
+    from govray.governance.verify import VerifiedModel
+
+LEVELS = ("declared", "exclusion counted", "replay identical", "removed")
+
+NOT_SHOWN = "not shown are unrecorded data, licence truth, legality"
+
+
+def print_verdict(model: VerifiedModel) -> None:
+    """Print the VERIFIED block."""
+    attestation = model.attestation
+    line(
+        f"VERIFIED {model.path}   {len(model.subjects)} files, "
+        f"root {_short(attestation.ledger.root)}, signer {model.signer}",
+        style="bold",
+    )
+    policy = model.policy
+    field("policy", f"{policy.document}, signed by {policy.authority.name}")
+    field("ledger", f"{attestation.ledger.size} steps, run {attestation.run.id}")
+    field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
+    for removal in attestation.removals:
+        field("removed", f"adapter {removal.adapter}, {removal.removed}")
+    field("assurance", f"{attestation.assurance_level}: {NOT_SHOWN}")
+    field("trust root", f"{model.trust_root.root.name} v{model.trust_root.root.version}")
+    for name in model.uncovered:
+        field("NOT COVERED", f"{name}: the attestation says nothing about this file")
+
+
+def to_json(model: VerifiedModel) -> dict[str, Any]:
+    """The verdict as one JSON value; large counts are strings, as everywhere."""
+    attestation = model.attestation
+    return {
+        "verified": True,
+        "path": str(model.path),
+        "attestation": model.digest,
+        "signer": model.signer,
+        "keyids": sorted(model.keyids),
+        "trustRoot": {
+            "name": model.trust_root.root.name,
+            "version": model.trust_root.root.version,
+            "digest": model.trust_root.digest,
+        },
+        "run": attestation.run.to_json(),
+        "policy": attestation.policy.to_json(),
+        "ledger": attestation.ledger.to_json(),
+        "subjects": {each.name: each.sha256 for each in model.subjects},
+        "uncovered": list(model.uncovered),
+        "coverage": [each.to_json() for each in attestation.coverage],
+        "taint": [each.to_json() for each in attestation.taint],
+        "levels": {corpus: dict(groups) for corpus, groups in attestation.levels.items()},
+        "removals": [each.to_json() for each in attestation.removals],
+        "quarantine": [each.to_json() for each in attestation.quarantine],
+        "assuranceLevel": attestation.assurance_level,
+        "disclaimer": attestation.disclaimer,
+    }
+
+
+def _levels(model: VerifiedModel) -> list[str]:
+    """One phrase per licence category or corpus that is kept out of some layer group.
+
+    Corpora of one category that share a level are named by the category; a
+    corpus with an adapter of its own is always named itself.
+    """
+    lowest = {
+        corpus: min(groups.values())
+        for corpus, groups in model.attestation.levels.items()
+        if groups
+    }
+    named: dict[str, set[str]] = defaultdict(set)
+    for entry in model.attestation.corpora:
+        if entry.corpus in lowest:
+            alone = entry.route.adapter is not None
+            named[entry.corpus if alone else entry.credential_class.license_category].add(
+                entry.corpus
+            )
+    phrases = []
+    for name, corpora in sorted(named.items()):
+        levels = {lowest[corpus] for corpus in corpora}
+        # The least of them is what can be said of all.
+        phrases.append(f"{name} {min(levels)} ({LEVELS[min(levels)]})")
+    return phrases
+
+
+def _short(digest: str) -> str:
+    kind, _, digits = digest.partition(":")
+    return f"{kind}:{digits[:8]}…"

@@ -1,0 +1,209 @@
+"""``govray verify``: a model folder, a file in one, a corpus, or one signed document.
+
+The verification itself is `govray.governance`; here the kind of thing is found
+out and the result is told. Works on the base install, offline; a corpus's
+records need pyarrow to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli import files, trust
+from govray.cli.output import At, Delegations, Json, TrustRoot, field, line, print_json
+from govray.errors import CouldNotCheck, Malformed, Refused, UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.trust import TrustState
+
+
+def verify(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="A model folder or a file in one, a corpus, a signed document."
+        ),
+    ],
+    trust_root: TrustRoot = None,
+    delegation: Delegations = None,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Keep this trust root for later, if all verifies.")
+    ] = False,
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Check signatures, digests and totals, from the files alone.
+
+    Exit code 0: all of it holds. 1: something does not. 3: it could not be checked, for want of
+    a trust root, an attestation or a ledger.
+    """
+    from govray.governance import bundle
+
+    moment = trust.reference_time(at)
+    delegations = delegation or []
+    if not path.exists():
+        raise UsageError("no such file or folder", where=str(path), do="Check the path.")
+    if bundle.find_model(path) is not None:
+        if delegations:
+            raise UsageError(
+                "a model folder carries its delegations itself",
+                where="--delegation",
+                do="Leave the option out.",
+            )
+        report, tell = _model(path, trust_root, moment)
+    else:
+        state = trust.load(trust_root, at=moment, delegations=delegations, checked=path)
+        report, tell = (_corpus if path.is_dir() else _document)(path, state, moment)
+    if pin:
+        report["pinned"] = str(trust.pin(trust.root_path(trust_root), at=moment))
+    if as_json:
+        print_json(report)
+        return
+    tell()
+    if pin:
+        field("pinned", report["pinned"])
+
+
+Told = tuple[dict[str, Any], Callable[[], None]]
+
+
+def _model(path: Path, root: Path | None, at: datetime) -> Told:
+    from govray.cli import verdict
+    from govray.governance.verify import verify as verify_model
+
+    model = verify_model(path, trust_root=trust.root_path(root), at=at)
+    inside = path.resolve().relative_to(model.path.resolve()).as_posix()
+    report = verdict.to_json(model)
+    if inside != ".":
+        if path.is_file() and inside in model.uncovered:
+            raise CouldNotCheck(
+                "the attestation of its folder says nothing about this file",
+                where=str(path),
+                do="Verify a file that it covers, or the folder.",
+            )
+        report["file"] = inside
+
+    def tell() -> None:
+        verdict.print_verdict(model)
+        if inside != ".":
+            field("file", f"{inside}: one of the files above")
+
+    return report, tell
+
+
+def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
+    from govray.governance.credential import verify_credential
+
+    envelope = path / "credential.dsse.json"
+    if not envelope.is_file():
+        raise CouldNotCheck(
+            "there is no attestation and no signed credential here",
+            where=str(path),
+            do="Give a model folder, or a corpus whose credential is signed.",
+        )
+    verified = verify_credential(state, files.read(envelope), at=at)
+    credential = verified.document
+    # After the signature: the records are as large as the corpus.
+    from govray.data.corpus import verify_corpus
+
+    verify_corpus(path, root=credential.records.root, count=credential.records.count)
+    if path.resolve().name != credential.corpus:
+        raise Refused(
+            f"the folder holds the corpus {credential.corpus!r}",
+            where=str(path),
+            do="Call the folder as the corpus is called: runs know it by the folder's name.",
+        )
+    report = {
+        "verified": True,
+        "kind": "corpus",
+        "name": credential.corpus,
+        "digest": verified.digest,
+        "signer": verified.authority.name,
+        "keyids": sorted(verified.keyids),
+        "document": credential.to_json(),
+    }
+
+    def tell() -> None:
+        line(f"VERIFIED corpus {credential.corpus}   {credential.records.count:,} records", "bold")
+        field("root", credential.records.root)
+        field("licence", f"{credential.license} ({credential.license_category})")
+        field("signer", verified.authority.name)
+        field("not shown", "that the licence statement is true")
+
+    return report, tell
+
+
+def _document(path: Path, state: TrustState, at: datetime) -> Told:
+    kind, name, digest, signer, keyids, document = _verified(files.read(path), path, state, at)
+    report = {
+        "verified": True,
+        "kind": kind,
+        "name": name,
+        "digest": digest,
+        "signer": signer,
+        "keyids": keyids,
+        "document": document,
+    }
+
+    def tell() -> None:
+        line(f"VERIFIED {kind} {name}", "bold")
+        field("digest", digest)
+        field("signer", signer)
+
+    return report, tell
+
+
+def _verified(
+    data: bytes, path: Path, state: TrustState, at: datetime
+) -> tuple[str, str, str, str, list[str], dict[str, Any]]:
+    """Kind, name, digest, signer, keyids and content of one signed document, verified.
+
+    The predicate type, read before anything is verified, only chooses which
+    check has to pass.
+    """
+    from govray.governance import canonical
+    from govray.governance.attestation import Attestation
+    from govray.governance.credential import Credential, verify_credential
+    from govray.governance.envelope import Envelope
+    from govray.governance.manifest import Manifest
+    from govray.governance.policy import Policy, verify_policy
+    from govray.governance.trust import Verified
+
+    statement = canonical.parse(Envelope.parse(data, where=str(path)).payload, where=str(path))
+    predicate_type = statement.get("predicateType") if isinstance(statement, dict) else None
+    verified: Verified[Any]
+    if predicate_type == Policy.PREDICATE_TYPE:
+        verified = verify_policy(state, data, at=at)
+        kind, name = "policy", str(verified.document)
+    elif predicate_type == Credential.PREDICATE_TYPE:
+        verified = verify_credential(state, data, at=at)
+        kind, name = "credential", verified.document.corpus
+    elif predicate_type == Manifest.PREDICATE_TYPE:
+        verified = state.verify(Manifest, data, role="operator", at=at)
+        kind, name = "prepare manifest", path.name
+    elif predicate_type == Attestation.PREDICATE_TYPE:
+        raise CouldNotCheck(
+            "an attestation is about the files of its model folder",
+            where=str(path),
+            do="Give the folder, with the attestation in governance/.",
+        )
+    else:
+        raise Malformed(
+            f"govray cannot verify a document of type {predicate_type!r}",
+            where=str(path),
+            do="Give a policy, a credential or a manifest; roots and delegations are what "
+            "verifies, by --trust-root and --delegation.",
+        )
+    return (
+        kind,
+        name,
+        verified.digest,
+        verified.authority.name,
+        sorted(verified.keyids),
+        verified.document.to_json(),
+    )
