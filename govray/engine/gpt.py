@@ -25,10 +25,8 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from govray.engine.batch import IGNORED
 from govray.errors import UsageError
-
-IGNORED = -100
-"""The target of a token that is no loss target."""
 
 _HEAD_WIDTH = 32
 _STD = 0.02
