@@ -1,0 +1,479 @@
+"""A complete simulated deployment with real keys, and model folders that verify.
+
+``World.deploy`` writes the folder that a small run would leave, without torch: every signature,
+digest, permutation and count is real, only the tensors are zeros. Each stage takes a hook, and
+everything downstream is derived from what the hook returns and signed again by the operator: an
+insider who controls the operator's key, the strongest attacker for the stage. What the hooks
+cannot touch are the keys of others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from govray.governance import attestation as attesting
+from govray.governance import bundle, canonical, coverage
+from govray.governance.attestation import Attestation, Environment, LayerGroup, Reference
+from govray.governance.credential import Credential, Period, Records, seal_credential
+from govray.governance.document import Document
+from govray.governance.envelope import Envelope
+from govray.governance.keys import LocalSigner
+from govray.governance.ledger import CorpusUse, Leaf, Ledger
+from govray.governance.manifest import (
+    Manifest,
+    Part,
+    PreparedCorpus,
+    Quarantined,
+    Record,
+    Reserve,
+    RowGroup,
+    Tokenizer,
+)
+from govray.governance.merkle import root as merkle_root
+from govray.governance.plan import BatchPlan, plan_streams
+from govray.governance.policy import read_policy, seal_policy
+from govray.governance.statement import Subject, read, seal, self_subject
+from govray.governance.trust import (
+    Authority,
+    Delegation,
+    Scope,
+    TrustRoot,
+    TrustState,
+    Verified,
+    sign_delegation,
+    sign_root,
+)
+
+D = TypeVar("D", bound=Document)
+T = TypeVar("T")
+Hook = Callable[[T], T]
+
+STARTED = "2026-11-10T08:00:00Z"
+FINISHED = "2026-11-10T09:00:00Z"
+AT = datetime(2026, 11, 20, tzinfo=UTC)
+FAR = "2030-01-01T00:00:00Z"
+RUN = "run-7f3a"
+DIGEST = canonical.sha256(b"stands for something that no test looks into")
+
+POLICY = """
+schema: govray.dev/depth-policy/v1
+name: licences
+version: 3
+valid: {from: 2026-11-01, until: 2027-11-01}
+on_expiry: stop
+profiles:
+  everything: {layers: all}
+  upper_half: {layers: {"blocks[0.5:]": 1, final_norm: 0.3, head: 1}}
+  removable: {layers: none, adapter: "{corpus}", rank: 2}
+  nothing: {layers: none}
+rules:
+  - {name: open, match: {license_category: [permissive]}, profile: everything}
+  - {name: weak-copyleft, match: {license_category: [copyleft_limited]}, profile: upper_half}
+  - {name: contracts, match: {license_category: [commercial]}, profile: removable}
+  - {name: strong-copyleft, match: {license_category: [copyleft]}, profile: nothing}
+"""
+
+LICENSES = {
+    "acme": ("LicenseRef-acme", "commercial"),
+    "alpha": ("MIT", "permissive"),
+    "beta": ("Apache-2.0", "permissive"),
+    "gamma": ("MPL-2.0", "copyleft_limited"),
+}
+
+GROUPS = (
+    LayerGroup(group="embedding", parameters=("embedding.weight",)),
+    LayerGroup(group="block.0", parameters=("blocks.0.weight", "blocks.0.bias")),
+    LayerGroup(group="block.1", parameters=("blocks.1.weight", "blocks.1.bias")),
+    LayerGroup(group="final_norm", parameters=("norm.weight",)),
+    LayerGroup(group="head", parameters=("head.weight",)),
+)
+
+ENVIRONMENT = Environment(
+    python="3.11.9",
+    platform="linux-x86_64",
+    device="cpu",
+    packages={"torch": "2.13.0"},
+    code_digest=DIGEST,
+    seeds={"plan": 17},
+    threads=1,
+)
+
+# Corpus → part → (record hash, tokens)
+RecordLists = dict[str, list[list[tuple[str, int]]]]
+
+
+def same(value: T) -> T:
+    """The hook that changes nothing."""
+    return value
+
+
+def draw_records(
+    corpora: Mapping[str, Sequence[int]], *, longest: int, seed: int = 7
+) -> RecordLists:
+    """Records with drawn lengths: corpus → records of each part."""
+    generator = random.Random(seed)
+    return {
+        corpus: [
+            [
+                (hashlib.sha256(f"{corpus}/{k}/{i}".encode()).hexdigest(), length)
+                for i in range(count)
+                for length in [0 if i == 3 else generator.randrange(1, longest)]
+            ]
+            for k, count in enumerate(counts)
+        ]
+        for corpus, counts in sorted(corpora.items())
+    }
+
+
+def unchecked(kind: type[D], data: bytes, authority: Authority) -> Verified[D]:
+    """What an envelope holds, whoever signed it."""
+    sealed = read(kind, Envelope.parse(data))
+    return Verified(sealed.document, sealed.digest, sealed.subjects, (authority,), frozenset())
+
+
+def safetensors(names: Sequence[str]) -> bytes:
+    """A safetensors file of one-element zero tensors."""
+    header = {
+        name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]}
+        for i, name in enumerate(sorted(names))
+    }
+    text = json.dumps({"__metadata__": {"format": "pt"}} | header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + bytes(4 * len(header))
+
+
+@dataclass
+class Keys:
+    """Everybody's keys. Suppliers sign with P-256, as an HSM would."""
+
+    root: LocalSigner = field(default_factory=LocalSigner.generate)
+    archive: LocalSigner = field(default_factory=lambda: LocalSigner.generate("ecdsa-p256"))
+    acme: LocalSigner = field(default_factory=LocalSigner.generate)
+    compliance: tuple[LocalSigner, LocalSigner] = field(
+        default_factory=lambda: (LocalSigner.generate(), LocalSigner.generate())
+    )
+    operator: LocalSigner = field(default_factory=LocalSigner.generate)
+
+
+class World:
+    """One organisation: a root, a supplier archive that delegates to acme, compliance (two of
+    two keys), an operator; a policy, four corpora and what a run needs."""
+
+    context = 7
+    reserve = Reserve(share=0.1, salt="5a" * 16)
+
+    def __init__(
+        self,
+        *,
+        corpora: Mapping[str, Sequence[int]] | None = None,
+        longest: int = 12,
+        steps: int = 6,
+        quotas: Mapping[str, int] | None = None,
+        context: int = 7,
+        name: str = "example-org",
+    ) -> None:
+        self.name = name
+        self.keys = Keys()
+        self.context = context
+        self.steps = steps
+        self.quotas = dict(quotas or {"everything": 3, "upper_half": 1, "removable": 1})
+        corpora = corpora or {"acme": (9,), "alpha": (10, 8), "beta": (12,), "gamma": (11,)}
+        self.records = draw_records(corpora, longest=longest)
+        self.root = self.sign_root()
+        self.delegations = [self.delegate()]
+        self.policy_text = POLICY
+        self.policy = seal_policy(read_policy(POLICY), self.keys.compliance)
+        self.credentials = {c: self.issue(c) for c in self.records}
+
+    # Trust
+
+    def authorities(self) -> tuple[Authority, ...]:
+        """The root's authorities; ``acme-legal`` comes by delegation."""
+        return (
+            Authority(
+                name="archive",
+                role="credential",
+                keys=(self.keys.archive.public_key,),
+                threshold=1,
+                expires=FAR,
+                scope=(
+                    Scope(
+                        corpus="*",
+                        license_categories=("permissive", "copyleft_limited", "commercial"),
+                        jurisdictions=("*",),
+                        max_sensitivity="restricted",
+                    ),
+                ),
+            ),
+            Authority(
+                name="compliance",
+                role="policy",
+                keys=tuple(k.public_key for k in self.keys.compliance),
+                threshold=2,
+                expires=FAR,
+                minimum_policy_versions={"licences": 2},
+            ),
+            Authority(
+                name="operator",
+                role="operator",
+                keys=(self.keys.operator.public_key,),
+                threshold=1,
+                expires=FAR,
+            ),
+        )
+
+    def sign_root(self, **changes: Any) -> bytes:
+        """The trust root's envelope."""
+        fields: dict[str, Any] = {
+            "name": self.name,
+            "version": 1,
+            "expires": FAR,
+            "keys": (self.keys.root.public_key,),
+            "threshold": 1,
+            "authorities": self.authorities(),
+        }
+        return sign_root(TrustRoot(**fields | changes), [self.keys.root])
+
+    def delegate(self) -> bytes:
+        """The archive lets acme speak for its own commercial corpora."""
+        acme = Authority(
+            name="acme-legal",
+            role="credential",
+            keys=(self.keys.acme.public_key,),
+            threshold=1,
+            expires=FAR,
+            scope=(
+                Scope(
+                    corpus="acme*",
+                    license_categories=("commercial",),
+                    jurisdictions=("DE",),
+                    max_sensitivity="confidential",
+                ),
+            ),
+        )
+        return sign_delegation(Delegation(delegator="archive", authority=acme), [self.keys.archive])
+
+    @property
+    def trust(self) -> TrustState:
+        return TrustState.load(self.root, at=AT, delegations=self.delegations)
+
+    @property
+    def operator(self) -> Authority:
+        return self.authorities()[2]
+
+    # Data
+
+    def issue(
+        self,
+        corpus: str,
+        *,
+        records: Sequence[Sequence[tuple[str, int]]] | None = None,
+        signer: LocalSigner | None = None,
+        **changes: Any,
+    ) -> bytes:
+        """A corpus's credential, by the authority in charge."""
+        mine = corpus.startswith("acme")
+        base = corpus if corpus in LICENSES else "alpha"
+        license_, category = LICENSES[base]
+        hashes = [bytes.fromhex(h) for part in records or self.records[corpus] for h, _ in part]
+        fields: dict[str, Any] = {
+            "schema_version": "v1",
+            "corpus": corpus,
+            "license": license_,
+            "license_category": category,
+            "use": "unspecified" if mine else "commercial",
+            "jurisdiction": "DE",
+            "sensitivity": "confidential" if mine else "public",
+            "valid": Period(from_="2026-01-01T00:00:00Z", until="2027-01-01T00:00:00Z"),
+            "issuer": "acme-legal" if mine else "archive",
+            "records": Records(root="sha256:" + merkle_root(hashes).hex(), count=len(hashes)),
+        }
+        signer = signer or (self.keys.acme if mine else self.keys.archive)
+        return seal_credential(Credential(**fields | changes), [signer])
+
+    def prepare(
+        self, records: RecordLists, credentials: Mapping[str, Verified[Credential]]
+    ) -> Manifest:
+        """The manifest that admission writes for these records."""
+        return Manifest(
+            tokenizer=Tokenizer(name="bytes", digest=DIGEST, vocabulary=257, separator=256),
+            context=self.context,
+            reserve=self.reserve,
+            corpora=tuple(
+                self._prepare(corpus, parts, credentials[corpus])
+                for corpus, parts in sorted(records.items())
+            ),
+            quarantine=(
+                Quarantined(
+                    corpus="delta", rule="strong-copyleft", reason="GPL-3.0-only", records=5
+                ),
+            ),
+        )
+
+    def _prepare(
+        self, corpus: str, parts: list[list[tuple[str, int]]], credential: Verified[Credential]
+    ) -> PreparedCorpus:
+        class_digest = credential.document.credential_class.digest
+        records: list[Record] = []
+        made: list[Part] = []
+        for k, part in enumerate(parts):
+            start, row = len(records), self.context + 1
+            for sha256, tokens in part:
+                held = self.reserve.holds(bytes.fromhex(sha256))
+                split = "empty" if tokens == 0 else "reserve" if held else "train"
+                records.append(Record(sha256, tokens, split))
+            tokens = sum(r.tokens + 1 for r in records[start:] if r.split == "train")
+            rows = tokens // row + (tokens % row >= 2)
+            made.append(
+                Part(
+                    source=f"records-{k:05}.parquet",
+                    records=(start, len(records)),
+                    tokens=tokens,
+                    rows=rows,
+                    file=f"class={class_digest[7:19]}/{corpus}-{k:05}.parquet",
+                    row_groups=(RowGroup(rows=rows, digest=DIGEST),) if rows else (),
+                )
+            )
+        return PreparedCorpus(
+            corpus=corpus,
+            credential=credential.digest,
+            class_digest=class_digest,
+            records=tuple(records),
+            parts=tuple(made),
+        )
+
+    # The run
+
+    def deploy(
+        self,
+        folder: Path,
+        *,
+        policy: bytes | None = None,
+        credentials: Mapping[str, bytes] | None = None,
+        records: Hook[RecordLists] = same,
+        manifest: Hook[Manifest] = same,
+        plan: Hook[BatchPlan] = same,
+        leaves: Hook[list[Leaf]] = same,
+        ledger_data: Hook[bytes] = same,
+        attestation: Hook[Attestation] = same,
+        operator: LocalSigner | None = None,
+        **built: Any,
+    ) -> Path:
+        """Write the model folder of one run; each hook sees, and may change, its stage."""
+        operator = operator or self.keys.operator
+        policy = policy or self.policy
+        envelopes = dict(sorted((self.credentials | dict(credentials or {})).items()))
+        verified = {c: unchecked(Credential, e, self.operator) for c, e in envelopes.items()}
+        ruled = unchecked(attesting.Policy, policy, self.operator)
+        prepared = manifest(self.prepare(records(self.records), verified))
+        sealed = seal(prepared, [self_subject("manifest", prepared)], [operator])
+        pinned = unchecked(Manifest, sealed, self.operator)
+        _, routes = attesting.admit(ruled.document, verified, [g.group for g in GROUPS])
+        labels = {
+            c: (routes[c].digest, ruled.document.decide(v.document.credential_class).label)
+            for c, v in verified.items()
+        }
+        planned = plan(
+            BatchPlan(
+                seed=17,
+                max_steps=self.steps,
+                manifest=pinned.digest,
+                context=self.context,
+                streams=plan_streams(
+                    labels,
+                    {c: prepared.train_rows(c) for c in verified},
+                    rows_per_step=self.quotas,
+                ),
+            )
+        )
+        ledger = Ledger(RUN, leaves(record(planned, prepared, ruled.digest)))
+        adapters = sorted({r.adapter for r in routes.values() if r.adapter})
+        tensors = {a: (f"{a}.lora_A.weight", f"{a}.lora_B.weight") for a in adapters}
+        model = {
+            bundle.CONFIG: b'{"entrypoint":"world:Model"}',
+            bundle.WEIGHTS: safetensors([p for g in GROUPS for p in g.parameters]),
+        }
+        for adapter in adapters:
+            config, weights = bundle.adapter_files(adapter)
+            model |= {config: b'{"r":2}', weights: safetensors(tensors[adapter])}
+        governance = {
+            bundle.POLICY: policy,
+            bundle.MANIFEST: sealed,
+            bundle.CREDENTIALS: b"".join(e + b"\n" for e in envelopes.values()),
+            bundle.DELEGATIONS: b"".join(d + b"\n" for d in self.delegations),
+            bundle.LEDGER: ledger_data(ledger.data),
+            bundle.CHECKPOINT: ledger.sign(operator),
+        }
+        root = read(TrustRoot, Envelope.parse(self.root))
+        document = attestation(
+            attesting.build(
+                **{
+                    "run": attesting.RunFacts(
+                        id=RUN, name="world", started=STARTED, finished=FINISHED
+                    ),
+                    "policy": ruled,
+                    "trust_root": Reference(
+                        name=self.name, version=root.document.version, digest=root.digest
+                    ),
+                    "manifest": pinned,
+                    "plan": planned,
+                    "credentials": verified,
+                    "groups": GROUPS,
+                    "ledger": ledger,
+                    "adapter_tensors": tensors,
+                    "environment": ENVIRONMENT,
+                    "files": {n: canonical.sha256(d) for n, d in governance.items()},
+                }
+                | built
+            )
+        )
+        for name, data in (model | governance).items():
+            write(folder / name, data)
+        self.attest(folder, document, operator=operator)
+        return folder
+
+    def attest(
+        self,
+        folder: Path,
+        document: Attestation,
+        *,
+        subjects: Hook[list[Subject]] = same,
+        operator: LocalSigner | None = None,
+    ) -> None:
+        """Sign ``document`` over the model files that the folder holds now."""
+        names = [n for n in bundle.Bundle(folder).names() if not n.startswith(bundle.GOVERNANCE)]
+        named = [Subject.of(n, canonical.sha256((folder / n).read_bytes())) for n in names]
+        signed = seal(document, subjects(named), [operator or self.keys.operator])
+        write(folder / bundle.ATTESTATION, signed)
+
+
+def record(plan: BatchPlan, manifest: Manifest, policy: str) -> list[Leaf]:
+    """The leaves of a run that followed its plan, on two ranks."""
+    leaves = []
+    for step in range(plan.max_steps):
+        streams = {i: (r.start, r.stop) for i, r in plan.positions(step).items()}
+        counts = coverage.corpus_counts(plan, manifest, streams)
+        leaves.append(
+            Leaf(
+                branch=0,
+                step=step,
+                world_size=2,
+                policy=policy,
+                plan=plan.digest,
+                streams=streams,
+                corpora={c: CorpusUse(rows=r, targets=t) for c, (r, t) in counts.items()},
+            )
+        )
+    return leaves
+
+
+def write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
