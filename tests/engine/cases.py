@@ -1,0 +1,73 @@
+"""Small governed runs for tests: one way to make a batch, and one to make a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from govray.engine.adapters import Adapters
+from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.gpt import IGNORED
+from govray.engine.layers import layer_groups
+from govray.engine.step import GovernedStep
+from govray.governance.route import Route
+
+POLICY = "sha256:" + "a" * 64
+PLAN = "sha256:" + "b" * 64
+CORPUS = "corpus"
+
+
+def micro_batch(route: Route, tensors: Mapping[str, Tensor], first: int = 0) -> MicroBatch:
+    """Rows of one stream, the first of them at position ``first`` of its quota."""
+    targets = tensors["targets"]
+    counted = (targets != IGNORED).reshape(len(targets), -1).sum(1)
+    return MicroBatch(
+        stream=route.digest,
+        tensors=tensors,
+        positions=tuple(range(first, first + len(targets))),
+        row_targets=tuple(counted.tolist()),
+    )
+
+
+def step_batch(step: int, micro_batches: Sequence[MicroBatch]) -> StepBatch:
+    """A rank's part of a step, all of it of one corpus."""
+    rows = sum(len(m.positions) for m in micro_batches)
+    targets = sum(m.targets for m in micro_batches)
+    return StepBatch(step, tuple(micro_batches), {CORPUS: (rows, targets)} if rows else {})
+
+
+def governed(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    routes: Sequence[Route],
+    *,
+    adapters: Adapters | None = None,
+    **settings: Any,
+) -> GovernedStep:
+    """A governed step over the layer groups that are inferred."""
+    given = {"policy_digest": POLICY, "plan_digest": PLAN, "corpora": (CORPUS,), "seed": 0}
+    return GovernedStep(
+        model,
+        optimizer,
+        groups=layer_groups(model),
+        routes={route.digest: route for route in routes},
+        adapters=adapters,
+        **(given | settings),
+    )
+
+
+def allow_all(model: nn.Module) -> Route:
+    """The route of a policy that allows everything."""
+    return Route(dict.fromkeys(layer_groups(model), 1.0))
+
+
+def token_rows(rows: int, length: int, vocabulary: int, *key: int) -> dict[str, Tensor]:
+    """Random rows; equal keys give equal rows on every rank."""
+    seed = hash(key) % 2**31  # of integers only: the same in every process
+    drawn = torch.randint(
+        vocabulary, (rows, length + 1), generator=torch.Generator().manual_seed(seed)
+    )
+    return {"tokens": drawn[:, :-1].contiguous(), "targets": drawn[:, 1:].contiguous()}
