@@ -91,10 +91,7 @@ def read_leaves(data: bytes) -> tuple[Leaf, ...]:
         where = f"ledger.jsonl line {number}"
         if len(line) > MAX_LINE:
             raise Malformed(f"a leaf of more than {MAX_LINE} bytes", where=where)
-        try:
-            leaf = Leaf.from_json(canonical.parse_canonical(line))
-        except Malformed as error:
-            raise Malformed(f"not a ledger leaf: {error}", where=where) from error
+        leaf = Leaf.from_json(canonical.parse_canonical(line, where=where), where=where)
         if leaf.branch not in expected and leaf.branch != len(expected):
             raise Malformed(f"branch {leaf.branch} follows {len(expected)} branches", where=where)
         if leaf.step != expected.get(leaf.branch, 0):
