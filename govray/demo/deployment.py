@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from govray.data.corpus import build
+from govray.data.corpus import build, unsigned_credential
 from govray.data.distributions import SourceCorpus, python_source
 from govray.demo import supplier
 from govray.errors import UsageError
-from govray.governance.credential import Credential, Period, Records, seal_credential
+from govray.governance.credential import Credential, Period, seal_credential
 from govray.governance.document import format_time
 from govray.governance.keys import LocalSigner
-from govray.governance.license import LICENSE_CATEGORIES, category_bounds, use_bounds
+from govray.governance.license import LICENSE_CATEGORIES
 from govray.governance.policy import read_policy, seal_policy
 from govray.governance.trust import Authority, Scope, TrustRoot, sign_root
 
@@ -84,30 +84,31 @@ def deploy(
     corpora = output / "corpora"
     for done, found in enumerate(sources):
         on_corpus(done, len(sources) + 1)
-        built = build(corpora / found.corpus, found.corpus, found.records())
-        credential = _from_metadata(found, Records(root=built.root, count=built.count), at)
+        built = build(corpora, found.corpus, found.records())
+        credential = unsigned_credential(
+            built,
+            license=found.license,
+            issuer=METADATA_AUTHORITY,
+            valid=_validity(at),
+            source_type="public",
+            modality=("code",),
+        )
         _put(corpora, credential, signers[METADATA_AUTHORITY])
     on_corpus(len(sources), len(sources) + 1)
-    built = build(corpora / supplier.CORPUS, supplier.CORPUS, supplier.notes())
-    _put(
-        corpora,
-        Credential(
-            schema_version=1,
-            corpus=supplier.CORPUS,
-            license="LicenseRef-acme-contract",
-            license_category="commercial",
-            use="commercial",
-            jurisdiction="ZZ",
-            sensitivity="restricted",
-            valid=_validity(at),
-            issuer=supplier.SUPPLIER,
-            records=Records(root=built.root, count=built.count),
-            source_type="synthetic",
-            modality=("text",),
-            personal_data="none",
-        ),
-        signers[supplier.SUPPLIER],
+    built = build(corpora, supplier.CORPUS, supplier.notes())
+    credential = unsigned_credential(
+        built,
+        license="LicenseRef-acme-contract",
+        license_category="commercial",
+        use="commercial",
+        issuer=supplier.SUPPLIER,
+        valid=_validity(at),
+        sensitivity="restricted",
+        source_type="synthetic",
+        modality=("text",),
+        personal_data="none",
     )
+    _put(corpora, credential, signers[supplier.SUPPLIER])
     on_corpus(len(sources) + 1, len(sources) + 1)
     return Deployment(root, policy, corpora, operator_key, sources)
 
@@ -161,25 +162,6 @@ def _trust_root(signers: dict[str, LocalSigner], at: datetime) -> TrustRoot:
             authority(POLICY_AUTHORITY, "policy"),
             authority(OPERATOR, "operator"),
         ),
-    )
-
-
-def _from_metadata(found: SourceCorpus, records: Records, at: datetime) -> Credential:
-    # Without LicenseRef terms, an expression leaves exactly one category.
-    least, _ = category_bounds(found.license)
-    return Credential(
-        schema_version=1,
-        corpus=found.corpus,
-        license=found.license,
-        license_category=least,
-        use=use_bounds(found.license).widest,
-        jurisdiction="ZZ",
-        sensitivity="public",
-        valid=_validity(at),
-        issuer=METADATA_AUTHORITY,
-        records=records,
-        source_type="public",
-        modality=("code",),
     )
 
 

@@ -31,7 +31,8 @@ th, td { padding: .45rem .6rem; text-align: right; border-bottom: 1px solid var(
   white-space: nowrap; }
 th:first-child, td.text { text-align: left; }
 td.text { white-space: normal; }
-ol.flow { list-style: none; display: flex; flex-wrap: wrap; gap: .6rem; padding: 0; margin: 1rem 0; }
+ol.flow { list-style: none; display: flex; flex-wrap: wrap; gap: .6rem; padding: 0;
+  margin: 1rem 0; }
 ol.flow li { flex: 1 1 9rem; background: var(--card); padding: .7rem .9rem; border-radius: .4rem; }
 ol.flow b { display: block; font-size: 1.25rem; }
 pre { background: var(--card); padding: .8rem 1rem; overflow-x: auto; border-radius: .4rem; }
@@ -53,7 +54,7 @@ def render(story: Story) -> str:
 <body>
 <header>
 <h1>Which data trained which layers of this model</h1>
-<p class="soft">{escape(" · ".join(f"{name} {value}" for name, value in story.versions.items()))}</p>
+<p class="soft">{escape(_versions(story))}</p>
 </header>
 <main>
 {_verdict(story)}
@@ -70,6 +71,10 @@ def render(story: Story) -> str:
 </body>
 </html>
 """
+
+
+def _versions(story: Story) -> str:
+    return " · ".join(f"{name} {value}" for name, value in story.versions.items())
 
 
 def _verdict(story: Story) -> str:

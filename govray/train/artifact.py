@@ -60,11 +60,10 @@ def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> 
     committed = final_checkpoint(run, record)
     files = _model_files(record, committed)
     ledger = Ledger(record.run_id, read_leaves(committed.files["ledger.jsonl"]))
-    admitted = _admitted(record)
     governance = {
         bundle.POLICY: record.policy,
         bundle.MANIFEST: record.manifest,
-        bundle.CREDENTIALS: _lines(record.credentials[corpus] for corpus in admitted),
+        bundle.CREDENTIALS: _lines(record.credentials[corpus] for corpus in record.plan.corpora),
         bundle.DELEGATIONS: _lines(record.delegations),
         bundle.LEDGER: ledger.data,
         bundle.CHECKPOINT: ledger.sign(signer),
@@ -144,10 +143,6 @@ def _manifest(record: RunRecord) -> Manifest:
     return trust.verify(Manifest, record.manifest, role="operator", at=record.started).document
 
 
-def _admitted(record: RunRecord) -> list[str]:
-    return [corpus for corpus in record.plan.corpora]
-
-
 def _attestation(
     record: RunRecord,
     committed: checkpoint.Committed,
@@ -177,7 +172,7 @@ def _attestation(
         plan=record.plan,
         credentials={
             corpus: verify_credential(trust, record.credentials[corpus], at=at)
-            for corpus in _admitted(record)
+            for corpus in record.plan.corpora
         },
         groups=[LayerGroup(group=group, parameters=fqns) for group, fqns in record.groups.items()],
         ledger=ledger,

@@ -23,7 +23,7 @@ FLOOR = 0.1
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    """The loop that `GovernedTrainer` runs on every worker; ``config`` is an `Experiment`'s JSON."""
+    """The loop that `GovernedTrainer` runs; ``config`` is the JSON of an `Experiment`."""
     experiment = Experiment.model_validate(config)
     model, loss = load_entrypoint(experiment)
     optimizer = torch.optim.AdamW(

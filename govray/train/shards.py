@@ -16,7 +16,7 @@ from typing import Any
 import ray.data
 import ray.train
 
-from govray.data.reader import StepRows, load_steps, plan_items, step_rows
+from govray.data.reader import StepReader, StepRows, plan_items, step_rows
 from govray.train import snapshot
 from govray.train.order import Order
 
@@ -68,17 +68,16 @@ class PlanData(ray.train.DataConfig):
 
     def _iterator(self, rank: int, world: int, start: int) -> Any:
         order = self._order
-        items = plan_items(order.plan, order.manifest, rank, world, start)
+        items = plan_items(order.plan, start)
         if not items:
             return None
+        reader = StepReader(
+            Path(order.prepared), order.manifest, order.plan, rank=rank, world=world
+        )
         dataset = ray.data.from_items(
             items, override_num_blocks=-(-len(items) // STEPS_PER_BLOCK)
         ).map_batches(
-            load_steps,
-            batch_size=STEPS_PER_BLOCK,
-            batch_format="pyarrow",
-            fn_kwargs={"prepared": order.prepared},
-            num_cpus=READ_CPUS,
+            reader.load, batch_size=STEPS_PER_BLOCK, batch_format="pyarrow", num_cpus=READ_CPUS
         )
         dataset.context.execution_options.preserve_order = True
         return dataset.iterator()

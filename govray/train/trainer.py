@@ -34,6 +34,7 @@ from govray.governance import canonical
 from govray.governance.keys import Signer, load_signer
 from govray.train import shards
 from govray.train.artifact import write_model
+from govray.train.code import code_digest
 from govray.train.config import Experiment, Quota
 from govray.train.discovery import Loop, layer_groups_of
 from govray.train.inputs import Inputs, load_inputs
@@ -119,7 +120,7 @@ class GovernedTrainer:
     def prepare(self) -> Prepared:
         """Steps 1 and 3 alone: admit and prepare the data, once for equal inputs."""
         signer, started = self.signer(), _now()
-        return self._prepare(self._inputs(signer, started), signer, started)
+        return self._prepare(self._inputs(signer, started), signer)
 
     def train(self) -> Path:
         """Steps 1 to 5: a trained run without an attestation. Returns the run's folder."""
@@ -129,7 +130,7 @@ class GovernedTrainer:
         config = dict(self.train_loop_config or {})
         groups = layer_groups_of(self.train_loop_per_worker, config, policy.groups or {})
         decisions, routes = routes_of(policy, inputs.classes, list(groups))
-        prepared = self._prepare(inputs, signer, started)
+        prepared = self._prepare(inputs, signer)
         planned = make_plan(
             prepared.manifest,
             prepared.digest,
@@ -178,8 +179,8 @@ class GovernedTrainer:
         inputs.check_operator(signer.public_key)
         return inputs
 
-    def _prepare(self, inputs: Inputs, signer: Signer, at: datetime) -> Prepared:
-        tokenizer = load_tokenizer(self.tokenizer)
+    def _prepare(self, inputs: Inputs, signer: Signer) -> Prepared:
+        tokenizer = load_tokenizer(tokenizer_path(self.tokenizer))
         key = canonical.encode(
             {
                 "credentials": sorted(v.digest for v in inputs.credentials.values()),
@@ -194,10 +195,8 @@ class GovernedTrainer:
         return prepare(
             Path(self.corpora),
             folder,
-            trust=inputs.trust,
-            policy=inputs.policy.document,
             credentials=inputs.credentials,
-            at=at,
+            policy=inputs.policy.document,
             tokenizer=tokenizer,
             context=self.context,
             reserve_share=self.reserve,
@@ -222,7 +221,7 @@ class GovernedTrainer:
             folder=str(folder),
             prepared=str(prepared.folder),
             manifest=prepared.manifest,
-            manifest_digest=prepared.manifest_digest,
+            manifest_digest=prepared.digest,
             plan=planned.plan,
             routes=planned.stream_routes,
             groups=dict(groups),
@@ -236,10 +235,10 @@ class GovernedTrainer:
             threads=self.threads,
         )
 
-    def _train(self, order: Order) -> ray.train.Result:
+    def _fit(self, order: Order) -> ray.train.Result:
         with Watch(self.on_step) as watch:
             trainer = TorchTrainer(
-                _governed(self.train_loop_per_worker, order, watch.actor),
+                GovernedLoop(self.train_loop_per_worker, order, watch.actor),
                 train_loop_config=dict(self.train_loop_config or {}),
                 scaling_config=self.scaling_config,
                 run_config=self._ray_run_config(order.run_id),
@@ -270,38 +269,41 @@ class GovernedTrainer:
         )
 
 
-def _governed(loop: Loop, order: Order, progress: Any) -> Loop:
-    """The user's loop, with its order in place.
+@dataclass(frozen=True)
+class GovernedLoop:
+    """The user's loop with its order in place; what every worker runs.
 
     A refusal is *returned*: all ranks refuse together, and Ray retries what is raised.
     """
 
-    def run(config: dict[str, Any]) -> GovrayError | None:
-        torch.set_num_threads(order.threads)
-        torch.manual_seed(order.seed)
+    loop: Loop
+    order: Order
+    progress: Any
+
+    def __call__(self, config: dict[str, Any]) -> GovrayError | None:
+        torch.set_num_threads(self.order.threads)
+        torch.manual_seed(self.order.seed)
         token = current.set(
             Assignment(
-                order=order,
+                order=self.order,
                 shard=ray.train.get_dataset_shard(shards.DATASET),
-                on_step=lambda step, metrics: progress.put.remote(step, dict(metrics)),
+                on_step=lambda step, metrics: self.progress.put.remote(step, dict(metrics)),
             )
         )
         try:
-            loop(config)
+            self.loop(config)
         except Refused as error:
             return error
         finally:
             current.reset(token)
         return None
 
-    return run
-
 
 def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:
     """The trainer that an experiment file describes."""
     from govray.train.experiment import train_loop
 
-    tokenizer = load_tokenizer(experiment.data.tokenizer)
+    tokenizer = load_tokenizer(tokenizer_path(experiment.data.tokenizer))
     resolved = experiment.model_copy(
         update={
             "hyperparameters": {"vocabulary": tokenizer.vocabulary} | experiment.hyperparameters
@@ -362,6 +364,11 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
         ray.init(num_cpus=num_cpus or os.cpu_count(), log_to_driver=False, logging_level="ERROR")
     else:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+
+
+def tokenizer_path(name: str) -> Path | None:
+    """The tokenizer file that a config names, or None for bytes."""
+    return None if name == "bytes" else Path(name)
 
 
 def _run_id(name: str) -> str:

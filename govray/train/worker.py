@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import ray.train
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from govray.data.reader import StepRows
 from govray.engine.adapters import Adapters
-from govray.engine.batch import StepBatch
+from govray.engine.batch import IGNORED, MicroBatch, StepBatch
 from govray.engine.layers import layer_groups
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
@@ -139,7 +140,7 @@ class Run:
                 planned = next(rows)
                 if planned.step != step:
                     raise Refused(f"the shard holds step {planned.step} where {step} is due")
-                batch = _step_batch(planned, self.order.routes)
+                batch = step_batch(planned)
             except Exception as error:  # whatever it is, the other ranks must hear of it
                 batch = StepBatch(step=step, micro_batches=(), corpora={}, error=_describe(error))
             yield batch
@@ -211,8 +212,35 @@ class Run:
         )
 
 
-def now() -> datetime:
-    return datetime.now(UTC)
+def step_batch(rows: StepRows) -> StepBatch:
+    """One rank's rows as micro-batches, one for each stream, in the order they came in.
+
+    A row of k tokens gives inputs 0 … k-2 and targets 1 … k-1; what lies beyond
+    a short row is padded with token 0 and the target that counts for nothing.
+    """
+    tokens = torch.from_numpy(rows.tokens.astype(np.int64))
+    lengths = torch.from_numpy(rows.lengths)
+    targets = tokens[:, 1:].clone()
+    beyond = torch.arange(targets.shape[1]) >= (lengths - 1).unsqueeze(1)
+    targets[beyond] = IGNORED
+    micro_batches = []
+    for stream in dict.fromkeys(rows.streams):
+        own = [i for i, name in enumerate(rows.streams) if name == stream]
+        micro_batches.append(
+            MicroBatch(
+                stream=stream,
+                tensors={"tokens": tokens[own, :-1], "targets": targets[own]},
+                positions=tuple(int(rows.positions[i]) for i in own),
+                row_targets=tuple(int(rows.lengths[i]) - 1 for i in own),
+            )
+        )
+    corpora: dict[str, tuple[int, int]] = {}
+    for corpus, length in zip(rows.corpora, rows.lengths.tolist(), strict=True):
+        count, held = corpora.get(corpus, (0, 0))
+        corpora[corpus] = (count + 1, held + length - 1)
+    return StepBatch(
+        step=rows.step, micro_batches=tuple(micro_batches), corpora=corpora, error=rows.error
+    )
 
 
 def _describe(error: Exception) -> str:

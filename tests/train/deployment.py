@@ -1,0 +1,144 @@
+"""A small real deployment: keys, a trust root, a policy, three corpora. No mocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from govray.data.corpus import build, unsigned_credential
+from govray.governance.credential import Period, seal_credential
+from govray.governance.document import format_time
+from govray.governance.keys import LocalSigner
+from govray.governance.policy import read_policy, seal_policy
+from govray.governance.trust import Authority, Scope, TrustRoot, sign_root
+
+POLICY = """
+schema: govray.dev/depth-policy/v1
+name: test
+version: 1
+valid: {from: 2020-01-01, until: 2099-01-01}
+on_expiry: stop
+profiles:
+  everything: {layers: all}
+  upper_half: {layers: ["blocks[0.5:]", final_norm, head]}
+  removable: {layers: none, adapter: "{corpus}", rank: 4}
+  nothing: {layers: none}
+rules:
+  - {name: open, match: {license_category: [permissive]}, profile: everything}
+  - {name: weak, match: {license_category: [copyleft_limited]}, profile: upper_half}
+  - {name: contracts, match: {license_category: [commercial]}, profile: removable}
+  - {name: unknown, match: {license_category: [unknown]}, profile: nothing}
+"""
+
+LICENCES = {
+    "open-one": ("MIT", "permissive"),
+    "open-two": ("Apache-2.0", "permissive"),
+    "weak-one": ("LGPL-3.0-only", "copyleft_limited"),
+    "acme": ("LicenseRef-acme", "commercial"),
+    "mystery": ("NOASSERTION", "unknown"),
+}
+
+
+@dataclass
+class Deployment:
+    """Paths and keys; everything is signed by real keys made for this test."""
+
+    folder: Path
+    at: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
+    policy_text: str = POLICY
+    lifetime: timedelta = timedelta(days=2)
+
+    def __post_init__(self) -> None:
+        self.signers = {
+            name: LocalSigner.generate() for name in ("root", "issuer", "compliance", "operator")
+        }
+        self.corpora = self.folder / "corpora"
+        self.policy = self.folder / "policy.dsse.json"
+        self.root = self.folder / "root.json"
+        self.key = self.folder / "operator.pem"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.key.write_bytes(self.signers["operator"].to_pem())
+        self.key.chmod(0o600)
+        self.root.write_bytes(sign_root(self._root(), [self.signers["root"]]))
+        self.policy.write_bytes(
+            seal_policy(read_policy(self.policy_text), [self.signers["compliance"]])
+        )
+        for corpus in LICENCES:
+            self.add(corpus)
+
+    def add(self, corpus: str, *, until: datetime | None = None) -> None:
+        """Build a corpus of a few kilobytes, and sign its credential."""
+        licence, category = LICENCES[corpus]
+        text = f"{corpus} says: the quick brown fox number {{}} jumps over the lazy dog. "
+        records = ((f"{i:03d}.txt", (text.format(i) * 12).encode()) for i in range(24))
+        built = build(self.corpora, corpus, records)
+        credential = unsigned_credential(
+            built,
+            license=licence,
+            license_category=category if licence.startswith("LicenseRef") else None,
+            issuer="issuer",
+            valid=Period(
+                from_=format_time(self.at - self.lifetime),
+                until=format_time(until or self.at + self.lifetime),
+            ),
+        )
+        (self.corpora / corpus / "credential.dsse.json").write_bytes(
+            seal_credential(credential, [self.signers["issuer"]])
+        )
+
+    def experiment(self, **changes: object) -> dict[str, object]:
+        """An experiment over all of it, as its file would say it."""
+        return {
+            "name": "tiny",
+            "hyperparameters": {"blocks": 2, "width": 32, "context": 32, "dropout": 0.1},
+            "data": {
+                "corpora": str(self.corpora),
+                "rows_per_step": {"everything": 4, "upper_half": 2, "removable": 1},
+                "epochs": 3,
+            },
+            "governance": {
+                "policy": str(self.policy),
+                "trust_root": str(self.root),
+                "max_quarantined": 0.5,
+            },
+            "optimizer": {"lr": 1e-2},
+            "resources": {"num_workers": 2, "cpus_per_worker": 0.5},
+            "max_steps": 12,
+            "checkpoint": {"every_steps": 5},
+            "max_restarts": 0,
+            "storage_path": str(self.folder / "runs"),
+            "attestation_key": str(self.key),
+        } | changes
+
+    def _root(self) -> TrustRoot:
+        expires = format_time(self.at + timedelta(days=30))
+
+        def authority(name: str, role: str, scope: tuple[Scope, ...] | None) -> Authority:
+            return Authority(
+                name=name,
+                role=role,
+                keys=(self.signers[name].public_key,),
+                threshold=1,
+                expires=expires,
+                scope=scope,
+            )
+
+        everything = Scope(
+            corpus="*",
+            license_categories=tuple(sorted({category for _, category in LICENCES.values()})),
+            jurisdictions=("*",),
+            max_sensitivity="restricted",
+        )
+        return TrustRoot(
+            name="test",
+            version=1,
+            expires=expires,
+            keys=(self.signers["root"].public_key,),
+            threshold=1,
+            authorities=(
+                authority("issuer", "credential", (everything,)),
+                authority("compliance", "policy", None),
+                authority("operator", "operator", None),
+            ),
+        )
