@@ -27,7 +27,7 @@ the layout of exported files is that of the peft library.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -115,7 +115,7 @@ class Adapters:
             for fqn, layer in layers.items():
                 layer.register_forward_hook(self._hook(fqn), with_kwargs=True)
 
-    def _hook(self, fqn: str) -> Any:
+    def _hook(self, fqn: str) -> Callable[..., Tensor | None]:
         def add(
             layer: nn.Linear, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Tensor
         ) -> Tensor | None:

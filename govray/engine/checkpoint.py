@@ -146,7 +146,7 @@ def load(folder: Path) -> Committed:
         Malformed: If it was never committed, or a file is missing, added,
             changed, cut, or not a regular file.
     """
-    if folder.name.endswith(_PARTIAL):
+    if folder.resolve().name.endswith(_PARTIAL):
         raise Malformed(
             "was never committed",
             where=str(folder),

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from govray.engine.batch import IGNORED
 from govray.errors import UsageError
 
-_HEAD_WIDTH = 32
+_HEAD_WIDTH = 64
 _STD = 0.02
 
 
@@ -42,7 +42,8 @@ class GPT(nn.Module):
         vocabulary: Number of token ids.
         tied: Use the token embedding as the head. One tensor then, and one
             layer group ``embedding+head``.
-        heads: Attention heads; by default one for every 32 channels.
+        heads: Attention heads; by default one for every 64 channels, fewer if that
+            does not divide ``width``.
         dropout: Probability of zeroing a channel on the residual stream.
 
     Raises:
@@ -61,7 +62,9 @@ class GPT(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        heads = max(1, width // _HEAD_WIDTH) if heads is None else heads
+        if heads is None:
+            most = max(1, width // _HEAD_WIDTH)
+            heads = next(count for count in range(most, 0, -1) if width % count == 0)
         sizes = {
             "blocks": blocks,
             "width": width,
@@ -122,8 +125,7 @@ class GPT(nn.Module):
         hidden = self.embedding(tokens)
         for block in self.blocks:
             hidden = block(hidden)
-        logits: Tensor = self.head(self.final_norm(hidden))
-        return logits
+        return self.head(self.final_norm(hidden))
 
 
 class Embedding(nn.Module):

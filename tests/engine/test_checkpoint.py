@@ -345,8 +345,10 @@ def test_a_kill_leaves_nothing_that_loads(tmp_path, kill_at):
     (partial,) = tmp_path.iterdir()
     expected = {"first file": {"a"}, "manifest": {"a", "b"}, "rename": {"a", "b", MANIFEST}}
     assert {path.name for path in partial.iterdir()} == expected[kill_at]
-    with pytest.raises(Malformed, match="never committed"):
-        load(partial)
+    (tmp_path / "link").symlink_to(partial)
+    for name in (partial, tmp_path / "link"):
+        with pytest.raises(Malformed, match="never committed"):
+            load(name)
     with pytest.raises(UsageError):
         load(tmp_path / "c")
     # The control: it is the name alone that refuses the one that is complete.

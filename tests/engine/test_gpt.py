@@ -32,7 +32,7 @@ def test_every_parameter_lies_in_a_layer_group_and_none_is_a_bias():
 
 @pytest.mark.parametrize("place", range(12))
 def test_a_token_changes_no_logit_before_it(place):
-    model = GPT(**SIZES).double()
+    model = GPT(**SIZES, heads=2).double()
     tokens = rows(2, 12)
     changed = tokens.clone()
     changed[:, place] = (changed[:, place] + 1) % 11
@@ -106,6 +106,12 @@ def test_gradients_reach_every_parameter():
 def test_bad_sizes_are_named(change, message):
     with pytest.raises(UsageError, match=message):
         GPT(**SIZES | change)
+
+
+@pytest.mark.parametrize(("width", "heads"), [(16, 1), (128, 2), (192, 3), (200, 2), (256, 4)])
+def test_heads_divide_the_width_by_default(width, heads):
+    with torch.device("meta"):
+        assert GPT(1, width, 4, 5).blocks[0].attention.heads == heads
 
 
 def test_rows_beyond_the_context_are_refused():
