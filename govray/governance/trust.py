@@ -406,7 +406,8 @@ class TrustState:
         The highest that any authority states: a delegate can raise it, not lower it.
         """
         return max(
-            (authority.minimum_policy_versions or {}).get(name, 1) for authority in self.authorities
+            ((each.minimum_policy_versions or {}).get(name, 1) for each in self.authorities),
+            default=1,
         )
 
 
