@@ -684,6 +684,8 @@ def _check_coverage(
             raise Refused("it does not follow from the routes", where=f"taint of {claimed.group}")
     if len(attestation.taint) != len(taint):
         raise Refused("a layer group is missing or added", where="attestation taint")
+    for group in sorted(attestation.pretrained.keys() - {t.group for t in taint}):
+        raise Refused("the model has no such layer group", where=f"pretrained {group}")
     _check_replays(attested)
     levels = exclusion_levels(routes, base, attestation.replays, attestation.removals)
     for corpus in sorted(levels.keys() | attestation.levels.keys()):
@@ -694,6 +696,7 @@ def _check_coverage(
 def _check_replays(attested: Verified[Attestation]) -> None:
     attestation = attested.document
     subjects = {s.name: s.sha256 for s in attested.subjects}
+    removed = {file for r in attestation.removals for file in bundle.adapter_files(r.adapter)}
     for replay in attestation.replays:
         where = f"replay without {replay.corpus}"
         if replay.corpus not in attestation.plan.corpora:
@@ -701,7 +704,7 @@ def _check_replays(attested: Verified[Attestation]) -> None:
         if replay.plan != attestation.plan.without(replay.corpus).digest:
             raise Refused("it followed another plan", where=where)
         for name, digest in replay.files.items():
-            if subjects.get(name) != digest:
+            if name not in removed and subjects.get(name) != digest:
                 raise Refused(f"it compared another {name}", where=where)
 
 
