@@ -130,8 +130,10 @@ class Profile(Document):
 
         Never true wrongly; false also where it depends on the model.
         """
-        if other.adapter is not None and (other.adapter, other.rank) != (self.adapter, self.rank):
+        if self.is_empty or other.is_empty:  # bottom, which drops adapters too
             return self.is_empty
+        if other.adapter is not None and (other.adapter, other.rank) != (self.adapter, self.rank):
+            return False
         return self.layers_within(other)
 
     def layers_within(self, other: Profile) -> bool:
