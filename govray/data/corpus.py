@@ -139,7 +139,7 @@ def unsigned_credential(
             do="State it: " + ", ".join(spdx.LICENSE_CATEGORIES) + ".",
         )
     fields = {
-        "schema_version": 1,
+        "schema_version": "v1",
         "corpus": built.name,
         "license": spdx.normalise(license),
         "license_category": category,

@@ -110,11 +110,12 @@ class ShardFile:
         self._path = path
         try:
             self._file = pq.ParquetFile(path, memory_map=True)
+            fits = self._file.schema_arrow == SCHEMA
         except FileNotFoundError:
             raise Refused("the shard is missing", where=str(path), do=_RESTORE) from None
         except (OSError, pa.ArrowException) as error:
             raise Malformed("not a readable shard", where=str(path), do=_RESTORE) from error
-        if self._file.schema_arrow != SCHEMA:
+        if not fits:
             raise Malformed("not a shard of packed rows", where=str(path), do=_RESTORE)
 
     def read(self, group: int, digest: str, dtype: np.dtype[np.unsignedinteger]) -> Rows:

@@ -1,0 +1,222 @@
+"""Corpora: what is written is what was given, whole or not at all, and any change is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.data import corpus
+from govray.errors import Malformed, Refused, UsageError
+from govray.governance import merkle
+from govray.governance.credential import Period
+
+GOLDEN_ROOT = "sha256:808b3b80c52538b0925562b6cea9bedce9ceb6d72b01a81552b89494163ee210"
+RECORDS = {"a.py": b"import os\n", "b.py": b"", "c/d.py": b"\x00\xff" * 40, "e.py": b"x"}
+VALID = Period(from_="2026-11-01T00:00:00Z", until="2027-11-01T00:00:00Z")
+
+
+def root_of(contents: list[bytes]) -> str:
+    return "sha256:" + merkle.root([hashlib.sha256(c).digest() for c in contents]).hex()
+
+
+def build(folder: Path, name: str = "notes") -> corpus.Built:
+    return corpus.build(folder, name, sorted(RECORDS.items()))
+
+
+def contents(folder: Path) -> list[bytes]:
+    return [bytes(r) for part in corpus.part_files(folder) for r in corpus.read_part(part)]
+
+
+@given(
+    records=st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.binary(), min_size=1
+    ),
+    part_bytes=st.integers(1, 64),
+)
+def test_what_is_read_back_is_what_was_given(records: dict[str, bytes], part_bytes: int) -> None:
+    ordered = sorted(records.items())
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "PART_BYTES", part_bytes)
+        built = corpus.build(Path(folder), "notes", iter(ordered))
+        parts = [corpus.read_part(p) for p in corpus.part_files(built.folder)]
+        names = [n for p in corpus.part_files(built.folder) for n in corpus.read_names(p)]
+        found = [bytes(record) for part in parts for record in part]
+        corpus.verify_corpus(built.folder, root=built.root, count=built.count)
+    assert list(zip(names, found, strict=True)) == ordered
+    # The root is that of the contents, however they fall into parts.
+    assert built.root == root_of([content for _, content in ordered])
+    assert (built.count, built.bytes) == (len(records), sum(map(len, records.values())))
+    assert all(len(part) == 1 or sum(map(len, part)) <= part_bytes for part in parts)
+
+
+def test_golden_root(tmp_path: Path) -> None:
+    assert build(tmp_path).root == GOLDEN_ROOT
+
+
+def test_a_corpus_is_named_parts_of_two_columns(tmp_path: Path) -> None:
+    folder = build(tmp_path).folder
+    assert [p.name for p in folder.iterdir()] == ["records-00000.parquet"]
+    assert pq.read_schema(folder / "records-00000.parquet").equals(
+        pa.schema([("name", pa.string()), ("content", pa.binary())])
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "says"),
+    [
+        ("notes", [], "no records"),
+        ("notes", [("a", b"1"), ("a", b"2")], "two records have this name"),
+        ("notes", [("b", b"1"), ("a", b"2")], "comes after 'b'"),
+        ("notes", [("\udce9.py", b"1")], "not a Unicode name"),
+        ("notes", [("", b"1")], "not a Unicode name"),
+        ("../notes", [("a", b"1")], "not a corpus name"),
+        (".notes", [("a", b"1")], "not a corpus name"),
+        ("n" * 129, [("a", b"1")], "not a corpus name"),
+    ],
+)
+def test_bad_input_is_named_and_leaves_nothing(
+    tmp_path: Path, name: str, records: list[tuple[str, bytes]], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        corpus.build(tmp_path / "corpora", name, records)
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert not list((tmp_path / "corpora").glob("*"))
+
+
+def test_a_source_that_fails_half_way_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "PART_BYTES", 1)
+
+    def failing() -> Iterator[tuple[str, bytes]]:
+        yield "a", b"first part"
+        yield "b", b"second part"
+        raise PermissionError(13, "Permission denied", "/data/c")
+
+    with pytest.raises(UsageError, match=r"/data/c: Permission denied"):
+        corpus.build(tmp_path, "notes", failing())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_corpus_is_never_overwritten(tmp_path: Path) -> None:
+    built = build(tmp_path)
+    with pytest.raises(UsageError, match="already exists"):
+        corpus.build(tmp_path, "notes", [("other", b"")])
+    assert contents(built.folder) == list(RECORDS.values())
+
+
+def test_files_below_a_folder_are_records_in_order(tmp_path: Path) -> None:
+    for name, content in (RECORDS | {".git/config": b"secret", "c/.hidden": b"secret"}).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    os.symlink(tmp_path, tmp_path / "loop")
+    assert dict(corpus.files_below(tmp_path)) == RECORDS
+    assert [name for name, _ in corpus.files_below(tmp_path)] == sorted(RECORDS)
+    with pytest.raises(UsageError, match="not a folder"):
+        list(corpus.files_below(tmp_path / "absent"))
+
+
+def test_listing_names_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no corpora"):
+        corpus.list_corpora(tmp_path)
+    build(tmp_path, "b")
+    build(tmp_path, "a")
+    (tmp_path / ".a-scratch").mkdir()
+    (tmp_path / "README.md").write_text("about")
+    assert corpus.list_corpora(tmp_path) == ("a", "b")
+    (tmp_path / "no corpus").mkdir()
+    with pytest.raises(UsageError, match="'no corpus': not a corpus name"):
+        corpus.list_corpora(tmp_path)
+    with pytest.raises(UsageError, match="not a folder"):
+        corpus.list_corpora(tmp_path / "absent")
+
+
+def change(records: list[bytes]) -> list[bytes]:
+    return [records[0], b"!", *records[2:]]
+
+
+def rewrite(folder: Path, records: list[bytes]) -> None:
+    table = pa.table([[str(i) for i in range(len(records))], records], schema=corpus.SCHEMA)
+    pq.write_table(table, folder / "records-00000.parquet")
+
+
+@pytest.mark.parametrize(
+    ("mutate", "says"),
+    [
+        (lambda r: [*r, b"added"], "5 records, the credential was signed for 4"),
+        (lambda r: r[:-1], "3 records, the credential was signed for 4"),
+        (lambda r: [r[1], r[0], *r[2:]], "a record was changed or moved"),
+        (change, "a record was changed or moved"),
+        (lambda r: [*r[:-1], r[0]], "a record was changed or moved"),
+    ],
+    ids=["added", "dropped", "swapped", "changed", "repeated"],
+)
+def test_other_records_than_signed_are_refused(
+    tmp_path: Path, mutate: Callable[[list[bytes]], list[bytes]], says: str
+) -> None:
+    built = build(tmp_path)
+    changed = mutate(contents(built.folder))
+    rewrite(built.folder, changed)
+    with pytest.raises(Refused, match=says) as refused:
+        corpus.verify_corpus(built.folder, root=built.root, count=built.count)
+    assert str(built.folder) in str(refused.value)
+    # Control: it is the signed root and count that refuse, not the rewritten file.
+    corpus.verify_corpus(built.folder, root=root_of(changed), count=len(changed))
+
+
+def null_record(path: Path) -> None:
+    pq.write_table(pa.table([["a"], [None]], schema=corpus.SCHEMA), path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: path.write_bytes(b"PAR1 or not"), "not a readable Parquet file"),
+        (lambda path: path.write_bytes(b""), "not a readable Parquet file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "not a readable Parquet file"),
+        (lambda path: pq.write_table(pa.table({"text": ["a"]}), path), "the columns are not"),
+        (lambda path: pq.write_table(corpus.SCHEMA.empty_table(), path), "without records"),
+        (null_record, "a record is null"),
+        (lambda path: path.unlink(), "without records"),
+        (lambda path: path.rename(path.with_name("records-00001.parquet")), "00000.parquet is"),
+    ],
+    ids=["no parquet", "no bytes", "cut", "columns", "empty", "null", "none", "gap"],
+)
+def test_an_unreadable_corpus_is_named(
+    tmp_path: Path, spoil: Callable[[Path], object], says: str
+) -> None:
+    built = build(tmp_path)
+    spoil(built.folder / "records-00000.parquet")
+    with pytest.raises(Malformed, match=says) as refused:
+        corpus.verify_corpus(built.folder, root=built.root, count=built.count)
+    assert str(built.folder) in str(refused.value)
+
+
+def test_the_unsigned_credential_states_what_was_built(tmp_path: Path) -> None:
+    built = build(tmp_path)
+    credential = corpus.unsigned_credential(
+        built, license="apache-2.0 or mit", issuer="me", valid=VALID, source_type="synthetic"
+    )
+    assert (credential.records.root, credential.records.count) == (built.root, built.count)
+    assert credential.license == "Apache-2.0 OR MIT"
+    assert (credential.license_category, credential.source_type) == ("permissive", "synthetic")
+
+
+def test_a_licence_of_ones_own_needs_its_category(tmp_path: Path) -> None:
+    built = build(tmp_path)
+    terms = {"license": "LicenseRef-acme", "issuer": "me", "valid": VALID}
+    with pytest.raises(UsageError, match="the licence category does not follow"):
+        corpus.unsigned_credential(built, **terms)
+    credential = corpus.unsigned_credential(built, **terms, license_category="commercial")
+    assert credential.license_category == "commercial"
+    with pytest.raises(Malformed, match="no SPDX licence expression"):
+        corpus.unsigned_credential(built, license="three words here", issuer="me", valid=VALID)
