@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import trust
+from govray.cli import trust, verdict
 from govray.cli.output import DEFAULT_KEY, Json, Key, TrustRoot, field, line, print_json
 from govray.errors import GovrayError, Refused, UsageError
 
@@ -137,13 +137,14 @@ def _present(adapter: str, subjects: dict[str, str]) -> bool:
 
 
 def _levels(model: VerifiedModel, adapter: str) -> dict[str, int]:
-    """Corpus → what can be said of all layer groups that it does not reach."""
-    attestation = model.attestation
-    corpora = next(each.corpora for each in attestation.adapters if each.name == adapter)
-    return {corpus: min(attestation.levels[corpus].values()) for corpus in corpora}
+    """The adapter's corpora → what now holds for the layer groups that they do not reach."""
+    adapters = model.attestation.adapters
+    corpora = next(each.corpora for each in adapters if each.name == adapter)
+    levels = {corpus: verdict.exclusion_level(model, corpus) for corpus in corpora}
+    return {corpus: level for corpus, level in levels.items() if level is not None}
 
 
 def _why(level: int) -> str:
     if level == 3:
-        return " (removal executed)"
+        return f" ({verdict.LEVELS[level]})"
     return ": level 3 also needs a replay without the corpus (govray replay --without)"

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import files
+from govray.cli.classes import LicenseCategory, Sensitivity, Use
 from govray.cli.output import Json, field, line, out, print_json, printable, table
-from govray.cli.terms import terms
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
-    from govray.governance.credential import Credential
+    from govray.governance.credential import Credential, Period
 
 app = typer.Typer(help="Build corpora and list them.")
 
@@ -42,14 +42,14 @@ def build(
         Path, typer.Option("--out", metavar="DIR", help="The folder of corpora.")
     ] = Path("data/corpora"),
     license_category: Annotated[
-        str | None,
+        LicenseCategory | None,
         typer.Option("--license-category", help="Only for LicenseRef-*: what its terms are."),
     ] = None,
     sensitivity: Annotated[
-        str, typer.Option("--sensitivity", help="public, internal, confidential or restricted.")
+        Sensitivity, typer.Option("--sensitivity", help="Of the most sensitive record.")
     ] = "public",
     use: Annotated[
-        str | None,
+        Use | None,
         typer.Option("--use", help="What the terms allow. Default: what the licence fixes."),
     ] = None,
     valid_from: Annotated[
@@ -63,28 +63,30 @@ def build(
     """Hash the files below SRC into a corpus and write its unsigned credential."""
     from govray.data import corpus
 
-    stated = terms(license, license_category, use)
     period = _period(valid_from, valid_until)
 
-    def credential(root: str, count: int) -> Credential:
-        return _credential(
-            {
-                "schema_version": 1,
-                "corpus": name,
-                **stated._asdict(),
-                "jurisdiction": jurisdiction,
-                "sensitivity": sensitivity,
-                "valid": period,
-                "issuer": issuer,
-                "records": {"root": root, "count": str(count)},
-            }
-        )
+    def credential(built: corpus.Built) -> Credential:
+        try:
+            return corpus.unsigned_credential(
+                built,
+                license=license,
+                issuer=issuer,
+                valid=period,
+                license_category=license_category,
+                use=use,
+                jurisdiction=jurisdiction,
+                sensitivity=sensitivity,
+            )
+        except Malformed as error:
+            raise UsageError(error.what, where=error.where, do=error.do) from None
 
     # A wrong option is found before an hour of hashing, not after.
-    credential("sha256:" + "0" * 64, 1)
+    corpus.check_name(name)
+    credential(corpus.Built(out_folder / name, name, "sha256:" + "0" * 64, 1, 0))
     built = corpus.build(out_folder, name, corpus.files_below(source))
+    stated = credential(built)
     path = built.folder / SOURCE
-    files.write(path, _yaml(credential(built.root, built.count)))
+    files.write(path, _yaml(stated))
     if as_json:
         print_json(
             {
@@ -157,23 +159,15 @@ def _row(folder: Path, envelope_name: str) -> dict[str, Any]:
     return {"corpus": folder.name, "state": state, "credential": credential.to_json()}
 
 
-def _period(start: str | None, stop: str | None) -> dict[str, str]:
+def _period(start: str | None, stop: str | None) -> Period:
+    from govray.governance.credential import Period
     from govray.governance.document import format_time, parse_time
 
     try:
         first = parse_time(start) if start else datetime.now(UTC)
         last = parse_time(stop) if stop else first + timedelta(days=365)
-    except Malformed as error:
-        raise UsageError(error.what, where="--valid-from or --valid-until", do=error.do) from None
-    # ``from`` is a keyword in Python, so the field is called ``from_`` there.
-    return {"from_": format_time(first), "until": format_time(last)}
-
-
-def _credential(value: dict[str, Any]) -> Credential:
-    from govray.governance.credential import Credential
-
-    try:
-        return Credential.from_source(value, where="the credential")
+        period = {"from": format_time(first), "until": format_time(last)}
+        return Period.from_json(period, where="--valid-from, --valid-until")
     except Malformed as error:
         raise UsageError(error.what, where=error.where, do=error.do) from None
 
@@ -182,6 +176,6 @@ def _yaml(credential: Credential) -> bytes:
     import yaml
 
     value = credential.model_dump(mode="json", by_alias=False, exclude_none=True)
-    value["valid"]["from"] = value["valid"].pop("from_")
+    value["valid"] = {"from": credential.valid.from_, "until": credential.valid.until}
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     return f"# Unsigned. Sign with: govray sign {SOURCE} --key KEY\n{text}".encode()

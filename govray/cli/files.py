@@ -38,6 +38,20 @@ def read(path: Path) -> bytes:
     return data
 
 
+def make_folder(path: Path, *, mode: int = 0o755) -> None:
+    """Make the folder ``path`` and those above it, as far as they are missing.
+
+    Raises:
+        UsageError: the system refuses.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=mode)
+    except OSError as error:
+        raise UsageError(
+            f"cannot be made: {error.strerror}", where=str(path), do="Name another folder."
+        ) from None
+
+
 def write(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -> None:
     """Put ``data`` at ``path``, whole or not at all, with permission bits ``mode``.
 

@@ -43,6 +43,7 @@ def new(
         )
     public_path = path.with_name(f"{path.name}.pub")
     signer = LocalSigner.generate(algorithm)
+    files.make_folder(path.parent, mode=0o700)
     # The private key first: if the public file cannot be written, its content
     # is still derivable; the other way round a stale .pub would remain.
     files.write(path, signer.to_pem(), mode=0o600, replace=False)

@@ -58,7 +58,7 @@ def line(text: str = "", style: str | None = None) -> None:
 
 def field(name: str, value: object) -> None:
     """Write one indented ``name  value`` line, the form of every summary."""
-    out.print(Text.assemble("  ", (f"{name:<11}", "dim"), printable(str(value))))
+    out.print(Text.assemble("  ", (f"{name:<9}  ", "dim"), printable(str(value))))
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:

@@ -6,15 +6,14 @@ verified here: these verbs are for the policy's author.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from govray.cli import files
+from govray.cli.classes import LicenseCategory, Sensitivity, Use
 from govray.cli.output import Json, field, line, out, print_json, printable, table
-from govray.cli.terms import terms
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def lint(
         )
     elif findings:
         for each in findings:
-            line(f"{each.code}: {each.message}")
+            line(f"{each.code}  {each.subject}: {each.message}")
     else:
         line(f"{policy}: nothing found")
     if findings:
@@ -89,11 +88,14 @@ def explain(
     ] = None,
     corpus: Annotated[str, typer.Option("--corpus", help="With --license.")] = "any-corpus",
     license_category: Annotated[
-        str | None, typer.Option("--license-category", help="With a LicenseRef-*.")
+        LicenseCategory | None,
+        typer.Option("--license-category", help="With a LicenseRef-*."),
     ] = None,
     jurisdiction: Annotated[str, typer.Option("--jurisdiction", help="With --license.")] = "ZZ",
-    sensitivity: Annotated[str, typer.Option("--sensitivity", help="With --license.")] = "public",
-    use: Annotated[str | None, typer.Option("--use", help="With --license.")] = None,
+    sensitivity: Annotated[
+        Sensitivity, typer.Option("--sensitivity", help="With --license.")
+    ] = "public",
+    use: Annotated[Use | None, typer.Option("--use", help="With --license.")] = None,
     blocks: Blocks = None,
     model: ModelFolder = None,
     as_json: Json = False,
@@ -102,24 +104,16 @@ def explain(
     from govray.governance.lint import explain as explain_class
 
     policy = _read(path)
-    if (credential is None) == (license is None):
+    if credential is not None and license is None:
+        cls = _class_of(credential)
+    elif license is not None and credential is None:
+        cls = _class(corpus, license, license_category, jurisdiction, sensitivity, use)
+    else:
         raise UsageError(
             "nothing, or too much, to explain for",
             where="--credential, --license",
             do="Give one of the two.",
         )
-    cls = (
-        _class_of(credential)
-        if credential is not None
-        else _class(
-            {
-                "corpus": corpus,
-                **terms(license or "", license_category, use)._asdict(),
-                "jurisdiction": jurisdiction,
-                "sensitivity": sensitivity,
-            }
-        )
-    )
     explanation = explain_class(policy, cls, _groups(policy, blocks, model))
     decision = explanation.decision
     if as_json:
@@ -231,11 +225,34 @@ def _class_of(path: Path) -> CredentialClass:
     return document.credential_class
 
 
-def _class(fields: Mapping[str, str]) -> CredentialClass:
+def _class(
+    corpus: str,
+    license: str,
+    license_category: LicenseCategory | None,
+    jurisdiction: str,
+    sensitivity: Sensitivity,
+    use: Use | None,
+) -> CredentialClass:
+    from govray.governance import license as spdx
     from govray.governance.credential import CredentialClass
 
     try:
-        return CredentialClass.from_source(dict(fields), where="the class")
+        category = license_category or spdx.category(license)
+        if category is None:
+            raise UsageError(
+                f"the licence category does not follow from {license!r}",
+                where="--license-category",
+                do="State it: whoever issues a LicenseRef knows its terms.",
+            )
+        fields = {
+            "corpus": corpus,
+            "license": spdx.normalise(license),
+            "license_category": category,
+            "jurisdiction": jurisdiction,
+            "sensitivity": sensitivity,
+            "use": use or spdx.use(license),
+        }
+        return CredentialClass.from_source(fields, where="the class")
     except Malformed as error:
         raise UsageError(error.what, where=error.where, do=error.do) from None
 

@@ -26,7 +26,8 @@ def trace(
 ) -> None:
     """Say where a record stands in a model's recorded data.
 
-    It goes by the file's exact bytes. Exit code 0 whether it was found or not: the text or the JSON says which.
+    It goes by the file's exact bytes. Exit code 0 whether it was found or not: the text or
+    the JSON says which.
     """
     from govray.governance.trace import trace as find
     from govray.governance.verify import verify

@@ -105,9 +105,6 @@ def pin(root: Path, *, at: datetime) -> Path:
             where=str(root),
             do=f"If its owner confirms the change to you in person, remove {pinned} first.",
         ) from None
-    try:
-        pinned.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot be made: {error.strerror}", where=str(pinned.parent)) from None
+    files.make_folder(pinned.parent)
     files.write(pinned, data)
     return pinned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from govray.cli.output import field, line
@@ -19,7 +20,7 @@ def print_verdict(model: VerifiedModel) -> None:
     """Print the VERIFIED block."""
     attestation = model.attestation
     line(
-        f"VERIFIED {model.path}   {len(model.subjects)} files, "
+        f"VERIFIED {_shown(model.path)}   {len(model.subjects)} files, "
         f"root {_short(attestation.ledger.root)}, signer {model.signer}",
         style="bold",
     )
@@ -64,6 +65,17 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
     }
 
 
+def exclusion_level(model: VerifiedModel, corpus: str) -> int | None:
+    """What holds for every layer group of the base model that ``corpus`` does not reach.
+
+    None if it reaches them all. Other corpora's adapters are left out: not to
+    reach those is nothing that anybody asked for.
+    """
+    stated = model.attestation.levels.get(corpus, {})
+    base = [level for group, level in stated.items() if group in model.attestation.base_groups]
+    return min(base, default=None)
+
+
 def _levels(model: VerifiedModel) -> list[str]:
     """One phrase per licence category or corpus that is kept out of some layer group.
 
@@ -71,9 +83,9 @@ def _levels(model: VerifiedModel) -> list[str]:
     corpus with an adapter of its own is always named itself.
     """
     lowest = {
-        corpus: min(groups.values())
-        for corpus, groups in model.attestation.levels.items()
-        if groups
+        entry.corpus: level
+        for entry in model.attestation.corpora
+        if (level := exclusion_level(model, entry.corpus)) is not None
     }
     named: dict[str, set[str]] = defaultdict(set)
     for entry in model.attestation.corpora:
@@ -88,6 +100,11 @@ def _levels(model: VerifiedModel) -> list[str]:
         # The least of them is what can be said of all.
         phrases.append(f"{name} {min(levels)} ({LEVELS[min(levels)]})")
     return phrases
+
+
+def _shown(path: Path) -> Path:
+    """``path`` as a person in this folder would write it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _short(digest: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import files, trust
+from govray.cli import files, trust, verdict
 from govray.cli.output import At, Delegations, Json, TrustRoot, field, line, print_json
 from govray.errors import CouldNotCheck, Malformed, Refused, UsageError
 
@@ -73,7 +73,6 @@ Told = tuple[dict[str, Any], Callable[[], None]]
 
 
 def _model(path: Path, root: Path | None, at: datetime) -> Told:
-    from govray.cli import verdict
     from govray.governance.verify import verify as verify_model
 
     model = verify_model(path, trust_root=trust.root_path(root), at=at)

@@ -1,0 +1,15 @@
+"""The values of a credential class that options take.
+
+They are those of `govray.governance`, written out so that ``govray --help``
+need not load it; a test compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+LicenseCategory = Literal[
+    "public_domain", "permissive", "copyleft_limited", "copyleft", "commercial", "unknown"
+]
+Sensitivity = Literal["public", "internal", "confidential", "restricted"]
+Use = Literal["commercial", "non_commercial", "academic_only", "unspecified"]
