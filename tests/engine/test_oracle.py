@@ -1,0 +1,380 @@
+"""Every gradient of a mixed policy equals a float64 oracle that takes rows one at a time.
+
+The oracle knows nothing of govray: one backward per row over the whole model,
+adapters merged into the weights (W + 2BA), layer groups spelled by name, weights
+applied to finished gradients, and one division. Models, routes, weights, rows,
+−100 targets, the split over two ranks and micro-batch sizes are drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from cases import governed, micro_batch, step_batch, token_rows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ranks import RankPool
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from govray.engine import routing
+from govray.engine import step as step_module
+from govray.engine.adapters import Adapters
+from govray.engine.gpt import GPT, IGNORED
+from govray.engine.step import StepResult
+from govray.governance.route import Route
+
+TOLERANCE = 1e-12
+CONTEXT, VOCABULARY, RANK = 5, 11, 2
+
+Tensors = dict[str, Tensor]
+
+
+class ResidualMLP(nn.Module):
+    """Tokens as numbers, one target for a row: no GPT, and losses of shape (rows,)."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.embedding = nn.Linear(CONTEXT, 8)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(blocks))
+        self.final_norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.embedding(tokens.to(self.head.weight.dtype) / VOCABULARY)
+        for block in self.blocks:
+            hidden = hidden + block(hidden).tanh()
+        return self.head(self.final_norm(hidden))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One class of rows, and what it may train."""
+
+    route: Route
+    rows: Tensors
+    cut: int  # rank 0 has the rows before it
+
+    def part(self, rank: int) -> tuple[Tensors, int]:
+        half = slice(0, self.cut) if rank == 0 else slice(self.cut, None)
+        return {name: t[half] for name, t in self.rows.items()}, rank * self.cut
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step to take, in full."""
+
+    kind: str
+    blocks: int
+    streams: tuple[Stream, ...]
+    max_rows: int | None
+    seed: int
+    violation: str | None = None
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        return {s.route.adapter: RANK for s in self.streams if s.route.adapter is not None}
+
+
+def build(case: Case) -> tuple[nn.Module, Adapters]:
+    """Weights large enough that every gradient is far above rounding."""
+    torch.manual_seed(case.seed)
+    if case.kind == "mlp":
+        model: nn.Module = ResidualMLP(case.blocks)
+    else:
+        model = GPT(case.blocks, 8, CONTEXT, VOCABULARY, tied=case.kind == "tied gpt", heads=2)
+    model.double()
+    adapters = Adapters(model, case.ranks, seed=case.seed)
+    with torch.no_grad():
+        for parameter in (*model.parameters(), *dict(adapters.named_parameters()).values()):
+            parameter.normal_(std=0.4)
+    return model, adapters
+
+
+def losses(model: Callable[[Tensor], Tensor], rows: Mapping[str, Tensor]) -> Tensor:
+    logits, targets = model(rows["tokens"]), rows["targets"]
+    flat = F.cross_entropy(
+        logits.flatten(0, -2), targets.flatten(), reduction="none", ignore_index=IGNORED
+    )
+    return flat.view(targets.shape)
+
+
+def step_on_a_rank(case: Case) -> tuple[dict[str, Tensor | None], StepResult]:
+    """The gradients that the optimizer sees, and the step's result."""
+    model, adapters = build(case)
+    parameters = {**dict(model.named_parameters()), **dict(adapters.named_parameters())}
+    optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
+    seen: dict[str, Tensor | None] = {}
+
+    def look(*_: object) -> None:
+        seen.update({n: None if p.grad is None else p.grad.clone() for n, p in parameters.items()})
+
+    optimizer.register_step_pre_hook(look)
+    batch = []
+    for stream in case.streams:
+        rows, first = stream.part(dist.get_rank())
+        if len(rows["targets"]):
+            batch.append(micro_batch(stream.route, rows, first))
+    with pytest.MonkeyPatch.context() as patch:
+        if case.violation is not None:
+            VIOLATIONS[case.violation](patch)
+        run = governed(
+            model,
+            optimizer,
+            [stream.route for stream in case.streams],
+            adapters=adapters,
+            max_rows=case.max_rows,
+        )
+        result = run(step_batch(0, batch), losses)
+    return seen, result
+
+
+def oracle(case: Case) -> tuple[dict[str, Tensor | None], dict[str, int], float]:
+    """Gradients, loss targets of every group, and the mean loss: one row at a time."""
+    model, adapters = build(case)
+    base = dict(model.named_parameters())
+    own = dict(adapters.named_parameters())
+    everything = base | own
+    sums = {name: torch.zeros_like(p) for name, p in everything.items()}
+    counts = dict.fromkeys((group_of(name, case.kind) for name in everything), 0)
+    total, targets = 0.0, 0
+    for stream in case.streams:
+        weights = dict(stream.route.weights)
+        if stream.route.adapter is not None:
+            weights[f"adapter:{stream.route.adapter}"] = 1.0
+        for index in range(len(stream.rows["targets"])):
+            row = {name: t[index : index + 1] for name, t in stream.rows.items()}
+            used = merged(base, own, stream.route.adapter)
+            loss = losses(lambda tokens, w=used: functional_call(model, w, (tokens,)), row).sum()
+            gradients = torch.autograd.grad(loss, [*everything.values()], allow_unused=True)
+            for (name, _), gradient in zip(everything.items(), gradients, strict=True):
+                if gradient is not None:
+                    sums[name] += weights.get(group_of(name, case.kind), 0.0) * gradient
+            count = int((row["targets"] != IGNORED).sum())
+            for group in weights:
+                counts[group] += count
+            total, targets = total + loss.item(), targets + count
+    gradients = {
+        name: sums[name] / counts[group_of(name, case.kind)]
+        if counts[group_of(name, case.kind)]
+        else None
+        for name in everything
+    }
+    return gradients, counts, total / targets if targets else float("nan")
+
+
+def merged(base: Tensors, own: Tensors, adapter: str | None) -> Tensors:
+    """The model's weights with W + 2BA where the adapter has a pair."""
+    prefix = f"adapter:{adapter}/"
+    weights = dict(base)
+    for name, a in own.items():
+        if name.startswith(prefix) and name.endswith(".lora_A.weight"):
+            layer = name.removeprefix(prefix).removesuffix(".lora_A.weight")
+            b = own[f"{prefix}{layer}.lora_B.weight"]
+            weights[f"{layer}.weight"] = base[f"{layer}.weight"] + 2 * b @ a
+    return weights
+
+
+def group_of(name: str, kind: str) -> str:
+    """Spelled out for these models; says the same as inference must."""
+    if name.startswith("adapter:"):
+        return name.partition("/")[0]
+    if kind == "tied gpt" and name == "embedding.tokens.weight":
+        return "embedding+head"
+    first, second = name.split(".")[:2]
+    return f"block.{second}" if first == "blocks" else first
+
+
+def groups_of(kind: str, blocks: int) -> list[str]:
+    tied = kind == "tied gpt"
+    ends = ["embedding+head", "final_norm"] if tied else ["final_norm", "head"]
+    return ["embedding", *(f"block.{i}" for i in range(blocks)), *ends]
+
+
+def check(case: Case, pool: RankPool) -> None:
+    expected, counts, loss = oracle(case)
+    for gradients, result in pool.run(step_on_a_rank, case):
+        assert gradients.keys() == expected.keys()
+        for name, reference in expected.items():
+            gradient = gradients[name]
+            if reference is None:
+                assert gradient is None, f"{name} has a gradient, and should have none"
+            else:
+                assert gradient is not None, f"{name} has no gradient"
+                error = (gradient - reference).norm() / reference.norm()
+                assert error <= TOLERANCE, f"{name}: {error.item()}"
+        assert dict(result.group_targets) == counts
+        assert result.loss == pytest.approx(loss, rel=1e-12, nan_ok=True)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    kind = draw(st.sampled_from(["gpt", "tied gpt", "mlp"]))
+    blocks = draw(st.integers(1, 3))
+    weight = st.sampled_from([1.0, 0.5, 0.3, 0.01])
+    streams: dict[str, Stream] = {}
+    for index in range(draw(st.integers(1, 3))):
+        weights = draw(st.dictionaries(st.sampled_from(groups_of(kind, blocks)), weight))
+        adapter = draw(st.sampled_from([None, "left", "right"])) if weights else "left"
+        route = Route(weights, adapter, None if adapter is None else RANK)
+        count = draw(st.integers(0, 5))
+        rows = token_rows(count, CONTEXT, VOCABULARY, draw(st.integers(0, 10**6)), index)
+        if kind == "mlp":
+            rows["targets"] = rows["targets"][:, 0].contiguous()
+        else:
+            # The last target always counts: attention at the first position alone has
+            # no gradient but rounding, and relative errors of rounding say nothing.
+            masked = draw(st.lists(st.integers(0, CONTEXT - 2), max_size=3))
+            rows["targets"][: draw(st.integers(0, count)), masked] = IGNORED
+        streams[route.digest] = Stream(route, rows, draw(st.integers(0, count)))
+    return Case(
+        kind=kind,
+        blocks=blocks,
+        streams=tuple(streams.values()),
+        max_rows=draw(st.sampled_from([None, 1, 2, 3])),
+        seed=draw(st.integers(0, 1000)),
+    )
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    # One pool serves all examples on purpose.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(case=cases())
+def test_gradients_equal_the_oracle_and_are_absent_where_absent(
+    two_ranks: RankPool, case: Case
+) -> None:
+    check(case, two_ranks)
+
+
+def mixed(violation: str | None = None) -> Case:
+    """Four overlapping streams, unequal ranks, weights, an adapter beside layers and one alone."""
+    routes = [
+        Route({"embedding": 1.0, "block.0": 0.5, "head": 1.0}),
+        Route({"block.1": 0.3, "final_norm": 1.0, "head": 0.01}),
+        Route({"block.0": 1.0}, "left", RANK),
+        Route({}, "right", RANK),
+    ]
+    streams = []
+    for index, (route, count, cut) in enumerate(
+        zip(routes, (5, 3, 2, 4), (4, 0, 2, 1), strict=True)
+    ):
+        rows = token_rows(count, CONTEXT, VOCABULARY, 77, index)
+        rows["targets"][: index + 1, :2] = IGNORED
+        streams.append(Stream(route, rows, cut))
+    return Case("gpt", 2, tuple(streams), 2, 5, violation)
+
+
+def test_a_mixed_policy_equals_the_oracle(two_ranks: RankPool) -> None:
+    check(mixed(), two_ranks)
+
+
+# How to lose it. Each replaces one small piece of the engine.
+
+
+def global_divide(patch: pytest.MonkeyPatch) -> None:
+    """Divide every group by all loss targets of the step."""
+    divide = step_module.divide
+    everyone = mixed()
+    total = sum(int((s.rows["targets"] != IGNORED).sum()) for s in everyone.streams)
+    patch.setattr(
+        step_module,
+        "divide",
+        lambda domains, sums, counts: divide(
+            domains, sums, {name: count and total for name, count in counts.items()}
+        ),
+    )
+
+
+def weights_in_the_denominator(patch: pytest.MonkeyPatch) -> None:
+    """Count a target of weight w as w targets, rounded up."""
+
+    def weighted(self, batch):
+        counts: dict[str, float] = {}
+        for each in batch.micro_batches:
+            weights = self._streams[each.stream].weights
+            for group, weight in {self._group_of[n]: w for n, w in weights.items()}.items():
+                counts[group] = counts.get(group, 0.0) + weight * each.targets
+        return {group: math.ceil(count) for group, count in counts.items()}
+
+    patch.setattr(step_module.GovernedStep, "_group_targets", weighted)
+
+
+def divide_per_rank(patch: pytest.MonkeyPatch) -> None:
+    """Divide on each rank by its own counts, and average over the ranks."""
+    sum_over_ranks, divide = step_module.sum_over_ranks, step_module.divide
+    counted = step_module.GovernedStep._group_targets
+    own: dict[str, int] = {}
+    group_of_name: dict[str, str] = {}
+
+    def remember(self, batch):
+        own.update(counted(self, batch))
+        group_of_name.update(self._group_of)
+        return dict(own)
+
+    def averaged(domains, counts):
+        for domain in domains:
+            for name, p in domain.parameters.items():
+                if p.grad is not None:
+                    p.grad /= max(own[group_of_name[name]], 1)
+        return sum_over_ranks(domains, counts)
+
+    patch.setattr(step_module.GovernedStep, "_group_targets", remember)
+    patch.setattr(step_module, "sum_over_ranks", averaged)
+    patch.setattr(
+        step_module,
+        "divide",
+        lambda domains, sums, counts: divide(
+            domains, sums, {n: count and dist.get_world_size() for n, count in counts.items()}
+        ),
+    )
+
+
+def zero_instead_of_absent(patch: pytest.MonkeyPatch) -> None:
+    """Give groups without targets a gradient of zeros."""
+    divide = step_module.divide
+
+    def with_zeros(domains, sums, counts):
+        divide(domains, sums, counts)
+        for domain in domains:
+            for p in domain.parameters.values():
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+
+    patch.setattr(step_module, "divide", with_zeros)
+
+
+def unscaled(patch: pytest.MonkeyPatch) -> None:
+    """Take every weight above 0 for 1."""
+    patch.setattr(routing, "_scale", lambda weight: lambda gradient: gradient)
+
+
+VIOLATIONS = {
+    "global divide": global_divide,
+    "weights in the denominator": weights_in_the_denominator,
+    "divide per rank": divide_per_rank,
+    "zero instead of absent": zero_instead_of_absent,
+    "unscaled": unscaled,
+}
+EXPECTED = dict.fromkeys(VIOLATIONS, r"weight: [0-9.e-]+") | {
+    "zero instead of absent": "embedding.* has a gradient, and should have none"
+}
+
+
+@pytest.mark.parametrize("violation", VIOLATIONS)
+def test_the_oracle_sees_each_violation(two_ranks: RankPool, violation: str) -> None:
+    case = mixed(violation)
+    if violation == "zero instead of absent":
+        # Nothing read for the stream that reaches lowest: the embedding has no gradient.
+        lowest, *others = case.streams
+        none = Stream(lowest.route, {name: t[:0] for name, t in lowest.rows.items()}, 0)
+        case = replace(case, streams=(none, *others))
+    with pytest.raises(AssertionError, match=EXPECTED[violation]):
+        check(case, two_ranks)
