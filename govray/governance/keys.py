@@ -244,31 +244,32 @@ def load_signer(reference: str, *, password: bytes | None = None) -> LocalSigner
         UsageError: Nothing there, a file that others can read, or no key in
             it; the message says what to do.
     """
-    location = reference
-    if reference.startswith("env:"):
-        name = reference.removeprefix("env:")
-        value = os.environ.get(name, "")
-        if not value.strip():
-            raise UsageError(
-                f"the environment variable {name or '(no name)'} is not set",
-                where=reference,
-                do="Set it to a PEM private key or to the path of one",
-            )
-        if value.lstrip().startswith("-----BEGIN"):
-            return _from_pem(value.encode(), password, reference)
-        location = value.strip()
-    return _from_pem(_read_private(location), password, location)
-
-
-def _from_pem(pem: bytes, password: bytes | None, where: str) -> LocalSigner:
     try:
-        return LocalSigner.from_pem(pem, password)
+        return LocalSigner.from_pem(_private_pem(reference), password)
     except UsageError as error:
-        raise UsageError(error.what, where=where, do=error.do) from None
+        raise UsageError(error.what, where=reference, do=error.do) from None
+
+
+def _private_pem(reference: str) -> bytes:
+    """The PEM that ``reference`` leads to."""
+    if not reference.startswith("env:"):
+        return _read_private(reference)
+    name = reference.removeprefix("env:")
+    value = os.environ.get(name, "").strip()
+    if not value:
+        raise UsageError(
+            f"the environment variable {name or '(no name)'} is not set",
+            do="Set it to a PEM private key or to the path of one",
+        )
+    return value.encode() if value.startswith("-----BEGIN") else _read_private(value)
 
 
 def _read_private(location: str) -> bytes:
-    """The bytes of a key file that only its owner can read."""
+    """The bytes of a key file that only its owner can read.
+
+    A location that cannot be opened stays out of the message: it may come from a
+    variable that holds a key in a form that was not recognised.
+    """
     try:
         path = Path(location).expanduser()
         # Check the file that is read: open first, then look at the descriptor.
@@ -277,7 +278,6 @@ def _read_private(location: str) -> bytes:
             if os.name == "posix" and mode & 0o077:
                 raise UsageError(
                     f"the private key file can be read by others (mode {mode & 0o777:04o})",
-                    where=location,
                     do=f"Run: chmod 600 {location}",
                 )
             data = file.read(_MAX_KEY_FILE + 1)
@@ -285,11 +285,10 @@ def _read_private(location: str) -> bytes:
         # ValueError: a NUL in the path; RuntimeError: ~ of an unknown user.
         raise UsageError(
             f"cannot read the private key: {getattr(error, 'strerror', None) or error}",
-            where=location,
             do="Give the path of a key file, or env:NAME; 'govray keys new' makes a key",
         ) from None
     if len(data) > _MAX_KEY_FILE:
-        raise UsageError("the file is too large to be a private key", where=location)
+        raise UsageError("the file is too large to be a private key")
     return data
 
 

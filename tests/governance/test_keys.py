@@ -340,6 +340,15 @@ def test_no_error_shows_key_bytes(key_file: Path, monkeypatch: pytest.MonkeyPatc
         assert pem.splitlines()[1].decode() not in shown
 
 
+def test_a_key_in_an_unknown_form_is_not_taken_for_a_path_and_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GOVRAY_TEST_KEY", "9d61b19deffd5a60ba844af492ec2cc4")
+    with pytest.raises(UsageError, match="env:GOVRAY_TEST_KEY: cannot read") as caught:
+        load_signer("env:GOVRAY_TEST_KEY")
+    assert "9d61b19d" not in str(caught.value)
+
+
 def test_the_protocol_is_enough_for_an_external_signer() -> None:
     """What an HSM adapter would be: two members, no private key in sight."""
 

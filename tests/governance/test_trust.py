@@ -353,6 +353,21 @@ def test_a_delegation_never_widens_its_scope(change: dict[str, Any]) -> None:
         SIM.trust(SIM.delegation(scope=(NARROW, scope)))
 
 
+def test_control_without_the_check_a_delegate_covers_more_than_its_delegator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stated: Any = {
+        "corpus": "anything",
+        "license_category": "unknown",
+        "jurisdiction": "US",
+        "sensitivity": "restricted",
+    }
+    assert not any(authority.covers(**stated) for authority in SIM.trust().authorities)
+    monkeypatch.setattr(Scope, "within", lambda self, other: True)
+    widened = SIM.trust(SIM.delegation(scope=(ANYTHING,)))
+    assert any(authority.covers(**stated) for authority in widened.authorities)
+
+
 NARROWER: dict[str, dict[str, Any]] = {
     "the same": {},
     "exact name": {"corpus": "acme-notes"},
@@ -519,9 +534,9 @@ def test_roots_and_delegations_are_about_themselves() -> None:
     delegation = Delegation(
         delegator="legal", authority=SIM.authority("x", "credential", SIM.agency, scope=(NARROW,))
     )
-    with pytest.raises(Malformed, match="trust root: .*subject"):
+    with pytest.raises(Malformed, match=r"trust root: .*subject"):
         TrustState.load(seal(root, [FILE], SIM.root_keys), at=AT)
-    with pytest.raises(Malformed, match="delegation 1 .*subject"):
+    with pytest.raises(Malformed, match=r"delegation 1 .*subject"):
         SIM.trust(seal(delegation, [FILE], SIM.issuer))
 
 
