@@ -31,6 +31,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+_START_SECONDS = 300.0
+
 
 class Hung(AssertionError):
     """A rank did not answer in time, or died."""
@@ -44,7 +46,7 @@ class RankPool:
         timeout: Seconds that one call may take on the slowest rank.
     """
 
-    def __init__(self, size: int, *, timeout: float = 90.0) -> None:
+    def __init__(self, size: int, *, timeout: float = 120.0) -> None:
         self.size = size
         self.timeout = timeout
         self._calls = 0
@@ -104,6 +106,10 @@ class RankPool:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
+        for pipe in self._pipes:  # importing torch may take long, and is no part of a call
+            if not pipe.poll(_START_SECONDS) or pickle.loads(pipe.recv_bytes()) != "ready":
+                self._dump_and_kill()
+                raise Hung("rank processes do not start")
 
     def _dump_and_kill(self) -> None:
         for process in self._processes:
@@ -129,6 +135,7 @@ def _serve(rank: int, size: int, pipe: Connection) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
+    pipe.send_bytes(pickle.dumps("ready"))
     with contextlib.suppress(EOFError):
         while (answer := _answer(pipe.recv_bytes(), rank, size)) is not None:
             pipe.send_bytes(answer)
