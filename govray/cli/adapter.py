@@ -8,14 +8,13 @@ copies that others hold are not its subject.
 from __future__ import annotations
 
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from govray.cli import trust, verdict
-from govray.cli.output import DEFAULT_KEY, Json, Key, TrustRoot, field, line, print_json
+from govray.cli.output import DEFAULT_KEY, At, Json, Key, TrustRoot, field, line, print_json
 from govray.errors import GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ def remove(
     adapter: Adapter,
     key: Key = DEFAULT_KEY,
     trust_root: TrustRoot = None,
+    at: At = None,
     as_json: Json = False,
 ) -> None:
     """Delete an adapter's files and sign an attestation of what is left.
@@ -48,7 +48,7 @@ def remove(
 
     signer = load_signer(key)
     root = trust.root_path(trust_root)
-    now = datetime.now(UTC)
+    now = trust.reference_time(at)
     before = verify(model, trust_root=root, at=now)
     after = without_adapter(before.attestation, before.routes, adapter, at=format_time(now))
     kept = [each for each in before.subjects if not _belongs(each.name, adapter)]
@@ -91,13 +91,14 @@ def export(
     adapter: Adapter,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")],
     trust_root: TrustRoot = None,
+    at: At = None,
     as_json: Json = False,
 ) -> None:
     """Copy an adapter, in peft's layout, into the new folder DIR, after verifying the model."""
     from govray.governance import bundle
     from govray.governance.verify import verify
 
-    verified = verify(model, trust_root=trust.root_path(trust_root), at=trust.reference_time(None))
+    verified = verify(model, trust_root=trust.root_path(trust_root), at=trust.reference_time(at))
     subjects = {each.name: each.sha256 for each in verified.subjects}
     names = [name for name in bundle.adapter_files(adapter) if name in subjects]
     if not names:

@@ -31,7 +31,7 @@ def print_verdict(model: VerifiedModel) -> None:
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")
     field("assurance", f"{attestation.assurance_level}: {NOT_SHOWN}")
-    field("trust root", f"{model.trust_root.root.name} v{model.trust_root.root.version}")
+    field("trust", f"root {model.trust_root.root.name} v{model.trust_root.root.version}")
     for name in model.uncovered:
         field("NOT COVERED", f"{name}: the attestation says nothing about this file")
 

@@ -1,0 +1,233 @@
+"""The frame of the command: exit codes, one-paragraph errors, JSON, suggestions, start-up."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command import Run
+
+from govray import cli
+from govray.cli import failure, files
+from govray.errors import GovrayError
+
+GOVRAY = [sys.executable, "-c", "import sys; from govray.cli import main; sys.exit(main())"]
+
+
+def test_version_names_versions(run: Run) -> None:
+    out = run("--version").out
+    assert out.startswith("govray 0.")
+    assert "Python 3." in out
+    assert "pydantic 2." in out
+
+
+def test_without_words_it_shows_the_verbs(run: Run) -> None:
+    out = run().out
+    assert out == run("--help").out
+    for verb in ("init", "keys", "corpus", "sign", "show", "verify", "policy", "trace", "adapter"):
+        assert f"\n  {verb} " in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["verfy", "x"], "Did you mean 'verify'?"),
+        (["policy", "lnt", "x"], "Did you mean 'lint'?"),
+        (["verify", "x", "--trust-rot", "y"], "--trust-root"),
+        (["keys"], "Missing command"),
+        (["show"], "Missing argument"),
+        (["schema", "credental"], "'credential'"),
+        (["keys", "new", "k", "--algorithm", "rsa"], "ecdsa-p256"),
+        (["show", "missing.json"], "missing.json: no such file"),
+        (["show", "."], "model folder"),
+        (["sign", "."], "this is a folder"),
+        (["sign", "missing.yaml"], "missing.yaml: no such file"),
+        (["verify", "missing"], "no such file or folder"),
+        (["policy", "lint", "missing.yaml"], "no such file"),
+        (["policy", "lint", "."], "this is a folder"),
+        (["trace", "missing", "--model", "."], "cannot be read"),
+        (["trace", ".", "--model", "."], "this is a folder"),
+        (["verify", ".", "--at", "yesterday"], "--at: 'yesterday' is not a time"),
+        (["corpus", "ls", "missing"], "not a folder"),
+        (["keys", "new", "/dev/null/key.pem"], "/dev/null"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_the_user_can_mend_is_usage(run: Run, words: list[str], said: str) -> None:
+    done = run(*words, code=2)
+    assert said in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "JSON"),
+        (b"", ""),
+        (b"\xff\xfe", "UTF-8"),
+        (b'{"a":1,"a":2}', "twice"),
+        (b"[]", "object"),
+        (b"null", "object"),
+    ],
+    ids=["cut off", "empty", "not text", "duplicate key", "a list", "null"],
+)
+def test_bytes_that_are_no_envelope_are_refused(
+    run: Run, tmp_path: Path, content: bytes, said: str
+) -> None:
+    (tmp_path / "x.json").write_bytes(content)
+    done = run("show", "x.json", code=1)
+    assert "x.json" in done.err
+    assert said in done.err
+
+
+def test_json_asked_for_is_json_given_even_for_an_error(run: Run) -> None:
+    done = run("show", "missing.json", "--json", code=2)
+    assert done.json == {
+        "error": {
+            "kind": "UsageError",
+            "what": "no such file",
+            "where": "missing.json",
+            "do": "Check the path.",
+            "exitCode": 2,
+        }
+    }
+    assert "no such file" in done.err
+
+
+@pytest.mark.parametrize("words", [["--debug", "show", "missing"], ["show", "missing", "--debug"]])
+def test_debug_shows_the_traceback_before_and_after_the_verb(words: list[str]) -> None:
+    with pytest.raises(GovrayError, match="no such file"):
+        cli.main(words)
+
+
+def test_after_a_double_dash_debug_is_a_name(run: Run) -> None:
+    assert "--debug: no such file" in run("show", "--", "--debug", code=2).err
+
+
+def test_a_bug_is_called_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path) -> bytes:
+        raise RuntimeError("the wheels came off")
+
+    monkeypatch.setattr(files, "read", broken)
+    done = run("show", "x.json", code=70)
+    assert "the wheels came off" in done.err
+    assert "bug" in done.err
+    assert "--debug" in done.err
+
+
+@pytest.mark.parametrize("module", sorted(failure.EXTRAS))
+def test_a_missing_extra_is_named(module: str) -> None:
+    error = ModuleNotFoundError(f"No module named '{module}.sub'", name=f"{module}.sub")
+    found = failure.describe(error)
+    assert found.exit_code == 3
+    assert f"govray[{failure.EXTRAS[module]}]" in (found.do or "")
+
+
+def test_a_verb_without_its_extra_could_not_check(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "govray.data.corpus", raising=False)
+    monkeypatch.delattr(importlib.import_module("govray.data"), "corpus", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = run("corpus", "ls", ".", code=3)
+    assert "pip install 'govray[train]'" in done.err
+
+
+def test_our_own_missing_module_is_a_bug_not_an_extra() -> None:
+    assert failure.describe(ModuleNotFoundError("x", name="govray.nothing")).exit_code == 70
+
+
+def test_a_full_disk_is_said_and_the_old_file_stays(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    files.write(path, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(GovrayError, match="No space left"):
+        files.write(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert "No space left" in run("keys", "new", "key.pem", code=2).err
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_start_up_is_quick() -> None:
+    """Processor time, not the wall's: other tests share the machine."""
+    before = os.times()
+    subprocess.run([*GOVRAY, "--help"], capture_output=True, check=True, timeout=60)
+    after = os.times()
+    used = after.children_user + after.children_system
+    used -= before.children_user + before.children_system
+    assert used < 0.5
+
+
+def test_interrupted() -> None:
+    fifo = Path("fifo")
+    os.mkfifo(fifo)
+    process = subprocess.Popen(
+        [*GOVRAY, "show", str(fifo)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    # The command waits for a writer. Once there is one it has opened the file,
+    # so everything is imported and the signal finds it at work.
+    with fifo.open("w"):
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.strip() == "govray: interrupted"
+    assert out == ""
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    process = subprocess.Popen(
+        [*GOVRAY, "schema", "policy"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    with process.stderr as stderr:
+        assert stderr.read() == b""
+    assert process.wait(timeout=60) == 141
+
+
+@pytest.mark.parametrize("kind", ["experiment", "policy", "credential"])
+def test_schemas_are_closed_json_schemas(run: Run, kind: str) -> None:
+    schema = run("schema", kind).json
+    assert schema["additionalProperties"] is False
+    assert schema["type"] == "object"
+    assert schema["properties"]
+
+
+def test_options_take_the_values_of_the_credential_class() -> None:
+    classes = importlib.import_module("govray.cli.classes")
+    spdx = importlib.import_module("govray.governance.license")
+    trust = importlib.import_module("govray.governance.trust")
+    assert classes.LicenseCategory == spdx.LicenseCategory
+    assert classes.Use == spdx.Use
+    assert classes.Sensitivity == trust.Sensitivity
+
+
+def test_control_characters_are_shown_not_obeyed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "corpora" / "a").mkdir(parents=True)
+    done = run("corpus", "ls", "corpora")
+    assert "missing" in done.out
+    from govray.cli.output import printable
+
+    assert printable("a\x1b[31mb\u202ec\n") == "a\\x1b[31mb\\u202ec\n"
+
+
+def test_every_json_document_ends_with_one_newline(run: Run) -> None:
+    out = run("schema", "policy").out
+    assert out.endswith("}\n")
+    assert json.loads(out)

@@ -1,0 +1,240 @@
+"""`keys new`, `sign` and `show`, and the walk through docs/keys-and-trust.md."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+from command import Run
+
+import govray
+from govray.governance.envelope import Envelope
+from govray.governance.keys import PublicKey, load_signer
+
+POLICY = """
+schema: govray.dev/depth-policy/v1
+name: licences
+version: {version}
+valid: {{from: 2026-01-01, until: 2029-01-01}}
+on_expiry: stop
+profiles:
+  everything: {{layers: all}}
+rules:
+  - {{name: open, match: {{license_category: [permissive]}}, profile: everything}}
+"""
+
+GUIDE = Path(govray.__file__).parents[1] / "docs" / "keys-and-trust.md"
+
+
+def test_a_new_key_is_private_and_its_public_half_matches(run: Run, tmp_path: Path) -> None:
+    for algorithm in ("ed25519", "ecdsa-p256"):
+        path = tmp_path / "keys" / f"{algorithm}.pem"
+        told = run("keys", "new", path, "--algorithm", algorithm, "--json").json
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        public = PublicKey.from_pem(Path(f"{path}.pub").read_bytes())
+        assert public == load_signer(str(path)).public_key
+        assert told["keyid"] == public.keyid
+        assert public.algorithm == algorithm
+
+
+def test_a_key_is_never_overwritten(run: Run, tmp_path: Path) -> None:
+    run("keys", "new", "key.pem")
+    before = (tmp_path / "key.pem").read_bytes()
+    assert "already exists" in run("keys", "new", "key.pem", code=2).err
+    assert (tmp_path / "key.pem").read_bytes() == before
+
+
+def test_no_key_goes_into_a_git_working_tree_unasked(run: Run, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "deep").mkdir()
+    done = run("keys", "new", "deep/key.pem", code=2)
+    assert "git working tree" in done.err
+    assert not (tmp_path / "deep" / "key.pem").exists()
+    run("keys", "new", "deep/key.pem", "--allow-git")
+
+
+def sign_policy(run: Run, tmp_path: Path, version: int, *words: str, code: int = 0) -> Path:
+    source = tmp_path / "licences.yaml"
+    source.write_text(POLICY.format(version=version))
+    run("sign", source, "--key", "key.pem", *words, code=code)
+    return tmp_path / "licences.dsse.json"
+
+
+def test_signing_again_changes_nothing_and_another_key_adds(run: Run, tmp_path: Path) -> None:
+    run("keys", "new", "key.pem")
+    run("keys", "new", "two.pem")
+    envelope = sign_policy(run, tmp_path, 1)
+    first = envelope.read_bytes()
+    sign_policy(run, tmp_path, 1)
+    assert envelope.read_bytes() == first
+
+    # By the source and by the envelope alike.
+    done = run("sign", "licences.yaml", "--key", "two.pem", "--json").json
+    assert (done["action"], done["signatures"]) == ("signature added", 2)
+    again = run("sign", "licences.dsse.json", "--key", "two.pem", "--json").json
+    assert (again["action"], again["signatures"]) == ("unchanged", 2)
+    both = Envelope.parse(envelope.read_bytes())
+    keys = [load_signer(name).public_key for name in ("key.pem", "two.pem")]
+    assert both.signed_by(keys) == {key.keyid for key in keys}
+    assert both.payload == Envelope.parse(first).payload
+
+
+def test_a_newer_version_replaces_and_the_same_or_an_older_does_not(
+    run: Run, tmp_path: Path
+) -> None:
+    run("keys", "new", "key.pem")
+    sign_policy(run, tmp_path, 1)
+    envelope = sign_policy(run, tmp_path, 2)
+    second = envelope.read_bytes()
+    sign_policy(run, tmp_path, 1, code=2)
+    assert envelope.read_bytes() == second
+    source = tmp_path / "licences.yaml"
+    source.write_text(POLICY.format(version=2).replace("permissive", "unknown"))
+    assert "Raise the version" in run("sign", source, "--key", "key.pem", code=2).err
+    assert envelope.read_bytes() == second
+    run("sign", source, "--key", "key.pem", "--force")
+    assert envelope.read_bytes() != second
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("p.yaml", POLICY.format(version=1).replace("rules:", "rulez:"), "rulez"),
+        ("p.yaml", POLICY.format(version=1).replace("permissive", "permisive"), "p.yaml:10"),
+        ("p.yaml", "just: words\n", "not of a kind that govray signs"),
+        ("p.yaml", "- a\n- b\n", "no mapping"),
+        ("p.yaml", "a: 1\na: 2\n", "stands twice"),
+        ("r.yaml", "authorities: []\n", "Write schema: govray.dev/trust-root/v1"),
+        ("c.json", '{"license": "MIT"}', "missing"),
+        ("c.json", "{", "JSON"),
+        ("e.json", '{"payload":"eA==","payloadType":"x"}', "signatures"),
+    ],
+)
+def test_what_its_schema_refuses_is_not_signed(
+    run: Run, tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    run("keys", "new", "key.pem")
+    (tmp_path / name).write_text(content)
+    before = {p.name for p in tmp_path.iterdir()}
+    assert said in run("sign", name, "--key", "key.pem", code=1).err
+    assert {p.name for p in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("missing.pem", "cannot read the private key"),
+        ("env:GOVRAY_KEY", "is not set"),
+        ("key.pem.pub", "private key"),
+    ],
+)
+def test_a_key_that_is_none_is_usage(run: Run, tmp_path: Path, key: str, said: str) -> None:
+    run("keys", "new", "key.pem")
+    (tmp_path / "key.pem.pub").chmod(0o600)
+    (tmp_path / "p.yaml").write_text(POLICY.format(version=1))
+    assert said in run("sign", "p.yaml", "--key", key, code=2).err
+
+
+def test_the_key_comes_from_the_environment(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("keys", "new", "key.pem")
+    (tmp_path / "p.yaml").write_text(POLICY.format(version=1))
+    monkeypatch.setenv("GOVRAY_KEY", str(tmp_path / "key.pem"))
+    run("sign", "p.yaml")
+    assert (tmp_path / "p.dsse.json").exists()
+
+
+def test_an_output_that_cannot_be_written_is_usage(run: Run, tmp_path: Path) -> None:
+    run("keys", "new", "key.pem")
+    (tmp_path / "p.yaml").write_text(POLICY.format(version=1))
+    (tmp_path / "p.dsse.json").mkdir()
+    assert "p.dsse.json" in run("sign", "p.yaml", "--key", "key.pem", code=2).err
+
+
+def test_show_tells_what_it_did_not_do(run: Run, tmp_path: Path) -> None:
+    run("keys", "new", "key.pem")
+    envelope = sign_policy(run, tmp_path, 3)
+    out = run("show", envelope).out
+    assert "https://govray.dev/depth-policy/v1" in out
+    assert '"version": 3' in out
+    assert "Shown, not verified" in out
+    shown = run("show", envelope, "--json").json
+    assert shown["verified"] is False
+    (document,) = shown["documents"]
+    assert document["keyids"] == [load_signer("key.pem").public_key.keyid]
+    assert document["statement"]["predicate"]["name"] == "licences"
+
+
+def test_show_opens_a_model_folder_and_files_of_envelopes(run: Run, untouched: Path) -> None:
+    shown = run("show", untouched, "--json").json["documents"]
+    kinds = [each["statement"]["predicateType"].rsplit("/", 2)[-2] for each in shown]
+    assert kinds[0] == "provenance-coverage"
+    assert {"depth-policy", "prepare-manifest", "credential", "delegation"} <= set(kinds)
+    assert kinds.count("credential") == 4
+    lines = run("show", untouched / "governance" / "credentials.jsonl", "--json").json
+    assert len(lines["documents"]) == 4
+    assert run("show", untouched).out.count("Shown, not verified") == 1
+
+
+def yaml_blocks() -> dict[str, str]:
+    """The guide's sources, by the file name in their first line."""
+    found = re.findall(r"```yaml\n(# (\S+\.yaml).*?)```", GUIDE.read_text(), re.DOTALL)
+    return {name: text for text, name in found}
+
+
+def test_the_guide_works_as_written(run: Run, tmp_path: Path) -> None:
+    blocks = yaml_blocks()
+    assert set(blocks) == {"root.yaml", "acme.yaml"}
+    for name, text in blocks.items():
+        (tmp_path / name).write_text(text)
+    named = set(re.findall(r"([\w-]+\.pem)\.pub", "".join(blocks.values())))
+    for name in sorted(named):
+        run("keys", "new", name)
+
+    once = run("sign", "root.yaml", "--key", "root-1.pem", "--json").json
+    assert (once["rootSignatures"], once["rootThreshold"]) == (1, 2)
+    run("sign", "acme.yaml", "--key", "data-office.pem")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "note.txt").write_text("a note")
+    run(
+        *("corpus", "build", source, "--name", "acme-notes", "--out", "corpora"),
+        *("--license", "MIT", "--issuer", "acme-legal", "--jurisdiction", "DE"),
+        *("--valid-from", "2026-11-01T00:00:00Z", "--valid-until", "2027-11-01T00:00:00Z"),
+    )
+    run("sign", "corpora/acme-notes/credential.yaml", "--key", "acme.pem")
+    check = ("verify", "corpora/acme-notes", "--trust-root", "root.json")
+    check = (*check, "--at", "2026-12-01T00:00:00Z")
+    assert "1 of 2" in run(*check, "--delegation", "acme.dsse.json", code=1).err
+    run("sign", "root.json", "--key", "root-2.pem")
+    # Without the delegation nobody vouches for the supplier.
+    assert "no signature verifies" in run(*check, code=1).err
+    assert "VERIFIED corpus acme-notes" in run(*check, "--delegation", "acme.dsse.json").out
+
+
+def test_json_and_yaml_state_the_same_credential(run: Run, tmp_path: Path) -> None:
+    run("keys", "new", "key.pem")
+    fields = {
+        "schema_version": "v1",
+        "corpus": "notes",
+        "license": "MIT",
+        "license_category": "permissive",
+        "use": "commercial",
+        "jurisdiction": "DE",
+        "sensitivity": "public",
+        "valid": {"from": "2026-01-01T00:00:00Z", "until": "2027-01-01T00:00:00Z"},
+        "issuer": "archive",
+        "records": {"root": "sha256:" + "ab" * 32, "count": "3"},
+    }
+    camel = {"schema_version": "schemaVersion", "license_category": "licenseCategory"}
+    (tmp_path / "y.yaml").write_text(json.dumps(fields))  # JSON is YAML
+    (tmp_path / "j.json").write_text(json.dumps({camel.get(k, k): v for k, v in fields.items()}))
+    digests = {
+        run("sign", name, "--key", "key.pem", "--json").json["digest"]
+        for name in ("y.yaml", "j.json")
+    }
+    assert len(digests) == 1

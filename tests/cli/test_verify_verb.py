@@ -1,0 +1,248 @@
+"""`verify`, `trace` and pinning: the right answer with the right exit code."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from command import Run, write_key
+from world import World
+
+from govray.governance.keys import LocalSigner
+
+
+def test_a_model_verifies_and_the_block_says_what_holds(
+    run: Run, untouched: Path, root: Path, at: str
+) -> None:
+    out = run("verify", untouched, "--trust-root", root, "--at", at).out
+    first = out.splitlines()[0]
+    assert first.startswith("VERIFIED ")
+    assert "4 files, root sha256:" in first
+    assert first.endswith("signer operator")
+    assert "licences v3, signed by compliance" in out
+    assert "acme 1 (exclusion counted), copyleft_limited 1 (exclusion counted)" in out
+    assert "permissive 1" not in out  # it reaches every layer group of the base
+    assert "selfAttested: not shown are" in out
+
+
+def test_the_same_as_json(run: Run, untouched: Path, root: Path, at: str) -> None:
+    told = run("verify", untouched, "--trust-root", root, "--at", at, "--json").json
+    assert told["verified"] is True
+    assert told["signer"] == "operator"
+    assert set(told["subjects"]) >= {"config.json", "model.safetensors"}
+    assert told["uncovered"] == []
+    assert {row["corpus"] for row in told["coverage"]} == {"acme", "alpha", "beta", "gamma"}
+    assert "does not establish" in told["disclaimer"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_any_changed_file_is_refused(run: Run, model: Path, root: Path, at: str, name: str) -> None:
+    data = bytearray((model / name).read_bytes())
+    data[-1] ^= 1
+    (model / name).write_bytes(data)
+    done = run("verify", model, "--trust-root", root, "--at", at, code=1)
+    assert "step 4 (files)" in done.err
+    assert name in done.err
+    failed = run("verify", model, "--trust-root", root, "--at", at, "--json", code=1).json
+    assert failed["error"]["kind"] == "VerificationFailed"
+
+
+def test_a_file_of_the_model_verifies_by_its_folder(
+    run: Run, model: Path, root: Path, at: str
+) -> None:
+    check = ("--trust-root", root, "--at", at)
+    told = run("verify", model / "model.safetensors", *check, "--json").json
+    assert told["file"] == "model.safetensors"
+    (model / "notes.txt").write_text("mine")
+    assert "NOT COVERED  notes.txt" in run("verify", model, *check).out
+    assert "says nothing about" in run("verify", model / "notes.txt", *check, code=3).err
+
+
+def test_without_a_root_it_could_not_check(run: Run, untouched: Path) -> None:
+    assert "no trust root" in run("verify", untouched, code=3).err
+    assert "no trust root" in run("verify", untouched, "--json", code=3).json["error"]["what"]
+
+
+def test_without_an_attestation_it_could_not_check(
+    run: Run, tmp_path: Path, root: Path, at: str
+) -> None:
+    (tmp_path / "bare").mkdir()
+    assert "no attestation" in run("verify", "bare", "--trust-root", root, "--at", at, code=3).err
+
+
+@pytest.mark.parametrize("given", ["missing.json", "."])
+def test_a_root_that_is_no_file_is_usage(run: Run, untouched: Path, given: str) -> None:
+    assert "--trust-root" in run("verify", untouched, "--trust-root", given, code=2).err
+
+
+def test_a_root_from_inside_is_never_trusted(run: Run, model: Path, world: World, at: str) -> None:
+    inside = model / "root.json"
+    inside.write_bytes(world.root)
+    done = run("verify", model, "--trust-root", inside, "--at", at, code=1)
+    assert "never trusted" in done.err
+
+
+def test_another_root_is_refused(run: Run, untouched: Path, tmp_path: Path, at: str) -> None:
+    other = tmp_path / "other.json"
+    other.write_bytes(World().root)
+    done = run("verify", untouched, "--trust-root", other, "--at", at, code=1)
+    assert "step" in done.err
+
+
+def test_pinning_keeps_the_root_and_refuses_to_go_back(
+    run: Run, untouched: Path, world: World, root: Path, tmp_path: Path, at: str
+) -> None:
+    run("verify", untouched, "--trust-root", root, "--at", at, "--pin")
+    assert (tmp_path / "config" / "govray" / "trust-root.json").read_bytes() == world.root
+    run("verify", untouched, "--at", at)
+
+    newer = tmp_path / "newer.json"
+    newer.write_bytes(world.sign_root(version=2))
+    run("verify", untouched, "--trust-root", newer, "--at", at, "--pin")
+    done = run("verify", untouched, "--trust-root", root, "--at", at, "--pin", code=1)
+    assert "does not follow the pinned root" in done.err
+    # The pin is as it was, and verifying without pinning is still possible.
+    run("verify", untouched, "--at", at)
+    run("verify", untouched, "--trust-root", root, "--at", at)
+
+
+def test_nothing_is_pinned_when_verification_fails(
+    run: Run, model: Path, root: Path, tmp_path: Path, at: str
+) -> None:
+    (model / "config.json").write_text("{}")
+    run("verify", model, "--trust-root", root, "--at", at, "--pin", code=1)
+    assert not (tmp_path / "config").exists()
+
+
+def test_single_documents_verify(
+    run: Run, world: World, root: Path, tmp_path: Path, at: str
+) -> None:
+    documents = {
+        "policy.dsse.json": (world.policy, "policy licences v3"),
+        "gamma.dsse.json": (world.credentials["gamma"], "credential gamma"),
+    }
+    for name, (data, said) in documents.items():
+        (tmp_path / name).write_bytes(data)
+        out = run("verify", name, "--trust-root", root, "--at", at).out
+        assert out.startswith(f"VERIFIED {said}")
+    (tmp_path / "acme.dsse.json").write_bytes(world.credentials["acme"])
+    check = ("verify", "acme.dsse.json", "--trust-root", root, "--at", at)
+    run(*check, code=1)
+    (tmp_path / "delegation.json").write_bytes(world.delegations[0])
+    assert run(*check, "--delegation", "delegation.json", "--json").json["signer"] == "acme-legal"
+
+
+def test_a_policy_is_refused_out_of_its_time(
+    run: Run, world: World, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "p.json").write_bytes(world.policy)
+    check = ("verify", "p.json", "--trust-root", root, "--at")
+    assert "expired" in run(*check, "2027-11-01T00:00:00Z", code=1).err
+    assert "not valid before" in run(*check, "2026-10-31T23:59:59Z", code=1).err
+
+
+def test_an_attestation_alone_could_not_be_checked(
+    run: Run, untouched: Path, root: Path, tmp_path: Path, at: str
+) -> None:
+    data = (untouched / "governance" / "attestation.dsse.json").read_bytes()
+    (tmp_path / "a.json").write_bytes(data)
+    done = run("verify", "a.json", "--trust-root", root, "--at", at, code=3)
+    assert "its model folder" in done.err
+
+
+def test_a_root_is_not_a_document_to_verify(run: Run, root: Path, at: str) -> None:
+    assert "cannot verify" in run("verify", root, "--trust-root", root, "--at", at, code=1).err
+
+
+def test_delegations_beside_a_model_are_usage(run: Run, untouched: Path, root: Path) -> None:
+    done = run("verify", untouched, "--trust-root", root, "--delegation", root, code=2)
+    assert "carries its delegations itself" in done.err
+
+
+def corpus(run: Run, world: World, tmp_path: Path, name: str = "alpha") -> Path:
+    source = tmp_path / "source"
+    source.mkdir()
+    for i in range(5):
+        (source / f"{i}.txt").write_text(f"record {i}")
+    run(
+        *("corpus", "build", source, "--name", name, "--license", "MIT", "--out", "corpora"),
+        *("--issuer", "archive", "--jurisdiction", "DE"),
+        *("--valid-from", "2026-01-01T00:00:00Z", "--valid-until", "2027-01-01T00:00:00Z"),
+    )
+    key = write_key(tmp_path / "archive.pem", world.keys.archive)
+    run("sign", f"corpora/{name}/credential.yaml", "--key", key)
+    return tmp_path / "corpora" / name
+
+
+def test_a_corpus_verifies_down_to_its_records(
+    run: Run, world: World, root: Path, tmp_path: Path, at: str
+) -> None:
+    folder = corpus(run, world, tmp_path)
+    check = ("verify", folder, "--trust-root", root, "--at", at)
+    assert "VERIFIED corpus alpha   5 records" in run(*check).out
+    (tmp_path / "source" / "0.txt").write_text("another record")
+    (tmp_path / "second").mkdir()
+    run(
+        *("corpus", "build", "source", "--name", "alpha", "--license", "MIT", "--out", "second"),
+        *("--issuer", "archive", "--jurisdiction", "DE"),
+    )
+    records = "records-00000.parquet"
+    (folder / records).write_bytes((tmp_path / "second" / "alpha" / records).read_bytes())
+    assert "Merkle root" in run(*check, code=1).err
+
+
+def test_a_corpus_under_another_name_is_refused(
+    run: Run, world: World, root: Path, tmp_path: Path, at: str
+) -> None:
+    folder = corpus(run, world, tmp_path)
+    renamed = folder.rename(folder.with_name("beta"))
+    done = run("verify", renamed, "--trust-root", root, "--at", at, code=1)
+    assert "'alpha'" in done.err
+
+
+def test_an_unsigned_corpus_could_not_be_checked(
+    run: Run, world: World, root: Path, tmp_path: Path, at: str
+) -> None:
+    folder = corpus(run, world, tmp_path)
+    (folder / "credential.dsse.json").unlink()
+    assert "no signed credential" in run("verify", folder, "--trust-root", root, code=3).err
+
+
+def test_a_stranger_s_credential_is_refused(
+    run: Run, world: World, root: Path, tmp_path: Path, at: str
+) -> None:
+    folder = corpus(run, world, tmp_path)
+    (folder / "credential.dsse.json").unlink()
+    stranger = write_key(tmp_path / "stranger.pem", LocalSigner.generate())
+    run("sign", folder / "credential.yaml", "--key", stranger)
+    done = run("verify", folder, "--trust-root", root, "--at", at, code=1)
+    assert "no signature verifies" in done.err
+
+
+def test_trace_finds_exact_bytes_and_nothing_else(
+    run: Run, world: World, untouched: Path, root: Path, tmp_path: Path, at: str
+) -> None:
+    # The deployment's records are the hashes of these texts.
+    record = tmp_path / "record"
+    record.write_text("alpha/0/1")
+    hashes = [h for part in world.records["alpha"] for h, _ in part]
+    digest = hashlib.sha256(b"alpha/0/1").hexdigest()
+    assert digest in hashes
+    check = ("trace", record, "--model", untouched, "--trust-root", root, "--at", at)
+    told = run(*check, "--json").json
+    assert told["found"] is True
+    (sighting,) = told["sightings"]
+    assert (sighting["corpus"], sighting["record"]) == ("alpha", hashes.index(digest))
+    assert "Found in alpha, record 1" in run(*check).out
+    record.write_text("alpha/0/1 ")
+    assert run(*check, "--json").json["found"] is False
+    assert "Not found in the recorded data" in run(*check).out
+
+
+def test_trace_believes_no_model_that_does_not_verify(
+    run: Run, model: Path, root: Path, tmp_path: Path, at: str
+) -> None:
+    (tmp_path / "record").write_text("x")
+    (model / "config.json").write_text("{}")
+    run("trace", "record", "--model", model, "--trust-root", root, "--at", at, code=1)
