@@ -53,7 +53,7 @@ def _check_license(expression: str) -> str:
     try:
         normal = normalise(expression)
     except Malformed as error:
-        raise ValueError(f"{error.what}; {error.do}") from None
+        raise ValueError(f"{error.what}. {error.do}") from None
     if normal != expression:
         raise ValueError(f"not in normal form; write {normal!r}")
     return expression

@@ -16,22 +16,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, TypeAlias, get_args
+from string import ascii_lowercase
+from typing import Literal, TypeAlias
 
 from govray.errors import Malformed, Refused
 from govray.governance import globs
 from govray.governance.credential import CredentialClass
+from govray.governance.jurisdiction import JURISDICTIONS
 from govray.governance.license import (
     LICENSE_CATEGORIES,
+    USES,
     LicenseCategory,
-    Use,
     category_bounds,
     normalise,
 )
-from govray.governance.policy import Decision, Match, Policy, Rule
+from govray.governance.policy import Decision, Policy, Rule
 from govray.governance.route import ADAPTER, profile_weights, resolve
 from govray.governance.selector import parse_selector
-from govray.governance.trust import Sensitivity
+from govray.governance.trust import SENSITIVITIES
 
 Code: TypeAlias = Literal[
     "never_matches",  # a rule that no class can match, or none of those given
@@ -41,6 +43,9 @@ Code: TypeAlias = Literal[
     "not_a_successor",  # another name than the previous version's, or no higher version
     "widens",  # a class may update more than under the previous version
 ]
+
+
+_ONE_OF_EACH_CATEGORY = ("CC0-1.0", "MIT", "MPL-2.0", "GPL-3.0-only", "BUSL-1.1", "NOASSERTION")
 
 
 @dataclass(frozen=True)
@@ -221,21 +226,30 @@ def representative_classes(*policies: Policy) -> tuple[CredentialClass, ...]:
     """
     matches = [rule.match for policy in policies for rule in policy.rules]
 
+    def mentioned(attribute: str) -> list[str]:
+        return sorted({v for match in matches for v in getattr(match, attribute) or ()})
+
     def values(attribute: str, every: Sequence[str]) -> list[str]:
-        """All values that matter, and one that no rule mentions."""
-        mentioned = {v for match in matches for v in getattr(match, attribute) or ()}
-        if attribute in Match.GLOBS:
-            mentioned = {v.replace("*", "x").replace("?", "x") for v in mentioned}
-        rest = [value for value in every if value not in mentioned]
-        return sorted(mentioned) + rest[:1]
+        """The values that rules mention, and one that none does."""
+        known = mentioned(attribute)
+        return known + [value for value in every if value not in known][:1]
+
+    def texts(attribute: str, others: Sequence[str]) -> list[str]:
+        """A text for each glob that rules mention, and one of ``others`` that none matches."""
+        patterns = mentioned(attribute)
+        strange = [o for o in others if not any(globs.matches(p, o) for p in patterns)]
+        return [p.replace("*", "x").replace("?", "x") for p in patterns] + strange[:1]
 
     axes = {
-        "corpus": values("corpus", ("any-corpus",)),
-        "license": values("license", ("LicenseRef-any",)),
-        "license_category": values("license_category", get_args(LicenseCategory)),
-        "jurisdiction": values("jurisdiction", ("ZZ", "DE", "US")),
-        "sensitivity": values("sensitivity", get_args(Sensitivity)),
-        "use": values("use", get_args(Use)),
+        "corpus": texts("corpus", [f"{letter}-corpus" for letter in ascii_lowercase]),
+        # A LicenseRef can have any category; other licences have one each.
+        "license": sorted(
+            {"LicenseRef-any"}.union(*(texts("license", [one]) for one in _ONE_OF_EACH_CATEGORY))
+        ),
+        "license_category": values("license_category", LICENSE_CATEGORIES),
+        "jurisdiction": values("jurisdiction", sorted(JURISDICTIONS)),
+        "sensitivity": values("sensitivity", SENSITIVITIES),
+        "use": values("use", USES),
     }
     classes = []
     for combination in product(*axes.values()):

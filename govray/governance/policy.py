@@ -61,7 +61,7 @@ def _check_selector(text: str) -> str:
     try:
         parse_selector(text)
     except Malformed as error:
-        raise ValueError(f"{error.what}; {error.do}") from None
+        raise ValueError(f"{error.what}. {error.do}") from None
     return text
 
 
@@ -365,7 +365,7 @@ def read_policy(text: str | bytes, *, name: str = "policy") -> Policy:
             _expanded_rule(value, source.where("rules", index)) for index, value in enumerate(rules)
         ]
     if "valid" in fields:
-        fields["valid"] = _expand_period(fields["valid"], source.where("valid"))
+        fields["valid"] = _expanded_period(fields["valid"], source.where("valid"))
     return Policy.from_source(fields, where=name)
 
 
@@ -494,10 +494,11 @@ def _expanded_rule(value: JSON, where: str) -> JSON:
     return value
 
 
-def _expand_period(value: JSON, where: str) -> JSON:
+def _expanded_period(value: JSON, where: str) -> JSON:
     if not isinstance(value, dict) or value.keys() != {"from", "until"}:
         raise Malformed("no period", where=where, do="Write valid: {from: DATE, until: DATE}")
-    return {"from_": _instant(value["from"]), "until": _instant(value["until"])}
+    period: dict[str, JSON] = {key: _instant(item) for key, item in value.items()}
+    return Period.from_json(period, where=where).model_dump()
 
 
 def _instant(value: JSON) -> JSON:

@@ -225,6 +225,20 @@ def test_refused_for_another_subject(deployment: Deployment, subjects: list[Subj
         verify_credential(deployment.trust, data, at=AT)
 
 
+def test_a_misstated_category_is_refused_by_the_reader_too(deployment: Deployment) -> None:
+    """An issuer that skips our checks when signing gains nothing."""
+    misstated = credential().model_copy(update={"license": "GPL-3.0-only"})
+    data = seal_credential(misstated, [deployment.acme])
+    with pytest.raises(Malformed, match="gives copyleft"):
+        verify_credential(deployment.trust, data, at=AT)
+    # Control: but for that check, trust and scope would carry it.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "govray.governance.credential.category_bounds", lambda _: ("commercial", "commercial")
+        )
+        verify_credential(deployment.trust, data, at=AT)
+
+
 def test_refused_when_self_signed(deployment: Deployment) -> None:
     data = seal_credential(credential(), [LocalSigner.generate()])
     with pytest.raises(Untrusted, match="no signature verifies"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import Any
 
@@ -106,6 +107,14 @@ def test_fractions_take_in_no_block_that_lies_partly_outside(
         index = int(group.removeprefix("block."))
         assert start * blocks <= index
         assert index + 1 <= stop * blocks
+
+
+def test_control_rounding_outward_takes_in_a_block_that_lies_partly_outside() -> None:
+    groups = [f"block.{i}" for i in range(5)]
+    strict = parse_selector("blocks[0.5:]").select(groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("govray.governance.selector.math.ceil", math.floor)
+        assert parse_selector("blocks[0.5:]").select(groups) == strict | {"block.2"}
 
 
 # Resolving
@@ -248,6 +257,16 @@ def test_a_further_rule_never_raises_a_weight(
         assert all(weight <= permitted.get(group, 0.0) for group, weight in after.weights.items())
     if decide(*profiles).quarantined:
         assert after is None
+
+
+def test_control_a_meet_that_takes_the_largest_weight_widens() -> None:
+    half, all_ = {"layers": {"blocks[0.5:]": 1}}, {"layers": {"all": 1}}
+    before = resolve(decide(half), GROUPS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("govray.governance.route.min", max, raising=False)
+        after = resolve(decide(half, all_), GROUPS)
+    assert not after.weights.items() <= before.weights.items()
+    assert resolve(decide(half, all_), GROUPS) == before
 
 
 @settings(deadline=None)
