@@ -235,7 +235,7 @@ def planned_rows(
     epochs = where // np.uint64(stream.n)
     for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
         reading = where[epochs == epoch]
-        keys = plan.keys(stream_id, epoch)
+        keys = plan.epoch_keys(stream_id, epoch)
         rows = permutation.permute(keys, stream.n, reading % np.uint64(stream.n)).astype(np.int64)
         members = np.searchsorted(stops, rows, side="right")
         for position, member, row in zip(reading, members, rows, strict=True):

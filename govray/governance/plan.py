@@ -253,6 +253,8 @@ class BatchPlan(Document):
     def without(self, *corpora: str) -> BatchPlan:
         """This plan with the rows of ``corpora`` as tombstones too.
 
+        Not ``model_copy(update=…)``, which would keep what was computed for the old plan.
+
         Raises:
             UsageError: the plan has no such corpus.
         """
@@ -277,7 +279,7 @@ class BatchPlan(Document):
         """The stream that reads ``corpus``, or None."""
         return self._by_corpus.get(corpus)
 
-    def keys(self, stream_id: str, epoch: int) -> tuple[int, ...]:
+    def epoch_keys(self, stream_id: str, epoch: int) -> tuple[int, ...]:
         """The round keys of ``permute`` for one epoch of one stream."""
         found = self._keys.get((stream_id, epoch))
         if found is None:
@@ -300,7 +302,7 @@ class BatchPlan(Document):
         if not 0 <= position < stream.length:
             raise ValueError(f"position {position} is outside [0, {stream.length})")
         epoch, offset = divmod(position, stream.n)
-        return permute(self.keys(stream_id, epoch), stream.n, offset)
+        return permute(self.epoch_keys(stream_id, epoch), stream.n, offset)
 
     def read(self, stream_id: str, positions: range) -> Iterator[tuple[int, str, int]]:
         """(position, corpus, row in corpus) for each position that is not a tombstone."""
@@ -333,7 +335,7 @@ class BatchPlan(Document):
         epochs = min(stream.epochs, -(-readings * stream.quota // stream.n))
         steps = []
         for epoch in range(epochs):
-            offset = invert(self.keys(stream.id, epoch), stream.n, index)
+            offset = invert(self.epoch_keys(stream.id, epoch), stream.n, index)
             step = (epoch * stream.n + offset) // stream.quota * stream.every
             if step < self.max_steps:
                 steps.append(step)
