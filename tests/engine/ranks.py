@@ -96,9 +96,9 @@ class RankPool:
         self._folder.cleanup()
 
     def _start(self) -> None:
-        # Forked from a clean server that has imported torch once: quick to start.
+        # Forked from a clean server that has imported the slow things once.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed"])
+        context.set_forkserver_preload(["torch.distributed", "pytest", "govray.engine.step"])
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, self.size, theirs), daemon=True)
@@ -149,6 +149,9 @@ def _answer(task: bytes, rank: int, size: int) -> bytes | None:
         if call is None:
             return None
         store, timeout, function, args = call
+        # Only now has every rank answered the call before: none still uses its group.
+        if dist.is_initialized():
+            dist.destroy_process_group()
         dist.init_process_group(
             "gloo",
             init_method=Path(store).as_uri(),
@@ -156,11 +159,12 @@ def _answer(task: bytes, rank: int, size: int) -> bytes | None:
             world_size=size,
             timeout=timedelta(seconds=timeout),
         )
-        try:
-            return pickle.dumps(function(*args))
-        finally:
-            dist.destroy_process_group()
+        dist.barrier()
+        return pickle.dumps(function(*args))
     except BaseException as error:
+        # At once, so that ranks that wait for this one notice.
+        if dist.is_initialized():
+            dist.destroy_process_group()
         error.add_note("".join(traceback.format_exception(error)))
         try:
             answer = pickle.dumps(error)
