@@ -134,7 +134,7 @@ class Envelope:
         message = pae(self.payload_type, self.payload)
         return frozenset(
             key.keyid
-            for key in set(keys)
+            for key in keys
             if any(_verifies(key, message, entry.sig) for entry in self.signatures)
         )
 

@@ -159,6 +159,18 @@ def test_documents_are_frozen() -> None:
         document.license = "GPL-3.0-only"  # type: ignore[misc]
 
 
+class Ratio(Document):
+    ratio: float
+
+
+@pytest.mark.parametrize("ratio", [float("nan"), float("inf"), float("-inf")])
+def test_a_float_is_finite(ratio: float) -> None:
+    with pytest.raises(ValidationError):
+        Ratio(ratio=ratio)
+    with pytest.raises(Malformed):
+        Ratio.from_json({"ratio": ratio})
+
+
 def test_python_code_gives_counts_as_numbers() -> None:
     fields = {**Sample.from_json(VALUE).model_dump(), "windows": ()}
     with pytest.raises(ValidationError):

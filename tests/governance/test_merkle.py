@@ -235,6 +235,26 @@ def test_a_rewritten_history_is_refused(data: st.DataObject) -> None:
         )
 
 
+def test_a_proof_has_exactly_the_length_that_its_sizes_call_for() -> None:
+    """Each of these leads to the right root, by a way that the sizes do not allow."""
+    leaf, path = merkle.leaf_hash(LEAVES[0]), merkle.inclusion_proof(LEAVES[:8], 0)
+    node = merkle.node_hash(leaf, path[0])
+    with pytest.raises(Refused, match="too few"):  # an inner node passed off as a leaf
+        merkle.verify_inclusion(node, 0, 8, path[1:], PREFIX_ROOTS[8])
+    with pytest.raises(Refused, match="too many"):  # a larger tree passed off as a smaller one
+        merkle.verify_inclusion(leaf, 0, 4, path, PREFIX_ROOTS[8])
+    with pytest.raises(Refused, match="too few"):  # growth without a trace
+        merkle.verify_consistency(2, PREFIX_ROOTS[2], 8, PREFIX_ROOTS[2], [])
+    with pytest.raises(Refused, match="too few"):
+        merkle.verify_consistency(3, PREFIX_ROOTS[3], 8, PREFIX_ROOTS[3], [])
+    with pytest.raises(Refused, match="too many"):
+        merkle.verify_consistency(
+            2, PREFIX_ROOTS[2], 4, PREFIX_ROOTS[8], merkle.consistency_proof(LEAVES[:8], 2)
+        )
+    with pytest.raises(Refused, match="too many"):
+        merkle.verify_consistency(4, PREFIX_ROOTS[4], 4, PREFIX_ROOTS[4], [PREFIX_ROOTS[1]])
+
+
 def test_control_without_prefixes_a_node_passes_for_a_leaf() -> None:
     """Why leaves and nodes are hashed differently: without it, two leaf lists share a root."""
 
