@@ -47,7 +47,7 @@ from pydantic import (
     model_validator,
 )
 
-from govray.errors import GovrayError, Malformed, Untrusted
+from govray.errors import Malformed, Untrusted
 from govray.governance.document import Document, Name, Timestamp, parse_time
 from govray.governance.envelope import Envelope, decode_base64, encode_base64
 from govray.governance.keys import ALGORITHMS, PublicKey, Signer
@@ -531,7 +531,7 @@ def _no_authority(
     signed: Sequence[tuple[Authority, frozenset[str]]],
     root: TrustRoot,
     where: str,
-) -> GovrayError:
+) -> Untrusted:
     """Why no authority accepts, by the one that came nearest."""
     for authority, by in signed:
         if len(by) >= authority.threshold:
