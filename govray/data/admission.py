@@ -135,7 +135,10 @@ def verify_credentials(
                 where=str(path),
                 do="Have the corpus's authority sign one, or move the corpus elsewhere.",
             ) from error
-        credential = verify_credential(trust, data, at=at)
+        try:
+            credential = verify_credential(trust, data, at=at)
+        except Refused as error:  # the file says more than the kind of document
+            raise type(error)(error.what, where=str(path), do=error.do) from error
         if credential.document.corpus != name:
             raise Refused(
                 f"the credential is for corpus {credential.document.corpus!r}",

@@ -1,0 +1,371 @@
+"""Admission: only what the policy allows and the credentials bind becomes a training row."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tokenizers
+from shelf import NOW, Shelf
+
+from govray.data import admission, corpus
+from govray.data.admission import Prepared
+from govray.data.reader import ArrowRows
+from govray.data.tokenizer import FileTokenizer, load_tokenizer
+from govray.errors import GovrayError, Malformed, Refused, Untrusted, UsageError
+from govray.governance.credential import Period
+from govray.governance.envelope import Envelope
+from govray.governance.keys import LocalSigner
+from govray.governance.policy import read_policy
+
+SEPARATOR = 256
+TWIN = b"the same bytes in two corpora\n"
+
+
+def texts(prefix: str, count: int) -> dict[str, bytes]:
+    return {f"{i:03}": f"{prefix} {i}: {'lorem ' * (i % 7)}\n".encode() for i in range(count)}
+
+
+@pytest.fixture(scope="module")
+def full_shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    """Two admitted corpora, one of several parts, and one that nobody may read."""
+    shelf = Shelf(tmp_path_factory.mktemp("shelf"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "PART_BYTES", 500)
+        shelf.add("mit", texts("mit", 60) | {"empty": b"", "twin": TWIN})
+    shelf.add("mpl", texts("mpl", 40) | {"another": TWIN}, license="MPL-2.0")
+    unknown = shelf.add("unknown", texts("unknown", 20), license="NOASSERTION")
+    (unknown / "records-00000.parquet").write_bytes(b"whoever reads this file fails")
+    return shelf
+
+
+@pytest.fixture(scope="module")
+def prepared(full_shelf: Shelf, ray_cluster: None) -> Prepared:
+    return full_shelf.prepare()
+
+
+def packed(prepared: Prepared, name: str) -> Iterator[list[int]]:
+    rows = ArrowRows(prepared.folder, prepared.manifest)
+    for row in range(prepared.manifest.train_rows(name)):
+        yield rows.row(name, row).tolist()
+
+
+def expected(shelf: Shelf, prepared: Prepared, name: str) -> Iterator[list[int]]:
+    """Packing as its definition reads, byte by byte."""
+    for part in corpus.part_files(shelf.corpora / name):
+        stream: list[int] = []
+        for content in map(bytes, corpus.read_part(part)):
+            held = prepared.manifest.reserve.holds(hashlib.sha256(content).digest())
+            if content and not held:
+                stream += [*content, SEPARATOR]
+        for start in range(0, len(stream), 17):
+            if len(row := stream[start : start + 17]) >= 2:
+                yield row
+
+
+@pytest.mark.parametrize("name", ["mit", "mpl"])
+def test_rows_are_the_training_records_packed(
+    full_shelf: Shelf, prepared: Prepared, name: str
+) -> None:
+    rows = list(packed(prepared, name))
+    assert rows == list(expected(full_shelf, prepared, name))
+    assert len(rows) > 50
+
+
+def test_the_manifest_states_what_was_read(full_shelf: Shelf, prepared: Prepared) -> None:
+    manifest = prepared.manifest
+    credentials = admission.verify_credentials(full_shelf.corpora, full_shelf.trust, at=NOW)
+    assert [c.corpus for c in manifest.corpora] == ["mit", "mpl"]
+    for c in manifest.corpora:
+        credential = credentials[c.corpus]
+        assert c.credential == credential.digest
+        assert c.class_digest == credential.document.credential_class.digest
+        assert manifest.merkle_root(c.corpus) == credential.document.records.root
+        assert len(c.records) == credential.document.records.count
+    assert len(manifest.corpus("mit").parts) > 3
+    assert {r.split for r in manifest.corpus("mit").records} == {"train", "reserve", "empty"}
+    envelope = Envelope.parse(prepared.envelope)
+    assert envelope.signed_by([full_shelf.signer.public_key])
+    assert (prepared.folder / "manifest.dsse.json").read_bytes() == prepared.envelope
+    assert {s.name: s.sha256 for s in prepared.sealed.subjects} == {
+        c.corpus: manifest.merkle_root(c.corpus) for c in manifest.corpora
+    }
+
+
+def test_shards_are_partitioned_by_class(prepared: Prepared) -> None:
+    for c in prepared.manifest.corpora:
+        for k, part in enumerate(c.parts):
+            assert part.file == f"class={c.class_digest[7:19]}/{c.corpus}-{k:05}.parquet"
+    on_disk = {
+        p.relative_to(prepared.folder).as_posix() for p in prepared.folder.rglob("*.parquet")
+    }
+    assert on_disk == {p.file for c in prepared.manifest.corpora for p in c.parts}
+
+
+def test_quarantine_is_counted_and_never_read(prepared: Prepared) -> None:
+    (refused,) = prepared.manifest.quarantine
+    assert (refused.corpus, refused.rule, refused.records) == ("unknown", "unknown-licence", 20)
+    assert "NOASSERTION" in refused.reason
+
+
+def test_equal_records_share_their_split_in_every_corpus(prepared: Prepared) -> None:
+    places = prepared.manifest.find(hashlib.sha256(TWIN).hexdigest())
+    assert {c for c, _ in places} == {"mit", "mpl"}
+    assert len({prepared.manifest.corpus(c).records[i].split for c, i in places}) == 1
+
+
+def trained(shelf: Shelf, prepared: Prepared, name: str) -> set[bytes]:
+    """The records that can be read back from the rows of a one-part corpus."""
+    stream = [token for row in packed(prepared, name) for token in row]
+    text = "".join(chr(token) for token in stream)
+    return {piece.encode("latin-1") for piece in text.split(chr(SEPARATOR))}
+
+
+def test_the_reserve_is_in_no_row(full_shelf: Shelf, prepared: Prepared, ray_cluster: None) -> None:
+    (part,) = corpus.part_files(full_shelf.corpora / "mpl")
+    contents = list(map(bytes, corpus.read_part(part)))
+    records = prepared.manifest.corpus("mpl").records
+    reserve = {c for c, r in zip(contents, records, strict=True) if r.split == "reserve"}
+    assert 2 <= len(reserve) <= 20
+    assert not reserve & trained(full_shelf, prepared, "mpl")
+    # Control: without a reserve the same records are in the rows.
+    everything = full_shelf.prepare("no-reserve", reserve_share=0.0)
+    assert reserve <= trained(full_shelf, everything, "mpl")
+    # Another salt chooses other records.
+    salted = full_shelf.prepare("other-salt", salt=b"\x08" * 32)
+    assert [r.split for r in salted.manifest.corpus("mpl").records] != [r.split for r in records]
+
+
+def test_preparing_again_gives_the_same_manifest(
+    full_shelf: Shelf, prepared: Prepared, ray_cluster: None
+) -> None:
+    calls: list[tuple[int, int]] = []
+    again = full_shelf.prepare("again", progress=lambda done, total: calls.append((done, total)))
+    assert again.digest == prepared.digest
+    for part in (p for c in prepared.manifest.corpora for p in c.parts):
+        assert (again.folder / part.file).read_bytes() == (prepared.folder / part.file).read_bytes()
+    assert calls[0] == (0, 103)
+    assert calls[-1] == (103, 103)
+    assert calls == sorted(calls)
+
+
+def test_a_committed_folder_is_used_again(full_shelf: Shelf, prepared: Prepared) -> None:
+    shelf = full_shelf
+    # No cluster is asked, and the salt that was drawn first stays.
+    again = shelf.prepare(salt=b"\x09" * 32)
+    assert again.digest == prepared.digest
+    for changes in (
+        {"context": 17},
+        {"reserve_share": 0.3},
+        {"policy": read_policy(POLICY_WITHOUT_QUARANTINE)},
+        {"tokenizer": load_tokenizer(word_tokenizer(shelf.folder / "words.json"))},
+    ):
+        with pytest.raises(Refused, match="prepared from other inputs"):
+            shelf.prepare(**changes)
+    with pytest.raises(Refused, match="signed by another key"):
+        shelf.prepare(signer=LocalSigner.generate())
+
+
+POLICY_WITHOUT_QUARANTINE = """
+schema: govray.dev/depth-policy/v1
+name: all
+version: 1
+valid: {from: 2026-11-01, until: 2027-11-01}
+on_expiry: stop
+profiles: {everything: {layers: all}}
+rules: [{name: all, match: {}, profile: everything}]
+"""
+
+
+def edit_manifest(path: Path) -> None:
+    envelope = json.loads(path.read_bytes())
+    envelope["payload"] = envelope["payload"].replace("A", "B", 1)
+    path.write_text(json.dumps(envelope, separators=(",", ":"), sort_keys=True))
+
+
+@pytest.mark.parametrize("spoil", [edit_manifest, Path.unlink, lambda p: p.write_bytes(b"{}")])
+def test_a_spoilt_manifest_is_not_used_again(
+    full_shelf: Shelf, prepared: Prepared, tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    shutil.copytree(prepared.folder, full_shelf.folder / "out" / tmp_path.name)
+    spoil(full_shelf.folder / "out" / tmp_path.name / "manifest.dsse.json")
+    with pytest.raises(Refused, match=r"manifest\.dsse\.json"):
+        full_shelf.prepare(tmp_path.name)
+
+
+def word_tokenizer(path: Path) -> Path:
+    """A tokenizer of ten words whose last one is a special token."""
+    words = ["[UNK]", "mpl", "mit", "lorem", "1", "2", "3", "4", "5", "<|end|>"]
+    model = tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.enable_truncation(2)
+    tokenizer.save(str(path))
+    return path
+
+
+def test_a_tokenizer_file_by_path(shelf: Shelf, ray_cluster: None) -> None:
+    tokenizer = load_tokenizer(word_tokenizer(shelf.folder / "words.json"))
+    assert isinstance(tokenizer, FileTokenizer)
+    assert tokenizer.digest == "sha256:" + hashlib.sha256(tokenizer.data).hexdigest()
+    # Content cannot spell the separator, and the file's truncation does not apply.
+    assert (tokenizer.separator, tokenizer.vocabulary) == (10, 11)
+    assert tokenizer.encode(b"mpl 1 <|end|> x \xff").tolist() == [1, 4, 9, 0, 0]
+    shelf.add("mit", {"a": b"mit 1 2", "b": b" \n", "c": b"lorem 3"})
+    done = shelf.prepare(tokenizer=tokenizer, reserve_share=0.0, context=4)
+    assert [r.tokens for r in done.manifest.corpus("mit").records] == [3, 0, 2]
+    assert list(packed(done, "mit")) == [[2, 4, 5, 10, 3], [6, 10]]
+    assert done.manifest.tokenizer.digest == tokenizer.digest
+
+
+def test_a_bad_tokenizer_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(Malformed, match=r"bad\.json: not a Hugging Face tokenizer"):
+        load_tokenizer(tmp_path / "bad.json")
+    with pytest.raises(UsageError, match=r"absent\.json"):
+        load_tokenizer(tmp_path / "absent.json")
+
+
+# Refusals before anything is read: these corpora's records are garbage, so reading them would
+# give another error (and there is no cluster to read with).
+
+
+def no_rule(shelf: Shelf) -> dict[str, Any]:
+    shelf.sign(corpus.build(shelf.corpora, "odd", [("a", b"1")]), "GPL-3.0-only")
+    return {}
+
+
+def expired(shelf: Shelf) -> dict[str, Any]:
+    past = Period(from_="2025-01-01T00:00:00Z", until="2026-01-01T00:00:00Z")
+    shelf.sign(corpus.build(shelf.corpora, "odd", [("a", b"1")]), valid=past)
+    return {}
+
+
+def out_of_scope(shelf: Shelf) -> dict[str, Any]:
+    shelf.sign(corpus.build(shelf.corpora, "odd", [("a", b"1")]), sensitivity="restricted")
+    return {}
+
+
+def self_signed(shelf: Shelf) -> dict[str, Any]:
+    stranger = Shelf(shelf.folder / "stranger")
+    shutil.move(stranger.add("odd", {"a": b"1"}), shelf.corpora / "odd")
+    return {}
+
+
+def without_credential(shelf: Shelf) -> dict[str, Any]:
+    corpus.build(shelf.corpora, "odd", [("a", b"1")])
+    return {}
+
+
+def of_another(shelf: Shelf) -> dict[str, Any]:
+    shutil.copytree(shelf.corpora / "good", shelf.corpora / "odd")
+    return {}
+
+
+def too_much(shelf: Shelf) -> dict[str, Any]:
+    shelf.add("odd", texts("odd", 20), license="NOASSERTION")
+    return {"max_quarantined": 0.2}
+
+
+def nothing_left(shelf: Shelf) -> dict[str, Any]:
+    shutil.rmtree(shelf.corpora / "good")
+    shelf.add("odd", {"a": b"1"}, license="NOASSERTION")
+    return {"max_quarantined": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("arrange", "kind", "says"),
+    [
+        (no_rule, Refused, r"'odd'.*no rule of policy licences v1 matches"),
+        (expired, Untrusted, r"odd/credential\.dsse\.json: expired at 2026-01-01"),
+        (out_of_scope, Untrusted, r"odd/credential\.dsse\.json: outside the scope of .*librarian"),
+        (self_signed, Untrusted, r"odd/credential\.dsse\.json: no signature verifies"),
+        (without_credential, Refused, r"odd/credential\.dsse\.json: no readable credential"),
+        (of_another, Refused, r"odd/credential\.dsse\.json: the credential is for corpus 'good'"),
+        (too_much, Refused, r"20 of 80 records.*'unknown-licence', such as 'odd'"),
+        (nothing_left, Refused, "every corpus is quarantined"),
+        (lambda shelf: {"context": 0}, UsageError, "context"),
+        (lambda shelf: {"salt": b"short"}, Malformed, "reserve"),
+        (lambda shelf: {"reserve_share": 1.0}, Malformed, "reserve"),
+    ],
+)
+def test_refused_before_data_is_read(
+    shelf: Shelf,
+    arrange: Callable[[Shelf], dict[str, Any]],
+    kind: type[GovrayError],
+    says: str,
+) -> None:
+    shelf.add("good", texts("good", 60))
+    changes = arrange(shelf)
+    for part in shelf.corpora.glob("*/records-*.parquet"):
+        part.write_bytes(b"whoever reads this file fails")
+    with pytest.raises(kind, match=says):
+        shelf.prepare(**changes)
+    assert not (shelf.folder / "out").exists()
+
+
+def rewrite(shelf: Shelf, records: list[bytes]) -> None:
+    built = corpus.build(shelf.folder / "x", "bad", [(f"{i:03}", r) for i, r in enumerate(records)])
+    target = shelf.corpora / "bad" / "records-00000.parquet"
+    shutil.move(built.folder / target.name, target)
+
+
+BAD = [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda shelf: rewrite(shelf, [*BAD, b"four"]), r"bad: 4 records, .* signed for 3"),
+        (lambda shelf: rewrite(shelf, BAD[:2]), r"bad: 2 records, .* signed for 3"),
+        (lambda shelf: rewrite(shelf, [BAD[1], BAD[0], BAD[2]]), r"bad: .*changed or moved"),
+        (lambda shelf: rewrite(shelf, [b"One", *BAD[1:]]), r"bad: .*changed or moved"),
+        (
+            lambda shelf: pq.write_table(
+                corpus.SCHEMA.empty_table(), shelf.corpora / "bad" / "records-00000.parquet"
+            ),
+            r"bad/records-00000\.parquet: a records file without records",
+        ),
+        (
+            lambda shelf: (shelf.corpora / "bad" / "records-00000.parquet").write_bytes(b"PAR1"),
+            r"bad/records-00000\.parquet: not a readable Parquet file",
+        ),
+        (
+            lambda shelf: (shelf.corpora / "bad" / "records-00000.parquet").unlink(),
+            r"bad: a corpus without records",
+        ),
+    ],
+    ids=["added", "dropped", "swapped", "changed", "empty shard", "broken", "missing"],
+)
+def test_a_bad_corpus_leaves_no_prepared_folder(
+    shelf: Shelf, ray_cluster: None, spoil: Callable[[Shelf], object], says: str
+) -> None:
+    shelf.add("good", texts("good", 10))
+    shelf.add("bad", {str(i): r for i, r in enumerate(BAD)})
+    spoil(shelf)
+    with pytest.raises(Refused, match=says):
+        shelf.prepare()
+    assert not list((shelf.folder / "out").iterdir())
+
+
+def test_an_unwritable_folder_is_named(shelf: Shelf) -> None:
+    shelf.add("good", texts("good", 10))
+    (shelf.folder / "out").write_text("a file where a folder should be")
+    with pytest.raises(UsageError, match="cannot write the prepared data"):
+        shelf.prepare()
+
+
+def test_a_corpus_held_back_whole_has_no_rows(shelf: Shelf, ray_cluster: None) -> None:
+    shelf.add("good", {"a": b"x" * 100})
+    shelf.add("tiny", {"a": b""})
+    done = shelf.prepare(reserve_share=1 - 2**-53)
+    assert [done.manifest.train_rows(c) for c in ("good", "tiny")] == [0, 0]
+    assert np.array_equal(list(packed(done, "good")), [])
