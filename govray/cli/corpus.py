@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import files
+from govray.cli import files, sources
 from govray.cli.classes import LicenseCategory, Sensitivity, Use
 from govray.cli.output import Json, field, line, out, print_json, printable, table
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
     from govray.governance.credential import Credential, Period
+    from govray.governance.document import Document
 
 app = typer.Typer(help="Build corpora and list them.")
 
@@ -143,19 +144,19 @@ def ls(
 def _row(folder: Path, envelope_name: str) -> dict[str, Any]:
     from govray.governance.credential import Credential
     from govray.governance.envelope import Envelope
-    from govray.governance.source import read_yaml
     from govray.governance.statement import read
 
     envelope, source = folder / envelope_name, folder / SOURCE
     if envelope.is_file():
         where = str(envelope)
         opened = Envelope.parse(files.read(envelope), where=where)
-        credential, state = read(Credential, opened, where=where).document, "signed"
-    elif source.is_file():
-        value = read_yaml(files.read(source), name=str(source)).value
-        credential, state = Credential.from_source(value, where=str(source)), "unsigned"
-    else:
-        return {"corpus": folder.name, "state": "missing"}
+        return _stated(folder, "signed", read(Credential, opened, where=where).document)
+    if source.is_file():
+        return _stated(folder, "unsigned", sources.read(source).document)
+    return {"corpus": folder.name, "state": "missing"}
+
+
+def _stated(folder: Path, state: str, credential: Document) -> dict[str, Any]:
     return {"corpus": folder.name, "state": state, "credential": credential.to_json()}
 
 
@@ -167,9 +168,9 @@ def _period(start: str | None, stop: str | None) -> Period:
         first = parse_time(start) if start else datetime.now(UTC)
         last = parse_time(stop) if stop else first + timedelta(days=365)
         period = {"from": format_time(first), "until": format_time(last)}
-        return Period.from_json(period, where="--valid-from, --valid-until")
+        return Period.from_json(period)
     except Malformed as error:
-        raise UsageError(error.what, where=error.where, do=error.do) from None
+        raise UsageError(error.what, where="--valid-from, --valid-until", do=error.do) from None
 
 
 def _yaml(credential: Credential) -> bytes:
