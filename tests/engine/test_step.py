@@ -1,0 +1,547 @@
+"""One governed step in one process: what moves, what stays, and what is refused by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from cases import CORPUS, allow_all, governed, micro_batch, step_batch, token_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from govray.engine import allreduce
+from govray.engine import step as step_module
+from govray.engine.adapters import Adapters
+from govray.engine.allreduce import bucket_layout
+from govray.engine.gpt import GPT, IGNORED, loss
+from govray.engine.layers import layer_groups
+from govray.errors import GovrayError, RankFailed, Refused, UsageError
+from govray.governance.route import Route
+
+CONTEXT, VOCABULARY = 8, 13
+UPPER = Route({"block.1": 1.0, "final_norm": 1.0, "head": 1.0})
+SILENT = Route({"embedding": 1.0})
+NOTES = Route({}, "notes", 2)
+
+
+def gpt(dropout: float = 0.0) -> GPT:
+    torch.manual_seed(3)
+    return GPT(2, 16, CONTEXT, VOCABULARY, dropout=dropout)
+
+
+def adamw(*parameters: nn.Parameter) -> torch.optim.AdamW:
+    return torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.5)
+
+
+def batch(step: int, *routes: Route, rows: int = 3) -> Any:
+    return step_batch(
+        step,
+        [
+            micro_batch(route, token_rows(rows, CONTEXT, VOCABULARY, step, index))
+            for index, route in enumerate(routes)
+        ],
+    )
+
+
+def snapshot(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def moved(model: nn.Module, before: Mapping[str, Tensor]) -> set[str]:
+    return {n.split(".weight")[0] for n, p in model.named_parameters() if not p.equal(before[n])}
+
+
+def test_a_group_without_targets_is_left_alone_by_the_optimizer() -> None:
+    model = gpt()
+    optimizer = adamw(*model.parameters())
+    run = governed(model, optimizer, [UPPER, SILENT])
+    before = snapshot(model)
+    result = run(batch(0, UPPER), loss)
+    below = {name for name in before if not name.startswith(("blocks.1", "final_norm", "head"))}
+    for name, parameter in model.named_parameters():
+        # No decay, no momentum, no step count; and all of them above.
+        assert parameter.equal(before[name]) == (name in below)
+        assert (parameter in optimizer.state) == (name not in below)
+    assert result.group_targets == {
+        "embedding": 0,
+        "block.0": 0,
+        "block.1": 24,
+        "final_norm": 24,
+        "head": 24,
+    }
+
+
+def test_a_zero_gradient_is_not_an_absent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: were absent gradients zeros, weight decay would move the layers below."""
+    divide = step_module.divide
+
+    def with_zeros(domains, sums, counts):
+        divide(domains, sums, counts)
+        for domain in domains:
+            for p in domain.parameters.values():
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+
+    monkeypatch.setattr(step_module, "divide", with_zeros)
+    model = gpt()
+    before = snapshot(model)
+    governed(model, adamw(*model.parameters()), [UPPER, SILENT])(batch(0, UPPER), loss)
+    assert "embedding.tokens" in moved(model, before)
+
+
+def test_an_adapter_only_stream_moves_its_adapter_and_nothing_else() -> None:
+    model = gpt()
+    adapters = Adapters(model, {"notes": 2, "other": 2}, seed=0)
+    own = dict(adapters.named_parameters())
+    before, own_before = snapshot(model), {n: p.detach().clone() for n, p in own.items()}
+    run = governed(
+        model,
+        adamw(*model.parameters(), *own.values()),
+        [allow_all(model), NOTES],
+        adapters=adapters,
+    )
+    result = run(batch(0, NOTES), loss)
+    assert moved(model, before) == set()
+    changed = {n for n, p in own.items() if not p.equal(own_before[n])}
+    # B starts at zero, so A's first gradient is zero, yet it decays: it did get one.
+    assert changed == {n for n in own if n.startswith("adapter:notes/")}
+    assert set(result.grad_norms) == {"adapter:notes"}
+    assert result.group_targets["adapter:notes"] == 24
+
+
+def test_backward_ends_below_the_lowest_permitted_group() -> None:
+    model = gpt()
+    reached: list[str] = []
+    for index, block in enumerate(model.blocks):
+        # A tensor hook sees the gradient only if backward gets there.
+        def watch(module: nn.Module, args: object, output: Tensor, index: int = index) -> None:
+            if output.requires_grad:
+                output.register_hook(lambda gradient: reached.append(f"block.{index}"))
+
+        block.register_forward_hook(watch)
+    run = governed(model, adamw(*model.parameters()), [UPPER, Route({"embedding": 1.0})])
+    run(batch(0, UPPER), loss)
+    assert reached == ["block.1"]
+    # And input gradients flow through layers that the route leaves out.
+    reached.clear()
+    run(batch(1, Route({"embedding": 1.0})), loss)
+    assert reached == ["block.1", "block.0"]
+
+
+def test_requires_grad_and_gradients_are_left_as_they_were_found() -> None:
+    model = gpt()
+    model.final_norm.weight.requires_grad_(False)
+    run = governed(model, adamw(*model.parameters()), [UPPER])
+    found = {n: p.requires_grad for n, p in model.named_parameters()}
+    run(batch(0, UPPER), loss)
+    assert {n: p.requires_grad for n, p in model.named_parameters()} == found
+
+    def broken(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        raise ValueError("boom")
+
+    with pytest.raises(RankFailed, match="rank 0, step 1: ValueError: boom"):
+        run(batch(1, UPPER), broken)
+    assert {n: p.requires_grad for n, p in model.named_parameters()} == found
+    assert all(p.grad is None for p in model.parameters())
+    assert not model.blocks[1].mlp.up.weight._backward_hooks
+
+
+def test_a_frozen_parameter_stays_frozen_in_a_permitted_group() -> None:
+    model = gpt()
+    model.blocks[1].mlp.up.weight.requires_grad_(False)
+    before = snapshot(model)
+    governed(model, adamw(*model.parameters()), [UPPER])(batch(0, UPPER), loss)
+    assert "blocks.1.mlp.up" not in moved(model, before)
+    assert "blocks.1.mlp.down" in moved(model, before)
+
+
+def test_gradients_from_before_the_step_do_not_enter_it() -> None:
+    clean, stale = gpt(), gpt()
+    for model in (clean, stale):
+        run = governed(model, adamw(*model.parameters()), [UPPER])
+        if model is stale:
+            for p in model.parameters():
+                p.grad = torch.ones_like(p)
+        run(batch(0, UPPER), loss)
+    assert moved(stale, snapshot(clean)) == set()
+
+
+def test_a_gradient_that_no_route_permits_is_refused() -> None:
+    model = gpt()
+    run = governed(model, adamw(*model.parameters()), [UPPER])
+    before = snapshot(model)
+
+    def opening(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        for p in model.parameters():
+            p.requires_grad_(True)
+        return loss(model, rows)
+
+    with pytest.raises(Refused, match=r"embedding\.tokens\.weight received a gradient that no"):
+        run(batch(0, UPPER), opening)
+    assert moved(model, before) == set()
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows=st.integers(1, 7), max_rows=st.integers(1, 8), masked=st.integers(0, CONTEXT - 1))
+def test_accumulation_changes_no_gradient_beyond_rounding(
+    rows: int, max_rows: int, masked: int
+) -> None:
+    weights = []
+    for limit in (None, max_rows):
+        model = gpt().double()
+        tensors = token_rows(rows, CONTEXT, VOCABULARY, 5)
+        tensors["targets"][0, :masked] = IGNORED
+        run = governed(model, torch.optim.SGD(model.parameters(), lr=1.0), [UPPER], max_rows=limit)
+        result = run(step_batch(0, [micro_batch(UPPER, tensors)]), loss)
+        assert result.group_targets["head"] == rows * CONTEXT - masked
+        weights.append(snapshot(model))
+    for name, whole in weights[0].items():
+        torch.testing.assert_close(weights[1][name], whole, rtol=1e-12, atol=1e-15)
+
+
+@given(rows=st.integers(1, 9), max_rows=st.none() | st.integers(1, 10))
+def test_a_split_keeps_every_row_once_in_order(rows: int, max_rows: int | None) -> None:
+    whole = micro_batch(UPPER, token_rows(rows, CONTEXT, VOCABULARY, 1), first=3)
+    parts = list(whole.split(max_rows))
+    assert all(len(part.positions) <= (max_rows or rows) for part in parts)
+    assert tuple(p for part in parts for p in part.positions) == whole.positions
+    assert tuple(n for part in parts for n in part.row_targets) == whole.row_targets
+    for name, tensor in whole.tensors.items():
+        assert torch.cat([part.tensors[name] for part in parts]).equal(tensor)
+    assert {part.stream for part in parts} == {whole.stream}
+
+
+def test_each_domain_is_clipped_by_its_own_norm() -> None:
+    model = gpt()
+    adapters = Adapters(model, {"notes": 2}, seed=0)
+    own = dict(adapters.named_parameters())
+    optimizer = torch.optim.SGD([*model.parameters(), *own.values()], lr=1e-3)
+    norms: list[float] = []
+
+    def look(*_: object) -> None:
+        for parameters in (model.parameters(), own.values()):
+            norms.append(
+                float(sum(float(p.grad.norm()) ** 2 for p in parameters if p.grad is not None))
+            )
+
+    optimizer.register_step_pre_hook(look)
+    run = governed(model, optimizer, [UPPER, NOTES], adapters=adapters, clip_norm=0.01)
+    result = run(batch(0, UPPER, NOTES), loss)
+    assert [math.sqrt(n) for n in norms] == pytest.approx([0.01, 0.01], rel=1e-2)
+    assert set(result.grad_norms) == {"block.1", "adapter:notes"}
+    assert result.grad_norms["block.1"] > 0.01
+
+
+def test_the_result_says_what_was_done() -> None:
+    model = gpt()
+    everything = allow_all(model)
+    run = governed(model, adamw(*model.parameters()), [everything, UPPER], clock=lambda: 1.7e9)
+    expected = {}
+    for index, route in enumerate((everything, UPPER)):
+        rows = token_rows(3, CONTEXT, VOCABULARY, 0, index)
+        expected[route.digest] = loss(model, rows).mean().item()
+    result = run(batch(0, everything, UPPER), loss)
+    assert result.step == 0
+    assert result.world_size == 1
+    assert result.time == 1_700_000_000
+    assert result.stream_losses == pytest.approx(expected)
+    assert result.loss == pytest.approx(sum(expected.values()) / 2)
+    assert result.corpus_counts == {CORPUS: (6, 48)}
+    assert result.group_targets["embedding"] == 24
+    assert result.group_targets["head"] == 48
+    assert set(result.grad_norms) == {"embedding"}  # one domain: the routes overlap
+
+
+def test_a_step_without_rows_does_nothing() -> None:
+    model = gpt()
+    optimizer = adamw(*model.parameters())
+    before = snapshot(model)
+    result = governed(model, optimizer, [UPPER])(step_batch(0, []), loss)
+    assert moved(model, before) == set()
+    assert not optimizer.state
+    assert math.isnan(result.loss)
+    assert result.stream_losses == {}
+    assert result.corpus_counts == {}
+    assert result.grad_norms == {}
+
+
+def test_rows_without_targets_count_as_rows_and_train_nothing() -> None:
+    model = gpt()
+    tensors = token_rows(2, CONTEXT, VOCABULARY, 0)
+    tensors["targets"].fill_(IGNORED)
+    before = snapshot(model)
+    run = governed(model, adamw(*model.parameters()), [UPPER])
+    result = run(step_batch(0, [micro_batch(UPPER, tensors)]), loss)
+    assert moved(model, before) == set()
+    assert result.corpus_counts == {CORPUS: (2, 0)}
+
+
+def test_losses_at_ignored_targets_do_not_count_even_if_the_loss_gives_them() -> None:
+    def every_position(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        return loss(model, {**rows, "targets": rows["targets"].clamp(min=0)})
+
+    weights = []
+    for loss_fn in (loss, every_position):
+        model = gpt()
+        tensors = token_rows(2, CONTEXT, VOCABULARY, 0)
+        tensors["targets"][:, -3:] = IGNORED
+        run = governed(model, adamw(*model.parameters()), [UPPER])
+        run(step_batch(0, [micro_batch(UPPER, tensors)]), loss_fn)
+        weights.append(model)
+    assert moved(weights[0], snapshot(weights[1])) == set()
+
+
+def test_weights_scale_the_numerator_only() -> None:
+    """Half the weight is half the gradient, over the same count."""
+    steps = []
+    for weight in (1.0, 0.5):
+        model = gpt().double()
+        before = snapshot(model)
+        route = Route({"head": weight})
+        run = governed(model, torch.optim.SGD(model.parameters(), lr=1.0), [route])
+        assert run(batch(0, route), loss).group_targets["head"] == 24
+        steps.append(model.head.weight.detach() - before["head.weight"])
+    torch.testing.assert_close(steps[1] * 2, steps[0], rtol=1e-12, atol=0)
+
+
+def test_dropout_is_keyed_so_a_step_repeats_whatever_the_global_generator() -> None:
+    weights = []
+    for noise in (0, 1):
+        model = gpt(dropout=0.2)
+        run = governed(model, adamw(*model.parameters()), [UPPER])
+        torch.manual_seed(noise)
+        run(batch(0, UPPER), loss)
+        weights.append(model)
+    assert moved(weights[0], snapshot(weights[1])) == set()
+
+
+# Buckets.
+
+
+@given(sizes=st.lists(st.integers(1, 400_000), max_size=40), double=st.integers(0, 3))
+@settings(max_examples=30, deadline=None)
+def test_buckets_hold_each_parameter_once_in_reverse_under_the_cap(
+    sizes: list[int], double: int
+) -> None:
+    limit = allreduce.BUCKET_BYTES
+    parameters = {
+        f"p{i}": nn.Parameter(
+            torch.empty(size * 20, device="meta", dtype=torch.float64 if i % 4 < double else None)
+        )
+        for i, size in enumerate(sizes)
+    }
+    buckets = bucket_layout(parameters)
+    assert sorted(n for bucket in buckets for n in bucket) == sorted(parameters)
+    for bucket in buckets:
+        held = [parameters[name] for name in bucket]
+        assert len({p.dtype for p in held}) == 1
+        assert len(bucket) == 1 or sum(p.numel() * p.element_size() for p in held) <= limit
+        numbers = [int(name[1:]) for name in bucket]
+        assert numbers == sorted(numbers, reverse=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [3, 257, 1001, 2**24 - 1])
+def test_a_quotient_is_rounded_once_and_never_multiplied_by_a_reciprocal(
+    dtype: torch.dtype, count: int
+) -> None:
+    totals = torch.randn(1000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    quotient = allreduce._quotient(totals, count).double()
+    # Half a unit in the last place of float32, also where the gradient has fewer bits.
+    torch.testing.assert_close(quotient, totals.double() / count, rtol=2**-24, atol=0)
+
+
+# Refused when it is made.
+
+
+class Block(nn.Module):
+    """A residual block around one layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.layer(hidden)
+
+
+class Counting(nn.Module):
+    """A layer with a state that every forward writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.seen += 1
+        return hidden * self.scale
+
+
+def model_with(layer: nn.Module, *, sparse: bool = False) -> nn.Module:
+    """Tokens (rows, tokens) → logits, through one block around the layer."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(VOCABULARY, CONTEXT, sparse=sparse)
+            self.blocks = nn.ModuleList([Block(layer)])
+            self.head = nn.Linear(CONTEXT, VOCABULARY)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            hidden = self.embed(tokens)
+            for block in self.blocks:
+                hidden = block(hidden)
+            return self.head(hidden)
+
+    return Model()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (model_with(nn.BatchNorm1d(CONTEXT)), r"blocks\.0\.layer: BatchNorm1d .*nn\.GroupNorm"),
+        (
+            model_with(nn.BatchNorm1d(CONTEXT, track_running_stats=False)),
+            r"blocks\.0\.layer: BatchNorm1d",
+        ),
+        (model_with(nn.SyncBatchNorm(CONTEXT)), r"blocks\.0\.layer: SyncBatchNorm"),
+        (
+            model_with(nn.InstanceNorm1d(CONTEXT, affine=True, track_running_stats=True)),
+            r"blocks\.0\.layer: InstanceNorm1d",
+        ),
+        (model_with(nn.Linear(CONTEXT, CONTEXT), sparse=True), "embed: sparse gradients"),
+    ],
+    ids=["batch norm", "without running", "sync batch norm", "instance norm", "sparse"],
+)
+def test_models_that_cannot_be_routed_exactly_are_refused(model: nn.Module, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        governed(model, adamw(*model.parameters()), [allow_all(model)])
+
+
+def test_batch_norm_in_eval_mode_is_a_plain_affine_layer() -> None:
+    model = model_with(nn.BatchNorm1d(CONTEXT))
+    model.blocks[0].layer.eval()
+    before = snapshot(model)
+    governed(model, adamw(*model.parameters()), [allow_all(model)])(
+        batch(0, allow_all(model)), loss
+    )
+    assert "blocks.0.layer" in moved(model, before)
+
+
+def test_batch_norm_switched_on_later_and_any_written_buffer_are_refused() -> None:
+    normed = model_with(nn.BatchNorm1d(CONTEXT))
+    normed.blocks[0].layer.eval()
+    counting = model_with(Counting())
+    for model, buffer in ((normed, "num_batches_tracked"), (counting, "seen")):
+        run = governed(model, adamw(*model.parameters()), [allow_all(model)])
+        before = snapshot(model)
+        model.train()
+        with pytest.raises(Refused, match=rf"changed buffer blocks\.0\.layer\.{buffer}"):
+            run(batch(0, allow_all(model)), loss)
+        assert moved(model, before) == set()
+
+
+def lacks_a_parameter(model: GPT) -> dict[str, Any]:
+    return {"optimizer": adamw(*model.blocks.parameters())}
+
+
+def holds_a_stranger(model: GPT) -> dict[str, Any]:
+    return {"optimizer": adamw(*model.parameters(), nn.Parameter(torch.zeros(3)))}
+
+
+def routes_to_a_missing_group(model: GPT) -> dict[str, Any]:
+    return {"routes": [Route({"block.7": 1.0})]}
+
+
+def routes_to_a_missing_adapter(model: GPT) -> dict[str, Any]:
+    return {"routes": [NOTES]}
+
+
+def routes_to_frozen_layers_only(model: GPT) -> dict[str, Any]:
+    model.head.weight.requires_grad_(False)
+    return {"routes": [Route({"head": 1.0})]}
+
+
+def drops_a_parameter_from_the_buckets(model: GPT) -> dict[str, Any]:
+    return {"bucket_layout": lambda parameters: [list(parameters)[1:]]}
+
+
+def repeats_a_parameter_in_the_buckets(model: GPT) -> dict[str, Any]:
+    return {"bucket_layout": lambda parameters: [list(parameters), list(parameters)[:1]]}
+
+
+def mixes_dtypes_in_a_bucket(model: GPT) -> dict[str, Any]:
+    model.head.double()
+    return {"bucket_layout": lambda parameters: [list(parameters)]}
+
+
+def clips_at_zero(model: GPT) -> dict[str, Any]:
+    return {"clip_norm": 0.0}
+
+
+def takes_no_rows(model: GPT) -> dict[str, Any]:
+    return {"max_rows": 0}
+
+
+SET_UPS: dict[Callable[[GPT], dict[str, Any]], tuple[type[GovrayError], str]] = {
+    lacks_a_parameter: (UsageError, r"does not hold parameter embedding\.tokens\.weight"),
+    holds_a_stranger: (Refused, "neither the model's nor an adapter's"),
+    routes_to_a_missing_group: (Refused, "layer group block.7, which the model lacks"),
+    routes_to_a_missing_adapter: (Refused, "layer group adapter:notes, which the model lacks"),
+    routes_to_frozen_layers_only: (Refused, "permits no parameter that can learn"),
+    drops_a_parameter_from_the_buckets: (UsageError, "domain block.1: the buckets do not hold"),
+    repeats_a_parameter_in_the_buckets: (UsageError, "domain block.1: the buckets do not hold"),
+    mixes_dtypes_in_a_bucket: (UsageError, "domain block.1: a bucket mixes dtypes"),
+    clips_at_zero: (UsageError, "clip_norm is 0.0"),
+    takes_no_rows: (UsageError, "max_rows is 0"),
+}
+
+
+@pytest.mark.parametrize("fault", SET_UPS, ids=lambda fault: fault.__name__.replace("_", " "))
+def test_a_set_up_that_cannot_work_is_refused_by_name(
+    fault: Callable[[GPT], dict[str, Any]],
+) -> None:
+    kind, message = SET_UPS[fault]
+    model = gpt()
+    changed = fault(model)
+    optimizer = changed.pop("optimizer", None) or adamw(*model.parameters())
+    with pytest.raises(kind, match=message):
+        governed(model, optimizer, changed.pop("routes", [UPPER]), **changed)
+
+
+def test_groups_must_hold_each_parameter_once() -> None:
+    model = gpt()
+    groups = layer_groups(model)
+    for broken, name in (
+        ({**groups, "head": ()}, r"head\.weight"),
+        ({**groups, "again": groups["head"]}, r"head\.weight"),
+    ):
+        with pytest.raises(Refused, match=f"each parameter exactly once: see {name}"):
+            step_module.GovernedStep(
+                model,
+                adamw(*model.parameters()),
+                groups=broken,
+                routes={UPPER.digest: UPPER},
+                adapters=None,
+                seed=0,
+                policy_digest="sha256:" + "0" * 64,
+                plan_digest="sha256:" + "0" * 64,
+                corpora=(),
+            )
+
+
+def test_a_sum_that_overflows_names_no_rank() -> None:
+    model = gpt()
+    run = governed(model, adamw(*model.parameters()), [UPPER])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            step_module,
+            "sum_over_ranks",
+            lambda domains, counts: {"head.weight": torch.full((2,), math.inf)},
+        )
+        with pytest.raises(RankFailed, match=r"head\.weight is finite on every rank, but its sum"):
+            run(batch(0, UPPER), loss)
