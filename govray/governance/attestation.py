@@ -251,15 +251,17 @@ def group_taint(
     pretrained: Mapping[str, Sequence[str]],
 ) -> tuple[GroupTaint, ...]:
     """Direct and transitive taint per group; a corpus that the plan excludes was never read."""
+    groups = coverage.all_groups(base_groups, routes)
     read = {corpus: route for corpus, route in routes.items() if corpus not in plan.excluded}
-    reached = coverage.taint(base_groups, read, frozen, pretrained)
+    reaching = coverage.direct(groups, read)
+    reached = coverage.taint(base_groups, routes, frozen, pretrained, plan.excluded)
     return tuple(
         GroupTaint(
             group=group,
-            direct=tuple(sorted(c for c, route in read.items() if group in route.groups)),
+            direct=tuple(sorted(reaching[group])),
             transitive=tuple(sorted(reached[group])),
         )
-        for group in coverage.all_groups(base_groups, read)
+        for group in groups
     )
 
 

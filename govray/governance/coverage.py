@@ -170,16 +170,19 @@ def taint(
     routes: Mapping[str, Route],
     domains: Iterable[Collection[str]],
     initial: Mapping[str, Collection[str]] | None = None,
+    excluded: Collection[str] = (),
 ) -> dict[str, frozenset[str]]:
     """Group → everything that can have reached it, directly or through other groups.
 
     Args:
         base_groups: The model's layer groups, adapters excepted.
-        routes: Corpus → route, of the corpora that the run read or could have read.
+        routes: Corpus → route, of every admitted corpus.
         domains: The frozen domains, over base and adapter groups.
         initial: Group → what a pretrained start brought (T0).
+        excluded: Corpora that are tombstones in the plan: never read, so they reach nothing.
     """
     groups = all_groups(base_groups, routes)
+    routes = {corpus: route for corpus, route in routes.items() if corpus not in excluded}
     reached = direct(groups, routes)
     current = {g: reached[g] | frozenset((initial or {}).get(g, ())) for g in groups}
     sources: dict[str, set[str]] = {g: set() for g in groups}

@@ -187,6 +187,19 @@ def test_an_adapter_in_a_domain_with_the_trunk_taints_the_trunk() -> None:
     assert all("x" in found[g] for g in GROUPS)
 
 
+def test_a_tombstone_taints_nothing_but_its_domain_stays() -> None:
+    routes = {"a": Route({"embedding": 1.0}), "b": Route({"embedding": 1.0, "head": 1.0}, "b", 2)}
+    frozen = domains(routes.values(), GROUPS)
+    found = coverage.taint(GROUPS, routes, frozen, excluded=("b",))
+    # "b" is nowhere; "a" still reaches what b's route had linked to the embedding.
+    assert found == {
+        "embedding": {"a"},
+        "block.0": frozenset(),
+        "head": {"a"},
+        "adapter:b": {"a"},
+    }
+
+
 # Levels
 
 

@@ -1035,6 +1035,37 @@ def test_refused(case: Case, world: World, model: Path) -> None:
     assert (refusal.value.where, refusal.value.do) == (cause.where, cause.do)
 
 
+# Switching the check off: these attacks leave everything else consistent, so nothing else notices.
+
+SOLE_CHECKS = {
+    "a stranger's signature added": "_check_signatures",
+    "key hint changed": "_check_signatures",
+    "run that ends after the reference time": "_check_statement",
+    "another root named": "_check_statement",
+    "plan reads fewer rows than were prepared": "_check_plan",
+    "counts that the plan does not give": "_check_leaf",
+    "a step under another policy": "_check_leaf",
+    "note by a stranger": "_check_note",
+    "coverage understated": "_check_coverage",
+    "taint hidden": "_check_coverage",
+    "level without evidence": "_check_coverage",
+    "replay of other weights": "_check_replays",
+    "tensor of no layer group": "_check_tensors",
+    "more assurance than is shown": "_check_assurance",
+    "disclaimer shortened": "_check_assurance",
+}
+
+
+@pytest.mark.parametrize(("name", "check"), list(SOLE_CHECKS.items()))
+def test_without_its_check_the_attack_passes(
+    name: str, check: str, world: World, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [case] = [case for case in CASES if case.name == name]
+    case.attack(world, model)
+    monkeypatch.setattr(f"govray.governance.verify.{check}", lambda *_: None)
+    verify(model, trust_root=world.root, at=AT)
+
+
 # The trust root itself
 
 

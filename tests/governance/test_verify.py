@@ -1,0 +1,306 @@
+"""What a folder that verifies gives, and the ways of asking."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from world import AT, POLICY, World, write
+
+from govray.errors import CouldNotCheck, Malformed, Untrusted, UsageError, VerificationFailed
+from govray.governance import bundle
+from govray.governance import verify as verifying
+from govray.governance.credential import Period
+from govray.governance.policy import read_policy, seal_policy
+from govray.governance.verify import (
+    VerifiedModel,
+    pinned_trust_root,
+    verify,
+    verify_corpus_credential,
+    verify_policy_file,
+)
+
+
+@pytest.fixture(scope="module")
+def verified(world: World, untouched: Path) -> VerifiedModel:
+    return verify(untouched, trust_root=world.root, at=AT)
+
+
+# The value
+
+
+def test_who_signed_what(world: World, untouched: Path, verified: VerifiedModel) -> None:
+    assert verified.path == untouched
+    assert verified.signer == "operator"
+    assert verified.keyids == {world.keys.operator.public_key.keyid}
+    assert [s.name for s in verified.subjects] == [
+        "adapters/acme/adapter_config.json",
+        "adapters/acme/adapter_model.safetensors",
+        "config.json",
+        "model.safetensors",
+    ]
+    assert verified.uncovered == ()
+    assert verified.trust_root.root.name == "example-org"
+    assert set(verified.credentials) == {"acme", "alpha", "beta", "gamma"}
+
+
+def test_coverage_by_corpus(verified: VerifiedModel) -> None:
+    table = verified.coverage
+    assert table.groups == (
+        "embedding", "block.0", "block.1", "final_norm", "head", "adapter:acme",
+    )  # fmt: skip
+    gamma = table["gamma", "head"]
+    assert gamma.tokens > 0
+    assert not gamma.indirect
+    assert table["gamma", "final_norm"].weighted_tokens == gamma.tokens * Decimal("0.3")
+    excluded = table["gamma", "embedding"]
+    assert (excluded.tokens, excluded.records, excluded.steps) == (0, 0, 0)
+    assert excluded.indirect
+    # A removable corpus reaches nothing but its adapter, not even indirectly.
+    assert not table["acme", "embedding"].indirect
+    assert table["acme", "adapter:acme"].tokens > 0
+
+
+def test_coverage_by_category_sums_and_counts_steps_once(verified: VerifiedModel) -> None:
+    table = verified.coverage
+    assert table.categories == ("permissive", "copyleft_limited", "commercial")
+    assert table.members("permissive") == ("alpha", "beta")
+    both = table["permissive", "head"]
+    alpha, beta = table["alpha", "head"], table["beta", "head"]
+    assert both.tokens == alpha.tokens + beta.tokens
+    assert both.records == alpha.records + beta.records
+    steps = {leaf.step for leaf in verified.leaves if {"alpha", "beta"} & set(leaf.corpora)}
+    assert both.steps == len(steps) < alpha.steps + beta.steps
+    assert table["copyleft_limited", "block.0"].indirect
+
+
+@pytest.mark.parametrize("place", [("zeta", "head"), ("copyleft", "head"), ("alpha", "block.7")])
+def test_coverage_of_the_unknown_is_an_error(
+    verified: VerifiedModel, place: tuple[str, str]
+) -> None:
+    with pytest.raises(KeyError):
+        verified.coverage[place]
+
+
+# Asking
+
+
+def test_a_file_verifies_with_its_folder(world: World, untouched: Path) -> None:
+    for name in (bundle.WEIGHTS, "adapters/acme/adapter_config.json", bundle.ATTESTATION):
+        assert verify(untouched / name, trust_root=world.root, at=AT).path == untouched
+
+
+def test_a_root_can_be_a_path_or_pinned(
+    world: World, untouched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "root.json", world.root)
+    verify(str(untouched), trust_root=str(tmp_path / "root.json"), at=AT)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    write(pinned_trust_root(), world.root)
+    assert pinned_trust_root() == tmp_path / "config" / "govray" / "trust-root.json"
+    verify(untouched, at=AT)
+
+
+def test_a_newer_root_verifies_what_an_older_one_did(world: World, untouched: Path) -> None:
+    """Rotation: the run named version 1; whoever has version 2 of the same root can check it."""
+    verify(untouched, trust_root=world.sign_root(version=2), at=AT)
+
+
+def test_files_beside_the_model_are_reported(world: World, model: Path) -> None:
+    write(model / "README.md", b"x")
+    write(model / "plots" / "loss.png", b"x")
+    assert verify(model, trust_root=world.root, at=AT).uncovered == ("README.md", "plots/loss.png")
+
+
+def test_expiry_after_the_run_does_not_invalidate_it(world: World, tmp_path: Path) -> None:
+    """A credential and a policy that were in force when the run ended, and are not now."""
+    soon = Period(from_="2026-01-01T00:00:00Z", until="2026-11-12T00:00:00Z")
+    policy = seal_policy(
+        read_policy(POLICY.replace("until: 2027-11-01", "until: 2026-11-12")),
+        world.keys.compliance,
+    )
+    folder = world.deploy(
+        tmp_path / "model", policy=policy, credentials={"acme": world.issue("acme", valid=soon)}
+    )
+    verify(folder, trust_root=world.root, at=AT)
+
+
+def test_a_corpus_can_be_left_out_by_tombstone(world: World, tmp_path: Path) -> None:
+    """What a replay without a corpus leaves behind verifies as well."""
+    folder = world.deploy(tmp_path / "model", plan=lambda plan: plan.without("acme"))
+    replayed = verify(folder, trust_root=world.root, at=AT)
+    assert replayed.coverage["acme", "adapter:acme"].tokens == 0
+    assert not any("acme" in t.transitive for t in replayed.attestation.taint)
+    ranges = [leaf.streams for leaf in replayed.leaves]
+    original = world.deploy(tmp_path / "with")
+    assert ranges == [
+        leaf.streams for leaf in verify(original, trust_root=world.root, at=AT).leaves
+    ]
+
+
+def test_a_run_that_was_stopped_verifies(world: World, tmp_path: Path) -> None:
+    folder = world.deploy(tmp_path / "model", leaves=lambda leaves: leaves[:3])
+    assert verify(folder, trust_root=world.root, at=AT).attestation.ledger.size == 3
+
+
+def test_the_clock_is_read_when_no_time_is_given(
+    world: World, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Frozen(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return datetime(2031, 1, 1, tzinfo=UTC)
+
+    monkeypatch.setattr(verifying, "datetime", Frozen)
+    with pytest.raises(VerificationFailed, match=r"step 1 .*expired"):
+        verify(model, trust_root=world.root)
+
+
+# Nothing to check
+
+
+def test_no_such_path(world: World, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nowhere"):
+        verify(tmp_path / "nowhere", trust_root=world.root, at=AT)
+    with pytest.raises(UsageError, match=r"absent\.json"):
+        verify(world.deploy(tmp_path / "m"), trust_root=tmp_path / "absent.json", at=AT)
+
+
+@pytest.mark.parametrize("name", [bundle.ATTESTATION, bundle.LEDGER])
+def test_without_attestation_or_ledger_nothing_is_said(
+    world: World, model: Path, name: str
+) -> None:
+    (model / name).unlink()
+    with pytest.raises(CouldNotCheck) as answer:
+        verify(model, trust_root=world.root, at=AT)
+    assert answer.value.exit_code == 3
+
+
+# Single envelopes
+
+
+def test_policy_file(world: World, tmp_path: Path) -> None:
+    write(tmp_path / "p.json", world.policy)
+    found = verify_policy_file(tmp_path / "p.json", trust_root=world.root, at=AT)
+    assert (found.document.name, found.authority.name) == ("licences", "compliance")
+    write(tmp_path / "p.json", world.credentials["alpha"])
+    with pytest.raises(Untrusted):
+        verify_policy_file(tmp_path / "p.json", trust_root=world.root, at=AT)
+
+
+def test_corpus_credential(world: World, tmp_path: Path) -> None:
+    write(tmp_path / "alpha" / "credential.dsse.json", world.credentials["alpha"])
+    for path in (tmp_path / "alpha", tmp_path / "alpha" / "credential.dsse.json"):
+        found = verify_corpus_credential(path, trust_root=world.root, at=AT)
+        assert found.document.corpus == "alpha"
+    write(tmp_path / "acme" / "credential.dsse.json", world.credentials["acme"])
+    with pytest.raises(Untrusted):
+        verify_corpus_credential(tmp_path / "acme", trust_root=world.root, at=AT)
+    verify_corpus_credential(
+        tmp_path / "acme", trust_root=world.root, delegations=world.delegations, at=AT
+    )
+
+
+# The verifier itself
+
+
+def test_docstring_and_code_number_the_same_steps() -> None:
+    listed = re.findall(r"^(\d+)\. +([a-z ]+):", inspect.getdoc(verify) or "", re.MULTILINE)
+    coded = re.findall(r'_step\((\d+), "([a-z ]+)"\)', inspect.getsource(verify))
+    assert listed == coded
+    assert [int(number) for number, _ in coded] == list(range(1, 13))
+
+
+def test_it_runs_where_nothing_heavy_is_installed(
+    world: World, model: Path, tmp_path: Path
+) -> None:
+    """In a fresh interpreter that refuses to import any of them."""
+    write(tmp_path / "root.json", world.root)
+    script = f"""
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "ray", "numpy", "pyarrow", "safetensors"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+from datetime import datetime, UTC
+from govray import verify
+from govray.governance import trace
+model = verify({str(model)!r}, trust_root={str(tmp_path / "root.json")!r},
+               at=datetime(2026, 11, 20, tzinfo=UTC))
+print(model.coverage["copyleft_limited", "block.0"].indirect)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_a_real_runs_size_takes_under_three_seconds(tmp_path: Path) -> None:
+    """100 corpora, 12,000 records, 300 steps of 16 rows: the demo's size. CPU time, since the
+    machine may be shared."""
+    corpora = {"acme": (120,), **{f"corpus-{i:02}": (120,) for i in range(99)}}
+    world = World(
+        corpora=corpora,
+        longest=20_000,
+        context=512,
+        steps=300,
+        quotas={"everything": 14, "upper_half": 1, "removable": 1},
+    )
+    folder = world.deploy(tmp_path / "model")
+    started = time.process_time()
+    model = verify(folder, trust_root=world.root, at=AT)
+    assert time.process_time() - started < 3
+    assert model.coverage["permissive", "head"].tokens > 2_000_000
+
+
+def test_many_files_cost_a_bounded_amount(world: World, model: Path) -> None:
+    for depth in range(bundle.MAX_DEPTH + 1):
+        write(model.joinpath(*["d"] * (depth + 1), "x"), b"x")
+    with pytest.raises(VerificationFailed, match="folders deep"):
+        verify(model, trust_root=world.root, at=AT)
+
+
+def test_a_pipe_is_not_waited_for(world: World, model: Path) -> None:
+    (model / bundle.CONFIG).unlink()
+    os.mkfifo(model / bundle.CONFIG)
+    with pytest.raises(VerificationFailed, match="neither a file nor a folder"):
+        verify(model, trust_root=world.root, at=AT)
+    with pytest.raises(Malformed, match="not a regular file"):
+        bundle.Bundle(model).read(bundle.CONFIG, limit=10)
+
+
+def test_reading_is_confined(world: World, model: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    shutil.copytree(model, secret)
+    (model / "linked").symlink_to(secret)
+    opened = bundle.Bundle(model)
+    for name in ("../secret/config.json", "/etc/hostname", "linked/config.json", "a//b", "", "."):
+        with pytest.raises(Malformed):
+            opened.read(name, limit=1 << 20)
+    with pytest.raises(Malformed, match="larger than 10"):
+        opened.read(bundle.ATTESTATION, limit=10)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x08\0\0\0\0\0\0\0{}",
+        (2**63).to_bytes(8, "little"),
+        b"\x02\0\0\0\0\0\0\0[]",
+        b'\x07\0\0\0\0\0\0\0{"a":1}',
+        b'\x0f\0\0\0\0\0\0\0{"a":{},"a":{}}',
+    ],
+)
+def test_a_bad_safetensors_header_is_refused(tmp_path: Path, data: bytes) -> None:
+    write(tmp_path / "x.safetensors", data)
+    with pytest.raises(Malformed):
+        bundle.Bundle(tmp_path).tensor_names("x.safetensors")
