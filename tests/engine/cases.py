@@ -70,4 +70,4 @@ def token_rows(rows: int, length: int, vocabulary: int, *key: int) -> dict[str, 
     drawn = torch.randint(
         vocabulary, (rows, length + 1), generator=torch.Generator().manual_seed(seed)
     )
-    return {"tokens": drawn[:, :-1].contiguous(), "targets": drawn[:, 1:].contiguous()}
+    return {"tokens": drawn[:, :-1].clone(), "targets": drawn[:, 1:].clone()}
