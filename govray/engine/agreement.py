@@ -131,6 +131,7 @@ class Agreement:
         facts = {
             "groups": self._groups,
             "corpora": self._corpora,
+            "clock": clock is not None,
             "validUntil": {name: str(until) for name, until in self._valid_until.items()},
             "setup": setup,
         }

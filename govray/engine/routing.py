@@ -15,7 +15,9 @@ raises. A parameter that the user froze stays frozen whatever the route says. No
 buffer changes in between: what a class leaves in a buffer, other classes read.
 
 What it does not do: rows of several routes in one forward. Layers that mix rows
-(batch statistics) are refused by name.
+(batch statistics) are refused by name. Reentrant activation checkpointing is not
+seen, and must not be used: it drops the gradients of a block whose input needs
+none (``torch.utils.checkpoint`` with ``use_reentrant=False`` does not).
 
 Source: Cloud et al. 2024, "Gradient Routing: Masking Gradients to Localize
 Computation in Neural Networks", for the idea; the mechanism is autograd's own.
