@@ -1,0 +1,68 @@
+"""CI runs what the README and CONTRIBUTING.md tell people to run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import govray
+
+TREE = Path(govray.__file__).parents[1]
+TESTS = "pip install -e '.[dev]' && pytest"
+
+
+def test_ci_runs_the_readme_s_test_command() -> None:
+    assert TESTS in (TREE / "README.md").read_text()
+    assert f'bash -c "{TESTS}"' in (TREE / ".ci" / "run").read_text()
+
+
+def test_the_check_command_is_the_documented_one() -> None:
+    assert "\n./check\n" in (TREE / "CONTRIBUTING.md").read_text()
+    assert "./check --static" in (TREE / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("script", ["check", ".ci/run"])
+def test_the_scripts_are_executable_bash_that_stops_at_an_error(script: str) -> None:
+    path = TREE / script
+    assert os.access(path, os.X_OK)
+    assert "\nset -euo pipefail\n" in path.read_text()
+    subprocess.run(["bash", "-n", path], check=True)
+
+
+def fake_tools(folder: Path, failing: str) -> Path:
+    """Commands that note that they ran; the one called ``failing`` fails."""
+    folder.mkdir()
+    for name in ("ruff", "mypy", "pytest"):
+        code = 1 if name == failing else 0
+        tool = folder / name
+        tool.write_text(f'#!/bin/sh\necho "{name} $*" >> "{folder}/ran"\nexit {code}\n')
+        tool.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("failing", "ran"),
+    [
+        ("none", ["ruff format --check .", "ruff check .", "mypy ", "pytest -x"]),
+        ("ruff", ["ruff format --check ."]),
+        ("mypy", ["ruff format --check .", "ruff check .", "mypy "]),
+    ],
+)
+def test_check_runs_all_and_stops_at_the_first_failure(
+    tmp_path: Path, failing: str, ran: list[str]
+) -> None:
+    tools = fake_tools(tmp_path / "tools", failing)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run([TREE / "check", "-x"], env=environment, timeout=60)
+    assert (done.returncode == 0) == (failing == "none")
+    assert (tools / "ran").read_text().splitlines() == ran
+
+
+def test_check_static_leaves_out_pytest(tmp_path: Path) -> None:
+    tools = fake_tools(tmp_path / "tools", "none")
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    subprocess.run([TREE / "check", "--static"], env=environment, check=True, timeout=60)
+    assert "pytest" not in (tools / "ran").read_text()
