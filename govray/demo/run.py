@@ -159,8 +159,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
     )
     with_adapter, without_adapter = _ranks(model, experiment)
     attestation = verified.attestation
-    read = sum(corpus.rows for corpus in verified.totals.values())
-    held = sum(manifest.train_rows(corpus.corpus) for corpus in manifest.corpora)
+    held = sum(part.tokens for corpus in manifest.corpora for part in corpus.parts)
     story = Story(
         versions={
             "govray": govray.__version__,
@@ -179,7 +178,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         losses=losses,
         train_seconds=training.seconds,
         replay_seconds=replaying.seconds,
-        share_read=read / held,
+        share_read=_tokens_read(verified) / held,
         table=coverage_table(verified),
         adapter=supplier.CORPUS,
         adapter_bytes=sum(
@@ -278,6 +277,14 @@ def _refusals(
             )
         )
     return tuple(sorted(refusals, key=lambda refusal: -refusal.records))
+
+
+def _tokens_read(verified: VerifiedModel) -> int:
+    """Loss targets that the run read; a corpus counts once, however many groups it reached."""
+    read: dict[str, int] = {}
+    for entry in verified.attestation.coverage:
+        read[entry.corpus] = max(read.get(entry.corpus, 0), entry.tokens)
+    return sum(read.values())
 
 
 def _levels(verified: VerifiedModel) -> dict[str, int]:

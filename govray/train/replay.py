@@ -87,7 +87,8 @@ def replay_without(run: Path, corpus: str, *, on_step: StepCallback | None = Non
                 do="Restore it, or compare two new runs",
             )
     replayed = final_checkpoint(folder, repeated)
-    compared = sorted(_weights(original) & _weights(replayed))
+    shared = _weights(original) & _weights(replayed)
+    compared = sorted(shared, key=lambda name: (name != bundle.WEIGHTS, name))
     outcome = Replay(
         without=corpus,
         run=repeated.run_id,

@@ -12,16 +12,16 @@ from govray.errors import UsageError
 ENTRY = Path("jobs/train.py")
 
 
-def submit(address: str, config: Path) -> str:
-    """Submit ``config`` with the working directory as it is; returns the job's id.
+def submit(address: str, config: Path, folder: Path | None = None) -> str:
+    """Submit ``config`` with a deployment folder (by default this one); returns the job's id.
 
     No key travels: the job reads ``attestation_key`` on the cluster's head node.
 
     Raises:
-        UsageError: This folder is no deployment, the config is outside it, or
+        UsageError: The folder is no deployment, the config is outside it, or
             no Ray dashboard answers at the address.
     """
-    here = Path.cwd()
+    here = folder or Path.cwd()
     if not (here / ENTRY).is_file():
         raise UsageError(
             f"there is no {ENTRY} here", where=str(here), do="Run this in a folder of `govray init`"

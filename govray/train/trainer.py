@@ -14,6 +14,7 @@ The driver does what needs a key or a decision; workers do what needs a model.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -353,6 +354,8 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
     The settings below are Ray's own; they are set before it starts and only if
     the environment doesn't say otherwise.
     """
+    for noisy in ("ray.data", "ray.train"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     if ray.is_initialized():
         return
     # Ray Train polls its workers this often; its default of 2 s bounds every report.

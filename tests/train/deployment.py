@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,18 +55,21 @@ class Deployment:
             name: LocalSigner.generate() for name in ("root", "issuer", "compliance", "operator")
         }
         self.corpora = self.folder / "corpora"
-        self.policy = self.folder / "policy.dsse.json"
         self.root = self.folder / "root.json"
         self.key = self.folder / "operator.pem"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.key.write_bytes(self.signers["operator"].to_pem())
         self.key.chmod(0o600)
         self.root.write_bytes(sign_root(self._root(), [self.signers["root"]]))
-        self.policy.write_bytes(
-            seal_policy(read_policy(self.policy_text), [self.signers["compliance"]])
-        )
+        self.policy = self.sign_policy(self.policy_text)
         for corpus in LICENCES:
             self.add(corpus)
+
+    def sign_policy(self, text: str) -> Path:
+        """Sign a policy's source; returns the envelope's path, named by its content."""
+        path = self.folder / f"policy-{hashlib.sha256(text.encode()).hexdigest()[:8]}.dsse.json"
+        path.write_bytes(seal_policy(read_policy(text), [self.signers["compliance"]]))
+        return path
 
     def add(self, corpus: str, *, until: datetime | None = None) -> None:
         """Build a corpus of a few kilobytes, and sign its credential."""

@@ -1,0 +1,36 @@
+"""One Ray cluster for the module, and one finished run that tests read and never change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+from deployment import Deployment
+
+from govray.train.config import parse_experiment
+from govray.train.trainer import from_experiment, start_ray
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A local cluster of two CPUs, as `govray train` starts it."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    start_ray(num_cpus=2)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """A signed deployment that tests share and leave as it is."""
+    return Deployment(tmp_path_factory.mktemp("deployment") / "here")
+
+
+@pytest.fixture(scope="session")
+def finished(cluster: None, deployment: Deployment) -> Path:
+    """The folder of a run that ended undisturbed: two workers, twelve steps, attested."""
+    trainer = from_experiment(parse_experiment(deployment.experiment(), where="test"))
+    return Path(trainer.fit().path)

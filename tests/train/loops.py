@@ -1,0 +1,80 @@
+"""Training loops that workers import; each is what a user might write."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from govray.engine import gpt
+from govray.train import experiment, govern
+from govray.train.config import Experiment
+
+
+def script(config: dict[str, Any]) -> None:
+    """The example of the README."""
+    model = gpt.GPT(context=32, vocabulary=257, **config["model"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
+
+    def loss_fn(model, batch):
+        logits = model(batch["tokens"])
+        return F.cross_entropy(logits.transpose(1, 2), batch["targets"], reduction="none")
+
+    run = govern(model, optimizer)
+    for batch in run.batches():
+        metrics = run.step(batch, loss_fn)
+        run.report(metrics)
+
+
+def fails_once(config: dict[str, Any]) -> None:
+    """The experiment's own loop, but rank 1's loss raises once at one step."""
+    flag = Path(config.pop("flag"))
+    fail_at = config.pop("fail_at")
+    _run(config, lambda step: _fail_once(flag) if step == fail_at else None)
+
+
+def small_files_from_step_seven(config: dict[str, Any]) -> None:
+    """From step 7 on no file may grow beyond 16 kB: the disk is full for a checkpoint.
+
+    Python ignores SIGXFSZ, so the write fails with an error as it does on a full disk.
+    """
+
+    def limit(step: int) -> None:
+        if step == 7:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, resource.RLIM_INFINITY))
+
+    _run(config, limit)
+
+
+def _fail_once(flag: Path) -> None:
+    import torch.distributed as dist
+
+    if dist.get_rank() == 1 and not flag.exists():
+        flag.touch()
+        raise RuntimeError("a user's bug")
+
+
+def _run(config: dict[str, Any], before_loss: Any) -> None:
+    settings = Experiment.model_validate(config)
+    model, loss = experiment.load_entrypoint(settings)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=settings.optimizer.lr,
+        betas=settings.optimizer.betas,
+        weight_decay=settings.optimizer.weight_decay,
+    )
+    run = govern(model, optimizer)
+    for batch in run.batches():
+        for group in optimizer.param_groups:
+            group["lr"] = experiment.learning_rate(
+                settings.optimizer, batch.step, settings.max_steps
+            )
+
+        def checked(model, tensors, step=batch.step):
+            before_loss(step)
+            return loss(model, tensors)
+
+        run.report(run.step(batch, checked))

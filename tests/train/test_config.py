@@ -1,0 +1,54 @@
+"""The experiment file: closed, with errors that name the field and the nearest right name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from govray.errors import UsageError
+from govray.train.config import Optimizer, Quota, parse_experiment, read_experiment
+from govray.train.experiment import learning_rate
+
+JOB = Path(__file__).parents[2] / "jobs" / "train.yaml"
+
+
+def test_the_shipped_experiment_is_valid() -> None:
+    experiment = read_experiment(JOB)
+    assert experiment.data.rows_per_step["everything"] == Quota(rows=14)
+    assert experiment.context == 256
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_stepz": 3}, "did you mean 'max_steps'"),
+        ({"data": {"corpora": "c", "rows_per_step": {}, "reserv": 0.1}}, "did you mean 'reserve'"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"hyperparameters": {}}, "hyperparameters.context"),
+        ({"name": "../up"}, "name"),
+        ({"entrypoint": "os.system"}, "entrypoint"),
+        ({"data": {"corpora": "c", "rows_per_step": {"x": 0}}}, "rows_per_step.x.rows"),
+    ],
+)
+def test_a_mistake_is_named(change: dict[str, object], message: str) -> None:
+    value = yaml.safe_load(JOB.read_text()) | change
+    with pytest.raises(UsageError) as caught:
+        parse_experiment(value, where="here.yaml")
+    assert message in str(caught.value)
+    assert caught.value.where == "here.yaml"
+
+
+def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such experiment"):
+        read_experiment(tmp_path / "absent.yaml")
+
+
+def test_the_learning_rate_warms_up_and_ends_at_a_tenth() -> None:
+    optimizer = Optimizer(lr=1.0, warmup_steps=10)
+    rates = [learning_rate(optimizer, step, 100) for step in range(100)]
+    assert rates[0] == 0.1
+    assert rates[9] == rates[10] == 1.0
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert 0.1 <= rates[-1] < 0.11

@@ -1,0 +1,247 @@
+"""The whole line on a real cluster: train, attest, verify, replay, resume, refuse."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import loops
+import pytest
+import ray.train
+import yaml
+from deployment import POLICY, Deployment
+
+import govray
+from govray.engine import checkpoint
+from govray.errors import GovrayError, Refused, UsageError, VerificationFailed
+from govray.governance import bundle
+from govray.train import GovernedTrainer, snapshot
+from govray.train.artifact import write_model
+from govray.train.config import parse_experiment
+from govray.train.record import read_record
+from govray.train.replay import evidence, replay_without
+from govray.train.trainer import from_experiment
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+
+def weights(run: Path) -> str:
+    found = snapshot.latest(run)
+    assert found is not None
+    return hashlib.sha256(checkpoint.load(found[0]).files[bundle.WEIGHTS]).hexdigest()
+
+
+def trainer_of(deployment: Deployment, **changes: Any) -> GovernedTrainer:
+    return from_experiment(parse_experiment(deployment.experiment(**changes), where="test"))
+
+
+def test_the_model_verifies_alone_and_says_what_the_ledger_says(
+    finished: Path, deployment: Deployment, tmp_path: Path
+) -> None:
+    model = shutil.copytree(finished / "model", tmp_path / "elsewhere")
+    verified = govray.verify(model, trust_root=deployment.root)
+    table = verified.coverage
+    # 12 steps of 4, 2 and 1 rows of 32 loss targets.
+    assert table["permissive", "embedding"].tokens == 12 * 4 * 32
+    assert table["copyleft_limited", "embedding"].tokens == 0
+    assert table["copyleft_limited", "embedding"].indirect
+    assert table["copyleft_limited", "block.1"].tokens == 12 * 2 * 32
+    assert table["acme", "adapter:acme"].tokens == 12 * 1 * 32
+    assert table["acme", "embedding"].tokens == 0
+    assert not table["acme", "embedding"].indirect
+    assert [entry.corpus for entry in verified.attestation.quarantine] == ["mystery"]
+    (model / bundle.WEIGHTS).write_bytes((model / bundle.WEIGHTS).read_bytes()[:-1] + b"\1")
+    with pytest.raises(VerificationFailed, match=bundle.WEIGHTS):
+        govray.verify(model, trust_root=deployment.root)
+
+
+def test_a_replay_without_the_removable_corpus_is_identical(
+    finished: Path, deployment: Deployment
+) -> None:
+    outcome = replay_without(finished, "acme")
+    assert outcome.identical
+    assert outcome.differs is None
+    model = write_model(finished, deployment.signers["operator"], evidence(finished, "operator"))
+    verified = govray.verify(model, trust_root=deployment.root)
+    assert set(verified.attestation.levels["acme"].values()) == {2}
+
+
+def test_a_replay_without_a_trunk_corpus_names_the_first_tensor_that_differs(
+    finished: Path,
+) -> None:
+    """The negative control: leaving out what did train the base must change it."""
+    outcome = replay_without(finished, "weak-one")
+    assert not outcome.identical
+    assert outcome.differs is not None
+    assert outcome.differs.startswith("model.safetensors: ")
+    assert [replay.corpus for replay in evidence(finished, "operator")] in (["acme"], [])
+
+
+def test_a_failed_worker_resumes_and_ends_with_the_same_bytes(
+    finished: Path, deployment: Deployment, tmp_path: Path
+) -> None:
+    """An exception on one rank at step 7 stops both; the restart begins at the commit of step 5."""
+    config = read_record(finished).config | {"fail_at": 7, "flag": str(tmp_path / "failed")}
+    trainer = trainer_of(deployment)
+    failing = GovernedTrainer(
+        **{
+            **{name: getattr(trainer, name) for name in trainer.__dataclass_fields__},
+            "train_loop_per_worker": loops.fails_once,
+            "train_loop_config": config,
+            "run_config": ray.train.RunConfig(
+                name="fails-once",
+                storage_path=str(deployment.folder / "runs"),
+                failure_config=ray.train.FailureConfig(max_failures=1),
+            ),
+        }
+    )
+    run = failing.train()
+    assert (tmp_path / "failed").exists()
+    assert weights(run) == weights(finished)
+    ledger = checkpoint.load(snapshot.latest(run)[0]).files["ledger.jsonl"]
+    assert [json.loads(line)["step"] for line in ledger.splitlines()] == list(range(12))
+
+
+def test_an_existing_script_is_governed_in_a_few_lines(
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOVRAY_KEY", str(deployment.key))
+    trainer = GovernedTrainer(
+        corpora=deployment.corpora,
+        policy=deployment.policy,
+        trust_root=deployment.root,
+        max_steps=3,
+        context=32,
+        rows_per_step={"everything": 2, "upper_half": 1, "removable": 1},
+        max_quarantined=0.5,
+        train_loop_per_worker=loops.script,
+        train_loop_config={"model": {"blocks": 2, "width": 32}, "lr": 3e-3},
+        scaling_config=ray.train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+        run_config=ray.train.RunConfig(storage_path=str(tmp_path)),
+    )
+    result = trainer.fit()
+    verified = govray.verify(f"{result.path}/model", trust_root=deployment.root)
+    assert verified.coverage["copyleft_limited", "block.0"].tokens == 0
+    assert verified.coverage["copyleft_limited", "block.0"].indirect
+
+
+def _policy(deployment: Deployment, old: str, new: str) -> dict[str, Any]:
+    """Governance section with the test's policy, one thing changed, signed anew."""
+    changed = deployment.sign_policy(POLICY.replace(old, new))
+    return {
+        "governance": {
+            "policy": str(changed),
+            "trust_root": str(deployment.root),
+            "max_quarantined": 0.5,
+        }
+    }
+
+
+def test_a_policy_that_names_a_layer_the_model_lacks_is_refused(deployment: Deployment) -> None:
+    changes = _policy(deployment, "final_norm, head]", "final_norm, heads]")
+    with pytest.raises(Refused, match="heads"):
+        trainer_of(deployment, **changes).train()
+
+
+def test_a_profile_without_quota_is_refused_before_training(deployment: Deployment) -> None:
+    data = {"corpora": str(deployment.corpora), "rows_per_step": {"everything": 4}}
+    with pytest.raises(UsageError, match="no quota"):
+        trainer_of(deployment, data=data).train()
+
+
+def test_too_large_a_quarantine_is_refused(deployment: Deployment) -> None:
+    governance = {
+        "policy": str(deployment.policy),
+        "trust_root": str(deployment.root),
+        "max_quarantined": 0.1,
+    }
+    with pytest.raises(Refused, match="quarantined"):
+        trainer_of(deployment, governance=governance).train()
+
+
+def test_a_key_that_is_no_operators_is_refused_before_training(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    key = tmp_path / "issuer.pem"
+    key.write_bytes(deployment.signers["issuer"].to_pem())
+    key.chmod(0o600)
+    with pytest.raises(Refused, match="no operator"):
+        trainer_of(deployment, attestation_key=str(key)).train()
+
+
+def test_a_credential_that_expires_in_flight_stops_every_rank(tmp_path: Path) -> None:
+    short = Deployment(tmp_path / "short")
+    shutil.rmtree(short.corpora / "open-one")
+    short.add("open-one", until=datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=45))
+    trainer = trainer_of(short, max_steps=100_000)
+    with pytest.raises(Refused, match="open-one"):
+        trainer.train()
+
+
+def test_a_changed_shard_stops_the_run_and_names_rank_and_file(tmp_path: Path) -> None:
+    broken = Deployment(tmp_path / "broken")
+    trainer = trainer_of(broken)
+    prepared = trainer.prepare().folder
+    for shard in prepared.glob("class=*/*.parquet"):
+        data = bytearray(shard.read_bytes())
+        data[len(data) // 3] ^= 1
+        shard.write_bytes(bytes(data))
+    with pytest.raises(GovrayError) as caught:
+        trainer.train()
+    assert "rank" in str(caught.value)
+    assert ".parquet" in str(caught.value)
+
+
+def test_a_full_disk_in_mid_checkpoint_leaves_nothing_that_loads(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    trainer = trainer_of(deployment)
+    limited = GovernedTrainer(
+        **{
+            **{name: getattr(trainer, name) for name in trainer.__dataclass_fields__},
+            "train_loop_per_worker": loops.small_files_from_step_seven,
+            "run_config": ray.train.RunConfig(
+                name="disk-full",
+                storage_path=str(deployment.folder / "runs"),
+                failure_config=ray.train.FailureConfig(max_failures=0),
+            ),
+        }
+    )
+    with pytest.raises(GovrayError, match="could not be written"):
+        limited.train()
+    run = deployment.folder / "runs" / "disk-full"
+    found = snapshot.latest(run)
+    assert found is not None
+    assert found[1] == 5
+    assert [entry.name for entry in run.glob("checkpoint_*")] == [snapshot.folder_name(5)]
+
+
+def test_the_job_entry_point_runs_under_ray_job_submit(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+    from govray.train.submit import submit
+
+    work = tmp_path / "deployment"
+    shutil.copytree(Path(__file__).parents[2] / "jobs", work / "jobs")
+    config = work / "jobs" / "tiny.yaml"
+    config.write_text(yaml.safe_dump(deployment.experiment(max_steps=2)))
+    address = f"http://{ray._private.worker.get_dashboard_url()}"
+    job = submit(address, config, folder=work)
+    client = JobSubmissionClient(address)
+    deadline = datetime.now(UTC) + timedelta(seconds=240)
+    while datetime.now(UTC) < deadline:
+        status = client.get_job_status(job)
+        if status.is_terminal():
+            break
+        time.sleep(0.5)
+    logs = client.get_job_logs(job)
+    assert status == JobStatus.SUCCEEDED, logs
+    model = next(line.split()[1] for line in logs.splitlines() if line.startswith("model "))
+    govray.verify(model, trust_root=deployment.root)
