@@ -240,9 +240,8 @@ def read_part(path: Path) -> Sequence[memoryview]:
     Raises:
         Malformed: not Parquet, other columns, nulls, or no records. Names the file.
     """
-    column = _read_columns(path).column("content")
     contents: list[memoryview] = []
-    for chunk in column.chunks:
+    for chunk in _read_column(path, "content").chunks:
         _, offsets, data = chunk.buffers()
         bounds = memoryview(offsets).cast("i")[chunk.offset : chunk.offset + len(chunk) + 1]
         view = memoryview(data if data is not None else b"")
@@ -252,7 +251,7 @@ def read_part(path: Path) -> Sequence[memoryview]:
 
 def read_names(path: Path) -> list[str]:
     """The record names of one records file, in order. Raises as ``read_part``."""
-    names: list[str] = _read_columns(path).column("name").to_pylist()
+    names: list[str] = _read_column(path, "name").to_pylist()
     return names
 
 
@@ -337,26 +336,29 @@ def _check_record(corpus: str, previous: str | None, name: str, content: bytes) 
         raise UsageError("the record exceeds 2 GiB", where=where, do="Split it.")
 
 
-def _read_columns(path: Path) -> pa.Table:
+def _read_column(path: Path, name: str) -> pa.ChunkedArray:
     try:
-        table = pq.read_table(path, memory_map=True, partitioning=None)
-    except (OSError, pa.ArrowException) as error:
+        file = pq.ParquetFile(path, memory_map=True)
+        schema = file.schema_arrow
+        table = file.read([name], use_threads=False) if name in schema.names else None
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise Malformed(
             f"not a readable Parquet file ({_first_line(error)})",
             where=str(path),
             do="Restore the file, or build the corpus anew.",
         ) from error
-    if table.schema.names != SCHEMA.names or table.schema.types != SCHEMA.types:
+    if table is None or schema.names != SCHEMA.names or schema.types != SCHEMA.types:
         raise Malformed(
             "the columns are not name: string and content: binary",
             where=str(path),
             do="Build the corpus with: govray corpus build.",
         )
-    if not table.num_rows:
+    column = table.column(name)
+    if not len(column):
         raise Malformed("a records file without records", where=str(path), do="Remove the file.")
-    if any(column.null_count for column in table.columns):
+    if column.null_count:
         raise Malformed("a record is null", where=str(path), do="Build the corpus anew.")
-    return table
+    return column
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,6 +200,24 @@ def test_an_unreadable_corpus_is_named(
     with pytest.raises(Malformed, match=says) as refused:
         corpus.verify_corpus(built.folder, root=built.root, count=built.count)
     assert str(built.folder) in str(refused.value)
+
+
+def test_a_changed_byte_is_refused_or_changes_no_record(tmp_path: Path) -> None:
+    built = build(tmp_path)
+    path = built.folder / "records-00000.parquet"
+    data = path.read_bytes()
+    draw = random.Random(1)
+    refused = 0
+    for position in draw.sample(range(len(data)), 300):
+        changed = data[position] ^ (1 << draw.randrange(8))
+        path.write_bytes(data[:position] + bytes([changed]) + data[position + 1 :])
+        try:
+            corpus.verify_corpus(built.folder, root=built.root, count=built.count)
+        except Refused:
+            refused += 1
+        else:  # in a name, a statistic or padding
+            assert contents(built.folder) == list(RECORDS.values())
+    assert refused > 100
 
 
 def test_the_unsigned_credential_states_what_was_built(tmp_path: Path) -> None:
