@@ -61,25 +61,26 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 class Import:
     module: str  # dotted, absolute
     line: int
-    lazy: bool  # inside a function
+    deferred: bool  # inside a function or under TYPE_CHECKING: not when the module loads
 
 
 def imports(tree: ast.Module) -> Iterator[Import]:
     """Every import of the module; ``from a import b`` counts as ``a.b``."""
-    lazy = {
+    deferred = {
         id(inner)
         for outer in ast.walk(tree)
         if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING")
         for inner in ast.walk(outer)
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
-                yield Import(name.name, node.lineno, id(node) in lazy)
+                yield Import(name.name, node.lineno, id(node) in deferred)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: write absolute imports"
             for name in node.names:
-                yield Import(f"{node.module}.{name.name}", node.lineno, id(node) in lazy)
+                yield Import(f"{node.module}.{name.name}", node.lineno, id(node) in deferred)
 
 
 def layer_of(path: Path) -> str:
@@ -97,28 +98,18 @@ def violations(layer: str, tree: ast.Module) -> list[str]:
             target = target if target in BELOW else "govray"  # `from govray import __version__`
             allowed = target in BELOW[layer] | {layer, "govray"}
             if layer == "govray":
-                allowed = allowed and (each.lazy or _type_checking(tree, each))
-            if layer == "cli" and not each.lazy:
+                allowed = allowed and each.deferred
+            if layer == "cli" and not each.deferred:
                 allowed = allowed and target in CLI_TOP_LAYERS
         elif top in sys.stdlib_module_names:
             continue
         else:
             allowed = top in THIRD_PARTY[layer]
-            if layer == "cli" and not each.lazy:
+            if layer == "cli" and not each.deferred:
                 allowed = allowed and top in CLI_TOP
         if not allowed:
             found.append(f"line {each.line}: {layer} imports {each.module}")
     return found
-
-
-def _type_checking(tree: ast.Module, each: Import) -> bool:
-    return any(
-        isinstance(node, ast.If)
-        and isinstance(node.test, ast.Name)
-        and node.test.id == "TYPE_CHECKING"
-        and node.lineno <= each.line <= (node.end_lineno or node.lineno)
-        for node in ast.walk(tree)
-    )
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
