@@ -304,7 +304,7 @@ def run_adapters(
             name=name,
             rank=rank or 0,
             corpora=tuple(sorted(c for c, r in routes.items() if r.adapter == name)),
-            tensors=tuple(sorted(tensors[name])),
+            tensors=tuple(sorted(set(tensors[name]))),
         )
         for name, rank in sorted(named.items())
     )
