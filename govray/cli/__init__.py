@@ -13,13 +13,13 @@ into it.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-BUG = 70
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,10 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = _take(words, "--debug")
     as_json = "--json" in words
 
-    from govray.cli.app import run
-    from govray.cli.failure import describe
-
+    # Names of files may be no Unicode, and a terminal no UTF-8.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
+        from govray.cli.app import run
+
         code = run(words)
         sys.stdout.flush()
         return code
@@ -48,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
+        from govray.cli.failure import describe
+
         failure = describe(error)
         failure.print(as_json=as_json)
         return failure.exit_code

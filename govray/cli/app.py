@@ -11,9 +11,7 @@ and a verb runs with exactly the extras that it uses.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -57,6 +55,10 @@ def run(words: Sequence[str]) -> int:
 def _version(asked: bool) -> None:
     if not asked:
         return
+    # A fifth of the start-up time, for an option that is seldom asked for.
+    import platform
+    from importlib import metadata
+
     parts = [f"govray {__version__}", f"Python {platform.python_version()}"]
     for name in ("cryptography", "pydantic", "ray", "torch", "pyarrow"):
         try:

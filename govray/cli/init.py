@@ -42,9 +42,9 @@ def init(
         field(name, PURPOSE[name])
     line()
     line(f"Next  cd {directory}")
-    line("      govray keys new ~/.config/govray/operator.pem")
+    line("      govray keys new ~/.config/govray/compliance.pem")
     line("      govray policy lint policies/licences.yaml")
-    line("      govray sign policies/licences.yaml --key ~/.config/govray/operator.pem")
+    line("      govray sign policies/licences.yaml --key ~/.config/govray/compliance.pem")
 
 
 PURPOSE = {

@@ -1,4 +1,9 @@
-"""``govray schema``: the JSON Schema of what people write."""
+"""``govray schema``: the JSON Schema of what people write, for editors.
+
+Of the sources, that is: snake_case and with the short forms of `sources.py` and
+`policy.read_policy`. An editor that accepts a file may still be told more by
+``govray policy lint`` or ``govray sign``: a schema cannot say everything.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,8 @@ import typer
 
 from govray.cli.output import print_json
 
+Schema = dict[str, Any]
+
 
 class Kind(StrEnum):
     """What there is a schema of."""
@@ -18,24 +25,59 @@ class Kind(StrEnum):
     CREDENTIAL = "credential"
 
 
-def schema(
-    kind: Annotated[Kind, typer.Argument(help="What to describe.")],
-) -> None:
+def schema(kind: Annotated[Kind, typer.Argument(help="What to describe.")]) -> None:
     """Print the JSON Schema of what people write, for editors."""
     print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **_describe(kind)})
 
 
-def _describe(kind: Kind) -> dict[str, Any]:
+def _describe(kind: Kind) -> Schema:
     match kind:
         case Kind.EXPERIMENT:
             from govray.train.config import Experiment
 
-            return Experiment.model_json_schema(by_alias=True)
+            return Experiment.model_json_schema()
         case Kind.POLICY:
-            from govray.governance.policy import Policy
-
-            return Policy.model_json_schema(by_alias=True)
+            return _policy()
         case Kind.CREDENTIAL:
             from govray.governance.credential import Credential
 
-            return Credential.model_json_schema(by_alias=True)
+            return _source(Credential.model_json_schema(by_alias=False))
+
+
+def _policy() -> Schema:
+    from govray.governance.policy import SCHEMA, Policy
+
+    described = _source(Policy.model_json_schema(by_alias=False))
+    described["properties"] = {"schema": {"const": SCHEMA}, **described["properties"]}
+    described["required"].insert(0, "schema")
+    profile = described["$defs"]["Profile"]["properties"]
+    selectors: Schema = {"type": "array", "items": {"type": "string"}}
+    profile["layers"] = _either({"enum": ["all", "none"]}, selectors, profile["layers"])
+    match = described["$defs"]["Match"]["properties"]
+    for name, attribute in match.items():
+        match[name] = _either(attribute["items"], attribute)
+    return described
+
+
+def _source(node: Any) -> Any:
+    """The document's schema as its source has it: no null, ``from`` for ``from_``, dates."""
+    if isinstance(node, list):
+        return [_source(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    branches = [each for each in node.get("anyOf", ()) if each != {"type": "null"}]
+    if "anyOf" in node and len(branches) < len(node["anyOf"]):
+        # A field that may be left out; it may not be null.
+        rest = {k: v for k, v in node.items() if k not in ("anyOf", "default")}
+        return _source(rest | (branches[0] if len(branches) == 1 else {"anyOf": branches}))
+    if node.get("format") == "date-time":
+        return _either({"type": "string", "format": "date"}, node)
+    found = {key: _source(value) for key, value in node.items()}
+    if "from_" in found.get("properties", ()):
+        found["properties"] = {k.rstrip("_"): v for k, v in found["properties"].items()}
+        found["required"] = [name.rstrip("_") for name in found["required"]]
+    return found
+
+
+def _either(*schemas: Schema) -> Schema:
+    return {"anyOf": list(schemas)}

@@ -11,12 +11,16 @@ import sys
 import time
 from pathlib import Path
 
+import jsonschema
 import pytest
 from command import Run
+from world import POLICY
 
 from govray import cli
 from govray.cli import failure, files
+from govray.cli.init import deployment
 from govray.errors import GovrayError
+from govray.governance.source import read_yaml
 
 GOVRAY = [sys.executable, "-c", "import sys; from govray.cli import main; sys.exit(main())"]
 
@@ -202,11 +206,56 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("kind", ["experiment", "policy", "credential"])
-def test_schemas_are_closed_json_schemas(run: Run, kind: str) -> None:
+def test_schemas_are_closed(run: Run, kind: str) -> None:
     schema = run("schema", kind).json
+    jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["additionalProperties"] is False
-    assert schema["type"] == "object"
-    assert schema["properties"]
+    assert "null" not in json.dumps(schema) or kind == "experiment"
+
+
+CREDENTIAL = """
+schema_version: v1
+corpus: notes
+license: MIT
+license_category: permissive
+use: commercial
+jurisdiction: DE
+sensitivity: public
+valid: {from: "2026-01-01", until: "2027-01-01T00:00:00Z"}
+issuer: archive
+records: {root: "sha256:%s", count: "3"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "slip"),
+    [
+        ("policy", POLICY, ("profiles:", "profile:")),
+        ("policy", POLICY, ("layers: all", "layers: some")),
+        ("policy", POLICY, ("[permissive]", "[permisive]")),
+        ("policy", POLICY.replace("[permissive]", "permissive"), ("schema:", "scheme:")),
+        ("credential", CREDENTIAL % ("ab" * 32), ("until:", "to:")),
+        ("credential", CREDENTIAL % ("ab" * 32), ("public", "secret")),
+    ],
+)
+def test_a_schema_accepts_sources_and_sees_a_slip(
+    run: Run, tmp_path: Path, kind: str, source: str, slip: tuple[str, str]
+) -> None:
+    validator = jsonschema.Draft202012Validator(run("schema", kind).json)
+    run("keys", "new", "key.pem")
+    path = tmp_path / "source.yaml"
+    for text, fine in ((source, True), (source.replace(*slip), False)):
+        assert validator.is_valid(read_yaml(text, name="source").value) is fine
+        path.write_text(text)
+        run("sign", path, "--key", "key.pem", code=0 if fine else 1)
+
+
+def test_the_deployment_s_policies_fit_the_schema(run: Run) -> None:
+    validator = jsonschema.Draft202012Validator(run("schema", "policy").json)
+    sources = sorted((deployment() / "policies").glob("*.yaml"))
+    assert sources
+    for path in sources:
+        validator.validate(read_yaml(path.read_bytes(), name=path.name).value)
 
 
 def test_options_take_the_values_of_the_credential_class() -> None:

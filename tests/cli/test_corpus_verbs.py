@@ -32,7 +32,9 @@ def test_the_root_is_over_the_files_in_order_of_their_names(run: Run, source: Pa
     assert Path(told["credential"]).is_file()
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(contents=st.lists(st.binary(max_size=40), min_size=1, max_size=6))
 def test_any_bytes_become_a_credential_that_can_be_signed(
     run: Run, tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]
