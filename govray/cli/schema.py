@@ -41,13 +41,14 @@ def _describe(kind: Kind) -> Schema:
         case Kind.CREDENTIAL:
             from govray.governance.credential import Credential
 
-            return _source(Credential.model_json_schema(by_alias=False))
+            described: Schema = _source(Credential.model_json_schema(by_alias=False))
+            return described
 
 
 def _policy() -> Schema:
     from govray.governance.policy import SCHEMA, Policy
 
-    described = _source(Policy.model_json_schema(by_alias=False))
+    described: Schema = _source(Policy.model_json_schema(by_alias=False))
     described["properties"] = {"schema": {"const": SCHEMA}, **described["properties"]}
     described["required"].insert(0, "schema")
     profile = described["$defs"]["Profile"]["properties"]
