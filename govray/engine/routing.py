@@ -15,9 +15,8 @@ raises. A parameter that the user froze stays frozen whatever the route says. No
 buffer changes in between: what a class leaves in a buffer, other classes read.
 
 What it does not do: rows of several routes in one forward. Layers that mix rows
-(batch statistics) are refused by name. Reentrant activation checkpointing is not
-seen, and must not be used: it drops the gradients of a block whose input needs
-none (``torch.utils.checkpoint`` with ``use_reentrant=False`` does not).
+(batch statistics) are refused by name, and so is activation checkpointing that
+loses gradients.
 
 Source: Cloud et al. 2024, "Gradient Routing: Masking Gradients to Localize
 Computation in Neural Networks", for the idea; the mechanism is autograd's own.
@@ -25,6 +24,7 @@ Computation in Neural Networks", for the idea; the mechanism is autograd's own.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -131,6 +131,29 @@ def unchanged_buffers(model: nn.Module) -> Iterator[None]:
                 do="State that one class writes and another reads can't be routed: "
                 "switch its updates off, or use a layer without running state",
             )
+
+
+@contextmanager
+def lost_gradients_refused() -> Iterator[None]:
+    """Refuse reentrant activation checkpointing where it loses gradients.
+
+    It drops those of a block whose input needs none, as the input of the lowest
+    permitted block does, and only warns.
+
+    Raises:
+        Refused: It was about to.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="None of the inputs have requires_grad=True")
+        try:
+            yield
+        except UserWarning as warning:
+            raise Refused(
+                "reentrant activation checkpointing loses the gradients of the lowest "
+                "block that a route permits",
+                where="model",
+                do="Pass use_reentrant=False to torch.utils.checkpoint",
+            ) from warning
 
 
 def refuse_inexact(model: nn.Module) -> None:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -50,6 +51,7 @@ from govray.engine.allreduce import (
 from govray.engine.batch import IGNORED, MicroBatch, StepBatch
 from govray.engine.dropout import key_dropout
 from govray.engine.routing import (
+    lost_gradients_refused,
     permitted,
     refuse_inexact,
     resolve_parameters,
@@ -157,6 +159,7 @@ class GovernedStep:
             stream: resolve_parameters(route, all_groups, self._parameters)
             for stream, route in sorted(routes.items())
         }
+        self._untried = set(self._streams)
         self._domains = self._lay_out(groups, routes, bucket_layout)
         self._agreement = Agreement(
             groups=tuple(all_groups),
@@ -283,7 +286,10 @@ class GovernedStep:
         """
         routed = self._streams[micro_batch.stream]
         targets = micro_batch.tensors["targets"]
+        # Once for each stream: it empties Python's memory of which warnings were shown.
+        untried = micro_batch.stream in self._untried
         with (
+            lost_gradients_refused() if untried else nullcontext(),
             permitted(self._parameters, routed.weights),
             self._adapters.active(routed.adapter),
             self._keyed.rows(micro_batch.stream, step, micro_batch.positions),
@@ -309,6 +315,7 @@ class GovernedStep:
                     do="Compute them with the model, and not under torch.no_grad()",
                 )
             loss.backward()
+        self._untried.discard(micro_batch.stream)
         return loss.detach(), counted.sum()
 
     def _require_routed(self, batch: StepBatch) -> None:

@@ -12,6 +12,8 @@ from cases import CORPUS, allow_all, governed, micro_batch, step_batch, token_ro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from govray.engine import allreduce
 from govray.engine import step as step_module
@@ -443,6 +445,29 @@ def test_batch_norm_switched_on_later_and_any_written_buffer_are_refused() -> No
         with pytest.raises(Refused, match=rf"changed buffer blocks\.0\.layer\.{buffer}"):
             run(batch(0, allow_all(model)), loss)
         assert moved(model, before) == set()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_keeps_the_gradients_or_is_refused(reentrant: bool) -> None:
+    def checkpointed(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        hidden = model.embedding(rows["tokens"])
+        for block in model.blocks:
+            hidden = checkpoint(block, hidden, use_reentrant=reentrant)
+        logits = model.head(model.final_norm(hidden)).flatten(0, 1)
+        losses = F.cross_entropy(logits, rows["targets"].flatten(), reduction="none")
+        return losses.view(rows["targets"].shape)
+
+    plain, model = gpt(), gpt()
+    governed(plain, adamw(*plain.parameters()), [UPPER])(batch(0, UPPER), loss)
+    before = snapshot(model)
+    run = governed(model, adamw(*model.parameters()), [UPPER])
+    if reentrant:
+        with pytest.raises(Refused, match="use_reentrant=False"):
+            run(batch(0, UPPER), checkpointed)
+        assert moved(model, before) == set()
+    else:
+        run(batch(0, UPPER), checkpointed)
+        assert moved(model, snapshot(plain)) == set()
 
 
 def lacks_a_parameter(model: GPT) -> dict[str, Any]:
