@@ -147,13 +147,13 @@ class Bundle:
             raise Malformed(f"larger than {limit} bytes", where=name)
         return data
 
-    def lines(self, name: str) -> tuple[bytes, ...]:
-        """The lines of a file of envelopes, each ended by one newline.
+    def lines(self, name: str, *, limit: int = MAX_LINES) -> tuple[bytes, ...]:
+        """The lines of a file of envelopes, each ended by one newline; at most ``limit`` bytes.
 
         Raises:
             Malformed: as ``read``; or the last line is cut off, or one is empty.
         """
-        data = self.read(name, limit=MAX_LINES)
+        data = self.read(name, limit=limit)
         if data and not data.endswith(b"\n"):
             raise Malformed("the last line is cut off", where=name)
         lines = tuple(data.split(b"\n")[:-1])

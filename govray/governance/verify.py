@@ -205,7 +205,8 @@ def verify(
 
     Raises:
         VerificationFailed: a step failed. The message begins with its number and name.
-        CouldNotCheck: no trust root, no attestation or no ledger.
+        CouldNotCheck: no trust root, no attestation or no ledger; or ``path`` is a file that the
+            attestation of its folder does not cover.
         UsageError: no such path.
     """
     at = at or datetime.now(UTC)
@@ -237,6 +238,7 @@ def verify(
         _check_coverage(attested, leaves, manifest.document, routes)
     with _step(12, "assurance"):
         _check_assurance(attestation)
+    _check_asked(Path(path), folder, uncovered)
     return VerifiedModel(
         path=folder.root,
         attestation=attestation,
@@ -323,13 +325,25 @@ def _open(path: Path) -> Bundle:
     return Bundle(root)
 
 
+def _check_asked(path: Path, folder: Bundle, uncovered: Sequence[str]) -> None:
+    """A folder that verifies says nothing about a file in it that is not covered."""
+    asked = path.absolute().relative_to(folder.root).as_posix()
+    if any(name == asked or name.startswith(f"{asked}/") for name in uncovered):
+        raise CouldNotCheck(
+            "the attestation of its folder says nothing about this file",
+            where=str(path),
+            do="Verify a file that it covers, or the folder.",
+        )
+
+
 # Step 1
 
 
 def _trust(folder: Bundle, given: Path | str | bytes | None, at: datetime) -> TrustState:
     delegations: tuple[bytes, ...] = ()
     if bundle.DELEGATIONS in folder.names():
-        delegations = folder.lines(bundle.DELEGATIONS)
+        # Read before any signature has been checked, so the limit is the tighter one.
+        delegations = folder.lines(bundle.DELEGATIONS, limit=bundle.MAX_ENVELOPE)
     return TrustState.load(_root_bytes(given, folder), at=at, delegations=delegations)
 
 

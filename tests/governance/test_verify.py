@@ -121,6 +121,16 @@ def test_files_beside_the_model_are_reported(world: World, model: Path) -> None:
     assert verify(model, trust_root=world.root, at=AT).uncovered == ("README.md", "plots/loss.png")
 
 
+def test_a_file_that_is_not_covered_does_not_verify_with_its_folder(
+    world: World, model: Path
+) -> None:
+    write(model / "plots" / "loss.png", b"x")
+    verify(model, trust_root=world.root, at=AT)
+    for path in (model / "plots" / "loss.png", model / "plots"):
+        with pytest.raises(CouldNotCheck, match="says nothing"):
+            verify(path, trust_root=world.root, at=AT)
+
+
 def test_expiry_after_the_run_does_not_invalidate_it(world: World, tmp_path: Path) -> None:
     """A credential and a policy that were in force when the run ended, and are not now."""
     soon = Period(from_="2026-01-01T00:00:00Z", until="2026-11-12T00:00:00Z")
