@@ -67,6 +67,9 @@ from govray.governance.trust import TrustState, Verified
 
 MANIFEST_FILE = "manifest.dsse.json"
 
+# Compressed records that make a task worth its overhead of some 30 ms.
+_TASK_BYTES = 1 << 20
+
 _AGAIN = "Remove the folder, or prepare into another one."
 
 Progress = Callable[[int, int], None]
@@ -347,7 +350,8 @@ class _Packing:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
-        items = [pickle.loads(i) for i in batch.column("item").to_pylist()]  # noqa: S301  our own
+        bundles = map(pickle.loads, batch.column("items").to_pylist())  # our own driver's
+        items = [item for bundle in bundles for item in bundle]
         results = [pickle.dumps((item, self._try(item))) for item in items]
         return pa.table({"result": pa.array(results, type=pa.large_binary())})
 
@@ -398,10 +402,9 @@ def _pack_all(
 
     Raises the first error in the order of ``items``, whichever task failed first.
     """
-    # Large parts first, so that no long one is left for the end.
-    ordered = sorted(items, key=lambda item: -item.source.stat().st_size)
+    bundles = _bundles(items)
     dataset = ray.data.from_items(
-        [{"item": pickle.dumps(item)} for item in ordered], override_num_blocks=len(ordered)
+        [{"items": pickle.dumps(bundle)} for bundle in bundles], override_num_blocks=len(bundles)
     ).map_batches(packing, batch_size=None, batch_format="pyarrow", num_cpus=1)
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
@@ -421,6 +424,21 @@ def _pack_all(
             raise result
         packed[item] = result
     return packed
+
+
+def _bundles(items: Sequence[_Item]) -> list[list[_Item]]:
+    """The work of each task: large parts first, so that no long one is left for the end, and
+    small ones together."""
+    bundles: list[list[_Item]] = []
+    room = 0
+    sizes = {item: item.source.stat().st_size for item in items}
+    for item, size in sorted(sizes.items(), key=lambda entry: -entry[1]):
+        if room <= 0:
+            bundles.append([])
+            room = _TASK_BYTES
+        bundles[-1].append(item)
+        room -= size
+    return bundles
 
 
 def _checked(
