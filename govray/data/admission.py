@@ -242,6 +242,7 @@ def prepare(
     """
     if context < 1:
         raise UsageError("context is below 1", where="context", do="Give loss targets per row.")
+    folder = folder.resolve()
     admission = admit(policy, credentials, max_quarantined=max_quarantined)
     if folder.exists():
         found = _reopen(folder, signer)
@@ -253,7 +254,7 @@ def prepare(
     reserve = Reserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)).resolve()
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             items = {
                 corpus: tuple(_items(corpora / corpus, credentials[corpus].document, scratch))

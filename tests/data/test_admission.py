@@ -363,6 +363,30 @@ def test_an_unwritable_folder_is_named(shelf: Shelf) -> None:
         shelf.prepare()
 
 
+def test_an_interrupt_leaves_nothing(shelf: Shelf, ray_cluster: None) -> None:
+    def interrupt(done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    shelf.add("good", texts("good", 10))
+    with pytest.raises(KeyboardInterrupt):
+        shelf.prepare(progress=interrupt)
+    assert not list((shelf.folder / "out").iterdir())
+
+
+def test_a_shard_that_cannot_be_written_is_named(shelf: Shelf, ray_cluster: None) -> None:
+    # The class's folder disappears under the tasks, as on a disk that fails.
+    shelf.add("good", texts("good", 10))
+
+    def vanish(done: int, total: int) -> None:
+        for partition in (shelf.folder / "out").glob(".prepared-*/class=*"):
+            partition.rmdir()
+
+    with pytest.raises(UsageError, match=r"good-00000\.parquet: cannot write the prepared data"):
+        shelf.prepare(progress=vanish)
+    assert not list((shelf.folder / "out").iterdir())
+
+
 def test_a_corpus_held_back_whole_has_no_rows(shelf: Shelf, ray_cluster: None) -> None:
     shelf.add("good", {"a": b"x" * 100})
     shelf.add("tiny", {"a": b""})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
@@ -105,6 +106,28 @@ def test_a_source_that_fails_half_way_leaves_nothing(
 
     with pytest.raises(UsageError, match=r"/data/c: Permission denied"):
         corpus.build(tmp_path, "notes", failing())
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[tuple[str, bytes]]:
+        yield "a", b"read"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        corpus.build(tmp_path, "notes", interrupted())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(UsageError, match="notes: No space left on device"):
+        build(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
