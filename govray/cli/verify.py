@@ -16,7 +16,7 @@ import typer
 
 from govray.cli import files, trust, verdict
 from govray.cli.output import At, Delegations, Json, TrustRoot, field, line, print_json
-from govray.errors import CouldNotCheck, Malformed, Refused, UsageError
+from govray.errors import CouldNotCheck, Refused, UsageError
 
 if TYPE_CHECKING:
     from govray.governance.trust import TrustState
@@ -192,8 +192,8 @@ def _verified(
             do="Give the folder, with the attestation in governance/.",
         )
     else:
-        raise Malformed(
-            f"govray cannot verify a document of type {predicate_type!r}",
+        raise CouldNotCheck(
+            f"nothing here verifies a document of type {predicate_type!r}",
             where=str(path),
             do="Give a policy, a credential or a manifest; roots and delegations are what "
             "verifies, by --trust-root and --delegation.",
