@@ -256,33 +256,14 @@ def prepare(
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            items = {
-                corpus: tuple(_items(corpora / corpus, credentials[corpus].document, scratch))
-                for corpus in admission.admitted
-            }
-            packed = _pack_all(
-                _Packing(scratch, tokenizer, context, reserve),
-                [item for parts in items.values() for item in parts],
-                sum(credentials[corpus].document.records.count for corpus in items),
-                progress,
-            )
-            manifest = Manifest(
-                tokenizer=_described(tokenizer),
-                context=context,
-                reserve=reserve,
-                corpora=tuple(
-                    _checked(corpora / corpus, credentials[corpus], [(i, packed[i]) for i in parts])
-                    for corpus, parts in items.items()
-                ),
-                quarantine=admission.quarantine,
-            )
+            packing = _Packing(scratch, tokenizer, context, reserve)
+            manifest = _fill(packing, corpora, credentials, admission, progress)
             subjects = [
                 Subject.of(c.corpus, manifest.merkle_root(c.corpus)) for c in manifest.corpora
             ]
-            envelope = seal(manifest, subjects, [signer])
-            done = Prepared(folder, envelope)
+            done = Prepared(folder, seal(manifest, subjects, [signer]))
             _ = done.sealed  # what cannot be read back is not committed
-            (scratch / MANIFEST_FILE).write_bytes(envelope)
+            (scratch / MANIFEST_FILE).write_bytes(done.envelope)
             scratch.chmod(0o755)  # mkdtemp's 0700 would hide the shards from other workers
             scratch.rename(folder)
         except BaseException:
@@ -291,6 +272,33 @@ def prepare(
     except OSError as error:
         raise _cannot_write(error, folder) from error
     return done
+
+
+def _fill(
+    packing: _Packing,
+    corpora: Path,
+    credentials: Mapping[str, Verified[Credential]],
+    admission: Admission,
+    progress: Progress,
+) -> Manifest:
+    """Write every shard below ``packing.folder``, and check every corpus. Raises as ``prepare``."""
+    items = {
+        corpus: tuple(_items(corpora / corpus, credentials[corpus].document, packing.folder))
+        for corpus in admission.admitted
+    }
+    total = sum(credentials[corpus].document.records.count for corpus in items)
+    work = [item for parts in items.values() for item in parts]
+    packed = _pack_all(packing, work, total, progress)
+    return Manifest(
+        tokenizer=_described(packing.tokenizer),
+        context=packing.context,
+        reserve=packing.reserve,
+        corpora=tuple(
+            _checked(corpora / corpus, credentials[corpus], [(i, packed[i]) for i in parts])
+            for corpus, parts in items.items()
+        ),
+        quarantine=admission.quarantine,
+    )
 
 
 def _described(tokenizer: Tokenizer) -> manifests.Tokenizer:
@@ -351,7 +359,7 @@ class _Packing:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
-        bundles = map(pickle.loads, batch.column("items").to_pylist())  # our own driver's
+        bundles = map(pickle.loads, batch.column("items").to_pylist())  # made by our own driver
         items = [item for bundle in bundles for item in bundle]
         results = [pickle.dumps((item, self._try(item))) for item in items]
         return pa.table({"result": pa.array(results, type=pa.large_binary())})
