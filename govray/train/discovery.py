@@ -32,7 +32,14 @@ def layer_groups_of(
         GovrayError: Whatever govray refused about the model.
     """
     task = ray.remote(num_cpus=0.1, max_retries=0)(_call)
-    outcome = ray.get(task.remote(loop, config, Discovery(policy_groups=dict(policy_groups))))
+    try:
+        outcome = ray.get(task.remote(loop, config, Discovery(policy_groups=dict(policy_groups))))
+    except (ray.exceptions.RayError, TypeError) as error:
+        raise UsageError(
+            f"the training loop could not be called on a worker: {_last_line(error)}",
+            where=_name(loop),
+            do="Workers need every module that the loop imports; ship them with working_dir",
+        ) from error
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
@@ -54,6 +61,14 @@ def _call(
         current.reset(token)
     return UsageError(
         "the training loop ended without calling govern(model, optimizer)",
-        where=getattr(loop, "__qualname__", repr(loop)),
+        where=_name(loop),
         do="Call it once, where prepare_model was",
     )
+
+
+def _name(loop: Loop) -> str:
+    return getattr(loop, "__qualname__", type(loop).__name__)
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1].strip()

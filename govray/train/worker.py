@@ -91,6 +91,7 @@ class Run:
                 do="Build the same model on every worker and on every call of the loop",
             )
         self.order = order
+        _broadcast_weights(model)
         self._on_step = assignment.on_step
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._rows: PlannedRows = assignment.shard
@@ -210,6 +211,14 @@ class Run:
                 if rows
             },
         )
+
+
+@torch.no_grad()
+def _broadcast_weights(model: nn.Module) -> None:
+    """Give every rank rank 0's weights and buffers, as DDP does when it wraps a model."""
+    if dist.is_initialized():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor, src=0)
 
 
 def step_batch(rows: StepRows) -> StepBatch:

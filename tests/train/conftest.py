@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from govray.train.trainer import from_experiment, start_ray
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A local cluster of two CPUs, as `govray train` starts it."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Workers import the loops beside this file; jobs run the `python` of this environment.
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     start_ray(num_cpus=2)
     yield
     ray.shutdown()
