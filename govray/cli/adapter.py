@@ -54,9 +54,12 @@ def remove(
     kept = [each for each in before.subjects if not _belongs(each.name, adapter)]
     envelope = seal(after, kept, [signer])
 
+    done: VerifiedModel
+
     def accept(folder: Path) -> None:
+        nonlocal done
         try:
-            verify(folder, trust_root=root, at=now)
+            done = verify(folder, trust_root=root, at=now)
         except GovrayError as error:
             raise Refused(
                 f"the result would not verify ({error.what}), so nothing was changed",
@@ -65,7 +68,6 @@ def remove(
             ) from None
 
     remove_adapter_files(before.path, adapter, envelope, accept=accept)
-    done = verify(before.path, trust_root=root, at=now)
     levels = _levels(done, adapter)
     if as_json:
         print_json(

@@ -17,7 +17,20 @@ from typing import Annotated
 import typer
 
 from govray import __version__
-from govray.cli import adapter, corpus, init, keys, policy, schema, show, sign, trace, verify
+from govray.cli import (
+    adapter,
+    corpus,
+    demo,
+    init,
+    keys,
+    policy,
+    schema,
+    show,
+    sign,
+    trace,
+    train,
+    verify,
+)
 
 app = typer.Typer(
     name="govray",
@@ -27,6 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command("demo")(demo.demo)
 app.command("init")(init.init)
 app.add_typer(keys.app, name="keys")
 app.add_typer(corpus.app, name="corpus")
@@ -34,6 +48,9 @@ app.command("sign")(sign.sign)
 app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.add_typer(policy.app, name="policy")
+app.command("train")(train.train)
+app.command("replay")(train.replay)
+app.command("attest")(train.attest)
 app.command("trace")(trace.trace)
 app.add_typer(adapter.app, name="adapter")
 app.command("schema")(schema.schema)
