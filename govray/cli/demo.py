@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray import __version__
-from govray.cli.output import Json, line, out, print_json, table
+from govray.cli.output import Json, field, line, print_json
 from govray.cli.progress import StageBar
+from govray.cli.verdict import print_verdict, to_json
 
 if TYPE_CHECKING:
-    from govray.demo.story import Story
+    from govray.demo.story import Grid, Story
 
 STAGES = 5
 
@@ -41,7 +42,7 @@ def demo(
     ] = Path("govray-demo"),
     steps: Annotated[
         int, typer.Option("--steps", min=1, max=100_000, help="Training steps.")
-    ] = 300,
+    ] = 200,
     as_json: Json = False,
 ) -> None:
     """Train a small model on this machine's Python source under a licence policy, and verify it.
@@ -75,12 +76,8 @@ def _tell(story: Story, output: Path) -> None:
         f"Which data trained which layers (tokens, from the ledger; "
         f"{story.share_read:.1%} of admitted data was read)"
     )
-    columns = story.table.columns
-    grid = table("class (corpora)", *columns, right=tuple(columns))
-    for i, (category, corpora) in enumerate(story.table.rows):
-        cells = [story.table.mark(i, j) for j in range(len(columns))]
-        grid.add_row(f"{category} ({corpora})", *cells)
-    out.print(grid)
+    for row in _aligned(story.table):
+        line(row)
     line(
         "number: its gradient updated them   ~: only indirectly, through other layers   -: neither"
     )
@@ -94,26 +91,23 @@ def _tell(story: Story, output: Path) -> None:
         f"with the adapter, {story.rank_without:,} without"
     )
     line()
-    line(
-        f"VERIFIED {output / 'model'}   {story.files} files, {_brief(story.attestation_digest)}, "
-        f"signer {story.signer}"
-    )
-    line(f"  policy     {story.policy}")
-    levels = ", ".join(f"{name} {level} ({_LEVELS[level]})" for name, level in story.levels.items())
-    line(f"  levels     {levels}")
-    line(f"  assurance  {story.assurance}: not shown are unrecorded data, licence truth, legality")
-    line(f"  report     {output / 'report.html'}")
+    print_verdict(story.verified)
+    field("report", output / "report.html")
     line()
     for number, command in enumerate(story.commands):
         line(f"{'Next' if number == 0 else '':<4}  {command}")
 
 
-_LEVELS = {
-    0: "declared",
-    1: "exclusion counted",
-    2: "replay identical",
-    3: "removal executed",
-}
+def _aligned(grid: Grid) -> list[str]:
+    """The table as lines: labels to the left, cells to the right, two spaces between."""
+    rows = [["class (corpora)", *grid.columns]]
+    for i, (category, corpora) in enumerate(grid.rows):
+        cells = [grid.mark(i, j) for j in range(len(grid.columns))]
+        rows.append([f"{category} ({corpora})", *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
 
 
 def _brief(digest: str) -> str:
@@ -136,6 +130,6 @@ def _summary(story: Story, output: Path) -> dict[str, object]:
         },
         "base": {"trained": story.base_digest, "replayed": story.replay_digest},
         "rank": {"with": story.rank_with, "without": story.rank_without},
-        "attestation": story.attestation_digest,
+        "verdict": to_json(story.verified),
         "next": list(story.commands),
     }

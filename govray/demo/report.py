@@ -63,8 +63,8 @@ def render(story: Story) -> str:
 {_removal(story)}
 {_quarantine(story)}
 <h2>What is and isn’t claimed</h2>
-<p>{escape(story.disclaimer)}</p>
-<p>Assurance level: <code>{escape(story.assurance)}</code>.</p>
+<p>{escape(story.verified.attestation.disclaimer)}</p>
+<p>Assurance level: <code>{escape(story.verified.attestation.assurance_level)}</code>.</p>
 <h2>Try next</h2>
 <pre>{escape(chr(10).join(story.commands))}</pre>
 </main>
@@ -78,11 +78,13 @@ def _versions(story: Story) -> str:
 
 
 def _verdict(story: Story) -> str:
+    model = story.verified
     return f"""<div class="verdict">
 <p><strong>Verified</strong> from the files alone in {story.verify_seconds:.1f} s:
-{story.files} model files match what <em>{escape(story.signer)}</em> signed; the policy is
-{escape(story.policy)}; the numbers below follow from the ledger.</p>
-<p class="mono">attestation {escape(story.attestation_digest)}</p>
+{len(model.subjects)} model files match what <em>{escape(model.signer)}</em> signed; the policy is
+{escape(str(model.policy.document))}, signed by {escape(model.policy.authority.name)};
+the numbers below follow from the ledger.</p>
+<p class="mono">attestation {escape(model.digest)}</p>
 </div>"""
 
 

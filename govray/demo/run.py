@@ -25,14 +25,13 @@ import govray
 from govray.data.distributions import SourceCorpus
 from govray.data.tokenizer import ByteTokenizer
 from govray.demo import canary, supplier
-from govray.demo.deployment import OPERATOR, POLICY_AUTHORITY, Deployment, deploy
+from govray.demo.deployment import OPERATOR, Deployment, deploy
 from govray.demo.report import render
-from govray.demo.story import CoverageTable, Refusal, Story, tabulate
+from govray.demo.story import Refusal, Story, tabulate
 from govray.engine.adapters import Adapters
 from govray.engine.gpt import GPT
 from govray.errors import GovrayError, UsageError
 from govray.governance import bundle, canonical
-from govray.governance.license import LICENSE_CATEGORIES
 from govray.governance.manifest import Quarantined
 from govray.governance.verify import VerifiedModel
 from govray.train.artifact import final_checkpoint, write_model
@@ -109,7 +108,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
     training = _Timed()
     with screen.bar(2, "admission", 1) as admission:
         trainer = from_experiment(
-            experiment, on_stage=lambda what, done, total: admission.update(done, total)
+            experiment, on_admission=lambda done, total: admission.update(done, total)
         )
         prepared = trainer.prepare()
         manifest = prepared.manifest
@@ -158,7 +157,6 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         5, "attestation", f"signed, then verified from the files alone in {checking.seconds:.1f} s"
     )
     with_adapter, without_adapter = _ranks(model, experiment)
-    attestation = verified.attestation
     held = sum(part.tokens for corpus in manifest.corpora for part in corpus.parts)
     story = Story(
         versions={
@@ -179,7 +177,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         train_seconds=training.seconds,
         replay_seconds=replaying.seconds,
         share_read=_tokens_read(verified) / held,
-        table=coverage_table(verified),
+        table=tabulate(verified.coverage),
         adapter=supplier.CORPUS,
         adapter_bytes=sum(
             (model / name).stat().st_size for name in bundle.adapter_files(supplier.CORPUS)
@@ -189,15 +187,8 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         rank_with=with_adapter,
         rank_without=without_adapter,
         candidates=canary.CANDIDATES,
-        files=len(verified.subjects),
-        attestation_digest=verified.digest,
-        signer=verified.signer,
-        policy=f"{attestation.policy.name} v{attestation.policy.version}, "
-        f"signed by {POLICY_AUTHORITY}",
-        levels=_levels(verified),
+        verified=verified,
         verify_seconds=checking.seconds,
-        assurance=attestation.assurance_level,
-        disclaimer=attestation.disclaimer,
         commands=(
             f"govray verify {model} --trust-root {deployment.root}",
             f"govray adapter remove {model} {supplier.CORPUS} --key {deployment.operator_key} "
@@ -209,33 +200,11 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
     return story
 
 
-def coverage_table(verified: VerifiedModel) -> CoverageTable:
-    """Tokens of a verified model by licence category and layer groups."""
-    attestation = verified.attestation
-    categories: dict[str, list[str]] = {category: [] for category in LICENSE_CATEGORIES}
-    for corpus in attestation.corpora:
-        if corpus.corpus not in attestation.plan.excluded:
-            categories[corpus.credential_class.license_category].append(corpus.corpus)
-    groups = [entry.group for entry in attestation.taint]
-    cells = {
-        (corpus, group): verified.coverage[corpus, group]
-        for corpora in categories.values()
-        for corpus in corpora
-        for group in groups
-    }
-    return tabulate(
-        groups,
-        {category: corpora for category, corpora in categories.items() if corpora},
-        {place: cell.tokens for place, cell in cells.items()},
-        {place: cell.indirect for place, cell in cells.items()},
-    )
-
-
 def _experiment(output: Path, deployment: Deployment, steps: int) -> Experiment:
     return parse_experiment(
         {
             "name": "demo",
-            "hyperparameters": {"blocks": 4, "width": 128, "context": 256},
+            "hyperparameters": {"blocks": 4, "width": 96, "context": 256},
             "data": {
                 "corpora": str(deployment.corpora),
                 "rows_per_step": {"everything": 14, "upper_half": 1, "removable": 1},
@@ -285,19 +254,6 @@ def _tokens_read(verified: VerifiedModel) -> int:
     for entry in verified.attestation.coverage:
         read[entry.corpus] = max(read.get(entry.corpus, 0), entry.tokens)
     return sum(read.values())
-
-
-def _levels(verified: VerifiedModel) -> dict[str, int]:
-    """Licence category or supplier to the lowest level of its exclusions."""
-    levels = verified.attestation.levels
-    lowest: dict[str, int] = {}
-    for corpus in verified.attestation.corpora:
-        held = levels.get(corpus.corpus)
-        if held:
-            removable = corpus.route.adapter is not None
-            name = corpus.corpus if removable else corpus.credential_class.license_category
-            lowest[name] = min(lowest.get(name, 3), *held.values())
-    return lowest
 
 
 def _ranks(model: Path, experiment: Experiment) -> tuple[int, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from govray.governance.verify import Cell, CoverageTable, VerifiedModel
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -17,7 +19,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class CoverageTable:
+class Grid:
     """Tokens per licence category and column of layer groups.
 
     Attributes:
@@ -56,7 +58,7 @@ class Story:
     train_seconds: float
     replay_seconds: float
     share_read: float
-    table: CoverageTable
+    table: Grid
     adapter: str
     adapter_bytes: int
     base_digest: str
@@ -64,14 +66,8 @@ class Story:
     rank_with: int
     rank_without: int
     candidates: int
-    files: int
-    attestation_digest: str
-    signer: str
-    policy: str
-    levels: Mapping[str, int]
+    verified: VerifiedModel
     verify_seconds: float
-    assurance: str
-    disclaimer: str
     commands: Sequence[str]
 
     @property
@@ -88,47 +84,26 @@ def short(count: int) -> str:
     return f"{count / 1e6:.2f}M"
 
 
-def tabulate(
-    groups: Sequence[str],
-    categories: Mapping[str, Sequence[str]],
-    tokens: Mapping[tuple[str, str], int],
-    indirect: Mapping[tuple[str, str], bool],
-) -> CoverageTable:
-    """Sum corpora by category and fold neighbouring blocks with equal cells into one column.
-
-    Args:
-        groups: Layer groups in canonical order, adapters last.
-        categories: Licence category to its corpora.
-        tokens, indirect: By (corpus, group); absent means none.
-    """
-
-    def cells(group: str) -> list[tuple[int, bool]]:
-        return [
-            (
-                sum(tokens.get((corpus, group), 0) for corpus in corpora),
-                any(indirect.get((corpus, group), False) for corpus in corpora),
-            )
-            for corpora in categories.values()
-        ]
-
-    columns: list[list[str]] = []
-    for group in groups:
-        previous = columns[-1][-1] if columns else ""
-        folds = group.startswith("block.") and previous.startswith("block.")
-        if folds and cells(group) == cells(previous):
-            columns[-1].append(group)
-        else:
-            columns.append([group])
-    by_column = [cells(members[0]) for members in columns]
-    return CoverageTable(
-        columns=[_column(members) for members in columns],
-        rows=[(category, len(corpora)) for category, corpora in categories.items()],
-        tokens=[[column[row][0] for column in by_column] for row in range(len(categories))],
-        indirect=[[column[row][1] for column in by_column] for row in range(len(categories))],
+def tabulate(coverage: CoverageTable) -> Grid:
+    """Coverage by licence category, neighbouring blocks with equal cells folded into one column."""
+    categories = coverage.categories
+    columns: list[tuple[str, list[Cell]]] = []
+    for group in coverage.groups:
+        cells = [coverage[category, group] for category in categories]
+        if columns and group.startswith("block.") and columns[-1][0].startswith("block."):
+            name, before = columns[-1]
+            if _marks(before) == _marks(cells):
+                first = name.partition("-")[0]
+                columns[-1] = (f"{first}-{group.removeprefix('block.')}", cells)
+                continue
+        columns.append((group, cells))
+    return Grid(
+        columns=[name for name, _ in columns],
+        rows=[(category, len(coverage.members(category))) for category in categories],
+        tokens=[[cells[row].tokens for _, cells in columns] for row in range(len(categories))],
+        indirect=[[cells[row].indirect for _, cells in columns] for row in range(len(categories))],
     )
 
 
-def _column(members: Sequence[str]) -> str:
-    if len(members) == 1:
-        return members[0]
-    return f"{members[0]}-{members[-1].removeprefix('block.')}"
+def _marks(cells: Sequence[Cell]) -> list[tuple[int, bool]]:
+    return [(cell.tokens, cell.indirect) for cell in cells]

@@ -21,9 +21,9 @@ from govray.train import snapshot
 from govray.train.order import Order
 
 DATASET = "train"
-STEPS_PER_BLOCK = 16
-"""Steps decoded by one Ray Data task: enough to hide its overhead, few enough to prefetch."""
-READ_CPUS = 0.1
+ROWS_PER_BLOCK = 1024
+"""Rows read by one Ray Data task, about: a task costs some tens of milliseconds by itself."""
+READ_CPUS = 0.5
 """CPUs a read task reserves; workers and readers must fit into the cluster together."""
 
 
@@ -74,13 +74,16 @@ class PlanData(ray.train.DataConfig):
         reader = StepReader(
             Path(order.prepared), order.manifest, order.plan, rank=rank, world=world
         )
+        rows = sum(stream.quota for stream in order.plan.streams)
+        steps = max(1, ROWS_PER_BLOCK * world // rows)
         dataset = ray.data.from_items(
-            items, override_num_blocks=-(-len(items) // STEPS_PER_BLOCK)
-        ).map_batches(
-            reader.load, batch_size=STEPS_PER_BLOCK, batch_format="pyarrow", num_cpus=READ_CPUS
-        )
+            items, override_num_blocks=-(-len(items) // steps)
+        ).map_batches(reader.load, batch_size=None, batch_format="pyarrow", num_cpus=READ_CPUS)
         dataset.context.execution_options.preserve_order = True
-        return dataset.iterator()
+        # A split of one runs Ray Data's executor in a process of its own. In this one it would
+        # share the interpreter lock with the training loop, which took two to three times as long.
+        [iterator] = dataset.streaming_split(1)
+        return iterator
 
 
 def placeholder() -> ray.data.Dataset:

@@ -30,7 +30,7 @@ from ray.train.torch import TorchTrainer
 
 from govray.data.admission import Prepared, prepare
 from govray.data.tokenizer import load_tokenizer
-from govray.errors import GovrayError, Refused, UsageError
+from govray.errors import GovrayError, Refused
 from govray.governance import canonical
 from govray.governance.keys import Signer, load_signer
 from govray.train import shards
@@ -44,11 +44,11 @@ from govray.train.planning import Planned, make_plan, routes_of
 from govray.train.progress import StepCallback, Watch
 from govray.train.record import RunRecord
 
-Stage = Callable[[str, int, int], None]
-"""Called with (what, done, total) while the driver works before training."""
+Admission = Callable[[int, int], None]
+"""Called with (records done, records in all) while data is admitted and packed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GovernedTrainer:
     """`ray.train.torch.TorchTrainer` whose gradients follow a signed depth policy.
 
@@ -73,7 +73,7 @@ class GovernedTrainer:
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver.
         train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
         threads: Threads of one worker's kernels.
-        on_stage, on_step: Called on the driver as work proceeds.
+        on_admission, on_step: Called on the driver as work proceeds.
         experiment: The experiment file's content where there is one; makes a run replayable
             from its folder.
     """
@@ -100,7 +100,7 @@ class GovernedTrainer:
     max_quarantined: float = 0.25
     attestation_key: str = "env:GOVRAY_KEY"
     threads: int = 1
-    on_stage: Stage = lambda what, done, total: None
+    on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
     experiment: Experiment | None = None
 
@@ -204,7 +204,7 @@ class GovernedTrainer:
             salt=secrets.token_bytes(32),
             signer=signer,
             max_quarantined=self.max_quarantined,
-            progress=lambda done, total: self.on_stage("admission", done, total),
+            progress=self.on_admission,
         )
 
     def _order(
@@ -395,4 +395,4 @@ def _as_govray(error: Exception, order: Order) -> GovrayError:
             where=f"run {order.run_id}",
             do="Whole checkpoints stay; logs are in the Ray dashboard",
         )
-    return UsageError(str(error).splitlines()[-1], where=f"run {order.run_id}")
+    return GovrayError(str(error).splitlines()[-1], where=f"run {order.run_id}")

@@ -1,0 +1,86 @@
+"""The main job as a newcomer runs it, and the three commands that it offers afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+GOVRAY = [str(Path(sys.executable).with_name("govray"))]
+
+
+def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "XDG_STATE_HOME": str(folder)}
+    return subprocess.run(
+        [*GOVRAY, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=550,
+    )
+
+
+class Loads(HTMLParser):
+    """Collects everything that a browser would fetch for a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [
+            f"{tag} {name}={value}"
+            for name, value in attrs
+            if name in ("src", "href", "srcset", "action") and not (value or "").startswith("#")
+        ]
+
+
+def test_the_demo_ends_with_a_verified_model_and_commands_that_work(tmp_path: Path) -> None:
+    done = run(["demo", "--steps", "30", "--json"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["base"]["trained"] == told["base"]["replayed"]
+    assert told["loss"]["last"] < told["loss"]["first"]
+    assert told["quarantined"] > 0
+    assert set(told["verdict"]["levels"]["acme-notes"].values()) == {2}
+    assert 1 <= told["rank"]["with"] <= 10_000
+
+    report = (tmp_path / "govray-demo" / "report.html").read_text()
+    page = Loads()
+    page.feed(report)
+    assert page.fetched == []
+    assert told["base"]["trained"] in report
+    assert "acme-notes" in report
+
+    verify, remove, init = (shlex.split(command)[1:] for command in told["next"])
+    verified = run(verify, tmp_path)
+    assert verified.returncode == 0, verified.stderr
+    assert "VERIFIED" in verified.stdout
+    removed = run([*remove, "--json"], tmp_path)
+    assert removed.returncode == 0, removed.stderr
+    assert not (tmp_path / "govray-demo" / "model" / "adapters" / "acme-notes").exists()
+    again = json.loads(run([*verify, "--json"], tmp_path).stdout)
+    assert set(again["levels"]["acme-notes"].values()) == {3}
+    assert (
+        again["subjects"]["model.safetensors"]
+        == told["base"]["trained"].removeprefix("sha256:")
+    )
+    assert run(init, tmp_path).returncode == 0
+
+
+def test_a_full_output_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "govray-demo").mkdir()
+    (tmp_path / "govray-demo" / "mine").write_text("keep")
+    done = run(["demo"], tmp_path)
+    assert done.returncode == 2
+    assert "not empty" in done.stderr
+    assert "Traceback" not in done.stderr
