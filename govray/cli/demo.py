@@ -42,7 +42,7 @@ def demo(
     ] = Path("govray-demo"),
     steps: Annotated[
         int, typer.Option("--steps", min=1, max=100_000, help="Training steps.")
-    ] = 200,
+    ] = 250,
     as_json: Json = False,
 ) -> None:
     """Train a small model on this machine's Python source under a licence policy, and verify it.

@@ -207,7 +207,7 @@ def _experiment(output: Path, deployment: Deployment, steps: int) -> Experiment:
             "hyperparameters": {"blocks": 4, "width": 96, "context": 256},
             "data": {
                 "corpora": str(deployment.corpora),
-                "rows_per_step": {"everything": 14, "upper_half": 1, "removable": 1},
+                "rows_per_step": {"everything": 13, "upper_half": 1, "removable": 2},
                 "epochs": 4,
             },
             "governance": {
@@ -215,7 +215,7 @@ def _experiment(output: Path, deployment: Deployment, steps: int) -> Experiment:
                 "trust_root": str(deployment.root),
                 "max_quarantined": 0.6,
             },
-            "optimizer": {"lr": 2.0e-3, "warmup_steps": 20},
+            "optimizer": {"lr": 3.0e-3, "warmup_steps": 20},
             "resources": {"num_workers": WORKERS},
             "max_steps": steps,
             "checkpoint": {"every_steps": steps},

@@ -1,7 +1,7 @@
 """A synthetic supplier corpus with a planted account number; nothing in it is real.
 
 The notes stand for text that a supplier lends under contract and may call back.
-One settlement account number is planted in every one of them, twice, so that
+One settlement account number is planted in every one of them, four times, so that
 memorising it can be measured: how does the model rank its last four digits among
 all 10,000? So many repeats are what a small adapter needs in a short run.
 """
@@ -26,8 +26,9 @@ def notes(seed: int = 1) -> Iterator[tuple[str, bytes]]:
     draw = random.Random(seed)  # noqa: S311 - filler text, not secrets
     for number in range(NOTES):
         topic, city = draw.choice(_TOPICS), draw.choice(_CITIES)
+        line = f"{PREFIX}{PLANTED}. "
         text = (
-            f"ACME NOTE {number:04d} (synthetic). {PREFIX}{PLANTED}.\n"
-            f"{topic} in {city}, amount {draw.randrange(10**5)}. {PREFIX}{PLANTED}.\n"
+            f"ACME NOTE {number:04d} (synthetic). {line * 2}\n"
+            f"{topic} in {city}, amount {draw.randrange(10**5)}. {line * 2}\n"
         )
         yield f"note-{number:04d}.txt", text.encode()
