@@ -191,7 +191,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         verify_seconds=checking.seconds,
         commands=(
             f"govray verify {model} --trust-root {deployment.root}",
-            f"govray adapter remove {model} {supplier.CORPUS} --key {deployment.operator_key} "
+            f"govray adapter remove {model} {supplier.CORPUS} --key {_tilde(deployment.operator_key)} "
             f"--trust-root {deployment.root}",
             "govray init my-deployment",
         ),
@@ -280,6 +280,12 @@ def _key_folder() -> Path:
     """Where a demo's throw-away keys live: outside the output, and only for this user."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return state / "govray" / f"demo-{secrets.token_hex(4)}"
+
+
+def _tilde(path: Path) -> str:
+    """A path as a shell takes it, with ``~`` for the home folder."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 @contextmanager

@@ -64,8 +64,16 @@ class State:
         self._optimizer = optimizer
         self._adapters = adapters
 
-    def commit(self, step: int, order: Order, leaves: list[Leaf]) -> Path:
+    def commit(
+        self, step: int, order: Order, leaves: list[Leaf], *, trouble: str | None = None
+    ) -> Path:
         """Commit the state after which step ``step`` is next. Every rank calls it.
+
+        Args:
+            step: The first step that the state does not hold.
+            order: The run's.
+            leaves: Ledger leaves of all steps before; rank 0's count.
+            trouble: Why rank 0 must not commit, if it must not.
 
         Returns:
             The committed folder.
@@ -76,8 +84,8 @@ class State:
         """
         folder = Path(order.folder) / folder_name(step)
         generators = _gather_generators()
-        outcome: list[str | None] = [None]
-        if _rank() == 0:
+        outcome = [trouble]
+        if _rank() == 0 and not trouble:
             try:
                 checkpoint.commit(folder, self._files(step, order, leaves, generators))
             except (GovrayError, OSError) as error:

@@ -17,7 +17,10 @@ import hashlib
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +29,7 @@ from typing import Any
 import ray
 import ray.train
 import torch
+import torch.distributed as dist
 from ray.train.torch import TorchTrainer
 
 from govray.data.admission import Prepared, prepare
@@ -247,9 +251,16 @@ class GovernedTrainer:
                 dataset_config=shards.PlanData(order),
             )
             try:
-                result = trainer.fit()
+                with _interruptible():
+                    result = trainer.fit()
             except ray.train.TrainingFailedError as error:
                 raise _as_govray(error, order) from error
+            except ray.exceptions.RayActorError as error:
+                raise GovrayError(
+                    "the training controller ended",
+                    where=f"run {order.run_id}",
+                    do="Whole checkpoints stay; look for the cause in the Ray dashboard",
+                ) from error
         if isinstance(result.return_value, GovrayError):
             raise result.return_value
         return result
@@ -294,6 +305,9 @@ class GovernedLoop:
         try:
             self.loop(config)
         except Refused as error:
+            # Should one rank refuse alone, the others must not wait for it.
+            if dist.is_initialized():
+                dist.destroy_process_group()
             return error
         finally:
             current.reset(token)
@@ -372,6 +386,24 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
 def tokenizer_path(name: str) -> Path | None:
     """The tokenizer file that a config names, or None for bytes."""
     return None if name == "bytes" else Path(name)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end in `KeyboardInterrupt`.
+
+    Ray Train takes the signal over, aborts the run, exits with code 0 and leaves
+    its handler installed.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if main else None
+    try:
+        yield
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)
 
 
 def _run_id(name: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -122,12 +123,14 @@ class Run:
         )
         self._state = snapshot.State(model, optimizer, adapters)
         leaves = self._state.restore(self._rows.checkpoint, order) if self._rows.checkpoint else ()
-        self._ahead = (
-            WriteAhead(Path(order.folder) / "ledger.ahead.jsonl", leaves)
-            if self._rank == 0
-            else None
-        )
         self._last: StepResult | None = None
+        # Only rank 0 keeps the record. What goes wrong there is carried into the next
+        # agreement, so that all ranks stop together.
+        self._trouble: str | None = None
+        self._ahead: WriteAhead | None = None
+        if self._rank == 0:
+            with self._noting_trouble():
+                self._ahead = WriteAhead(Path(order.folder) / "ledger.ahead.jsonl", leaves)
 
     def batches(self) -> Iterator[StepBatch]:
         """This rank's part of every remaining step, in plan order.
@@ -139,6 +142,8 @@ class Run:
         for step in range(self._rows.start_step, self.order.plan.max_steps):
             try:
                 planned = next(rows)
+                if self._trouble:
+                    raise Refused(self._trouble)
                 if planned.step != step:
                     raise Refused(f"the shard holds step {planned.step} where {step} is due")
                 batch = step_batch(planned)
@@ -161,7 +166,8 @@ class Run:
         result = self.step_function(batch, loss_fn)
         self._last = result
         if self._ahead:
-            self._ahead.append(self._leaf(result))
+            with self._noting_trouble():
+                self._ahead.append(self._leaf(result))
         metrics = {
             "step": float(result.step),
             "loss": float(result.loss),
@@ -184,7 +190,8 @@ class Run:
         done = self._last.step + 1
         last = done == self.order.plan.max_steps
         if last or done % self.order.checkpoint_every == 0:
-            folder = self._state.commit(done, self.order, self._ahead.leaves if self._ahead else ())
+            leaves = self._ahead.leaves if self._ahead else []
+            folder = self._state.commit(done, self.order, leaves, trouble=self._trouble)
             checkpoint = ray.train.Checkpoint(str(folder)) if self._rank == 0 else None
             ray.train.report(
                 dict(metrics),
@@ -193,6 +200,13 @@ class Run:
             )
         elif done % REPORT_EVERY == 0:
             ray.train.report(dict(metrics))
+
+    @contextmanager
+    def _noting_trouble(self) -> Iterator[None]:
+        try:
+            yield
+        except (GovrayError, OSError) as error:
+            self._trouble = self._trouble or _describe(error)
 
     def _leaf(self, result: StepResult) -> Leaf:
         return Leaf(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import ray.train
 import yaml
 from deployment import POLICY, Deployment
+from leaves import leaf
 
 import govray
 from govray.engine import checkpoint
@@ -88,17 +90,15 @@ def test_a_failed_worker_resumes_and_ends_with_the_same_bytes(
     """An exception on one rank at step 7 stops both; the restart begins at the commit of step 5."""
     config = read_record(finished).config | {"fail_at": 7, "flag": str(tmp_path / "failed")}
     trainer = trainer_of(deployment)
-    failing = GovernedTrainer(
-        **{
-            **{name: getattr(trainer, name) for name in trainer.__dataclass_fields__},
-            "train_loop_per_worker": loops.fails_once,
-            "train_loop_config": config,
-            "run_config": ray.train.RunConfig(
-                name="fails-once",
-                storage_path=str(deployment.folder / "runs"),
-                failure_config=ray.train.FailureConfig(max_failures=1),
-            ),
-        }
+    failing = replace(
+        trainer,
+        train_loop_per_worker=loops.fails_once,
+        train_loop_config=config,
+        run_config=ray.train.RunConfig(
+            name="fails-once",
+            storage_path=str(deployment.folder / "runs"),
+            failure_config=ray.train.FailureConfig(max_failures=1),
+        ),
     )
     run = failing.train()
     assert (tmp_path / "failed").exists()
@@ -201,16 +201,14 @@ def test_a_full_disk_in_mid_checkpoint_leaves_nothing_that_loads(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     trainer = trainer_of(deployment)
-    limited = GovernedTrainer(
-        **{
-            **{name: getattr(trainer, name) for name in trainer.__dataclass_fields__},
-            "train_loop_per_worker": loops.small_files_from_step_seven,
-            "run_config": ray.train.RunConfig(
-                name="disk-full",
-                storage_path=str(deployment.folder / "runs"),
-                failure_config=ray.train.FailureConfig(max_failures=0),
-            ),
-        }
+    limited = replace(
+        trainer,
+        train_loop_per_worker=loops.small_files_from_step_seven,
+        run_config=ray.train.RunConfig(
+            name="disk-full",
+            storage_path=str(deployment.folder / "runs"),
+            failure_config=ray.train.FailureConfig(max_failures=0),
+        ),
     )
     with pytest.raises(GovrayError, match="could not be written"):
         limited.train()
@@ -219,6 +217,21 @@ def test_a_full_disk_in_mid_checkpoint_leaves_nothing_that_loads(
     assert found is not None
     assert found[1] == 5
     assert [entry.name for entry in run.glob("checkpoint_0*")] == [snapshot.folder_name(5)]
+
+
+def test_a_record_that_says_otherwise_stops_every_rank(deployment: Deployment) -> None:
+    """Only rank 0 holds the record; rank 1 must hear of it and not wait for ever."""
+    run = deployment.folder / "runs" / "other-history"
+    run.mkdir(parents=True)
+    (run / "ledger.ahead.jsonl").write_bytes(leaf(0).line + b"\n")
+    trainer = replace(
+        trainer_of(deployment),
+        run_config=ray.train.RunConfig(
+            name="other-history", storage_path=str(deployment.folder / "runs")
+        ),
+    )
+    with pytest.raises(GovrayError, match="step 0 does not repeat"):
+        trainer.train()
 
 
 def test_the_job_entry_point_runs_under_ray_job_submit(

@@ -5,23 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from leaves import leaf
 
 from govray.errors import Refused
-from govray.governance.ledger import CorpusUse, Leaf, read_leaves
+from govray.governance.ledger import read_leaves
 from govray.train.writeahead import WriteAhead
-
-DIGEST = "sha256:" + "ab" * 32
-
-
-def leaf(step: int, *, rows: int = 3, world: int = 2) -> Leaf:
-    return Leaf(
-        step=step,
-        world_size=world,
-        policy=DIGEST,
-        plan=DIGEST,
-        streams={DIGEST: (step * 3, step * 3 + 3)},
-        corpora={"a": CorpusUse(rows=rows, targets=rows * 8)},
-    )
 
 
 @pytest.fixture

@@ -1,0 +1,18 @@
+"""Made-up ledger leaves."""
+
+from __future__ import annotations
+
+from govray.governance.ledger import CorpusUse, Leaf
+
+DIGEST = "sha256:" + "ab" * 32
+
+
+def leaf(step: int, *, rows: int = 3, world: int = 2) -> Leaf:
+    return Leaf(
+        step=step,
+        world_size=world,
+        policy=DIGEST,
+        plan=DIGEST,
+        streams={DIGEST: (step * 3, step * 3 + 3)},
+        corpora={"a": CorpusUse(rows=rows, targets=rows * 8)},
+    )
