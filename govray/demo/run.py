@@ -191,8 +191,8 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         verify_seconds=checking.seconds,
         commands=(
             f"govray verify {model} --trust-root {deployment.root}",
-            f"govray adapter remove {model} {supplier.CORPUS} --key {_tilde(deployment.operator_key)} "
-            f"--trust-root {deployment.root}",
+            f"govray adapter remove {model} {supplier.CORPUS} "
+            f"--key {_tilde(deployment.operator_key)} --trust-root {deployment.root}",
             "govray init my-deployment",
         ),
     )
