@@ -29,7 +29,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 caption { text-align: left; color: var(--soft); padding: .2rem 0 .5rem; }
 th, td { padding: .45rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
-th:first-child, td.text { text-align: left; }
+th:first-child, td.text, th.text { text-align: left; }
 td.text { white-space: normal; }
 ol.flow { list-style: none; display: flex; flex-wrap: wrap; gap: .6rem; padding: 0;
   margin: 1rem 0; }
