@@ -81,7 +81,7 @@ class PlanData(ray.train.DataConfig):
         ).map_batches(reader.load, batch_size=None, batch_format="pyarrow", num_cpus=READ_CPUS)
         dataset.context.execution_options.preserve_order = True
         # A split of one runs Ray Data's executor in a process of its own. In this one it would
-        # share the interpreter lock with the training loop, which took two to three times as long.
+        # share the interpreter lock with the training loop, and slow every step down.
         [iterator] = dataset.streaming_split(1)
         return iterator
 
