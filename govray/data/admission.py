@@ -112,40 +112,53 @@ class Admission:
     quarantine: tuple[Quarantined, ...]
 
 
-def verify_credentials(
-    corpora: Path, trust: TrustState, *, at: datetime
-) -> dict[str, Verified[Credential]]:
-    """The verified credential of every corpus in a folder, by corpus name.
-
-    Args:
-        corpora: The folder of corpora.
-        trust: The trust state, already verified.
-        at: The reference time, aware.
+def read_credentials(corpora: Path) -> dict[str, bytes]:
+    """The envelope of every corpus's credential in a folder, by corpus name; not yet verified.
 
     Raises:
         UsageError: no corpora, or one whose name is no corpus name.
-        Refused: a corpus without a credential, or with the credential of another one.
-        Untrusted: a credential that the trust root does not carry at ``at``.
+        Refused: a corpus without a credential.
     """
-    verified: dict[str, Verified[Credential]] = {}
+    envelopes: dict[str, bytes] = {}
     for name in list_corpora(corpora):
         path = corpora / name / CREDENTIAL_FILE
         try:
-            data = path.read_bytes()
+            envelopes[name] = path.read_bytes()
         except OSError as error:
             raise Refused(
                 f"no readable credential, so no licence is known ({error.strerror})",
                 where=str(path),
                 do="Have the corpus's authority sign one, or move the corpus elsewhere.",
             ) from error
+    return envelopes
+
+
+def verify_credentials(
+    corpora: Path, envelopes: Mapping[str, bytes], trust: TrustState, *, at: datetime
+) -> dict[str, Verified[Credential]]:
+    """The verified credential of every corpus, by corpus name.
+
+    Args:
+        corpora: The folder that the envelopes come from, for errors.
+        envelopes: What ``read_credentials`` returned.
+        trust: The trust state, already verified.
+        at: The reference time, aware.
+
+    Raises:
+        Refused: a corpus with the credential of another one.
+        Untrusted: a credential that the trust root does not carry at ``at``.
+    """
+    verified: dict[str, Verified[Credential]] = {}
+    for name, data in envelopes.items():
+        where = str(corpora / name / CREDENTIAL_FILE)
         try:
             credential = verify_credential(trust, data, at=at)
         except Refused as error:  # the file says more than the kind of document
-            raise type(error)(error.what, where=str(path), do=error.do) from error
+            raise type(error)(error.what, where=where, do=error.do) from error
         if credential.document.corpus != name:
             raise Refused(
                 f"the credential is for corpus {credential.document.corpus!r}",
-                where=str(path),
+                where=where,
                 do="A corpus's folder bears the corpus's name.",
             )
         verified[name] = credential

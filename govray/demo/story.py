@@ -47,12 +47,9 @@ class Story:
 
     versions: Mapping[str, str]
     corpora: int
-    packages: int
     admitted: int
     quarantined: int
     refusals: Sequence[Refusal]
-    parameters: int
-    blocks: int
     steps: int
     losses: Sequence[float]
     train_seconds: float

@@ -33,7 +33,7 @@ from govray.governance.ledger import Ledger, read_leaves
 from govray.governance.manifest import Manifest
 from govray.governance.policy import verify_policy
 from govray.governance.statement import Subject, seal
-from govray.governance.trust import TrustState
+from govray.governance.trust import TrustState, Verified
 from govray.train import snapshot
 from govray.train.record import RunRecord, read_record
 
@@ -58,7 +58,9 @@ def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> 
     """
     record = read_record(run)
     committed = final_checkpoint(run, record)
-    files = _model_files(record, committed)
+    trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
+    manifest = trust.verify(Manifest, record.manifest, role="operator", at=record.started)
+    files = _model_files(record, committed, manifest.document)
     ledger = Ledger(record.run_id, read_leaves(committed.files["ledger.jsonl"]))
     governance = {
         bundle.POLICY: record.policy,
@@ -68,7 +70,7 @@ def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> 
         bundle.LEDGER: ledger.data,
         bundle.CHECKPOINT: ledger.sign(signer),
     }
-    attestation = _attestation(record, committed, ledger, governance, replays)
+    attestation = _attestation(record, committed, trust, manifest, ledger, governance, replays)
     subjects = [Subject.of(name, canonical.sha256(data)) for name, data in sorted(files.items())]
     governance[bundle.ATTESTATION] = seal(attestation, subjects, [signer])
     return _replace(run / MODEL, files | governance)
@@ -116,8 +118,9 @@ def installed() -> dict[str, str]:
     return found
 
 
-def _model_files(record: RunRecord, committed: checkpoint.Committed) -> dict[str, bytes]:
-    manifest = _manifest(record)
+def _model_files(
+    record: RunRecord, committed: checkpoint.Committed, manifest: Manifest
+) -> dict[str, bytes]:
     experiment = record.experiment
     config: dict[str, Any] = {
         "context": record.plan.context,
@@ -138,20 +141,16 @@ def _model_files(record: RunRecord, committed: checkpoint.Committed) -> dict[str
     }
 
 
-def _manifest(record: RunRecord) -> Manifest:
-    trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
-    return trust.verify(Manifest, record.manifest, role="operator", at=record.started).document
-
-
 def _attestation(
     record: RunRecord,
     committed: checkpoint.Committed,
+    trust: TrustState,
+    manifest: Verified[Manifest],
     ledger: Ledger,
     governance: Mapping[str, bytes],
     replays: tuple[Replay, ...],
 ) -> Attestation:
     at = record.started
-    trust = TrustState.load(record.root, at=at, delegations=record.delegations)
     tensors = committed.tensors(bundle.WEIGHTS)
     updated = {fqn for fqns in record.groups.values() for fqn in fqns}
     adapters = {
@@ -168,7 +167,7 @@ def _attestation(
         ),
         policy=verify_policy(trust, record.policy, at=at),
         trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),
-        manifest=trust.verify(Manifest, record.manifest, role="operator", at=at),
+        manifest=manifest,
         plan=record.plan,
         credentials={
             corpus: verify_credential(trust, record.credentials[corpus], at=at)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from govray.data.admission import read_credentials, verify_credentials
 from govray.errors import Untrusted, UsageError
-from govray.governance.credential import Credential, CredentialClass, verify_credential
+from govray.governance.credential import Credential, CredentialClass
 from govray.governance.document import parse_time
 from govray.governance.keys import PublicKey
 from govray.governance.policy import Policy, verify_policy
@@ -64,34 +65,17 @@ def load_inputs(
     """Read and verify the trust root, the policy and every corpus's credential.
 
     Raises:
-        UsageError: A file or the folder of corpora is missing, or a corpus has
-            no credential.
-        Refused: A signature, scope, window or version is not in order.
+        UsageError: A file or the folder of corpora is missing.
+        Refused: A corpus has no credential, or a signature, scope, window or
+            version is not in order.
     """
     root_bytes = read(trust_root, "trust root", "govray sign policies/root.yaml")
     delegated = tuple(read(path, "delegation", "govray sign FILE") for path in delegations)
     trust = TrustState.load(root_bytes, at=at, delegations=delegated)
     policy_bytes = read(policy, "signed policy", "govray sign policies/licences.yaml")
     verified_policy = verify_policy(trust, policy_bytes, at=at)
-    folders = _corpus_folders(corpora)
-    envelopes = {
-        folder.name: read(
-            folder / "credential.dsse.json",
-            f"credential of corpus {folder.name}",
-            f"govray sign {folder}/credential.json",
-        )
-        for folder in folders
-    }
-    credentials = {
-        corpus: verify_credential(trust, data, at=at) for corpus, data in envelopes.items()
-    }
-    for corpus, verified in credentials.items():
-        if verified.document.corpus != corpus:
-            raise UsageError(
-                f"holds the credential of another corpus, {verified.document.corpus!r}",
-                where=str(corpora / corpus),
-                do="A corpus's folder has the corpus's name",
-            )
+    envelopes = read_credentials(corpora)
+    credentials = verify_credentials(corpora, envelopes, trust, at=at)
     return Inputs(
         trust=trust,
         root_bytes=root_bytes,
@@ -111,14 +95,3 @@ def read(path: Path, what: str, make: str) -> bytes:
         raise UsageError(f"no {what} here", where=str(path), do=f"Make it with `{make}`") from None
     except OSError as error:
         raise UsageError(f"{what} not readable: {error.strerror}", where=str(path)) from error
-
-
-def _corpus_folders(corpora: Path) -> list[Path]:
-    if not corpora.is_dir():
-        raise UsageError("no such folder of corpora", where=str(corpora), do="Try `govray corpus`")
-    folders = sorted(entry for entry in corpora.iterdir() if entry.is_dir())
-    if not folders:
-        raise UsageError(
-            "the folder holds no corpus", where=str(corpora), do="Add one: `govray corpus build`"
-        )
-    return folders

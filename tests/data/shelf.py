@@ -99,6 +99,8 @@ class Shelf:
             "signer": self.signer,
             "max_quarantined": 0.5,
         }
-        credentials = admission.verify_credentials(self.corpora, self.trust, at=NOW)
+        credentials = admission.verify_credentials(
+            self.corpora, admission.read_credentials(self.corpora), self.trust, at=NOW
+        )
         arguments |= {"credentials": credentials} | changes
         return admission.prepare(self.corpora, self.folder / "out" / name, **arguments)

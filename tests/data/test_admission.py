@@ -81,7 +81,9 @@ def test_rows_are_the_training_records_packed(
 
 def test_the_manifest_states_what_was_read(full_shelf: Shelf, prepared: Prepared) -> None:
     manifest = prepared.manifest
-    credentials = admission.verify_credentials(full_shelf.corpora, full_shelf.trust, at=NOW)
+    credentials = admission.verify_credentials(
+        full_shelf.corpora, admission.read_credentials(full_shelf.corpora), full_shelf.trust, at=NOW
+    )
     assert [c.corpus for c in manifest.corpora] == ["mit", "mpl"]
     for c in manifest.corpora:
         credential = credentials[c.corpus]
