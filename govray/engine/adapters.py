@@ -1,9 +1,13 @@
 """LoRA adapters that live beside a model, one per removable class.
 
-An adapter adds ``(alpha / r) · B A x`` to the output of every ``nn.Linear``
-inside the model's repeated blocks (the head and the embedding stay bare). The
-tensors are held here, not in the model: its ``state_dict`` and FQNs are those
-of the plain model, and removing an adapter is dropping its tensors.
+An adapter adds ``(alpha / r) · B A x`` to the output of every ``nn.Linear``, and
+of transformers' ``Conv1D``, inside the model's repeated blocks (the head and the
+embedding stay bare). The tensors are held here, not in the model: its
+``state_dict`` and FQNs are those of the plain model, and removing an adapter is
+dropping its tensors.
+
+Why not peft's own layers: they replace the model's, which renames the base tensors
+(``….base_layer.weight``), and draw first weights from the shared generator.
 
 Invariants:
 
@@ -15,10 +19,11 @@ Invariants:
 * ``alpha`` is twice the rank, so the scale is 2 whatever the rank.
 
 Backward needs no active adapter, except under activation checkpointing, which
-runs the forward again: keep backward inside ``active`` then.
+runs the forward again: keep backward inside ``active`` then. Outside, torch finds
+that the recomputed forward saves other tensors, and raises.
 
 What it does not do: merge an adapter into the weights, stack adapters, dropout
-on the adapter's input, layers other than exactly ``nn.Linear``.
+on the adapter's input, layers other than exactly these two.
 
 Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models";
 the layout of exported files is that of the peft library.
@@ -29,7 +34,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +47,8 @@ _SCALE = float(ALPHA_PER_RANK)
 _PEFT_PREFIX = "base_model.model."
 
 
-def adapted_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """FQN → layer, for every ``nn.Linear`` beneath an ``nn.ModuleList`` of the model.
+def adapted_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """FQN → layer, for every linear layer beneath an ``nn.ModuleList`` of the model.
 
     Subclasses are left out: they may compute something that ``B A x`` does not fit.
     """
@@ -51,8 +56,23 @@ def adapted_layers(model: nn.Module) -> dict[str, nn.Linear]:
     return {
         fqn: module
         for fqn, module in model.named_modules()
-        if type(module) is nn.Linear and any(fqn.startswith(f"{parent}.") for parent in lists)
+        if (type(module) is nn.Linear or is_conv1d(module))
+        and any(fqn.startswith(f"{parent}.") for parent in lists)
     }
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether this is transformers' ``Conv1D``: a linear layer whose weight is (in, out).
+
+    Known by its class name and attributes, so that nothing here imports transformers.
+    """
+    weight = getattr(module, "weight", None)
+    return (
+        type(module).__name__ == "Conv1D"
+        and isinstance(weight, Tensor)
+        and weight.dim() == 2
+        and weight.shape[1] == getattr(module, "nf", None)
+    )
 
 
 def first_weight(
@@ -72,6 +92,16 @@ def first_weight(
     return weight.uniform_(-bound, bound, generator=generator).to(dtype)
 
 
+def _first_pair(
+    layer: nn.Module, seed: int, name: str, fqn: str, rank: int
+) -> tuple[nn.Parameter, nn.Parameter]:
+    """A as ``first_weight`` draws it, and B = 0, of the dtype and on the device of the layer."""
+    weight = cast(Tensor, layer.weight)
+    inputs, outputs = weight.shape if is_conv1d(layer) else reversed(weight.shape)
+    a = first_weight(seed, name, fqn, rank, inputs, weight.dtype).to(weight.device)
+    return nn.Parameter(a), nn.Parameter(weight.new_zeros(outputs, rank))
+
+
 class Adapters:
     """All adapters of one model.
 
@@ -88,7 +118,7 @@ class Adapters:
         layers = adapted_layers(model)
         if ranks and not layers:
             raise UsageError(
-                "the model has no nn.Linear inside an nn.ModuleList, so nothing to adapt",
+                "the model has no linear layer inside an nn.ModuleList, so nothing to adapt",
                 where=type(model).__name__,
                 do="Keep the repeated blocks in an nn.ModuleList, or use a profile without adapter",
             )
@@ -97,18 +127,9 @@ class Adapters:
                 raise UsageError(f"rank {rank}", where=f"adapter {name}", do="Give at least 1")
         self.ranks = dict(ranks)
         self._active: str | None = None
+        self._transposed = any(is_conv1d(layer) for layer in layers.values())
         self._pairs: dict[str, dict[str, tuple[nn.Parameter, nn.Parameter]]] = {
-            name: {
-                fqn: (
-                    nn.Parameter(
-                        first_weight(
-                            seed, name, fqn, rank, layer.in_features, layer.weight.dtype
-                        ).to(layer.weight.device)
-                    ),
-                    nn.Parameter(layer.weight.new_zeros(layer.out_features, rank)),
-                )
-                for fqn, layer in layers.items()
-            }
+            name: {fqn: _first_pair(layer, seed, name, fqn, rank) for fqn, layer in layers.items()}
             for name, rank in self.ranks.items()
         }
         if ranks:
@@ -117,13 +138,15 @@ class Adapters:
 
     def _hook(self, fqn: str) -> Callable[..., Tensor | None]:
         def add(
-            layer: nn.Linear, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Tensor
+            layer: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Tensor
         ) -> Tensor | None:
             if self._active is None:
                 return None
             a, b = self._pairs[self._active][fqn]
-            inputs = args[0] if args else kwargs["input"]
-            return output + _SCALE * F.linear(F.linear(inputs, a), b)
+            (inputs,) = args or kwargs.values()
+            # Scaled where it is small, (rows, tokens, rank). The scale is a power of two,
+            # so it moves no bit of a product wherever it stands.
+            return output + F.linear(_SCALE * F.linear(inputs, a), b)
 
         return add
 
@@ -225,7 +248,7 @@ class Adapters:
             "lora_alpha": ALPHA_PER_RANK * self.ranks[name],
             "lora_dropout": 0.0,
             "bias": "none",
-            "fan_in_fan_out": False,
+            "fan_in_fan_out": self._transposed,
             "target_modules": sorted(self._pairs[name]),
         }
 
