@@ -1,13 +1,17 @@
 """Adapters: absent from the plain forward, keyed from the start, and loadable by peft."""
 
 import json
+import warnings
 
+import peft
 import pytest
 import safetensors.torch
 import torch
+import transformers
 from torch import nn
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
-from govray.engine.adapters import Adapters, adapted_layers
+from govray.engine.adapters import Adapters, adapted_layers, is_conv1d
 from govray.engine.gpt import GPT, loss
 from govray.errors import Malformed, UsageError
 
@@ -196,17 +200,145 @@ def test_usage_errors():
         adapters.export("other")
 
 
-def test_peft_loads_an_export_onto_the_plain_model(tmp_path):
-    peft = pytest.importorskip("peft")
-    model = small_gpt()
+def gpt2():
+    """Linear layers are transformers' Conv1D, whose weight is (in, out)."""
+    torch.manual_seed(3)
+    config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=8, vocab_size=11)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def llama():
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        num_hidden_layers=2,
+        hidden_size=32,
+        intermediate_size=48,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=11,
+        pad_token_id=None,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def logits(model):
+    out = model(batch()["tokens"])
+    return out if isinstance(out, torch.Tensor) else out.logits
+
+
+MODELS = [
+    pytest.param(small_gpt, 8, id="gpt"),
+    pytest.param(gpt2, 8, id="gpt2"),
+    pytest.param(llama, 14, id="llama"),
+]
+
+
+@pytest.mark.parametrize(("build", "layers"), MODELS)
+def test_peft_loads_an_export_onto_the_plain_model(build, layers, tmp_path):
+    model = build()
     adapters = Adapters(model, {"notes": 4}, seed=1)
     move(adapters, "notes")
     config, tensors = adapters.export("notes")
+    assert len(tensors) == 2 * layers
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     safetensors.torch.save_file(tensors, tmp_path / "adapter_model.safetensors")
-    loaded = peft.PeftModel.from_pretrained(small_gpt(), str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # all that peft says of a missing tensor
+        loaded = peft.PeftModel.from_pretrained(build(), str(tmp_path))
     with adapters.active("notes"):
-        expected = model(batch()["tokens"])
-    logits = loaded(batch()["tokens"])
-    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(logits, small_gpt()(batch()["tokens"]), atol=1e-3)
+        expected = logits(model)
+    torch.testing.assert_close(logits(loaded), expected, rtol=1e-5, atol=1e-6)
+    with loaded.disable_adapter():
+        torch.testing.assert_close(logits(loaded), logits(build()), rtol=1e-5, atol=1e-6)
+    # The control: the adapter says something.
+    assert not torch.allclose(expected, logits(build()), atol=1e-3)
+
+
+@pytest.mark.parametrize(("build", "layers"), MODELS)
+def test_the_adapter_equals_its_merge_into_a_copy(build, layers):
+    """The oracle for both weight layouts, in float64."""
+    model, merged = build().double(), build().double()
+    adapters = Adapters(model, {"notes": 4}, seed=1)
+    assert len(adapters.groups["adapter:notes"]) == 2 * layers
+    move(adapters, "notes")
+    parameters = dict(adapters.named_parameters())
+    with torch.no_grad():
+        for fqn, layer in adapted_layers(merged).items():
+            a = parameters[f"adapter:notes/{fqn}.lora_A.weight"]
+            b = parameters[f"adapter:notes/{fqn}.lora_B.weight"]
+            update = 2 * b @ a
+            layer.weight += update.T if is_conv1d(layer) else update
+    with adapters.active("notes"):
+        torch.testing.assert_close(logits(model), logits(merged), rtol=1e-12, atol=1e-12)
+
+
+def test_what_only_bears_the_name_of_conv1d_is_left_alone():
+    class Conv1D(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.nf = 3
+
+    root = nn.Module()
+    root.blocks = nn.ModuleList([Conv1D(), nn.Linear(2, 2)])
+    assert list(adapted_layers(root)) == ["blocks.1"]
+
+
+def test_bf16_autocast_gives_the_float32_numbers_to_its_rounding():
+    model = small_gpt()
+    adapters = Adapters(model, {"notes": 4}, seed=1)
+    move(adapters, "notes")
+
+    def gradients(enabled):
+        with adapters.active("notes"), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            losses = loss(model, batch())
+        losses.sum().backward()
+        found = {name: parameter.grad for name, parameter in adapters.named_parameters()}
+        for _, parameter in adapters.named_parameters():
+            parameter.grad = None
+        return losses, found
+
+    (exact, expected), (rounded, found) = gradients(False), gradients(True)
+    torch.testing.assert_close(rounded, exact, rtol=2e-2, atol=2e-2)
+    for name, gradient in found.items():
+        assert gradient.dtype == torch.float32
+        distance = (gradient - expected[name]).norm() / expected[name].norm()
+        assert 0 < distance < 0.05, name
+
+
+class Checkpointed(nn.Module):
+    """A model whose blocks forget their activations."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.blocks, self.model = model.blocks, model
+
+    def forward(self, tokens):
+        hidden = self.model.embedding(tokens)
+        for block in self.blocks:
+            hidden = checkpoint(block, hidden, use_reentrant=False)
+        return self.model.head(self.model.final_norm(hidden))
+
+
+def test_activation_checkpointing_changes_no_bit():
+    plain, model = small_gpt(), small_gpt()
+    adapters, twins = (Adapters(each, {"notes": 4}, seed=1) for each in (model, plain))
+    for each in (adapters, twins):
+        move(each, "notes")
+    with adapters.active("notes"):
+        loss(Checkpointed(model), batch()).sum().backward()
+    with twins.active("notes"):
+        loss(plain, batch()).sum().backward()
+    expected = dict(twins.named_parameters())
+    for name, parameter in adapters.named_parameters():
+        assert torch.equal(parameter.grad, expected[name].grad), name
+
+
+def test_a_backward_outside_active_is_found_by_checkpointing():
+    model = small_gpt()
+    adapters = Adapters(model, {"notes": 4}, seed=1)
+    move(adapters, "notes")
+    with adapters.active("notes"):
+        losses = loss(Checkpointed(model), batch())
+    with pytest.raises(CheckpointError):
+        losses.sum().backward()
