@@ -26,7 +26,7 @@ def print_verdict(model: VerifiedModel) -> None:
     )
     policy = model.policy
     field("policy", f"{policy.document}, signed by {policy.authority.name}")
-    field("ledger", f"{attestation.ledger.size} steps, run {attestation.run.id}")
+    field("ledger", f"{len(model.ledger.steps)} steps, run {attestation.run.id}")
     field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")
@@ -53,6 +53,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "run": attestation.run.to_json(),
         "policy": attestation.policy.to_json(),
         "ledger": attestation.ledger.to_json(),
+        "gradientNormSamples": str(len(model.ledger.norms)),
         "subjects": {each.name: each.sha256 for each in model.subjects},
         "uncovered": list(model.uncovered),
         "coverage": [each.to_json() for each in attestation.coverage],

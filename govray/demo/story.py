@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from govray.governance.verify import Cell, CoverageTable, VerifiedModel
+from govray.governance.coverage_table import Cell, CoverageTable
+from govray.governance.verify import VerifiedModel
 
 
 @dataclass(frozen=True)

@@ -360,7 +360,7 @@ def build(
         buffers=tuple(sorted(buffers)),
         domains=frozen,
         adapters=run_adapters(routes, adapter_tensors),
-        coverage=coverage.coverage(ledger.leaves, routes, plan, manifest.document),
+        coverage=coverage.coverage(ledger.steps, ledger.norms, routes, plan, manifest.document),
         taint=group_taint(routes, base, plan, frozen, initial),
         pretrained=initial,
         levels=exclusion_levels(routes, base, replays, removals),

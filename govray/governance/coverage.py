@@ -9,6 +9,16 @@ Coverage
 Every row that a leaf's ranges read contributes its loss targets to each group in its corpus's
 route. Leaves of every branch count: a step that was rolled back was still a recorded use.
 
+Gradient-norm share
+
+For corpus c and layer group l, over the pieces of all sampled steps (``ledger.GradientNorms``)::
+
+    share(c, l)  =  Σ ‖g_c,l‖²  /  Σ_d Σ ‖g_d,l‖²
+
+It says how the gradients that were seen of l divide among the corpora, in size. Sums are
+correctly rounded (``math.fsum``), so that no order matters and all who compute a share from the
+same leaves get the same double.
+
 Taint (the transitive kind)
 
 T is the least family of sets with::
@@ -28,12 +38,13 @@ Per (corpus, layer group) that the corpus's route does not reach, each level req
 0 declared; 1 direct exclusion enforced and counted; 2 a replay without the corpus gave the same
 bytes for the file that holds the group; 3 removal of the corpus's adapter executed.
 
-What this module does not do: check that leaves follow the plan (``verify.py``), or measure
-gradients.
+What this module does not do: check that leaves follow the plan and the routes (``verify.py``), or
+measure gradients.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
@@ -42,7 +53,7 @@ from typing import Annotated
 from pydantic import Field
 
 from govray.governance.document import Count, Document, Name
-from govray.governance.ledger import Leaf
+from govray.governance.ledger import GradientNorms, Leaf
 from govray.governance.manifest import Manifest
 from govray.governance.plan import BatchPlan
 from govray.governance.route import ADAPTER, Route
@@ -71,7 +82,7 @@ class Coverage(Document):
 
     ``weighted_tokens`` is tokens times the route's weight, exact: a decimal without exponent, the
     weight taken as the shortest decimal that names the float (the one its JSON shows).
-    ``gradient_norm_share`` is measured by the run, not computed here.
+    ``gradient_norm_share`` is absent where no sampled step measured the corpus in the group.
     """
 
     corpus: Name
@@ -119,15 +130,42 @@ def corpus_totals(
     }
 
 
+def norm_shares(norms: Iterable[GradientNorms]) -> dict[tuple[str, str], float]:
+    """(Corpus, group) → gradient-norm share in [0, 1], where one was measured.
+
+    The shares of a group add up to 1, rounding apart. A group in which every norm was zero has
+    none.
+    """
+    squares: dict[tuple[str, str], list[float]] = {}
+    totals: dict[str, list[float]] = {}
+    for sample in norms:
+        for corpus, groups in sample.squared_norms.items():
+            for group, square in groups.items():
+                squares.setdefault((corpus, group), []).append(square)
+                totals.setdefault(group, []).append(square)
+    sums = {group: math.fsum(values) for group, values in totals.items()}
+    return {
+        (corpus, group): math.fsum(values) / sums[group]
+        for (corpus, group), values in squares.items()
+        if sums[group] > 0
+    }
+
+
 def coverage(
-    leaves: Iterable[Leaf], routes: Mapping[str, Route], plan: BatchPlan, manifest: Manifest
+    steps: Iterable[Leaf],
+    norms: Iterable[GradientNorms],
+    routes: Mapping[str, Route],
+    plan: BatchPlan,
+    manifest: Manifest,
 ) -> tuple[Coverage, ...]:
     """One entry per (corpus, group) that a recorded gradient updated, sorted by both.
 
     Args:
-        leaves: The ledger.
+        steps: The ledger's leaves of steps.
+        norms: The ledger's gradient norms.
         routes: Corpus → route, for at least every corpus of the plan.
     """
+    shares = norm_shares(norms)
     return tuple(
         Coverage(
             corpus=corpus,
@@ -136,8 +174,9 @@ def coverage(
             tokens=total.tokens,
             weighted_tokens=weighted(total.tokens, weight),
             steps=total.steps,
+            gradient_norm_share=shares.get((corpus, group)),
         )
-        for corpus, total in corpus_totals(leaves, plan, manifest).items()
+        for corpus, total in corpus_totals(steps, plan, manifest).items()
         for group, weight in sorted(group_weights(routes[corpus]).items())
     )
 

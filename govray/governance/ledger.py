@@ -1,22 +1,26 @@
-"""The ledger: one leaf per optimizer step, append-only, Merkle-hashed, signed as a note.
+"""The ledger: what each optimizer step used, append-only, Merkle-hashed, signed as a note.
 
-A leaf says which positions of which streams a step read and how many rows and loss targets each
-corpus gave; counts per layer group follow from the routes and are not repeated. There is no clock,
-attempt or host in a leaf, so a replay of the run makes the same bytes and the roots can be
-compared.
+Two kinds of leaf stand in one tree. A ``Leaf`` belongs to every step: which positions of which
+streams it read, and how many rows and loss targets each corpus gave; counts per layer group follow
+from the routes and are not repeated. ``GradientNorms`` belong to sampled steps: what was measured
+of each corpus's gradient. There is no clock, attempt or host in a leaf, so a replay of the run
+makes the same bytes and the roots can be compared.
 
 Invariants
 
 * A leaf has one encoding: canonical JSON on one line. The Merkle leaves (RFC 9162) are the lines
   without their newline.
-* Only what is non-zero is written.
+* Only gradient norms have a ``kind``; it tells the two apart. They stand directly behind the leaf
+  of their step.
+* Only what is non-zero was used, and only what was measured has a norm: the rest is absent.
 * Branches are numbered from 0 without gaps; within each, steps count from 0 without gaps. Leaves
   that a rollback leaves behind stay, in their branch.
 
 The signed tree head is a C2SP ``tlog-checkpoint`` (``note.py``) with the origin
 ``govray.dev/ledger/<run id>``: a root cannot be passed off as another run's.
 
-What this module does not do: decide what a step should have read (``plan.py``) or write files.
+What this module does not do: decide what a step should have read (``plan.py``), add up norms
+(``coverage.py``) or write files.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -35,10 +39,14 @@ from govray.governance.keys import Signer
 from govray.governance.note import sign_checkpoint
 
 MAX_LEAVES = 10_000_000
-MAX_LINE = 1 << 20
+MAX_LINE = 1 << 24
+MAX_SQUARED_NORM = float((1 << 53) - 1)
+"""The largest that is written: canonical JSON has no doubles right above it."""
 
 Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+Group = Annotated[str, Field(min_length=1, max_length=1024)]
+SquaredNorm = Annotated[float, Field(ge=0, le=MAX_SQUARED_NORM)]
 
 
 class CorpusUse(Document):
@@ -73,25 +81,83 @@ class Leaf(Document):
         return canonical.encode(self.to_json())
 
 
-def read_leaves(data: bytes) -> tuple[Leaf, ...]:
+class Pass(Document):
+    """The rows of one stream that one rank put through the model together: corpus → rows."""
+
+    rank: Natural
+    stream: Digest
+    corpora: Annotated[dict[Name, Positive], Field(min_length=1)]
+
+
+class GradientNorms(Document):
+    """What was measured of each corpus's gradient in one step.
+
+    A piece is a pass's rows of one corpus, and g its part of the gradient that the optimizer saw
+    of a layer group: weighted, and divided by the group's count over all ranks.
+
+    Attributes:
+        passes: The piece layout, sorted by rank and stream. Equal gradients that are cut into
+            other pieces have other norms, so the layout is part of what the numbers mean.
+        squared_norms: Corpus → layer group → sum of ‖g‖² over the corpus's pieces. A group that
+            could not be measured is absent.
+    """
+
+    kind: Literal["gradientNorms"] = "gradientNorms"
+    branch: Natural = 0
+    step: Natural
+    passes: Annotated[tuple[Pass, ...], Field(min_length=1)]
+    squared_norms: Annotated[
+        dict[Name, Annotated[dict[Group, SquaredNorm], Field(min_length=1)]], Field(min_length=1)
+    ]
+
+    @model_validator(mode="after")
+    def _sorted(self) -> Self:
+        places = [(each.rank, each.stream) for each in self.passes]
+        if places != sorted(places):
+            raise ValueError("passes are not sorted by rank and stream")
+        return self
+
+    @property
+    def line(self) -> bytes:
+        """The leaf's canonical bytes, without newline."""
+        return canonical.encode(self.to_json())
+
+
+AnyLeaf: TypeAlias = Leaf | GradientNorms
+
+
+def read_leaves(data: bytes) -> tuple[AnyLeaf, ...]:
     """The leaves in a ledger file.
 
     Raises:
         Malformed: a line that is too long, not canonical or not a leaf, a missing last newline,
-            too many lines, or a gap in the branches or steps. Names the line, counted from 1.
+            too many lines, a gap in the branches or steps, or gradient norms that are not behind
+            the leaf of their step. Names the line, counted from 1.
     """
     if data and not data.endswith(b"\n"):
         raise Malformed("the last line is cut off", where="ledger.jsonl")
     lines = data.split(b"\n")[:-1]
     if len(lines) > MAX_LEAVES:
         raise Malformed(f"more than {MAX_LEAVES} leaves", where="ledger.jsonl")
-    leaves: list[Leaf] = []
+    leaves: list[AnyLeaf] = []
     expected: dict[int, int] = {}
     for number, line in enumerate(lines, start=1):
         where = f"ledger.jsonl line {number}"
         if len(line) > MAX_LINE:
             raise Malformed(f"a leaf of more than {MAX_LINE} bytes", where=where)
-        leaf = Leaf.from_json(canonical.parse_canonical(line, where=where), where=where)
+        leaf = _read_leaf(line, where)
+        if isinstance(leaf, GradientNorms):
+            before = leaves[-1] if leaves else None
+            if not isinstance(before, Leaf) or (before.branch, before.step) != (
+                leaf.branch,
+                leaf.step,
+            ):
+                raise Malformed(
+                    f"gradient norms that are not behind the leaf of their step {leaf.step}",
+                    where=where,
+                )
+            leaves.append(leaf)
+            continue
         if leaf.branch not in expected and leaf.branch != len(expected):
             raise Malformed(f"branch {leaf.branch} follows {len(expected)} branches", where=where)
         if leaf.step != expected.get(leaf.branch, 0):
@@ -103,12 +169,29 @@ def read_leaves(data: bytes) -> tuple[Leaf, ...]:
     return tuple(leaves)
 
 
+def _read_leaf(line: bytes, where: str) -> AnyLeaf:
+    value = canonical.parse_canonical(line, where=where)
+    if isinstance(value, dict) and "kind" in value:
+        return GradientNorms.from_json(value, where=where)
+    return Leaf.from_json(value, where=where)
+
+
 @dataclass(frozen=True)
 class Ledger:
     """The leaves of one run, in the order in which they were appended."""
 
     run: str
-    leaves: Sequence[Leaf]
+    leaves: Sequence[AnyLeaf]
+
+    @cached_property
+    def steps(self) -> tuple[Leaf, ...]:
+        """The leaves of the steps."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, Leaf))
+
+    @cached_property
+    def norms(self) -> tuple[GradientNorms, ...]:
+        """The gradient norms of the sampled steps."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, GradientNorms))
 
     @property
     def origin(self) -> str:
@@ -121,6 +204,7 @@ class Ledger:
 
     @property
     def size(self) -> int:
+        """The number of leaves of both kinds."""
         return len(self.leaves)
 
     @cached_property

@@ -138,6 +138,13 @@ def rank_slice(positions: range, rank: int, world: int) -> range:
     return positions[total * rank // world : total * (rank + 1) // world]
 
 
+def slice_rank(total: int, offset: int, world: int) -> int:
+    """The rank whose ``rank_slice`` of ``total`` positions holds the one at ``offset``."""
+    if not 0 <= offset < total:
+        raise ValueError(f"offset {offset} is outside [0, {total})")
+    return ((offset + 1) * world - 1) // total
+
+
 class StreamCorpus(Document):
     """One corpus of a stream, and the packed training rows it brings."""
 

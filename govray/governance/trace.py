@@ -69,7 +69,7 @@ def trace(model: VerifiedModel | Path | str, record_sha256: str) -> list[Sightin
 
 def _sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
     manifest, plan = model.manifest.document, model.attestation.plan
-    recorded = {leaf.step for leaf in model.leaves}
+    recorded = {leaf.step for leaf in model.ledger.steps}
     rows = manifest.record_rows(corpus, record)
     steps: set[int] = set()
     tokens = 0

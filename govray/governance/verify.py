@@ -23,11 +23,11 @@ other items of ``attestation.DISCLAIMER``. The folder must not change while it i
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 
@@ -43,93 +43,20 @@ from govray.governance.attestation import (
     run_adapters,
 )
 from govray.governance.bundle import Bundle
+from govray.governance.coverage_table import CoverageTable
 from govray.governance.credential import Credential, verify_credential
 from govray.governance.document import parse_time
 from govray.governance.envelope import Envelope
-from govray.governance.ledger import Leaf, Ledger, read_leaves
-from govray.governance.license import LICENSE_CATEGORIES
+from govray.governance.ledger import GradientNorms, Leaf, Ledger, read_leaves
 from govray.governance.manifest import Manifest
 from govray.governance.note import verify_checkpoint
+from govray.governance.plan import BatchPlan, slice_rank
 from govray.governance.policy import Policy, verify_policy
 from govray.governance.route import Route
 from govray.governance.statement import Subject
 from govray.governance.trust import TrustState, Verified
 
 MAX_ROOT = 1 << 20
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What the ledger counted for one corpus (or licence category) and one layer group.
-
-    ``indirect`` says that no gradient of it updated the group, but that it may have reached the
-    group through others. For a category, counts are sums over its corpora, and ``steps`` counts
-    each step once.
-    """
-
-    records: int
-    tokens: int
-    weighted_tokens: Decimal
-    steps: int
-    indirect: bool
-
-
-class CoverageTable:
-    """Coverage by ``(corpus or licence category, layer group)``; zero where nothing is recorded.
-
-    A corpus that bears the name of a licence category shadows it.
-    """
-
-    def __init__(
-        self, attestation: Attestation, routes: Mapping[str, Route], leaves: Sequence[Leaf]
-    ) -> None:
-        self._rows = {(row.corpus, row.group): row for row in attestation.coverage}
-        self._taint = {taint.group: taint for taint in attestation.taint}
-        self._routes = routes
-        self._leaves = leaves
-        self.corpora = tuple(c.corpus for c in attestation.corpora)
-        self.groups = coverage.all_groups(attestation.base_groups, routes)
-        self._category = {
-            c.corpus: c.credential_class.license_category for c in attestation.corpora
-        }
-
-    @property
-    def categories(self) -> tuple[str, ...]:
-        """The licence categories of the admitted corpora, from the least restrictive."""
-        return tuple(c for c in LICENSE_CATEGORIES if c in self._category.values())
-
-    def members(self, key: str) -> tuple[str, ...]:
-        """The corpora that a key stands for.
-
-        Raises:
-            KeyError: neither an admitted corpus nor the licence category of one.
-        """
-        if key in self._category:
-            return (key,)
-        if key not in self._category.values():
-            raise KeyError(key)
-        return tuple(c for c in self.corpora if self._category[c] == key)
-
-    def __getitem__(self, place: tuple[str, str]) -> Cell:
-        key, group = place
-        members = self.members(key)
-        if group not in self.groups:
-            raise KeyError(group)
-        rows = [self._rows[c, group] for c in members if (c, group) in self._rows]
-        taint = self._taint.get(group)
-        direct = any(group in self._routes[c].groups for c in members)
-        return Cell(
-            records=sum(row.records for row in rows),
-            tokens=sum(row.tokens for row in rows),
-            weighted_tokens=sum((Decimal(row.weighted_tokens) for row in rows), Decimal(0)),
-            steps=self._steps({row.corpus for row in rows}),
-            indirect=not direct
-            and taint is not None
-            and any(c in taint.transitive for c in members),
-        )
-
-    def _steps(self, corpora: set[str]) -> int:
-        return sum(not corpora.isdisjoint(leaf.corpora) for leaf in self._leaves)
 
 
 @dataclass(frozen=True)
@@ -146,7 +73,7 @@ class VerifiedModel:
         keyids: Its keys that signed.
         trust_root: The root that everything was checked against.
         routes: Corpus → route.
-        leaves: The ledger.
+        ledger: Its leaves of steps and its gradient norms.
     """
 
     path: Path
@@ -161,12 +88,12 @@ class VerifiedModel:
     credentials: Mapping[str, Verified[Credential]]
     manifest: Verified[Manifest]
     routes: Mapping[str, Route]
-    leaves: tuple[Leaf, ...]
+    ledger: Ledger
 
     @cached_property
     def coverage(self) -> CoverageTable:
         """Coverage by (corpus or licence category, layer group)."""
-        return CoverageTable(self.attestation, self.routes, self.leaves)
+        return CoverageTable(self.attestation, self.routes, self.ledger.steps)
 
 
 def verify(
@@ -193,9 +120,11 @@ def verify(
     8.  routes: corpora, rules, routes and domains follow from policy and credentials; the tensors
         in the files are those of the layer groups and adapters.
     9.  plan: its streams follow from routes and manifest.
-    10. ledger: every leaf has the plan's ranges and counts; size and root are those of the note,
-        which a key that signed the attestation signed too.
-    11. coverage: coverage, taint and levels follow from the ledger, the routes and the evidence.
+    10. ledger: every step has the plan's ranges and counts; gradient norms are of the plan's rows
+        on every rank, and only where the routes permit a gradient; size and root are those of
+        the note, which a key that signed the attestation signed too.
+    11. coverage: coverage with its gradient-norm shares, taint and levels follow from the ledger,
+        the routes and the evidence.
     12. assurance: no assurance level that nothing here shows; the disclaimer word for word.
 
     Args:
@@ -233,9 +162,9 @@ def verify(
     with _step(9, "plan"):
         _check_plan(attestation, manifest.document, routes)
     with _step(10, "ledger"):
-        leaves = _check_ledger(folder, attested, manifest.document)
+        ledger = _check_ledger(folder, attested, manifest.document, routes)
     with _step(11, "coverage"):
-        _check_coverage(attested, leaves, manifest.document, routes)
+        _check_coverage(attested, ledger, manifest.document, routes)
     with _step(12, "assurance"):
         _check_assurance(attestation)
     _check_asked(Path(path), folder, uncovered)
@@ -252,7 +181,7 @@ def verify(
         credentials=credentials,
         manifest=manifest,
         routes=routes,
-        leaves=leaves,
+        ledger=ledger,
     )
 
 
@@ -618,8 +547,11 @@ def _check_plan(attestation: Attestation, manifest: Manifest, routes: Mapping[st
 
 
 def _check_ledger(
-    folder: Bundle, attested: Verified[Attestation], manifest: Manifest
-) -> tuple[Leaf, ...]:
+    folder: Bundle,
+    attested: Verified[Attestation],
+    manifest: Manifest,
+    routes: Mapping[str, Route],
+) -> Ledger:
     attestation = attested.document
     leaves = read_leaves(folder.read(bundle.LEDGER, limit=bundle.MAX_LINES))
     ledger = Ledger(attestation.run.id, leaves)
@@ -628,9 +560,12 @@ def _check_ledger(
     if (head.origin, head.size, head.root) != (ledger.origin, ledger.size, root):
         raise Refused("size or root are not those of the ledger", where="attestation ledger")
     _check_note(folder, attested, ledger)
-    for leaf in leaves:
+    for leaf in ledger.steps:
         _check_leaf(leaf, attestation, manifest)
-    return leaves
+    steps = {(leaf.branch, leaf.step): leaf for leaf in ledger.steps}
+    for norms in ledger.norms:
+        _check_norms(norms, steps[norms.branch, norms.step], attestation.plan, routes)
+    return ledger
 
 
 def _check_note(folder: Bundle, attested: Verified[Attestation], ledger: Ledger) -> None:
@@ -672,19 +607,72 @@ def _check_leaf(leaf: Leaf, attestation: Attestation, manifest: Manifest) -> Non
             )
 
 
+def _check_norms(
+    norms: GradientNorms, leaf: Leaf, plan: BatchPlan, routes: Mapping[str, Route]
+) -> None:
+    """``leaf`` is that of the step, and was checked."""
+    where = f"ledger branch {norms.branch} step {norms.step} gradient norms"
+    for each in norms.passes:
+        if each.rank >= leaf.world_size:
+            raise Refused(f"the step had no rank {each.rank}", where=where)
+    planned, stated = _rank_rows(leaf, plan), _pass_rows(norms)
+    for rank, stream, corpus in sorted(planned.keys() | stated.keys()):
+        if planned[rank, stream, corpus] != stated[rank, stream, corpus]:
+            raise Refused(
+                f"rank {rank} has {stated[rank, stream, corpus]} rows of corpus {corpus} in "
+                f"stream {stream}, the plan {planned[rank, stream, corpus]}",
+                where=where,
+            )
+    for corpus, squares in norms.squared_norms.items():
+        if corpus not in leaf.corpora:
+            raise Refused(f"the step read nothing of corpus {corpus}", where=where)
+        for group in squares:
+            if group not in routes[corpus].groups:
+                raise Refused(
+                    f"a gradient of corpus {corpus} in {group}, which its route forbids",
+                    where=where,
+                )
+    # A norm left out would raise the others' shares.
+    measured = {group for squares in norms.squared_norms.values() for group in squares}
+    for corpus in leaf.corpora:
+        for group in sorted(measured.intersection(routes[corpus].groups)):
+            if group not in norms.squared_norms.get(corpus, {}):
+                raise Refused(
+                    f"{group} was measured, but not for corpus {corpus}, which updated it too",
+                    where=where,
+                )
+
+
+def _rank_rows(leaf: Leaf, plan: BatchPlan) -> Counter[tuple[int, str, str]]:
+    """(Rank, stream, corpus) → rows that the plan gives it in the leaf's step."""
+    # By position, not by rank: a leaf may name any world size.
+    return Counter(
+        (slice_rank(stop - start, position - start, leaf.world_size), stream, corpus)
+        for stream, (start, stop) in leaf.streams.items()
+        for position, corpus, _ in plan.read(stream, range(start, stop))
+    )
+
+
+def _pass_rows(norms: GradientNorms) -> Counter[tuple[int, str, str]]:
+    """(Rank, stream, corpus) → rows in all its passes."""
+    rows: Counter[tuple[int, str, str]] = Counter()
+    for each in norms.passes:
+        for corpus, count in each.corpora.items():
+            rows[each.rank, each.stream, corpus] += count
+    return rows
+
+
 def _check_coverage(
     attested: Verified[Attestation],
-    leaves: Sequence[Leaf],
+    ledger: Ledger,
     manifest: Manifest,
     routes: Mapping[str, Route],
 ) -> None:
     attestation = attested.document
     base, plan = attestation.base_groups, attestation.plan
-    computed = {(r.corpus, r.group): r for r in coverage.coverage(leaves, routes, plan, manifest)}
-    stated = {
-        (r.corpus, r.group): r.model_copy(update={"gradient_norm_share": None})
-        for r in attestation.coverage
-    }
+    derived = coverage.coverage(ledger.steps, ledger.norms, routes, plan, manifest)
+    computed = {(r.corpus, r.group): r for r in derived}
+    stated = {(r.corpus, r.group): r for r in attestation.coverage}
     for place in sorted(computed.keys() | stated.keys()):
         if computed.get(place) != stated.get(place):
             raise Refused(
@@ -693,8 +681,8 @@ def _check_coverage(
     if [(r.corpus, r.group) for r in attestation.coverage] != list(computed):
         raise Refused("entries are repeated or out of order", where="attestation coverage")
     taint = group_taint(routes, base, plan, attestation.domains, attestation.pretrained)
-    for claimed, derived in zip(attestation.taint, taint, strict=False):
-        if claimed != derived:
+    for claimed, follows in zip(attestation.taint, taint, strict=False):
+        if claimed != follows:
             raise Refused("it does not follow from the routes", where=f"taint of {claimed.group}")
     if len(attestation.taint) != len(taint):
         raise Refused("a layer group is missing or added", where="attestation taint")

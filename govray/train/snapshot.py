@@ -20,7 +20,7 @@ from govray.engine import checkpoint
 from govray.engine.adapters import Adapters
 from govray.errors import GovrayError, Refused
 from govray.governance import bundle, canonical
-from govray.governance.ledger import Leaf, Ledger, read_leaves
+from govray.governance.ledger import AnyLeaf, Ledger, read_leaves
 from govray.train.order import Order
 
 _STEP = re.compile(r"checkpoint_(\d{9})")
@@ -65,7 +65,7 @@ class State:
         self._adapters = adapters
 
     def commit(
-        self, step: int, order: Order, leaves: list[Leaf], *, trouble: str | None = None
+        self, step: int, order: Order, leaves: list[AnyLeaf], *, trouble: str | None = None
     ) -> Path:
         """Commit the state after which step ``step`` is next. Every rank calls it.
 
@@ -100,7 +100,7 @@ class State:
             )
         return folder
 
-    def restore(self, folder: Path, order: Order) -> tuple[Leaf, ...]:
+    def restore(self, folder: Path, order: Order) -> tuple[AnyLeaf, ...]:
         """Load a commit into the model, the optimizer, the adapters and this rank's generator.
 
         Returns:
@@ -140,7 +140,7 @@ class State:
         return read_leaves(committed.files["ledger.jsonl"])
 
     def _files(
-        self, step: int, order: Order, leaves: list[Leaf], generators: dict[str, Tensor]
+        self, step: int, order: Order, leaves: list[AnyLeaf], generators: dict[str, Tensor]
     ) -> dict[str, Any]:
         ledger = Ledger(order.run_id, leaves)
         tensors, hyperparameters = checkpoint.optimizer_state(self._optimizer, self._names())

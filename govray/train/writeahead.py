@@ -1,23 +1,27 @@
-"""The write-ahead file of ledger leaves: one canonical line per optimizer step.
+"""The write-ahead file of ledger leaves: canonical lines, in the order of the steps.
 
-Rank 0 appends a step's leaf once the step is done. A step that is run again
-after a restart must produce the leaf that is already there; if it does not,
-either the data, the plan or the code changed under the run, and it stops.
-The world size may differ after a resize, so it is left out of that comparison.
+Rank 0 appends a step's leaf once the step is done, and behind it the gradient
+norms if they were sampled. A step that is run again after a restart must
+produce the leaf that is already there; if it does not, either the data, the
+plan or the code changed under the run, and it stops. The world size may differ
+after a resize, so it is left out of that comparison, and so are gradient norms:
+they are measured, and not every device repeats a float. What goes on into the
+ledger is what the step that went on measured.
 This file is never signed: the driver signs the leaves of a committed checkpoint.
 Lines lost with a machine cost nothing: their steps are run, and recorded, again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from govray.errors import Refused
-from govray.governance.ledger import Leaf, read_leaves
+from govray.governance.ledger import AnyLeaf, GradientNorms, Leaf, read_leaves
 
 
 class WriteAhead:
-    """Appends leaves to one file; ``leaves`` are those of steps ``0 … next_step-1``.
+    """Appends leaves to one file; ``leaves`` are those of steps ``0 … next_step-1``, of both kinds.
 
     Args:
         path: The file, created if absent.
@@ -27,30 +31,32 @@ class WriteAhead:
         Refused: The file does not hold the checkpoint's leaves.
     """
 
-    def __init__(self, path: Path, leaves: tuple[Leaf, ...]) -> None:
+    def __init__(self, path: Path, leaves: tuple[AnyLeaf, ...]) -> None:
         self._path = path
-        self._recorded = _complete_lines(path)
+        recorded = _complete_lines(path)
+        self._recorded = {leaf.step: leaf for leaf in _steps(recorded)}
         self.leaves = list(leaves)
-        for done in leaves:
+        for done in _steps(leaves):
             self._compare(done)
         # What follows the last whole line is a write that a crash cut short.
         whole = path.with_suffix(".tmp")
-        whole.write_bytes(b"".join(leaf.line + b"\n" for leaf in self._recorded.values()))
+        whole.write_bytes(_lines(recorded))
         whole.replace(path)
 
-    def append(self, leaf: Leaf) -> None:
-        """Record one step.
+    def append(self, leaf: Leaf, norms: GradientNorms | None = None) -> None:
+        """Record one step, and its gradient norms if they were sampled.
 
         Raises:
             Refused: The file holds another leaf for this step.
         """
+        new: list[AnyLeaf] = [leaf] if norms is None else [leaf, norms]
         if leaf.step in self._recorded:
             self._compare(leaf)
         else:
             with self._path.open("ab") as file:
-                file.write(leaf.line + b"\n")
+                file.write(_lines(new))
             self._recorded[leaf.step] = leaf
-        self.leaves.append(leaf)
+        self.leaves += new
 
     def _compare(self, leaf: Leaf) -> None:
         recorded = self._recorded.get(leaf.step)
@@ -62,9 +68,16 @@ class WriteAhead:
             )
 
 
-def _complete_lines(path: Path) -> dict[int, Leaf]:
+def _complete_lines(path: Path) -> tuple[AnyLeaf, ...]:
     if not path.exists():
-        return {}
+        return ()
     data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    return {leaf.step: leaf for leaf in read_leaves(whole)}
+    return read_leaves(data[: data.rfind(b"\n") + 1])
+
+
+def _steps(leaves: Iterable[AnyLeaf]) -> Iterator[Leaf]:
+    return (leaf for leaf in leaves if isinstance(leaf, Leaf))
+
+
+def _lines(leaves: Iterable[AnyLeaf]) -> bytes:
+    return b"".join(leaf.line + b"\n" for leaf in leaves)

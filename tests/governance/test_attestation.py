@@ -74,7 +74,16 @@ def test_golden_fields(verified: VerifiedModel) -> None:
         ["adapter:acme"],
     ]
     [acme] = [entry for entry in value["coverage"] if entry["corpus"] == "acme"]
-    assert sorted(acme) == ["corpus", "group", "records", "steps", "tokens", "weightedTokens"]
+    assert sorted(acme) == [
+        "corpus",
+        "gradientNormShare",
+        "group",
+        "records",
+        "steps",
+        "tokens",
+        "weightedTokens",
+    ]
+    assert acme["gradientNormShare"] == 1
     assert all(isinstance(acme[count], str) for count in ("records", "steps", "tokens"))
     assert value["quarantine"] == [
         {"corpus": "delta", "reason": "GPL-3.0-only", "records": 5, "rule": "strong-copyleft"}

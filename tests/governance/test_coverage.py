@@ -50,7 +50,7 @@ def test_coverage_is_a_recount_of_the_rows(epochs: int) -> None:
     world = World(steps=9)
     plan, manifest, routes = run(world, epochs=epochs)
     leaves = record(plan, manifest, world.trust.digest)
-    found = {(c.corpus, c.group): c for c in coverage.coverage(leaves, routes, plan, manifest)}
+    found = {(c.corpus, c.group): c for c in coverage.coverage(leaves, (), routes, plan, manifest)}
     # The oracle goes row by row through the plan, and token by token through the rows.
     for corpus, route in routes.items():
         read = [
@@ -81,7 +81,7 @@ def test_excluded_corpora_are_not_counted() -> None:
     plan, manifest, routes = run(world)
     without = plan.without("beta")
     leaves = record(without, manifest, world.trust.digest)
-    corpora = {c.corpus for c in coverage.coverage(leaves, routes, without, manifest)}
+    corpora = {c.corpus for c in coverage.coverage(leaves, (), routes, without, manifest)}
     assert corpora == {"acme", "alpha", "gamma"}
 
 

@@ -270,7 +270,7 @@ def test_an_insider_can_lie_only_where_nothing_can_be_recomputed(
         accepted += 1
         told = model.attestation.to_json()
         differing = {name for name in true.keys() | told.keys() if true.get(name) != told.get(name)}
-        # A word about a pretrained start, or a norm share, shows in what is derived from it.
+        # A word about a pretrained start shows in what is derived from it.
         if "pretrained" in differing:
             differing.discard("taint")
         assert differing <= STATED, differing

@@ -25,7 +25,7 @@ from govray.governance.attestation import Attestation, Removal, Replay
 from govray.governance.credential import Period
 from govray.governance.envelope import Envelope, Signature, pae, sign_payload
 from govray.governance.keys import LocalSigner
-from govray.governance.ledger import CorpusUse, Leaf, Ledger, read_leaves
+from govray.governance.ledger import CorpusUse, GradientNorms, Leaf, Ledger, Pass, read_leaves
 from govray.governance.manifest import Manifest
 from govray.governance.note import sign_checkpoint
 from govray.governance.plan import BatchPlan, StreamPlan
@@ -303,9 +303,72 @@ def without_line(number: int) -> Callable[[bytes], bytes]:
     return change
 
 
-def swap_lines(data: bytes) -> bytes:
-    first, second, *rest = data.splitlines(keepends=True)
-    return b"".join([second, first, *rest])
+def swap_lines(number: int) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        lines = data.splitlines(keepends=True)
+        lines[number : number + 2] = reversed(lines[number : number + 2])
+        return b"".join(lines)
+
+    return change
+
+
+def change_norms(change: Callable[[GradientNorms], dict[str, Any]]) -> Attack:
+    """The operator writes other gradient norms for step 2, and shares that follow from them."""
+
+    def norms(measured: list[GradientNorms]) -> list[GradientNorms]:
+        return [
+            GradientNorms(**dict(each) | change(each)) if each.step == 2 else each
+            for each in measured
+        ]
+
+    return insider(norms=norms)
+
+
+def on_rank(old: int, new: int) -> Callable[[GradientNorms], dict[str, Any]]:
+    def change(norms: GradientNorms) -> dict[str, Any]:
+        moved = [Pass(**dict(p) | {"rank": new}) if p.rank == old else p for p in norms.passes]
+        return {"passes": tuple(sorted(moved, key=lambda p: (p.rank, p.stream)))}
+
+    return change
+
+
+def one_row_more(norms: GradientNorms) -> dict[str, Any]:
+    first, *rest = norms.passes
+    more = {corpus: rows + 1 for corpus, rows in first.corpora.items()}
+    return {"passes": (Pass(**dict(first) | {"corpora": more}), *rest)}
+
+
+def in_another_stream(norms: GradientNorms) -> dict[str, Any]:
+    moved = [Pass(**dict(p) | {"stream": DIGEST}) for p in norms.passes]
+    return {"passes": tuple(moved)}
+
+
+def of_another_corpus(norms: GradientNorms) -> dict[str, Any]:
+    return {"squared_norms": norms.squared_norms | {"zeta": {"head": 1.0}}}
+
+
+def where_forbidden(norms: GradientNorms) -> dict[str, Any]:
+    gamma = norms.squared_norms["gamma"] | {"embedding": 1e-9}
+    return {"squared_norms": norms.squared_norms | {"gamma": gamma}}
+
+
+def left_out(norms: GradientNorms) -> dict[str, Any]:
+    gamma = {g: n for g, n in norms.squared_norms["gamma"].items() if g != "head"}
+    return {"squared_norms": norms.squared_norms | {"gamma": gamma}}
+
+
+def share_of_gamma(share: float | None) -> Callable[[Attestation], dict[str, Any]]:
+    def change(a: Attestation) -> dict[str, Any]:
+        return {
+            "coverage": tuple(
+                row.model_copy(update={"gradient_norm_share": share})
+                if (row.corpus, row.group) == ("gamma", "head")
+                else row
+                for row in a.coverage
+            )
+        }
+
+    return change
 
 
 def note_by_another_key(world: World, folder: Path) -> bytes:
@@ -713,21 +776,91 @@ CASES = [
         insider(ledger_data=without_line(2)),
         "step 10 (ledger)",
         Malformed,
-        "line 3: step 3 where step 2",
+        "line 3: step 2 where step 1",
     ),
     Case(
         "last leaf removed, then pinned",
-        insider(ledger_data=without_line(5)),
+        insider(ledger_data=without_line(8)),
         "step 10 (ledger)",
         Refused,
         "size or root",
     ),
     Case(
         "leaves reordered, then pinned",
-        insider(ledger_data=swap_lines),
+        insider(ledger_data=swap_lines(2)),
         "step 10 (ledger)",
         Malformed,
-        "line 1: step 1 where step 0",
+        "line 3: step 2 where step 1",
+    ),
+    Case(
+        "gradient norms removed, then pinned",
+        insider(ledger_data=without_line(1)),
+        "step 10 (ledger)",
+        Refused,
+        "size or root",
+    ),
+    Case(
+        "gradient norms of another step",
+        insider(ledger_data=swap_lines(1)),
+        "step 10 (ledger)",
+        Malformed,
+        "line 3: gradient norms that are not behind the leaf of their step 0",
+    ),
+    Case(
+        "gradient norms on a rank that the step had not",
+        change_norms(on_rank(1, 2)),
+        "step 10 (ledger)",
+        Refused,
+        "step 2 gradient norms: the step had no rank 2",
+    ),
+    Case(
+        "gradient norms on another rank",
+        change_norms(on_rank(0, 1)),
+        "step 10 (ledger)",
+        Refused,
+        "step 2 gradient norms: rank 0 has 0 rows",
+    ),
+    Case(
+        "gradient norms of more rows",
+        change_norms(one_row_more),
+        "step 10 (ledger)",
+        Refused,
+        "step 2 gradient norms: rank 0 has 2 rows",
+    ),
+    Case(
+        "gradient norms without a pass",
+        change_norms(lambda n: {"passes": n.passes[:-1]}),
+        "step 10 (ledger)",
+        Refused,
+        "step 2 gradient norms: rank 1 has",
+    ),
+    Case(
+        "gradient norms in another stream",
+        change_norms(in_another_stream),
+        "step 10 (ledger)",
+        Refused,
+        "step 2 gradient norms: rank 0 has 0 rows of corpus",
+    ),
+    Case(
+        "gradient norm of a corpus that was not read",
+        change_norms(of_another_corpus),
+        "step 10 (ledger)",
+        Refused,
+        "the step read nothing of corpus zeta",
+    ),
+    Case(
+        "gradient norm where none is permitted",
+        change_norms(where_forbidden),
+        "step 10 (ledger)",
+        Refused,
+        "a gradient of corpus gamma in embedding, which its route forbids",
+    ),
+    Case(
+        "gradient norm left out of a group",
+        change_norms(left_out),
+        "step 10 (ledger)",
+        Refused,
+        "head was measured, but not for corpus gamma",
     ),
     Case(
         "counts that the plan does not give",
@@ -947,6 +1080,30 @@ CASES = [
         "gamma in head",
     ),
     Case(
+        "gradient-norm share understated",
+        reattest(share_of_gamma(0.001)),
+        "step 11 (coverage)",
+        Refused,
+        "gamma in head",
+    ),
+    Case(
+        "gradient-norm share hidden",
+        reattest(share_of_gamma(None)),
+        "step 11 (coverage)",
+        Refused,
+        "gamma in head",
+    ),
+    Case(
+        "gradient-norm share without a sample",
+        insider(
+            norms=lambda _: [],
+            attestation=lambda a: a.model_copy(update=share_of_gamma(0.5)(a)),
+        ),
+        "step 11 (coverage)",
+        Refused,
+        "gamma in head",
+    ),
+    Case(
         "coverage entry left out",
         reattest(lambda a: {"coverage": a.coverage[1:]}),
         "step 11 (coverage)",
@@ -1045,8 +1202,14 @@ SOLE_CHECKS = {
     "plan reads fewer rows than were prepared": "_check_plan",
     "counts that the plan does not give": "_check_leaf",
     "a step under another policy": "_check_leaf",
+    "gradient norms on a rank that the step had not": "_check_norms",
+    "gradient norms on another rank": "_check_norms",
+    "gradient norms of more rows": "_check_norms",
+    "gradient norm where none is permitted": "_check_norms",
+    "gradient norm left out of a group": "_check_norms",
     "note by a stranger": "_check_note",
     "coverage understated": "_check_coverage",
+    "gradient-norm share understated": "_check_coverage",
     "taint hidden": "_check_coverage",
     "level without evidence": "_check_coverage",
     "replay of other weights": "_check_replays",

@@ -22,7 +22,7 @@ def verified(world: World, untouched: Path) -> VerifiedModel:
 def recount(model: VerifiedModel, corpus: str, index: int) -> tuple[set[int], set[tuple[int, int]]]:
     """The oracle goes forward: every step, every row, every token of it."""
     steps, tokens = set(), set()
-    for leaf in model.leaves:
+    for leaf in model.ledger.steps:
         for rows in model.attestation.plan.rows(leaf.step).values():
             for _, name, row in rows:
                 for span in model.manifest.document.row_records(name, row):

@@ -20,6 +20,7 @@ from govray.errors import CouldNotCheck, Malformed, Untrusted, UsageError, Verif
 from govray.governance import bundle
 from govray.governance import verify as verifying
 from govray.governance.credential import Period
+from govray.governance.ledger import Leaf
 from govray.governance.policy import read_policy, seal_policy
 from govray.governance.verify import (
     VerifiedModel,
@@ -78,9 +79,24 @@ def test_coverage_by_category_sums_and_counts_steps_once(verified: VerifiedModel
     alpha, beta = table["alpha", "head"], table["beta", "head"]
     assert both.tokens == alpha.tokens + beta.tokens
     assert both.records == alpha.records + beta.records
-    steps = {leaf.step for leaf in verified.leaves if {"alpha", "beta"} & set(leaf.corpora)}
+    steps = {leaf.step for leaf in verified.ledger.steps if {"alpha", "beta"} & set(leaf.corpora)}
     assert both.steps == len(steps) < alpha.steps + beta.steps
     assert table["copyleft_limited", "block.0"].indirect
+
+
+def test_shares_of_a_layer_group_add_up_to_one(verified: VerifiedModel) -> None:
+    table = verified.coverage
+    for group in table.groups:
+        shares = [table[c, group].gradient_norm_share for c in table.corpora]
+        assert sum(share for share in shares if share is not None) == pytest.approx(1)
+    assert table["acme", "adapter:acme"].gradient_norm_share == 1
+    assert table["gamma", "embedding"].gradient_norm_share is None
+    assert table["permissive", "embedding"].gradient_norm_share == 1
+    permissive, gamma = (table[key, "head"].gradient_norm_share for key in ("permissive", "gamma"))
+    assert permissive is not None
+    assert gamma is not None
+    assert permissive + gamma == pytest.approx(1)
+    assert 0 < gamma < permissive
 
 
 @pytest.mark.parametrize("place", [("zeta", "head"), ("copyleft", "head"), ("alpha", "block.7")])
@@ -150,16 +166,32 @@ def test_a_corpus_can_be_left_out_by_tombstone(world: World, tmp_path: Path) -> 
     replayed = verify(folder, trust_root=world.root, at=AT)
     assert replayed.coverage["acme", "adapter:acme"].tokens == 0
     assert not any("acme" in t.transitive for t in replayed.attestation.taint)
-    ranges = [leaf.streams for leaf in replayed.leaves]
+    ranges = [leaf.streams for leaf in replayed.ledger.steps]
     original = world.deploy(tmp_path / "with")
-    assert ranges == [
-        leaf.streams for leaf in verify(original, trust_root=world.root, at=AT).leaves
-    ]
+    again = verify(original, trust_root=world.root, at=AT)
+    assert ranges == [leaf.streams for leaf in again.ledger.steps]
 
 
 def test_a_run_that_was_stopped_verifies(world: World, tmp_path: Path) -> None:
     folder = world.deploy(tmp_path / "model", leaves=lambda leaves: leaves[:3])
-    assert verify(folder, trust_root=world.root, at=AT).attestation.ledger.size == 3
+    stopped = verify(folder, trust_root=world.root, at=AT)
+    assert len(stopped.ledger.steps) == 3
+    assert len(stopped.ledger.norms) == 2
+    assert stopped.attestation.ledger.size == 5
+
+
+def test_a_run_without_samples_verifies_and_has_no_shares(world: World, tmp_path: Path) -> None:
+    folder = world.deploy(tmp_path / "model", norms=lambda _: [])
+    verified = verify(folder, trust_root=world.root, at=AT)
+    assert all(row.gradient_norm_share is None for row in verified.attestation.coverage)
+    assert verified.coverage["permissive", "head"].gradient_norm_share is None
+
+
+def test_a_world_size_beyond_all_machines_costs_nothing(world: World, tmp_path: Path) -> None:
+    def vast(leaves: list[Leaf]) -> list[Leaf]:
+        return [leaf.model_copy(update={"world_size": 2**53 - 1}) for leaf in leaves]
+
+    verify(world.deploy(tmp_path / "model", leaves=vast), trust_root=world.root, at=AT)
 
 
 def test_the_clock_is_read_when_no_time_is_given(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from govray.governance.credential import Credential, Period, Records, seal_crede
 from govray.governance.document import Document
 from govray.governance.envelope import Envelope
 from govray.governance.keys import LocalSigner
-from govray.governance.ledger import CorpusUse, Leaf, Ledger
+from govray.governance.ledger import AnyLeaf, CorpusUse, GradientNorms, Leaf, Ledger, Pass
 from govray.governance.manifest import (
     Manifest,
     Part,
@@ -37,8 +38,9 @@ from govray.governance.manifest import (
     Tokenizer,
 )
 from govray.governance.merkle import root as merkle_root
-from govray.governance.plan import BatchPlan, plan_streams
+from govray.governance.plan import BatchPlan, plan_streams, slice_rank
 from govray.governance.policy import read_policy, seal_policy
+from govray.governance.route import Route
 from govray.governance.statement import Subject, read, seal, self_subject
 from govray.governance.trust import (
     Authority,
@@ -361,6 +363,7 @@ class World:
         manifest: Hook[Manifest] = same,
         plan: Hook[BatchPlan] = same,
         leaves: Hook[list[Leaf]] = same,
+        norms: Hook[list[GradientNorms]] = same,
         ledger_data: Hook[bytes] = same,
         attestation: Hook[Attestation] = same,
         operator: LocalSigner | None = None,
@@ -395,7 +398,8 @@ class World:
                 ),
             )
         )
-        ledger = Ledger(RUN, leaves(record(planned, prepared, ruled.digest)))
+        steps = leaves(record(planned, prepared, ruled.digest))
+        ledger = Ledger(RUN, interleave(steps, norms(measure(steps, planned, routes))))
         adapters = sorted({r.adapter for r in routes.values() if r.adapter})
         tensors = {a: (f"{a}.lora_A.weight", f"{a}.lora_B.weight") for a in adapters}
         model = {
@@ -474,6 +478,50 @@ def record(plan: BatchPlan, manifest: Manifest, policy: str) -> list[Leaf]:
             )
         )
     return leaves
+
+
+def measure(
+    steps: Sequence[Leaf], plan: BatchPlan, routes: Mapping[str, Route], *, every: int = 2
+) -> list[GradientNorms]:
+    """Made-up gradient norms of every other step, whose ranks put at most two rows through the
+    model together."""
+    found = []
+    for leaf in steps:
+        if leaf.step % every or not leaf.corpora:
+            continue
+        rows: dict[tuple[int, str], list[str]] = {}
+        for stream, (start, stop) in sorted(leaf.streams.items()):
+            for position, corpus, _ in plan.read(stream, range(start, stop)):
+                rank = slice_rank(stop - start, position - start, leaf.world_size)
+                rows.setdefault((rank, stream), []).append(corpus)
+        found.append(
+            GradientNorms(
+                branch=leaf.branch,
+                step=leaf.step,
+                passes=tuple(
+                    Pass(rank=rank, stream=stream, corpora=dict(Counter(corpora[i : i + 2])))
+                    for (rank, stream), corpora in sorted(rows.items())
+                    for i in range(0, len(corpora), 2)
+                ),
+                squared_norms={
+                    corpus: {
+                        group: random.Random(f"{leaf.step} {corpus} {group}").random()
+                        for group in routes[corpus].groups
+                    }
+                    for corpus in leaf.corpora
+                },
+            )
+        )
+    return found
+
+
+def interleave(steps: Sequence[Leaf], norms: Sequence[GradientNorms]) -> list[AnyLeaf]:
+    """Every leaf, each followed by the gradient norms of its step."""
+    return [
+        each
+        for leaf in steps
+        for each in (leaf, *(n for n in norms if (n.branch, n.step) == (leaf.branch, leaf.step)))
+    ]
 
 
 def write(path: Path, data: bytes) -> None:
