@@ -63,6 +63,20 @@ def govern(model: nn.Module, optimizer: torch.optim.Optimizer) -> Run:
         Refused: The model is not the one the plan was made for, or can't be
             routed exactly.
     """
+    return Run(model, optimizer, assignment_for(model))
+
+
+def assignment_for(model: nn.Module) -> Assignment:
+    """The assignment in force; on the driver, the end of a discovery.
+
+    `govern` begins with it. A host framework's adapter calls it earlier, as soon
+    as it knows the model: what it builds around a model need not work on the
+    meta device.
+
+    Raises:
+        UsageError: Called outside a training loop that `GovernedTrainer` started.
+        Discovered: The driver asked only which layer groups the model has.
+    """
     assignment = current.get()
     if assignment is None:
         raise UsageError(
@@ -71,7 +85,7 @@ def govern(model: nn.Module, optimizer: torch.optim.Optimizer) -> Run:
         )
     if isinstance(assignment, Discovery):
         raise Discovered(layer_groups(model, assignment.policy_groups))
-    return Run(model, optimizer, assignment)
+    return assignment
 
 
 class Run:
@@ -132,6 +146,11 @@ class Run:
             with self._noting_trouble():
                 self._ahead = WriteAhead(Path(order.folder) / "ledger.ahead.jsonl", leaves)
 
+    @property
+    def start_step(self) -> int:
+        """The first step that `batches` yields: 0, or where the run resumes."""
+        return int(self._rows.start_step)
+
     def batches(self) -> Iterator[StepBatch]:
         """This rank's part of every remaining step, in plan order.
 
@@ -139,7 +158,7 @@ class Run:
         reason: all ranks then stop together in `step`.
         """
         rows = iter(self._rows)
-        for step in range(self._rows.start_step, self.order.plan.max_steps):
+        for step in range(self.start_step, self.order.plan.max_steps):
             try:
                 planned = next(rows)
                 if self._trouble:
