@@ -3,6 +3,10 @@
 `remove` leaves either the old folder or the new one, both verifying, whatever
 interrupts it. It signs that the adapter's tensors are absent from these files;
 copies that others hold are not its subject.
+
+`merge` is the verb that people look for and must not have: a policy names an
+adapter so that what a class taught can be taken out again, and merged weights
+can't be taken apart. So it says by which rule, and what to do instead.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from govray.errors import GovrayError, Refused, UsageError
 if TYPE_CHECKING:
     from govray.governance.verify import VerifiedModel
 
-app = typer.Typer(help="Remove adapters, or export them.")
+app = typer.Typer(help="Remove adapters, or export them; why not merge them.")
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
 Adapter = Annotated[str, typer.Argument(metavar="ADAPTER", help="The adapter's name.")]
@@ -102,14 +106,8 @@ def export(
 
     verified = verify(model, trust_root=trust.root_path(trust_root), at=trust.reference_time(at))
     subjects = {each.name: each.sha256 for each in verified.subjects}
-    names = [name for name in bundle.adapter_files(adapter) if name in subjects]
-    if not names:
-        present = [a.name for a in verified.attestation.adapters if _present(a.name, subjects)]
-        raise UsageError(
-            "the model has no such adapter",
-            where=adapter,
-            do=f"It has {', '.join(present) or 'none'}.",
-        )
+    _require(verified, adapter)
+    names = bundle.adapter_files(adapter)
     try:
         out.mkdir(parents=True)
     except FileExistsError:
@@ -129,14 +127,86 @@ def export(
         field(name, digest)
 
 
+@app.command()
+def merge(
+    model: Model,
+    adapter: Adapter,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Nothing is written there.")],
+    trust_root: TrustRoot = None,
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Refused, after verifying the model: names the rule that keeps the adapter removable.
+
+    A profile's adapter is where the signed policy lets a class teach, and no policy
+    can say that it may become part of the base weights.
+    """
+    from govray.governance.verify import verify
+
+    verified = verify(model, trust_root=trust.root_path(trust_root), at=trust.reference_time(at))
+    _require(verified, adapter)
+    reasons = [
+        f"rule {rule} sends {corpus} to profile {profile}"
+        for corpus, rule, profile in _kept_removable(verified, adapter)
+    ]
+    denied = _denied(verified, adapter)
+    into = f"base layers that it denies ({denied})" if denied else "the base layers"
+    raise Refused(
+        f"policy {verified.policy.document} keeps this adapter removable: {'; '.join(reasons)}; "
+        f"merging would put what it taught into {into}, where it could not be removed again",
+        where=f"{model}, adapter {adapter}",
+        do=f"Load it beside the base model instead: govray adapter export {model} {adapter} "
+        f"--out {out}, then peft.PeftModel.from_pretrained. To train base layers with this data, "
+        "sign a policy that allows it and train again.",
+    )
+
+
+def _kept_removable(model: VerifiedModel, adapter: str) -> list[tuple[str, str, str]]:
+    """(corpus, rule, profile) of every rule of the signed policy that names this adapter."""
+    policy = model.policy.document
+    found = []
+    for corpus, route in sorted(model.routes.items()):
+        if route.adapter == adapter:
+            decision = policy.decide(model.credentials[corpus].document.credential_class)
+            found += [
+                (corpus, rule.name, rule.profile)
+                for rule in policy.rules
+                if rule.name in decision.rules and decision.profiles[rule.profile].adapter
+            ]
+    return found
+
+
+def _denied(model: VerifiedModel, adapter: str, shown: int = 3) -> str:
+    """The first base layer groups that some corpus of the adapter must not update."""
+    routes = [route for route in model.routes.values() if route.adapter == adapter]
+    groups = [
+        group
+        for group in model.attestation.base_groups
+        if any(group not in route.weights for route in routes)
+    ]
+    return ", ".join([*groups[:shown], *(["…"] if len(groups) > shown else [])])
+
+
+def _require(model: VerifiedModel, adapter: str) -> None:
+    """Refuse a name that is no adapter whose files are there."""
+    subjects = {each.name for each in model.subjects}
+    present = [
+        each.name
+        for each in model.attestation.adapters
+        if any(_belongs(name, each.name) for name in subjects)
+    ]
+    if adapter not in present:
+        raise UsageError(
+            "the model has no such adapter",
+            where=adapter,
+            do=f"It has {', '.join(present) or 'none'}.",
+        )
+
+
 def _belongs(name: str, adapter: str) -> bool:
     from govray.governance import bundle
 
     return name.startswith(f"{bundle.ADAPTERS}/{adapter}/")
-
-
-def _present(adapter: str, subjects: dict[str, str]) -> bool:
-    return any(_belongs(name, adapter) for name in subjects)
 
 
 def _levels(model: VerifiedModel, adapter: str) -> dict[str, int]:

@@ -1,16 +1,24 @@
-"""`adapter remove` and `adapter export`, on a model folder that verifies."""
+"""`adapter remove`, `export` and the refusal of `merge`, on a model folder that verifies."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import peft
 import pytest
+import safetensors.torch
+import torch
 from command import Run, write_key
-from world import AT, World
+from world import AT, POLICY, World
 
+from govray.engine.adapters import Adapters
+from govray.engine.gpt import GPT
+from govray.engine.layers import layer_groups
 from govray.governance import bundle
-from govray.governance.attestation import Replay
+from govray.governance.attestation import LayerGroup, Replay
 from govray.governance.keys import LocalSigner
+from govray.governance.policy import read_policy, seal_policy
 from govray.governance.verify import verify
 
 
@@ -52,6 +60,13 @@ def test_after_a_replay_removal_is_level_three(
     out = run("adapter", "remove", folder, "acme", "--key", key, *check).out
     assert "acme 3 (removed)" in out
     assert "acme 3 (removed)" in run("verify", folder, *check).out
+    # A new attestation, of the same base files.
+    after = verify(folder, trust_root=world.root, at=AT)
+    assert after.digest != verified.digest
+    assert set(after.attestation.levels["acme"].values()) == {3}
+    kept = {s.name: s.sha256 for s in after.subjects}
+    assert kept == {n: d for n, d in digests.items() if not n.startswith(f"{bundle.ADAPTERS}/")}
+    assert bundle.WEIGHTS in kept
 
 
 def test_a_second_removal_and_an_unknown_adapter_are_usage(
@@ -97,3 +112,84 @@ def test_export_copies_the_peft_layout_of_a_verified_model(
     wrong = run("adapter", "export", model, "beta", "--out", "other", *check, code=2)
     assert "It has acme" in wrong.err
     assert not (tmp_path / "other").exists()
+
+
+def test_merge_names_the_rule_that_keeps_the_adapter_removable_and_changes_nothing(
+    run: Run, model: Path, root: Path, tmp_path: Path, at: str
+) -> None:
+    check = ("--trust-root", root, "--at", at)
+    before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    said = run("adapter", "merge", model, "acme", "--out", "merged", *check, code=1).err
+    assert "policy licences v3 keeps this adapter removable" in said
+    assert "rule contracts sends acme to profile removable" in said
+    assert "base layers that it denies (embedding, block.0, block.1, …)" in said
+    assert "adapter export" in said
+    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "merged").exists()
+    # What the refusal proposes works.
+    run("adapter", "export", model, "acme", "--out", "merged", *check)
+    assert (tmp_path / "merged" / "adapter_model.safetensors").is_file()
+
+
+def test_merge_tells_a_wrong_name_and_an_unverified_model_from_a_refusal(
+    run: Run, model: Path, root: Path, at: str
+) -> None:
+    merge = ("adapter", "merge", model)
+    check = ("--out", "merged", "--trust-root", root, "--at", at)
+    assert "It has acme" in run(*merge, "amce", *check, code=2).err
+    run(*merge, "acme", "--out", "merged", code=3)  # no trust root
+    (model / "config.json").write_text("{}")
+    assert "step 4" in run(*merge, "acme", *check, code=1).err
+
+
+def test_merge_of_an_adapter_whose_class_may_update_the_base_too_does_not_speak_of_denial(
+    run: Run, root: Path, tmp_path: Path, at: str
+) -> None:
+    text = POLICY.replace("removable: {layers: none,", "removable: {layers: all,")
+    assert text != POLICY
+    other = World()
+    (tmp_path / "root.json").write_bytes(other.root)
+    signed = seal_policy(read_policy(text), other.keys.compliance)
+    folder = other.deploy(tmp_path / "both", policy=signed)
+    check = ("--out", "merged", "--trust-root", root, "--at", at)
+    said = run("adapter", "merge", folder, "acme", *check, code=1).err
+    assert "could not be removed" in said
+    assert "denies" not in said
+
+
+def test_peft_loads_what_export_wrote_onto_the_base_model(
+    run: Run, world: World, model: Path, root: Path, tmp_path: Path, at: str
+) -> None:
+    def gpt() -> GPT:
+        torch.manual_seed(1)
+        return GPT(blocks=2, width=16, context=8, vocabulary=11)
+
+    governed = gpt()
+    adapters = Adapters(governed, {"acme": 2}, seed=1)
+    with torch.no_grad():
+        for _, parameter in adapters.named_parameters():
+            parameter.normal_(std=0.3)
+    put_into(world, model, governed, adapters)
+    run("adapter", "export", model, "acme", "--out", "out", "--trust-root", root, "--at", at)
+
+    tokens = torch.arange(8).expand(2, 8)
+    with adapters.active("acme"):
+        expected = governed(tokens)
+    loaded = peft.PeftModel.from_pretrained(gpt(), str(tmp_path / "out"))
+    torch.testing.assert_close(loaded(tokens), expected, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(expected, gpt()(tokens), atol=1e-3)
+
+
+def put_into(world: World, folder: Path, model: GPT, adapters: Adapters) -> None:
+    """Real tensors in place of the folder's zeros, signed again."""
+    document = verify(folder, trust_root=world.root, at=AT).attestation
+    config, tensors = adapters.export("acme")
+    config_file, weights_file = bundle.adapter_files("acme")
+    (folder / config_file).write_text(json.dumps(config))
+    safetensors.torch.save_file(tensors, folder / weights_file)
+    safetensors.torch.save_file(dict(model.state_dict()), folder / bundle.WEIGHTS)
+    groups = [LayerGroup(group=g, parameters=names) for g, names in layer_groups(model).items()]
+    (adapter,) = document.adapters
+    held = adapter.model_copy(update={"tensors": tuple(sorted(tensors))})
+    changes = {"groups": tuple(groups), "adapters": (held,)}
+    world.attest(folder, document.model_copy(update=changes))
