@@ -41,7 +41,7 @@ from govray.governance.note import sign_checkpoint
 MAX_LEAVES = 10_000_000
 MAX_LINE = 1 << 24
 MAX_SQUARED_NORM = float((1 << 53) - 1)
-"""The largest that is written: canonical JSON has no doubles right above it."""
+"""The largest that is written. From here to 1e21, our canonical JSON has no numbers."""
 
 Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
@@ -96,8 +96,9 @@ class GradientNorms(Document):
     of a layer group: weighted, and divided by the group's count over all ranks.
 
     Attributes:
-        passes: The piece layout, sorted by rank and stream. Equal gradients that are cut into
-            other pieces have other norms, so the layout is part of what the numbers mean.
+        passes: The piece layout, sorted by rank and stream; passes that have both in common stand
+            in the order in which they ran. Equal gradients that are cut into other pieces have
+            other norms, so the layout is part of what the numbers mean.
         squared_norms: Corpus → layer group → sum of ‖g‖² over the corpus's pieces. A group that
             could not be measured is absent.
     """

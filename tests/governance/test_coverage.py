@@ -5,16 +5,17 @@ from __future__ import annotations
 from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations, product
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from world import World, record, unchecked
+from world import World, measure, record, unchecked
 
 from govray.governance import coverage
 from govray.governance.attestation import admit
 from govray.governance.credential import Credential
-from govray.governance.ledger import Leaf
+from govray.governance.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, Pass
 from govray.governance.manifest import Manifest
 from govray.governance.plan import BatchPlan, plan_streams
 from govray.governance.policy import Policy
@@ -102,6 +103,75 @@ def test_weighted_tokens_are_exact_and_have_one_spelling(tokens: int, weight: fl
     assert Fraction(text) == tokens * Fraction(repr(weight))
     assert text == format(Decimal(text), "f")
     assert not (("." in text) and text.endswith(("0", ".")))
+
+
+# Gradient-norm shares
+
+Samples = list[dict[str, dict[str, float]]]
+squares = st.dictionaries(
+    st.sampled_from(["a", "b", "c"]),
+    st.dictionaries(st.sampled_from(GROUPS), st.floats(0, MAX_SQUARED_NORM), min_size=1),
+    min_size=1,
+)
+
+
+def sampled(samples: Samples) -> list[GradientNorms]:
+    passes = (Pass(rank=0, stream="sha256:" + "0" * 64, corpora={"a": 1}),)
+    return [
+        GradientNorms(step=step, passes=passes, squared_norms=found)
+        for step, found in enumerate(samples)
+    ]
+
+
+@given(st.lists(squares, max_size=5), st.randoms())
+def test_a_share_is_the_exact_quotient_of_the_sums_in_any_order(
+    samples: Samples, random: Random
+) -> None:
+    found = coverage.norm_shares(sampled(samples))
+    for corpus, group in product("abc", GROUPS):
+        own = [s[corpus][group] for s in samples if group in s.get(corpus, {})]
+        every = [groups[group] for s in samples for groups in s.values() if group in groups]
+        total = sum(map(Fraction, every), Fraction(0))
+        if not own or not total:
+            assert (corpus, group) not in found
+            continue
+        # One rounding of each sum and one of the quotient.
+        part = float(sum(map(Fraction, own), Fraction(0)))
+        assert found[corpus, group] == part / float(total)
+        assert 0 <= found[corpus, group] <= 1
+    shuffled = random.sample(samples, len(samples))
+    assert coverage.norm_shares(sampled(shuffled)) == found
+
+
+def test_a_plain_sum_would_depend_on_the_order() -> None:
+    """The control: three norms whose sum has two values, and the same share either way."""
+    norms = [1.0, 2.0**-53, 2.0**-53]
+    assert sum(norms) != sum(reversed(norms))
+    forward: Samples = [{"a": {"head": n}, "b": {"head": 1.0}} for n in norms]
+    one = coverage.norm_shares(sampled(forward))
+    assert one == coverage.norm_shares(sampled(forward[::-1]))
+    assert one["a", "head"] == float(Fraction(1) + Fraction(1, 2**52)) / float(
+        Fraction(4) + Fraction(1, 2**52)
+    )
+
+
+def test_a_corpus_that_no_sample_saw_has_coverage_and_no_share() -> None:
+    world = World()
+    plan, manifest, routes = run(world)
+    steps = record(plan, manifest, world.trust.digest)
+    norms = [
+        n.model_copy(
+            update={"squared_norms": {c: s for c, s in n.squared_norms.items() if c != "gamma"}}
+        )
+        for n in measure(steps, plan, routes)
+    ]
+    found = {
+        (c.corpus, c.group): c.gradient_norm_share
+        for c in coverage.coverage(steps, norms, routes, plan, manifest)
+    }
+    assert found["gamma", "head"] is None
+    assert found["alpha", "head"] is not None
+    assert found == {place: coverage.norm_shares(norms).get(place) for place in found}
 
 
 # Taint

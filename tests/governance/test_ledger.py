@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from govray.errors import Malformed, Untrusted
 from govray.governance import canonical, merkle
 from govray.governance.keys import LocalSigner
-from govray.governance.ledger import CorpusUse, Leaf, Ledger, origin, read_leaves
+from govray.governance.ledger import (
+    MAX_SQUARED_NORM,
+    AnyLeaf,
+    CorpusUse,
+    GradientNorms,
+    Leaf,
+    Ledger,
+    Pass,
+    origin,
+    read_leaves,
+)
 from govray.governance.note import verify_checkpoint
 
 DIGESTS = [canonical.sha256(bytes([i])) for i in range(4)]
@@ -44,6 +54,43 @@ changes = st.fixed_dictionaries(
 )
 
 
+def norms(step: int = 0, branch: int = 0, **changes: Any) -> GradientNorms:
+    fields: dict[str, Any] = {
+        "branch": branch,
+        "step": step,
+        "passes": (Pass(rank=0, stream=DIGESTS[2], corpora={"alpha": 3}),),
+        "squared_norms": {"alpha": {"embedding": 0.25, "head": 3.0}},
+    }
+    return GradientNorms(**fields | changes)
+
+
+measured = st.fixed_dictionaries(
+    {
+        "passes": st.lists(
+            st.builds(
+                Pass,
+                rank=st.integers(0, 3),
+                stream=st.sampled_from(DIGESTS),
+                corpora=st.dictionaries(
+                    st.sampled_from(["alpha", "beta-2"]), st.integers(1, 99), min_size=1
+                ),
+            ),
+            min_size=1,
+            max_size=4,
+        ).map(lambda passes: tuple(sorted(passes, key=lambda p: (p.rank, p.stream)))),
+        "squared_norms": st.dictionaries(
+            st.sampled_from(["alpha", "beta-2"]),
+            st.dictionaries(
+                st.sampled_from(["embedding", "block.0", "adapter:alpha", "tête"]),
+                st.floats(0, MAX_SQUARED_NORM),
+                min_size=1,
+            ),
+            min_size=1,
+        ),
+    }
+)
+
+
 def test_golden_line() -> None:
     assert (
         leaf(1).line
@@ -54,11 +101,32 @@ def test_golden_line() -> None:
     )
 
 
-@given(st.lists(changes, max_size=6))
-def test_data_round_trips(drawn: list[dict[str, Any]]) -> None:
-    numbered = [leaf(i, **one) for i, one in enumerate(drawn)]
+def test_golden_line_of_gradient_norms() -> None:
+    two = Pass(rank=1, stream=DIGESTS[2], corpora={"alpha": 1, "beta": 2})
+    squares = {"beta": {"head": 0.1}, "alpha": {"head": 3.0, "adapter:a": 1e-9, "embedding": 0.0}}
+    assert (
+        norms(50, passes=(*norms().passes, two), squared_norms=squares).line
+        == (
+            '{"branch":0,"kind":"gradientNorms","passes":['
+            f'{{"corpora":{{"alpha":3}},"rank":0,"stream":"{DIGESTS[2]}"}},'
+            f'{{"corpora":{{"alpha":1,"beta":2}},"rank":1,"stream":"{DIGESTS[2]}"}}],'
+            '"squaredNorms":{"alpha":{"adapter:a":1e-9,"embedding":0,"head":3},'
+            '"beta":{"head":0.1}},"step":50}'
+        ).encode()
+    )
+
+
+@given(st.lists(st.tuples(changes, st.none() | measured), max_size=6))
+def test_data_round_trips(drawn: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
+    steps = [leaf(i, **used) for i, (used, _) in enumerate(drawn)]
+    samples = [norms(i, **found) for i, (_, found) in enumerate(drawn) if found is not None]
+    numbered: list[AnyLeaf] = []
+    for step in steps:
+        numbered += [step, *(n for n in samples if n.step == step.step)]
     ledger = Ledger("r", numbered)
     assert read_leaves(ledger.data) == tuple(numbered)
+    assert ledger.steps == tuple(steps)
+    assert ledger.norms == tuple(samples)
     assert ledger.size == len(numbered)
     assert ledger.root == merkle.root([one.line for one in numbered])
 
@@ -74,12 +142,16 @@ def test_the_head_is_signed_under_the_runs_name() -> None:
 
 
 def test_branches_count_from_zero_each() -> None:
-    both = [leaf(0), leaf(1), leaf(0, branch=1), leaf(2), leaf(1, branch=1)]
+    one = [leaf(0), norms(0), leaf(1), leaf(0, branch=1), norms(0, branch=1)]
+    both = [*one, leaf(2), leaf(1, branch=1)]
     assert read_leaves(Ledger("r", both).data) == tuple(both)
 
 
-def lines(*chosen: Leaf) -> bytes:
+def lines(*chosen: AnyLeaf) -> bytes:
     return Ledger("r", chosen).data
+
+
+SAMPLED = lines(leaf(0), norms(0))
 
 
 @pytest.mark.parametrize(
@@ -101,6 +173,30 @@ def lines(*chosen: Leaf) -> bytes:
         (lines(leaf(0)).replace(b"[0,3]", b"[3,3]"), "line 1.*empty"),
         (lines(leaf(0)).replace(b"\n", b"\r\n"), "line 1"),
         (b"\xff\n", "line 1"),
+        (lines(norms(0)), "line 1: gradient norms .* step 0"),
+        (lines(leaf(0), norms(1)), "line 2: gradient norms .* step 1"),
+        (lines(leaf(0), norms(0, branch=1)), "line 2: gradient norms"),
+        (lines(leaf(0), norms(0), norms(0)), "line 3: gradient norms"),
+        (lines(leaf(0), leaf(1), norms(0)), "line 3: gradient norms"),
+        (lines(leaf(0), norms(0), leaf(2)), "line 3: step 2 where step 1"),
+        (SAMPLED.replace(b'"gradientNorms"', b'"lossNorms"'), "line 2.*kind"),
+        (SAMPLED.replace(b'"kind":"gradientNorms",', b""), "line 2"),
+        (lines(leaf(0)).replace(b'"plan"', b'"kind":"step","plan"'), "line 1.*unknown"),
+        (SAMPLED.replace(b'"kind"', b'"host":"a","kind"'), "line 2.*host"),
+        (SAMPLED.replace(b"0.25", b"-0.25"), "line 2.*embedding"),
+        (SAMPLED.replace(b"0.25", b"0.250"), "line 2.*canonical"),
+        (SAMPLED.replace(b"0.25", b"-0"), "line 2.*minus zero"),
+        (SAMPLED.replace(b"0.25", b"NaN"), "line 2"),
+        (SAMPLED.replace(b"0.25", b"1e999"), "line 2.*finite"),
+        (SAMPLED.replace(b"0.25", b"1e+21"), "line 2.*embedding"),
+        (SAMPLED.replace(b"0.25", b'"0.25"'), "line 2.*embedding"),
+        (SAMPLED.replace(b'{"embedding":0.25,"head":3}', b"{}"), "line 2.*alpha"),
+        (SAMPLED.replace(b'{"alpha":3}', b'{"alpha":0}'), "line 2.*alpha"),
+        (SAMPLED.replace(b'{"alpha":3}', b"{}"), "line 2.*corpora"),
+        (
+            lines(leaf(0), norms(0, passes=norms().passes * 2)).replace(b'k":0', b'k":1', 1),
+            "sorted",
+        ),
     ],
 )
 def test_what_is_not_a_ledger_is_refused(data: bytes, says: str) -> None:

@@ -22,6 +22,7 @@ from govray.governance.plan import (
     plan_streams,
     rank_slice,
     round_keys,
+    slice_rank,
 )
 
 MANIFEST = canonical.sha256(b"a manifest")
@@ -210,6 +211,14 @@ def test_ranks_partition_every_step(plan: BatchPlan, world: int) -> None:
             assert [p for s in slices for p in s] == list(positions)
             lengths = [len(s) for s in slices]
             assert max(lengths) - min(lengths) <= 1
+            ranks = [slice_rank(len(positions), i, world) for i in range(len(positions))]
+            assert ranks == [rank for rank, length in enumerate(lengths) for _ in range(length)]
+
+
+@pytest.mark.parametrize("offset", [-1, 3])
+def test_no_rank_holds_what_is_outside_the_slice(offset: int) -> None:
+    with pytest.raises(ValueError, match="outside"):
+        slice_rank(3, offset, 2)
 
 
 @few

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from govray.governance.ledger import CorpusUse, Leaf
+from govray.governance.ledger import CorpusUse, GradientNorms, Leaf, Pass
 
 DIGEST = "sha256:" + "ab" * 32
 
@@ -15,4 +15,12 @@ def leaf(step: int, *, rows: int = 3, world: int = 2) -> Leaf:
         plan=DIGEST,
         streams={DIGEST: (step * 3, step * 3 + 3)},
         corpora={"a": CorpusUse(rows=rows, targets=rows * 8)},
+    )
+
+
+def norms(step: int, *, square: float = 0.5, rank: int = 0) -> GradientNorms:
+    return GradientNorms(
+        step=step,
+        passes=(Pass(rank=rank, stream=DIGEST, corpora={"a": 3}),),
+        squared_norms={"a": {"head": square}},
     )

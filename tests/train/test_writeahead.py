@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from leaves import leaf
+from leaves import leaf, norms
 
 from govray.errors import Refused
 from govray.governance.ledger import read_leaves
@@ -61,3 +61,43 @@ def test_a_line_that_a_crash_cut_short_is_dropped(path: Path) -> None:
     resumed = WriteAhead(path, (leaf(0),))
     resumed.append(leaf(1))
     assert read_leaves(path.read_bytes()) == (leaf(0), leaf(1))
+
+
+def test_gradient_norms_stand_behind_their_step(path: Path) -> None:
+    ahead = WriteAhead(path, ())
+    ahead.append(leaf(0), norms(0))
+    ahead.append(leaf(1))
+    expected = (leaf(0), norms(0), leaf(1))
+    assert read_leaves(path.read_bytes()) == expected
+    assert tuple(ahead.leaves) == expected
+    resumed = WriteAhead(path, expected)
+    resumed.append(leaf(2), norms(2))
+    assert read_leaves(path.read_bytes()) == (*expected, leaf(2), norms(2))
+    assert tuple(resumed.leaves) == (*expected, leaf(2), norms(2))
+
+
+def test_a_repeated_step_may_measure_otherwise_and_its_own_norms_go_on(path: Path) -> None:
+    """After a resize the pieces are others; on some devices so are the last bits."""
+    WriteAhead(path, ()).append(leaf(0), norms(0))
+    before = path.read_bytes()
+    again = WriteAhead(path, ())
+    again.append(leaf(0, world=4), norms(0, square=0.25, rank=3))
+    assert again.leaves == [leaf(0, world=4), norms(0, square=0.25, rank=3)]
+    assert path.read_bytes() == before
+    # What it used may not differ, sampled or not: the control.
+    with pytest.raises(Refused, match="step 0"):
+        WriteAhead(path, ()).append(leaf(0, rows=2), norms(0))
+
+
+@pytest.mark.parametrize("cut", [1, 7, len(norms(1).line) + 1])
+def test_norms_that_a_crash_cut_short_are_dropped_and_the_step_stays(path: Path, cut: int) -> None:
+    ahead = WriteAhead(path, ())
+    ahead.append(leaf(0), norms(0))
+    ahead.append(leaf(1), norms(1))
+    path.write_bytes(path.read_bytes()[:-cut])
+    resumed = WriteAhead(path, (leaf(0), norms(0)))
+    assert read_leaves(path.read_bytes()) == (leaf(0), norms(0), leaf(1))
+    resumed.append(leaf(1), norms(1))
+    resumed.append(leaf(2))
+    assert resumed.leaves == [leaf(0), norms(0), leaf(1), norms(1), leaf(2)]
+    read_leaves(path.read_bytes())

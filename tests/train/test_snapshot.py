@@ -1,0 +1,67 @@
+"""Leaves of both kinds through a commit and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from leaves import DIGEST, leaf, norms
+from torch import nn
+
+from govray.engine import checkpoint
+from govray.engine.adapters import Adapters
+from govray.governance import canonical
+from govray.governance.ledger import AnyLeaf, Ledger
+from govray.governance.plan import BatchPlan
+from govray.train.order import Order
+from govray.train.snapshot import State
+from govray.train.writeahead import WriteAhead
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> Order:
+    fields: dict[str, Any] = {
+        name: {} for name in ("routes", "groups", "policy_groups", "expiries")
+    }
+    return Order(
+        run_id="run-1",
+        folder=str(tmp_path),
+        prepared="",
+        manifest=None,  # type: ignore[arg-type]  # a commit binds its digest alone
+        manifest_digest=DIGEST,
+        plan=BatchPlan(seed=0, max_steps=3, manifest=DIGEST, context=4, streams=()),
+        policy_digest=DIGEST,
+        seed=0,
+        clip_norm=None,
+        max_rows=None,
+        checkpoint_every=1,
+        threads=1,
+        **fields,
+    )
+
+
+def state() -> State:
+    model = nn.Linear(2, 2)
+    return State(model, torch.optim.AdamW(model.parameters()), Adapters(model, {}, seed=0))
+
+
+def test_a_resumed_run_ends_with_the_ledger_of_an_undisturbed_one(order: Order) -> None:
+    path = Path(order.folder) / "ledger.ahead.jsonl"
+    every: list[AnyLeaf] = [leaf(0), norms(0), leaf(1), leaf(2), norms(2)]
+    ahead = WriteAhead(path, ())
+    ahead.append(leaf(0), norms(0))
+    folder = state().commit(1, order, ahead.leaves)
+    ahead.append(leaf(1))
+    restored = state().restore(folder, order)
+    assert restored == (leaf(0), norms(0))
+    resumed = WriteAhead(path, restored)
+    resumed.append(leaf(1))
+    resumed.append(leaf(2), norms(2))
+    assert resumed.leaves == every
+    last = checkpoint.load(state().commit(3, order, resumed.leaves))
+    ledger = Ledger("run-1", every)
+    assert last.files["ledger.jsonl"] == ledger.data == path.read_bytes()
+    recorded: Any = canonical.parse_canonical(last.files["state.json"])
+    assert recorded["ledger"] == {"size": 5, "root": "sha256:" + ledger.root.hex()}
