@@ -270,15 +270,25 @@ class Pending:
         self._agreement = agreement
         self._rows = rows
         self._failure = failure
+        self._agreed: Agreed | None = None
+        self._error: GovrayError | None = None
 
     def wait(self) -> Agreed:
-        """Block until all ranks have spoken.
+        """Block until all ranks have spoken; later calls answer as the first did.
 
         Raises:
             RankFailed: A rank has no batch, or is gone.
             Refused: Ranks differ in policy, plan or step; or something expired.
         """
-        return self._agreement._settle(self._rows(), self._failure)
+        if self._error is not None:
+            raise self._error
+        if self._agreed is None:
+            try:
+                self._agreed = self._agreement._settle(self._rows(), self._failure)
+            except GovrayError as error:  # settling is collective: never twice
+                self._error = error
+                raise
+        return self._agreed
 
 
 @contextmanager

@@ -4,8 +4,9 @@ For every parameter of layer group l, with this rank's gradient sum in ``.grad``
 
     grad_l  =  (1 / N_l) · Σ_ranks grad_l,      or no gradient at all where N_l = 0
 
-It runs explicitly, after the last backward. The masking was done in backward,
-before rows were summed; here it could no longer be.
+The masking was done in backward, before rows were summed; here it could no longer be.
+`sum_over_ranks` is the reference: explicit, after the last backward. `reducer.py` sends
+the same buckets while backward still runs.
 
 Invariants:
 
@@ -22,7 +23,7 @@ What it does not do: overlap with backward, reduce sparse gradients, or clip.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +34,7 @@ from govray.engine.agreement import lost_peers_reported
 from govray.errors import UsageError
 
 BUCKET_BYTES = 25 * 2**20
-"""The usual cap: large enough to use the network, small enough to overlap one day."""
+"""The usual cap: large enough to use the network, small enough to overlap."""
 
 BucketLayout = Callable[[Mapping[str, nn.Parameter]], Sequence[Sequence[str]]]
 """A domain's parameters by name, in model order → its buckets, by name."""
@@ -114,32 +115,47 @@ def sum_over_ranks(domains: Sequence[Domain], counts: Mapping[str, int]) -> dict
     Raises:
         RankFailed: Another rank is gone.
     """
-    flats = []
+    live = [
+        (domain, bucket)
+        for domain in domains
+        for bucket in domain.buckets
+        if any(counts[name] for name in bucket)
+    ]
+    flats = [flat_gradient(domain, bucket) for domain, bucket in live]
     works = []
-    for domain, bucket in _live(domains, counts):
-        flat = torch.cat(
-            [
-                torch.zeros_like(parameter).flatten()
-                if parameter.grad is None
-                else parameter.grad.flatten()
-                for parameter in (domain.parameters[name] for name in bucket)
-            ]
-        ).detach()
-        flats.append((domain, bucket, flat))
-        if dist.is_initialized():
-            with lost_peers_reported():
-                works.append(dist.all_reduce(flat, async_op=True))
+    for flat in flats if dist.is_initialized() else ():
+        with lost_peers_reported():
+            works.append(dist.all_reduce(flat, async_op=True))
     for work in works:
         with lost_peers_reported():
             work.wait()
     return {
+        name: total
+        for (domain, bucket), flat in zip(live, flats, strict=True)
+        for name, total in unflattened(domain, bucket, flat).items()
+    }
+
+
+@torch.no_grad()
+def flat_gradient(domain: Domain, bucket: Sequence[str]) -> Tensor:
+    """A copy of a bucket's local gradients behind each other; an absent one is zeros."""
+    parameters = [domain.parameters[name] for name in bucket]
+    return torch.cat(
+        [
+            torch.zeros_like(parameter).flatten()
+            if parameter.grad is None
+            else parameter.grad.flatten()
+            for parameter in parameters
+        ]
+    )
+
+
+def unflattened(domain: Domain, bucket: Sequence[str], flat: Tensor) -> dict[str, Tensor]:
+    """Views of a flat bucket, by parameter name, each of its parameter's shape."""
+    sizes = [domain.parameters[name].numel() for name in bucket]
+    return {
         name: part.view(domain.parameters[name].shape)
-        for domain, bucket, flat in flats
-        for name, part in zip(
-            bucket,
-            flat.split([domain.parameters[name].numel() for name in bucket]),
-            strict=True,
-        )
+        for name, part in zip(bucket, flat.split(sizes), strict=True)
     }
 
 
@@ -159,28 +175,30 @@ def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
 def divide(
     domains: Sequence[Domain], sums: Mapping[str, Tensor], counts: Mapping[str, int]
 ) -> None:
-    """Set every parameter's gradient to its sum over N_l, or to None where N_l = 0."""
+    """Set every parameter's gradient to its sum over N_l, or to None where N_l = 0.
+
+    The sums are used up: full-precision ones become the gradients.
+    """
+    divisors: dict[tuple[int, torch.device], Tensor] = {}
     for domain in domains:
         for name, parameter in domain.parameters.items():
             parameter.grad = None
-            if counts[name]:
-                # A tensor of its own, laid out as the parameter: what plain training has.
-                parameter.grad = torch.empty_like(parameter).copy_(
-                    _quotient(sums[name], counts[name])
-                )
+            if not counts[name]:
+                continue
+            total = sums[name]
+            # A tensor on the device, because CUDA multiplies by the reciprocal of a number.
+            key = counts[name], total.device
+            if key not in divisors:
+                divisors[key] = torch.tensor(counts[name], device=total.device)
+            quotient = _quotient(total, divisors[key])
+            # Laid out as the parameter: what plain training has.
+            same_layout = quotient.dtype == parameter.dtype and parameter.is_contiguous()
+            parameter.grad = (
+                quotient if same_layout else torch.empty_like(parameter).copy_(quotient)
+            )
 
 
-def _live(
-    domains: Sequence[Domain], counts: Mapping[str, int]
-) -> Iterator[tuple[Domain, tuple[str, ...]]]:
-    for domain in domains:
-        for bucket in domain.buckets:
-            if any(counts[name] for name in bucket):
-                yield domain, bucket
-
-
-def _quotient(total: Tensor, count: int) -> Tensor:
-    # Half precision can't hold the count. And the divisor is a tensor on the device,
-    # because CUDA multiplies by the reciprocal of a Python number.
+def _quotient(total: Tensor, divisor: Tensor) -> Tensor:
+    # Half precision can't hold the count.
     wide = total.float() if total.element_size() < 4 else total
-    return wide / torch.tensor(count, device=total.device)
+    return wide.div_(divisor)

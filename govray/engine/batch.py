@@ -15,7 +15,7 @@ batch plan's); look into the targets (the step compares them with
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -48,24 +48,17 @@ class MicroBatch:
         """Number of loss targets."""
         return sum(self.row_targets)
 
-    def split(self, max_rows: int | None) -> Iterator[MicroBatch]:
-        """Consecutive micro-batches of at most ``max_rows`` rows, the last one perhaps shorter.
-
-        The cut is a function of this micro-batch alone, so no other stream moves it.
-        """
-        rows = len(self.positions)
-        size = max_rows or rows
-        if rows <= size:
-            yield self
-            return
-        for start in range(0, rows, size):
-            cut = slice(start, start + size)
-            yield MicroBatch(
-                stream=self.stream,
-                tensors={name: tensor[cut] for name, tensor in self.tensors.items()},
-                positions=self.positions[cut],
-                row_targets=self.row_targets[cut],
-            )
+    def cut(self, start: int, stop: int) -> MicroBatch:
+        """The rows from ``start`` up to ``stop``; itself if those are all."""
+        if start <= 0 and stop >= len(self.positions):
+            return self
+        rows = slice(start, stop)
+        return MicroBatch(
+            stream=self.stream,
+            tensors={name: tensor[rows] for name, tensor in self.tensors.items()},
+            positions=self.positions[rows],
+            row_targets=self.row_targets[rows],
+        )
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ Invariants:
 * In training mode with p > 0, a forward outside ``Keyed.rows`` is an error.
 * A module that is called twice for one row uses one mask twice. (A call counter
   would break activation checkpointing, which calls the module again.)
+* A module that is given fewer rows than the pass has is given the first ones:
+  that is how a staircase orders them.
 * Dropout that a model calls as a function draws from torch's global generator.
   Inside ``Keyed.rows`` that generator is seeded from (seed, stream, step, first
   position) and put back afterwards, so streams share no generator there either;
-  but such masks do depend on how rows are split into micro-batches.
+  but such masks do depend on how rows are split into passes.
 
 torch's CPU generator keeps 32 bits of a seed, so two of very many masks may
 coincide. That is harmless for training, and no secret hangs on it.
@@ -28,13 +30,16 @@ Networks from Overfitting" (inverted scaling, as in ``nn.Dropout``).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from govray.errors import UsageError
+
+Rows = Sequence[tuple[str, int]]
+"""Of each row of a pass: its stream, and its position in the stream's quota of the step."""
 
 _DROPOUTS = (
     nn.Dropout,
@@ -78,6 +83,8 @@ def key_dropout(model: nn.Module, seed: int) -> Keyed:
                 replacements[module] = KeyedDropout(keyed, fqn, module.p).train(module.training)
             parent, _, name = fqn.rpartition(".")
             setattr(model.get_submodule(parent), name, replacements[module])
+        elif isinstance(module, KeyedDropout):  # of an earlier run over the same model
+            module.key(keyed)
     return keyed
 
 
@@ -86,27 +93,31 @@ class Keyed:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._rows: tuple[str, int, tuple[int, ...]] | None = None
+        self._step = 0
+        self._rows: Rows | None = None
+        self._counts: frozenset[int] = frozenset()
 
     @contextmanager
-    def rows(self, stream: str, step: int, positions: tuple[int, ...]) -> Iterator[None]:
-        """Run forward (and a recomputing backward) of one micro-batch in here.
+    def rows(self, step: int, rows: Rows, fewer: Collection[int] = ()) -> Iterator[None]:
+        """Run forward (and a recomputing backward) of one pass in here.
 
         Args:
-            stream: Id of the route stream.
             step: The global step.
-            positions: For each row, its position in the stream's quota of this step.
+            rows: For each row, its stream and its position in the stream's quota of this step.
+            fewer: How many of the first rows a module may be given instead of all.
         """
         # Keeping and restoring the global state also covers what the user's own
         # code draws between micro-batches: it sees no trace of the streams.
         devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-        before, self._rows = self._rows, (stream, step, positions)
+        before = self._step, self._rows, self._counts
+        self._step, self._rows, self._counts = step, rows, frozenset((len(rows), *fewer))
+        stream, position = rows[0]
         try:
             with torch.random.fork_rng(devices=devices):
-                torch.manual_seed(mask_seed(self._seed, stream, step, *positions[:1]))
+                torch.manual_seed(mask_seed(self._seed, stream, step, position))
                 yield
         finally:
-            self._rows = before
+            self._step, self._rows, self._counts = before
 
     def scale(self, fqn: str, p: float, inputs: Tensor) -> Tensor:
         """What to multiply the inputs with: 0 with probability p, else 1/(1−p).
@@ -120,18 +131,17 @@ class Keyed:
                 where=fqn,
                 do="Call model.eval() before using the model by hand",
             )
-        stream, step, positions = self._rows
-        if inputs.dim() == 0 or inputs.shape[0] != len(positions):
+        if inputs.dim() == 0 or inputs.shape[0] not in self._counts:
             raise UsageError(
                 f"dropout over a tensor of shape {tuple(inputs.shape)} "
-                f"in a micro-batch of {len(positions)} rows",
+                f"in a pass of {len(self._rows)} rows",
                 where=fqn,
                 do="Keep rows in the first dimension, so that each row has its own mask",
             )
         masks = torch.empty(inputs.shape, dtype=torch.bool)
-        for mask, position in zip(masks, positions, strict=True):
+        for mask, (stream, position) in zip(masks, self._rows, strict=False):
             generator = torch.Generator().manual_seed(
-                mask_seed(self._seed, stream, step, position, fqn)
+                mask_seed(self._seed, stream, self._step, position, fqn)
             )
             mask.bernoulli_(1.0 - p, generator=generator)
         kept = masks.to(device=inputs.device, dtype=inputs.dtype)
@@ -146,6 +156,10 @@ class KeyedDropout(nn.Module):
         self.p = p
         self._keyed = keyed
         self._fqn = fqn
+
+    def key(self, keyed: Keyed) -> None:
+        """From now on, take the rows from here."""
+        self._keyed = keyed
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Any shape whose first dimension is rows → the same shape."""

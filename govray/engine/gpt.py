@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -139,8 +140,9 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed ids by value and by place."""
-        positions = self.positions.weight[: tokens.shape[1]]
-        return self.dropout(self.tokens(tokens) + positions)
+        # Looked up for every row, so that a row's part of the gradient can be told apart.
+        places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return self.dropout(self.tokens(tokens) + self.positions(places))
 
 
 class Block(nn.Module):

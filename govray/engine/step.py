@@ -8,8 +8,9 @@ and where N_l = 0 there is no gradient, so the optimizer leaves l alone: no
 momentum, no decay, no step count.
 
 The order is fixed, and is that of ``GovernedStep.__call__``: start the agreement
-→ forward and backward of each micro-batch → await the agreement → second status
-→ sum over ranks → divide by N_l → clip per domain → optimizer.
+→ forward and backward of each pass, while buckets that are complete are summed over
+ranks (the agreement is awaited before the first) → second status → divide by N_l →
+clip per domain → optimizer.
 
 Invariants:
 
@@ -17,7 +18,7 @@ Invariants:
   plain data-parallel training with the same reduction.
 * An error on one rank is raised on all, the same, before any weight moves.
 * What a domain's weights become depends on that domain's rows alone: its own
-  count, its own clip, its own buckets, forwards of its own.
+  count, its own clip, its own buckets, passes of its own.
 * Gradients that exist before a step are dropped, and none is left after it.
 
 What it does not do: read data, schedule the learning rate, checkpoint, or write
@@ -27,9 +28,10 @@ the ledger. It makes no attempt at mixed precision with loss scaling.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 
@@ -46,22 +48,16 @@ from govray.engine.allreduce import (
     divide,
     first_nonfinite,
     lay_out,
-    sum_over_ranks,
 )
-from govray.engine.batch import IGNORED, MicroBatch, StepBatch
+from govray.engine.batch import StepBatch
 from govray.engine.dropout import key_dropout
-from govray.engine.routing import (
-    lost_gradients_refused,
-    permitted,
-    refuse_inexact,
-    resolve_parameters,
-    unchanged_buffers,
-)
+from govray.engine.forward import Forward, LossFn, PartLoss
+from govray.engine.planner import Pass, Planner
+from govray.engine.reducer import Reducer
+from govray.engine.routing import refuse_inexact, resolve_parameters
+from govray.engine.trial import Trial, trial_rows, try_staircase
 from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.route import Route, domains
-
-LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
-"""(model, tensors) → losses of the shape of ``tensors["targets"]``, not reduced."""
 
 _NEVER: Mapping[str, datetime] = MappingProxyType({})
 
@@ -109,7 +105,7 @@ class GovernedStep:
         plan_digest: ``sha256:…`` of the batch plan.
         corpora: Names of the run's corpora.
         clip_norm: Largest gradient norm of a domain; None does not clip.
-        max_rows: Rows that go through the model together; None for a whole slice.
+        max_rows: Rows that go through the model together; None for all of a pass.
         clock: Seconds since the epoch, read on rank 0 once a step.
         valid_until: What expires, by name, and when; needs the clock.
         bucket_layout: How a domain's parameters are put into buckets.
@@ -144,9 +140,7 @@ class GovernedStep:
         self.model = model
         self.optimizer = optimizer
         self._adapters = adapters or Adapters(model, {}, seed=seed)
-        self._keyed = key_dropout(model, seed)
         self._clip_norm = clip_norm
-        self._max_rows = max_rows
         self._corpora = tuple(corpora)
         self._parameters = {
             **dict(model.named_parameters()),
@@ -159,8 +153,14 @@ class GovernedStep:
             stream: resolve_parameters(route, all_groups, self._parameters)
             for stream, route in sorted(routes.items())
         }
-        self._untried = set(self._streams)
         self._domains = self._lay_out(groups, routes, bucket_layout)
+        self._planner = Planner(
+            self._streams, groups, [domain.groups for domain in self._domains], max_rows
+        )
+        keyed = key_dropout(model, seed)
+        self._forward = Forward(model, self._parameters, self._adapters, keyed)
+        self._staircases_tried: set[tuple[str | None, ...]] = set()
+        self._reducer = Reducer(self._domains)
         self._agreement = Agreement(
             groups=tuple(all_groups),
             corpora=self._corpora,
@@ -198,7 +198,13 @@ class GovernedStep:
             failure = self._check(batch)
             targets = {} if failure else self._group_targets(batch)
             pending = self._agreement.start(batch.step, targets, batch.corpora, failure)
-            # Σ_i w_il ∂ℓ_i/∂θ_l over this rank's rows, while the agreement travels.
+
+            def counts() -> dict[str, int]:
+                agreed = pending.wait().group_targets
+                return {name: agreed[group] for name, group in self._group_of.items()}
+
+            self._reducer.begin(counts)
+            # Σ_i w_il ∂ℓ_i/∂θ_l over this rank's rows; complete buckets leave at once.
             sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
             if failure is None:
                 try:
@@ -206,17 +212,23 @@ class GovernedStep:
                 except Exception as error:  # whatever it is, all ranks must hear of it
                     failure = Failure.of(error)
             agreed = pending.wait()
-            sums = self._agreement.conclude(batch.step, sums, failure)
+            self._reducer.send_rest()
+            try:
+                sums = self._agreement.conclude(batch.step, sums, failure)
+            finally:
+                total = self._reducer.sums()
 
             # (1 / N_l) Σ_ranks
-            counts = {name: agreed.group_targets[g] for name, g in self._group_of.items()}
-            total = sum_over_ranks(self._domains, counts)
-            self._stop_if_nonfinite(batch.step, total)
-            divide(self._domains, total, counts)
+            own = {name: parameter.grad for name, parameter in self._parameters.items()}
+            divide(self._domains, total, counts())
+            norms = self._norms()
+            self._stop_if_nonfinite(batch.step, norms, own)
+            del own, total
 
-            norms = self._clip()
+            self._clip(norms)
             self.optimizer.step()
         finally:
+            self._reducer.end()
             self._drop_gradients()
         return StepResult(
             step=batch.step,
@@ -252,79 +264,71 @@ class GovernedStep:
         return counts
 
     def _accumulate(self, batch: StepBatch, loss_fn: LossFn) -> Tensor:
-        """Leave this rank's gradient sums in ``.grad``.
+        """Forward and backward of every pass.
 
         Returns:
             (sum of losses, number of loss targets) per stream, float64.
         """
-        seen: list[tuple[str, int, Tensor, Tensor]] = []
-        for whole in batch.micro_batches:
-            for micro_batch in whole.split(self._max_rows):
-                loss, targets = self._differentiate(micro_batch, batch.step, loss_fn)
-                seen.append((micro_batch.stream, micro_batch.targets, loss, targets))
+        passes = self._usable(self._planner.passes(batch.micro_batches), batch.step, loss_fn)
+        self._reducer.expect(Counter(name for each in passes for name in each.weights))
+        losses: list[PartLoss] = []
+        for each in passes:
+            with self._forward(each, batch.step, loss_fn) as parts:
+                weighted = [
+                    part.sum if share == 1.0 else part.sum * share
+                    for part, share in zip(parts, each.shares, strict=True)
+                ]
+                sum(weighted[1:], weighted[0]).backward()
+            losses += [replace(part, sum=part.sum.detach()) for part in parts]
+        self._require_routed(passes)
+        return self._stream_sums(losses)
+
+    def _stream_sums(self, losses: Sequence[PartLoss]) -> Tensor:
         # The first read of a value waits for the device, so all reads come last.
         sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
         places = {stream: place for place, stream in enumerate(self._streams)}
-        for stream, stated, loss, targets in seen:
-            if int(targets) != stated:
+        for part in losses:
+            if int(part.targets) != part.stated:
                 raise Refused(
-                    f"a micro-batch of stream {stream} holds {int(targets)} loss targets, "
-                    f"row_targets says {stated}",
+                    f"a micro-batch of stream {part.stream} holds {int(part.targets)} loss "
+                    f"targets, row_targets says {part.stated}",
                     do="Count the targets that are not −100",
                 )
-            sums[places[stream]] += torch.tensor([float(loss), stated], dtype=torch.float64)
-        self._require_routed(batch)
+            row = torch.tensor([float(part.sum), part.stated], dtype=torch.float64)
+            sums[places[part.stream]] += row
         return sums
 
-    def _differentiate(
-        self, micro_batch: MicroBatch, step: int, loss_fn: LossFn
-    ) -> tuple[Tensor, Tensor]:
-        """Forward and backward of one micro-batch, as its route permits.
+    def _usable(self, passes: list[Pass], step: int, loss_fn: LossFn) -> list[Pass]:
+        """The passes, without staircases that this model does not lend itself to."""
+        usable: list[Pass] = []
+        for each in passes:
+            if not each.is_staircase or each.entries in self._staircases_tried:
+                usable.append(each)
+                continue
+            trial = self._try(each, step, loss_fn)
+            if trial.usable:
+                self._staircases_tried.add(each.entries)
+                usable.append(each)
+            elif trial.usable is None:
+                usable += each.alone(self._streams)
+            else:
+                self._planner.without_staircase(trial.reason)
+                return [part for whole in passes for part in whole.alone(self._streams)]
+        return usable
 
-        Returns:
-            The sum of its losses and the number of its loss targets, on the device.
-        """
-        routed = self._streams[micro_batch.stream]
-        targets = micro_batch.tensors["targets"]
-        # Once for each stream: it empties Python's memory of which warnings were shown.
-        untried = micro_batch.stream in self._untried
-        with (
-            lost_gradients_refused() if untried else nullcontext(),
-            permitted(self._parameters, routed.weights),
-            self._adapters.active(routed.adapter),
-            self._keyed.rows(micro_batch.stream, step, micro_batch.positions),
-            unchanged_buffers(self.model),
-        ):
-            losses = loss_fn(self.model, micro_batch.tensors)
-            if losses.shape != targets.shape:
-                raise UsageError(
-                    f"loss_fn returned shape {tuple(losses.shape)}, "
-                    f"targets have {tuple(targets.shape)}",
-                    where="loss_fn",
-                    do="Return one loss for each target, with reduction='none'",
-                )
-            counted = targets != IGNORED
-            if micro_batch.targets < targets.numel():
-                losses = losses.where(counted, 0.0)
-            loss = losses.sum()
-            if not loss.requires_grad:
-                raise UsageError(
-                    f"the losses of stream {micro_batch.stream} depend on no parameter "
-                    "that its route permits",
-                    where="loss_fn",
-                    do="Compute them with the model, and not under torch.no_grad()",
-                )
-            loss.backward()
-        self._untried.discard(micro_batch.stream)
-        return loss.detach(), counted.sum()
+    def _try(self, each: Pass, step: int, loss_fn: LossFn) -> Trial:
+        @contextmanager
+        def sums(small: Pass) -> Iterator[list[Tensor]]:
+            with self._forward(small, step, loss_fn) as parts:
+                yield [part.sum for part in parts]
 
-    def _require_routed(self, batch: StepBatch) -> None:
+        return try_staircase(
+            trial_rows(each), self._streams, self._parameters, sums, self._forward.places
+        )
+
+    def _require_routed(self, passes: Sequence[Pass]) -> None:
         """Autograd did the masking; see that nothing else wrote a gradient."""
-        allowed = {
-            name
-            for micro_batch in batch.micro_batches
-            for name in self._streams[micro_batch.stream].weights
-        }
+        allowed = {name for each in passes for name in each.weights}
         for name, parameter in self._parameters.items():
             if parameter.grad is not None and name not in allowed:
                 raise Refused(
@@ -332,16 +336,33 @@ class GovernedStep:
                     do="Let loss_fn leave requires_grad and .grad alone",
                 )
 
-    def _stop_if_nonfinite(self, step: int, total: Mapping[str, Tensor]) -> None:
-        """Raise on all ranks alike, for they hold the same sums."""
-        name = first_nonfinite(total)
-        if name is None:
+    def _norms(self) -> dict[str, Tensor]:
+        """The gradient norm of each domain that has one."""
+        norms = {}
+        for domain in self._domains:
+            grads = [p.grad for p in domain.parameters.values() if p.grad is not None]
+            if grads:
+                norms[domain.name] = get_total_norm(grads)
+        return norms
+
+    def _stop_if_nonfinite(
+        self, step: int, norms: Mapping[str, Tensor], own: Mapping[str, Tensor | None]
+    ) -> None:
+        """Raise on all ranks alike, for they hold the same sums.
+
+        Args:
+            step: The step.
+            norms: Of all domains; a norm is finite only if all its gradients are.
+            own: This rank's gradients, before they were summed.
+        """
+        if all(math.isfinite(float(norm)) for norm in norms.values()):
             return
+        name = first_nonfinite(_present({n: p.grad for n, p in self._parameters.items()}))
+        if name is None:
+            return  # finite gradients whose norm overflows
         names = list(self._parameters)
-        own = first_nonfinite(
-            {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
-        )
-        index = names.index(own) if own is not None else -1
+        here = first_nonfinite(_present(own))
+        index = names.index(here) if here is not None else -1
         firsts = self._agreement.exchange(torch.tensor([index], dtype=torch.int64))
         for rank, first in enumerate(int(row) for row in firsts):
             if first >= 0:
@@ -357,16 +378,15 @@ class GovernedStep:
             do="Lower the learning rate, or use a dtype with a larger range",
         )
 
-    def _clip(self) -> dict[str, Tensor]:
-        """Clip each domain by its own norm; the norms before clipping, by domain."""
-        norms = {}
+    def _clip(self, norms: Mapping[str, Tensor]) -> None:
+        """Clip each domain by its own norm."""
+        if self._clip_norm is None:
+            return
         for domain in self._domains:
-            grads = [p.grad for p in domain.parameters.values() if p.grad is not None]
-            if grads:
-                norms[domain.name] = norm = get_total_norm(grads)
-                if self._clip_norm is not None:
-                    clip_grads_with_norm_(domain.parameters.values(), self._clip_norm, norm)
-        return norms
+            if domain.name in norms:
+                clip_grads_with_norm_(
+                    domain.parameters.values(), self._clip_norm, norms[domain.name]
+                )
 
     def _drop_gradients(self) -> None:
         for parameter in self._parameters.values():
@@ -389,6 +409,10 @@ class GovernedStep:
             first = min(members, key=lambda group: (order.get(group, len(order)), group))
             laid_out.append(lay_out(first, members, parameters, layout))
         return tuple(laid_out)
+
+
+def _present(gradients: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    return {name: gradient for name, gradient in gradients.items() if gradient is not None}
 
 
 def _mean(row: Tensor) -> float:

@@ -21,8 +21,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
+from govray.engine import reducer as reducer_module
 from govray.engine import step as step_module
 from govray.engine.gpt import GPT, IGNORED
+from govray.engine.reducer import Reducer
 
 STEPS = 20
 ROWS, MICRO_ROWS, CONTEXT, VOCABULARY = 4, 2, 16, 61
@@ -223,7 +225,7 @@ def test_allow_all_is_sum_then_divide_for_any_counts(
 
 def mean_per_rank(patch: pytest.MonkeyPatch) -> None:
     """Divide on each rank by its own count, then average over ranks, as DDP would."""
-    sum_over_ranks, divide = step_module.sum_over_ranks, step_module.divide
+    flat_gradient, divide = reducer_module.flat_gradient, step_module.divide
     counted = step_module.GovernedStep._group_targets
     own: dict[str, int] = {}
 
@@ -231,33 +233,32 @@ def mean_per_rank(patch: pytest.MonkeyPatch) -> None:
         own.update(counted(self, batch))
         return dict(own)
 
-    def averaged(domains, counts):
-        for domain in domains:
-            for p in domain.parameters.values():
-                if p.grad is not None:
-                    p.grad /= max(own.values())
-        return sum_over_ranks(domains, counts)
-
     def by_world(domains, sums, counts):
         divide(domains, sums, {name: n and dist.get_world_size() for name, n in counts.items()})
 
     patch.setattr(step_module.GovernedStep, "_group_targets", remember)
-    patch.setattr(step_module, "sum_over_ranks", averaged)
+    patch.setattr(
+        reducer_module,
+        "flat_gradient",
+        lambda domain, bucket: flat_gradient(domain, bucket) / max(*own.values(), 1),
+    )
     patch.setattr(step_module, "divide", by_world)
 
 
 def divide_before_summing(patch: pytest.MonkeyPatch) -> None:
     """Divide by N_l on each rank: the same in mathematics, not in bits."""
-    sum_over_ranks, divide = step_module.sum_over_ranks, step_module.divide
+    send_ready, divide = Reducer._send_ready, step_module.divide
 
-    def early(domains, counts):
-        for domain in domains:
-            for name, p in domain.parameters.items():
-                if p.grad is not None:
-                    p.grad /= counts[name]
-        return sum_over_ranks(domains, counts)
+    def early(self):
+        counts = self._counts()
+        for place, (domain, bucket) in enumerate(self._buckets):
+            if place >= self._next and not self._missing[place]:
+                for name in bucket:
+                    if domain.parameters[name].grad is not None:
+                        domain.parameters[name].grad /= counts[name]
+        send_ready(self)
 
-    patch.setattr(step_module, "sum_over_ranks", early)
+    patch.setattr(Reducer, "_send_ready", early)
     patch.setattr(
         step_module,
         "divide",

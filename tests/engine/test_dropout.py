@@ -27,7 +27,7 @@ class Net(nn.Module):
 
 
 def masks(keyed, net, positions, *, stream="s", step=0):
-    with keyed.rows(stream, step, tuple(positions)):
+    with keyed.rows(step, [(stream, position) for position in positions]):
         first, rest = net(torch.ones(len(positions), 256))
     return first > 0, rest > 0
 
@@ -75,7 +75,7 @@ def test_the_key_is_pinned():
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_the_share_dropped_and_the_scale_are_those_of_dropout(p):
     net = nn.Sequential(nn.Dropout(p))
-    with key_dropout(net, seed=5).rows("s", 0, tuple(range(64))):
+    with key_dropout(net, seed=5).rows(0, [("s", row) for row in range(64)]):
         outputs = net(torch.ones(64, 1024))
     kept = outputs != 0
     assert kept.float().mean().item() == pytest.approx(1 - p, abs=0.01)
@@ -85,7 +85,7 @@ def test_the_share_dropped_and_the_scale_are_those_of_dropout(p):
 def test_the_gradient_passes_through_the_same_mask():
     net = nn.Sequential(nn.Dropout(0.5))
     inputs = torch.randn(4, 16, requires_grad=True)
-    with key_dropout(net, seed=5).rows("s", 0, (0, 1, 2, 3)):
+    with key_dropout(net, seed=5).rows(0, [("s", row) for row in range(4)]):
         outputs = net(inputs)
     outputs.sum().backward()
     torch.testing.assert_close(inputs.grad * inputs.detach(), outputs.detach())
@@ -94,7 +94,7 @@ def test_the_gradient_passes_through_the_same_mask():
 @pytest.mark.parametrize(("p", "expected"), [(0.0, 1.0), (1.0, 0.0)])
 def test_the_ends_of_p(p, expected):
     net = nn.Sequential(nn.Dropout(p))
-    with key_dropout(net, seed=5).rows("s", 0, tuple(range(64))):
+    with key_dropout(net, seed=5).rows(0, [("s", row) for row in range(64)]):
         assert torch.equal(net(ONES), ONES * expected)
 
 
@@ -123,8 +123,8 @@ def test_dropout_without_a_key_is_an_error():
 def test_rows_must_come_first():
     net = Net()
     with (
-        key_dropout(net, seed=5).rows("s", 0, (0, 1)),
-        pytest.raises(UsageError, match=r"shape \(64, 32\) in a micro-batch of 2 rows"),
+        key_dropout(net, seed=5).rows(0, [("s", 0), ("s", 1)]),
+        pytest.raises(UsageError, match=r"shape \(64, 32\) in a pass of 2 rows"),
     ):
         net(ONES)
 
@@ -169,7 +169,7 @@ def test_functional_dropout_shares_no_generator_across_streams():
     def run(streams):
         drawn = {}
         for stream in streams:
-            with keyed.rows(stream, 0, (0,)):
+            with keyed.rows(0, [(stream, 0)]):
                 drawn[stream] = F.dropout(ONES, 0.5, training=True)
         return drawn
 
@@ -186,7 +186,7 @@ def test_plain_dropout_would_not_follow_its_row():
 
     def row(net, keyed, positions, wanted):
         torch.manual_seed(0)
-        with keyed.rows("s", 0, positions):
+        with keyed.rows(0, [("s", position) for position in positions]):
             return net(torch.ones(len(positions), 256))[positions.index(wanted)]
 
     plain, net = nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5))
@@ -203,7 +203,7 @@ def test_a_gpt_row_has_the_same_loss_alone_and_in_company():
 
     def losses(rows):
         rows = torch.tensor(rows)
-        with keyed.rows("s", 2, tuple(rows.tolist())):
+        with keyed.rows(2, [("s", row) for row in rows.tolist()]):
             return loss(model, {"tokens": tokens[rows, :-1], "targets": tokens[rows, 1:]})
 
     together = losses([0, 1, 2, 3])

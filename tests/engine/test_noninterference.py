@@ -33,6 +33,7 @@ from govray.engine.checkpoint import optimizer_state
 from govray.engine.dropout import Keyed
 from govray.engine.gpt import GPT, loss
 from govray.engine.layers import layer_groups
+from govray.engine.reducer import Reducer
 from govray.engine.step import GovernedStep
 from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 from govray.governance.route import Route
@@ -196,11 +197,10 @@ def global_normaliser(patch: pytest.MonkeyPatch) -> None:
 def global_clip(patch: pytest.MonkeyPatch) -> None:
     """Clip all domains by one norm."""
 
-    def clip(self):
+    def clip(self, norms):
         live = [p for p in self._parameters.values() if p.grad is not None]
         norm = get_total_norm([p.grad for p in live])
         clip_grads_with_norm_(live, CLIP, norm)
-        return {}
 
     patch.setattr(GovernedStep, "_clip", clip)
 
@@ -223,7 +223,7 @@ def shared_dropout_generator(patch: pytest.MonkeyPatch) -> None:
     """Draw masks from torch's global generator, in the order of the calls."""
 
     @contextmanager
-    def rows(self, stream, step, positions) -> Iterator[None]:
+    def rows(self, step, rows, fewer=()) -> Iterator[None]:
         yield
 
     def scale(self, fqn, p, inputs):
@@ -253,14 +253,14 @@ def shared_kernel_call(patch: pytest.MonkeyPatch) -> None:
 
 def shared_bucket(patch: pytest.MonkeyPatch) -> None:
     """Reduce all domains in one flat tensor."""
-    sum_over_ranks = step_module.sum_over_ranks
+    start = Reducer.__init__
 
-    def together(domains, targets):
+    def together(self, domains):
         parameters = {name: p for domain in domains for name, p in domain.parameters.items()}
         groups = frozenset().union(*(domain.groups for domain in domains))
-        return sum_over_ranks([Domain("all", groups, parameters, (tuple(parameters),))], targets)
+        start(self, [Domain("all", groups, parameters, (tuple(parameters),))])
 
-    patch.setattr(step_module, "sum_over_ranks", together)
+    patch.setattr(Reducer, "__init__", together)
 
 
 def adapter_read_by_all(patch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from govray.engine import reducer as reducer_module
 from govray.engine import routing
 from govray.engine import step as step_module
 from govray.engine.adapters import Adapters
@@ -310,7 +311,7 @@ def weights_in_the_denominator(patch: pytest.MonkeyPatch) -> None:
 
 def divide_per_rank(patch: pytest.MonkeyPatch) -> None:
     """Divide on each rank by its own counts, and average over the ranks."""
-    sum_over_ranks, divide = step_module.sum_over_ranks, step_module.divide
+    flat_gradient, divide = reducer_module.flat_gradient, step_module.divide
     counted = step_module.GovernedStep._group_targets
     own: dict[str, int] = {}
     group_of_name: dict[str, str] = {}
@@ -320,15 +321,14 @@ def divide_per_rank(patch: pytest.MonkeyPatch) -> None:
         group_of_name.update(self._group_of)
         return dict(own)
 
-    def averaged(domains, counts):
-        for domain in domains:
-            for name, p in domain.parameters.items():
-                if p.grad is not None:
-                    p.grad /= max(own[group_of_name[name]], 1)
-        return sum_over_ranks(domains, counts)
+    def averaged(domain, bucket):
+        for name in bucket:
+            if domain.parameters[name].grad is not None:
+                domain.parameters[name].grad /= max(own[group_of_name[name]], 1)
+        return flat_gradient(domain, bucket)
 
     patch.setattr(step_module.GovernedStep, "_group_targets", remember)
-    patch.setattr(step_module, "sum_over_ranks", averaged)
+    patch.setattr(reducer_module, "flat_gradient", averaged)
     patch.setattr(
         step_module,
         "divide",

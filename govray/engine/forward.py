@@ -1,0 +1,151 @@
+"""One pass through the model, under its route: losses of each part, ready for backward.
+
+Everything that must hold while rows of one pass are in the model is a context, and
+``Forward`` stacks them: which parameters require grad, which adapter is read, whose
+dropout masks are drawn, that no buffer changes, where rows join. Backward belongs
+inside too, for activation checkpointing runs the forward again.
+
+What it does not do: backward, or anything about other ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import groupby
+
+from torch import Tensor, nn
+
+from govray.engine.adapters import Adapters
+from govray.engine.batch import IGNORED
+from govray.engine.dropout import Keyed
+from govray.engine.planner import Pass
+from govray.engine.routing import lost_gradients_refused, permitted, unchanged_buffers
+from govray.engine.staircase import Places, Stair, staircase
+from govray.errors import UsageError
+
+LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
+"""(model, tensors) → losses of the shape of ``tensors["targets"]``, not reduced."""
+
+
+@dataclass(frozen=True)
+class PartLoss:
+    """Of one part of a pass.
+
+    Attributes:
+        stream: Its route stream.
+        sum: Σ of its losses, with the graph behind it.
+        targets: The number of its loss targets, on the device.
+        stated: The same, as the batch said.
+    """
+
+    stream: str
+    sum: Tensor
+    targets: Tensor
+    stated: int
+
+
+class Forward:
+    """Runs passes of one model.
+
+    Args:
+        model: The model.
+        parameters: All parameters by name, adapters' included.
+        adapters: The model's.
+        keyed: The model's dropout.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        adapters: Adapters,
+        keyed: Keyed,
+    ) -> None:
+        self._model = model
+        self._parameters = parameters
+        self._adapters = adapters
+        self._keyed = keyed
+        self._tried: set[str] = set()
+        self.places = Places()
+
+    @contextmanager
+    def __call__(self, each: Pass, step: int, loss_fn: LossFn) -> Iterator[tuple[PartLoss, ...]]:
+        """Do the forward of a pass; do its backward inside.
+
+        Raises:
+            UsageError: ``loss_fn`` returned another shape, or losses that depend on
+                nothing that may learn.
+            Refused: The model can't be routed as planned.
+        """
+        targets = each.tensors["targets"]
+        stairs = stairs_of(each)
+        # Once for each stream: it empties Python's memory of which warnings were shown.
+        untried = {part.stream for part in each.parts} - self._tried
+        with (
+            lost_gradients_refused() if untried else nullcontext(),
+            permitted(self._parameters, each.weights),
+            self._adapters.active(each.adapter),
+            self._keyed.rows(step, each.rows, [stair.start for stair in stairs]),
+            unchanged_buffers(self._model),
+            self._stairs(each, stairs, step),
+        ):
+            losses = loss_fn(self._model, each.tensors)
+            if losses.shape != targets.shape:
+                raise UsageError(
+                    f"loss_fn returned shape {tuple(losses.shape)}, "
+                    f"targets have {tuple(targets.shape)}",
+                    where="loss_fn",
+                    do="Return one loss for each target, with reduction='none'",
+                )
+            counted = targets != IGNORED
+            if sum(part.targets for part in each.parts) < targets.numel():
+                losses = losses.where(counted, 0.0)
+            if not losses.requires_grad:
+                raise UsageError(
+                    f"the losses of stream {each.parts[0].stream} depend on no parameter "
+                    "that its route permits",
+                    where="loss_fn",
+                    do="Compute them with the model, and not under torch.no_grad()",
+                )
+            yield tuple(
+                PartLoss(
+                    part.stream,
+                    _rows(losses, span).sum(),
+                    _rows(counted, span).sum(),
+                    part.targets,
+                )
+                for part, span in zip(each.parts, each.spans, strict=True)
+            )
+        self._tried |= untried
+
+    @contextmanager
+    def _stairs(self, each: Pass, stairs: list[Stair], step: int) -> Iterator[None]:
+        if not stairs:
+            yield
+            return
+        rows = each.rows
+        with staircase(
+            self._model,
+            len(rows),
+            stairs,
+            self.places,
+            lambda start, stop: self._keyed.rows(step, rows[start:stop]),
+        ):
+            yield
+
+
+def stairs_of(each: Pass) -> list[Stair]:
+    """The stairs of a pass: rows with a higher entry than the lowest, by entry."""
+    parts = zip(each.entries, each.spans, strict=True)
+    runs = [
+        (entry, [span for _, span in run])
+        for entry, run in groupby(parts, key=lambda pair: pair[0])
+    ]
+    return [Stair(entry, spans[0][0], spans[-1][1]) for entry, spans in runs[1:] if entry]
+
+
+def _rows(tensor: Tensor, span: tuple[int, int]) -> Tensor:
+    start, stop = span
+    return tensor if start == 0 and stop == len(tensor) else tensor[start:stop]
