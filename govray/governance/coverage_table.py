@@ -47,7 +47,7 @@ class CoverageTable:
         self._rows = {(row.corpus, row.group): row for row in attestation.coverage}
         self._taint = {taint.group: taint for taint in attestation.taint}
         self._routes = routes
-        self._leaves = steps
+        self._recorded = steps
         self.corpora = tuple(c.corpus for c in attestation.corpora)
         self.groups = coverage.all_groups(attestation.base_groups, routes)
         self._category = {
@@ -93,4 +93,4 @@ class CoverageTable:
         )
 
     def _steps(self, corpora: set[str]) -> int:
-        return sum(not corpora.isdisjoint(leaf.corpora) for leaf in self._leaves)
+        return sum(not corpora.isdisjoint(leaf.corpora) for leaf in self._recorded)

@@ -30,6 +30,9 @@ def test_a_model_verifies_and_the_block_says_what_holds(
     assert "acme 1 (exclusion counted), copyleft_limited 1 (exclusion counted)" in out
     assert "permissive 1" not in out  # it reaches every layer group of the base
     assert "selfAttested: not shown are" in out
+    # Steps, not leaves: three steps have a second one.
+    assert "6 steps, run run-7f3a" in out
+    assert "norm" not in out.replace("final_norm", "")
 
 
 def test_the_same_as_json(run: Run, untouched: Path, root: Path, at: str) -> None:
@@ -39,6 +42,9 @@ def test_the_same_as_json(run: Run, untouched: Path, root: Path, at: str) -> Non
     assert set(told["subjects"]) >= {"config.json", "model.safetensors"}
     assert told["uncovered"] == []
     assert {row["corpus"] for row in told["coverage"]} == {"acme", "alpha", "beta", "gamma"}
+    assert told["ledger"]["size"] == "9"
+    assert told["gradientNormSamples"] == "3"
+    assert all(0 < row["gradientNormShare"] <= 1 for row in told["coverage"])
     assert "does not establish" in told["disclaimer"]
 
 
