@@ -42,7 +42,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "govray": frozenset(),
     "governance": BASE,
-    "engine": BASE | {"torch", "numpy", "safetensors"},
+    "engine": BASE | {"torch", "numpy", "safetensors", "transformers"},
     "data": BASE | {"ray", "pyarrow", "numpy", "tokenizers"},
     "train": BASE | {"ray", "torch", "pyarrow", "numpy", "safetensors", "tokenizers"},
     "demo": BASE | {"ray", "torch", "pyarrow", "numpy", "safetensors", "rich"},
