@@ -1,0 +1,117 @@
+"""The analytic FLOP ratio of a governed step to plain training.
+
+With B rows of T tokens, and for every layer l its p_l weights, the A_l rows with a
+permitted weight below l, and the P_l rows that may update l,
+
+    F  =  Σ_l 2·T·p_l·(B + |A_l| + |P_l|)  /  Σ_l 6·T·p_l·B
+
+for a layer costs 2·T·p_l a row in the forward pass, as much again for the gradient
+of its input, which is needed only where something below is permitted, and as much
+for the gradient of its weights. The denominator is training every row into every
+layer, without adapters.
+
+"Below" is meant at the grain of single operations: the norm in front of a linear
+layer has a weight, so where both are permitted the layer's input gradient is
+needed. Attention has no weights; each of its two products costs twice its forward
+when its inputs need gradients. LoRA's two products run for its class alone.
+
+Not counted: lookups, norms and other elementwise work, the recomputation inside
+fused attention and its skipping of masked positions, the optimizer, communication.
+
+Source: the count of 6 FLOPs a weight and token is that of Kaplan et al. 2020,
+"Scaling Laws for Neural Language Models", §2.1; attention as in Chowdhery et al.
+2022, "PaLM", appendix B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.workload import ADAPTER_RANK, Shape
+from govray.governance.route import ADAPTER, Route
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A product of matrices in the forward pass, or a weight that makes one necessary.
+
+    Attributes:
+        place: Depth in the forward pass. An operation reads what lesser places made.
+        group: Layer group of its weights; None if it has none.
+        flops: Forward cost of one row; 0 for what is not counted.
+    """
+
+    place: int
+    group: str | None
+    flops: float
+
+
+def flop_ratio(operations: Sequence[Operation], streams: Sequence[tuple[int, Route]]) -> float:
+    """F: the FLOPs of routing each stream as its route permits, over those of plain training.
+
+    Args:
+        operations: Of the model, adapters' included.
+        streams: (rows, route) of each stream; at least one row.
+    """
+    plain = 3 * sum(o.flops for o in operations if not _of_adapter(o))
+    rows = sum(count for count, _ in streams)
+    return sum(count * row_flops(operations, route) for count, route in streams) / (plain * rows)
+
+
+def row_flops(operations: Sequence[Operation], route: Route) -> float:
+    """Forward and backward FLOPs of one row of a stream."""
+    permitted = frozenset(route.groups)
+    entry = min((o.place for o in operations if o.group in permitted), default=None)
+    total = 0.0
+    for operation in operations:
+        if _of_adapter(operation) and operation.group not in permitted:
+            continue
+        products = 1
+        if entry is not None and entry < operation.place:
+            products += 2 if operation.group is None else 1
+        if operation.group in permitted:
+            products += 1
+        total += products * operation.flops
+    return total
+
+
+def gpt_operations(shape: Shape, adapters: Sequence[str] = ()) -> list[Operation]:
+    """The operations of the built-in GPT, for rows of ``shape.tokens`` tokens."""
+    width, tokens = shape.width, shape.tokens
+    operations = [Operation(0, "embedding", 0.0)]
+    place = 0
+
+    def norm(group: str) -> None:
+        nonlocal place
+        place += 1
+        operations.append(Operation(place, group, 0.0))
+
+    def linear(group: str, inputs: int, outputs: int, adapted: bool = True) -> None:
+        nonlocal place
+        place += 1
+        operations.append(Operation(place, group, 2.0 * tokens * inputs * outputs))
+        if adapted:
+            for name in adapters:
+                for step, size in enumerate((inputs, outputs)):
+                    flops = 2.0 * tokens * ADAPTER_RANK * size
+                    operations.append(Operation(place + step, ADAPTER + name, flops))
+            place += 1
+
+    for index in range(shape.blocks):
+        group = f"block.{index}"
+        norm(group)
+        linear(group, width, 3 * width)
+        place += 1
+        operations.append(Operation(place, None, 4.0 * tokens * tokens * width))
+        linear(group, width, width)
+        norm(group)
+        linear(group, width, 4 * width)
+        linear(group, 4 * width, width)
+    norm("final_norm")
+    linear("head", width, shape.vocabulary, adapted=False)
+    return operations
+
+
+def _of_adapter(operation: Operation) -> bool:
+    return operation.group is not None and operation.group.startswith(ADAPTER)

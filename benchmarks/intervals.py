@@ -1,0 +1,52 @@
+"""Medians of paired ratios, with a bootstrap interval.
+
+Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", ch. 13
+(percentile interval).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+_RESAMPLES = 2000
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """What a method's step takes over what another's takes.
+
+    Attributes:
+        median: Of the ratios of single pairs.
+        interval: 95 % percentile bootstrap interval of that median.
+        pairs: How many pairs there were.
+    """
+
+    median: float
+    interval: tuple[float, float]
+    pairs: int
+
+
+def paired_ratio(
+    seconds: Sequence[float | None], reference: Sequence[float | None]
+) -> Ratio | None:
+    """The ratio over the rounds in which both were timed; None if there was none.
+
+    Args:
+        seconds: By round; None where it was not its turn.
+        reference: The same of the denominator.
+    """
+    ratios = [
+        one / other
+        for one, other in zip(seconds, reference, strict=True)
+        if one is not None and other is not None
+    ]
+    if not ratios:
+        return None
+    draw = random.Random(0)  # noqa: S311 — resampling, and the same interval for the same times
+    medians = sorted(median(draw.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
+    tail = round((1 - _LEVEL) / 2 * _RESAMPLES)
+    return Ratio(median(ratios), (medians[tail], medians[-1 - tail]), len(ratios))

@@ -1,0 +1,92 @@
+"""govray's step, with everything that a run adds to it each step.
+
+Included: both agreements, routing, the governed all-reduce, the optimizer, and on
+rank 0 the step's ledger leaf, appended to a write-ahead file as a worker does.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.methods.method import Method
+from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, SEED, Batch, Workload
+from govray.engine.adapters import Adapters
+from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.step import GovernedStep, StepResult
+from govray.governance.canonical import sha256
+from govray.governance.ledger import CorpusUse, Leaf
+from govray.train.writeahead import WriteAhead
+
+_POLICY = sha256(b"benchmark policy")
+_PLAN = sha256(b"benchmark plan")
+
+
+class Governed(Method):
+    """A `GovernedStep` per case; each profile is one corpus of its own."""
+
+    def __init__(self, workload: Workload) -> None:
+        model = workload.build_model()
+        ranks = {ADAPTER_NAME: ADAPTER_RANK} if workload.adapter else {}
+        adapters = Adapters(model, ranks, seed=SEED)
+        super().__init__(
+            workload, dict(model.named_parameters()) | dict(adapters.named_parameters())
+        )
+        self._step = GovernedStep(
+            model,
+            self.optimizer,
+            groups=workload.groups,
+            routes={route.digest: route for route in workload.routes.values()},
+            adapters=adapters,
+            seed=SEED,
+            policy_digest=_POLICY,
+            plan_digest=_PLAN,
+            corpora=tuple(workload.routes),
+            clock=time.time,
+        )
+        self._folder = tempfile.TemporaryDirectory(prefix="govray-benchmark-")
+        self._ahead = WriteAhead(Path(self._folder.name) / "ledger.ahead.jsonl", ())
+        self._done = 0
+
+    def step(self, batch: Batch) -> None:
+        """One governed step and its ledger leaf."""
+        result = self._step(self._step_batch(batch), self.workload.losses)
+        if self.workload.rank == 0:
+            self._ahead.append(self._leaf(result))
+        self._done += 1
+
+    def _step_batch(self, batch: Batch) -> StepBatch:
+        micro_batches = []
+        corpora = {}
+        for profile, positions in batch.positions.items():
+            if positions:
+                targets = (self.workload.shape.tokens,) * len(positions)
+                micro_batches.append(
+                    MicroBatch(
+                        stream=self.workload.routes[profile].digest,
+                        tensors=batch.rows(profile),
+                        positions=positions,
+                        row_targets=targets,
+                    )
+                )
+                corpora[profile] = (len(positions), sum(targets))
+        return StepBatch(self._done, tuple(micro_batches), corpora)
+
+    def _leaf(self, result: StepResult) -> Leaf:
+        counts = self.workload.row_counts
+        return Leaf(
+            branch=0,
+            step=result.step,
+            world_size=result.world_size,
+            policy=_POLICY,
+            plan=_PLAN,
+            streams={
+                route.digest: (result.step * counts[profile], (result.step + 1) * counts[profile])
+                for profile, route in self.workload.routes.items()
+            },
+            corpora={
+                corpus: CorpusUse(rows=rows, targets=targets)
+                for corpus, (rows, targets) in result.corpus_counts.items()
+            },
+        )

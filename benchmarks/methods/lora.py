@@ -1,0 +1,88 @@
+"""LoRA for the methods written by hand: the engine's adapter, with a mask over rows.
+
+The tensors start as the engine's do and have its names. Nothing is added to a
+layer's output outside ``active``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.workload import SEED
+from govray.engine.adapters import ALPHA_PER_RANK, adapted_layers, first_weight
+
+Pair = tuple[Tensor, Tensor]
+
+
+class RowLora:
+    """One adapter beside a model.
+
+    Args:
+        model: Hooks are registered on its layers.
+        name: Of the adapter.
+        rank: Of the adapter.
+    """
+
+    def __init__(self, model: nn.Module, name: str, rank: int) -> None:
+        layers = adapted_layers(model)
+        self._prefix = f"adapter:{name}/"
+        self.pairs: dict[str, tuple[nn.Parameter, nn.Parameter]] = {}
+        for fqn, layer in layers.items():
+            weight = layer.weight
+            a = first_weight(SEED, name, fqn, rank, layer.in_features, weight.dtype)
+            b = weight.new_zeros(layer.out_features, rank)
+            self.pairs[fqn] = nn.Parameter(a.to(weight.device)), nn.Parameter(b)
+            layer.register_forward_hook(self._hook(fqn))
+        self._active: Mapping[str, Pair] | None = None
+        self._mask: Tensor | None = None
+
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """By the engine's names."""
+        return {
+            f"{self._prefix}{fqn}.{part}.weight": parameter
+            for fqn, pair in self.pairs.items()
+            for part, parameter in zip(("lora_A", "lora_B"), pair, strict=True)
+        }
+
+    def as_pairs(self, parameters: Mapping[str, Tensor]) -> dict[str, Pair]:
+        """Layer → (A, B), from tensors by the engine's names."""
+        return {
+            fqn: (
+                parameters[f"{self._prefix}{fqn}.lora_A.weight"],
+                parameters[f"{self._prefix}{fqn}.lora_B.weight"],
+            )
+            for fqn in self.pairs
+        }
+
+    @contextmanager
+    def active(
+        self, mask: Tensor | None = None, pairs: Mapping[str, Pair] | None = None
+    ) -> Iterator[None]:
+        """Add the adapter to the rows where ``mask`` (rows,) is true, or to all of them.
+
+        Args:
+            mask: Which rows read the adapter.
+            pairs: Stand-ins for the adapter's own tensors.
+        """
+        self._active, self._mask = self.pairs if pairs is None else pairs, mask
+        try:
+            yield
+        finally:
+            self._active = self._mask = None
+
+    def _hook(self, fqn: str) -> Callable[..., Tensor | None]:
+        def add(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+            if self._active is None:
+                return None
+            a, b = self._active[fqn]
+            added = ALPHA_PER_RANK * F.linear(F.linear(args[0], a), b)
+            if self._mask is not None:
+                added = torch.where(self._mask.view(-1, 1, 1), added, 0.0)
+            return output + added
+
+        return add

@@ -1,0 +1,241 @@
+"""``python -m benchmarks.step``: a governed step against plain DDP and hand-made routing.
+
+Prints a table and, as its last line, one JSON object by case. What the numbers mean
+is in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+import govray
+from benchmarks.command import run
+from benchmarks.flops import flop_ratio, gpt_operations
+from benchmarks.intervals import Ratio, paired_ratio
+from benchmarks.memory import measure_memory
+from benchmarks.methods import METHODS
+from benchmarks.ranks import run_ranks
+from benchmarks.timing import EVERY_ROUND, Seconds, Setting, baseline_rounds, time_methods
+from benchmarks.workload import CASES, Shape
+from govray.errors import UsageError
+
+SHAPES = {
+    "cpu": Shape(),
+    "cuda": Shape(blocks=12, width=768, tokens=1024, rows=16, vocabulary=32768),
+}
+QUICK = Shape(blocks=2, width=32, tokens=16, rows=8, vocabulary=65)
+_QUICK_PAIRS = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in one case; ratios are to plain DDP.
+
+    Attributes:
+        seconds: Median of a step.
+        time: Of a step.
+        memory: Peak live tensor bytes; None if not measured.
+    """
+
+    seconds: float
+    time: Ratio
+    memory: float | None
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark.
+
+    Raises:
+        GovrayError: An option is wrong, or a rank failed.
+    """
+    options = _options(argv)
+    setting = Setting(options.shape, options.device, options.processes)
+    for case in options.cases:
+        _ = setting.workload(case, 0).row_counts  # too few rows: say so before any process starts
+    print(_environment(setting, options.pairs), flush=True)
+    seconds = run_ranks(
+        time_methods,
+        setting.world_size,
+        setting.device,
+        setting,
+        options.cases,
+        options.methods,
+        options.pairs,
+    )[0]
+    memory = _memory(setting, options.cases, options.methods) if options.memory else {}
+    report = {case: _rows(times, memory.get(case, {})) for case, times in seconds.items()}
+    ratios = {case: analytic_ratio(setting, case) for case in report}
+    print(_table(report, ratios))
+    print(
+        json.dumps(
+            {case: _case(seconds[case], rows, ratios[case]) for case, rows in report.items()}
+        )
+    )
+
+
+def analytic_ratio(setting: Setting, case: str) -> float:
+    """F of the case, with the rows as they are split."""
+    workload = setting.workload(case, 0)
+    streams = [(workload.row_counts[p], route) for p, route in workload.routes.items()]
+    adapters = [workload.adapter] if workload.adapter else []
+    return flop_ratio(gpt_operations(setting.shape, adapters), streams)
+
+
+def _memory(
+    setting: Setting, cases: Sequence[str], methods: Sequence[str]
+) -> dict[str, dict[str, float | None]]:
+    """Case → method → peak bytes over plain DDP's; processes of its own for each method."""
+    peaks: dict[str, dict[str, int | None]] = {}
+    for method in methods:
+        print(f"memory of {method}", file=sys.stderr, flush=True)
+        # Plain DDP does the same whatever the policy.
+        asked = list(cases)[:1] if method == "ddp" else list(cases)
+        peaks[method] = run_ranks(
+            measure_memory, setting.world_size, setting.device, setting, asked, method
+        )[0]
+    (plain,) = peaks["ddp"].values()
+    assert plain
+    return {
+        case: {
+            method: 1.0 if method == "ddp" else peak and peak / plain
+            for method in methods
+            for peak in [peaks[method].get(case)]
+        }
+        for case in cases
+    }
+
+
+def _rows(seconds: Seconds, memory: Mapping[str, float | None]) -> dict[str, Row]:
+    rows = {}
+    for method, times in seconds.items():
+        ratio = paired_ratio(times, seconds["ddp"])
+        assert ratio is not None
+        rows[method] = Row(median(t for t in times if t is not None), ratio, memory.get(method))
+    return rows
+
+
+def _case(seconds: Seconds, rows: Mapping[str, Row], ratio: float) -> dict[str, Any]:
+    """One case of the last line."""
+    governed = rows["governed"]
+    masked = seconds.get("detach_and_where")
+    where = paired_ratio(seconds["governed"], masked) if masked else None
+    return {
+        "vs_ddp": governed.time.median,
+        "vs_ddp_interval": list(governed.time.interval),
+        "ratio": ratio,
+        "memory": governed.memory,
+        "vs_detach_where": where and where.median,
+        "vs_detach_where_interval": where and list(where.interval),
+        "pairs": governed.time.pairs,
+        "methods": {
+            name: {
+                "seconds": row.seconds,
+                "vs_ddp": row.time.median,
+                "vs_ddp_interval": list(row.time.interval),
+                "pairs": row.time.pairs,
+                "memory": row.memory,
+            }
+            for name, row in rows.items()
+        },
+    }
+
+
+def _table(report: Mapping[str, Mapping[str, Row]], ratios: Mapping[str, float]) -> str:
+    head = f"{'case':<14}{'method':<26}{'step':>9}{'÷ DDP':>8}  {'95 % interval':<16}"
+    lines = [head + f"{'pairs':>5}{'memory':>9}{'FLOPs':>8}"]
+    for case, rows in report.items():
+        for name, row in rows.items():
+            low, high = row.time.interval
+            memory = "-" if row.memory is None else f"{row.memory:.3f}"
+            flops = f"{ratios[case]:.3f}" if name == "governed" else ""
+            lines.append(
+                f"{case:<14}{name:<26}{row.seconds * 1e3:>6.0f} ms{row.time.median:>8.3f}  "
+                f"{f'{low:.3f} … {high:.3f}':<16}{row.time.pairs:>5}{memory:>9}{flops:>8}"
+            )
+    return "\n".join(lines)
+
+
+def _environment(setting: Setting, pairs: int) -> str:
+    gpu = f", {torch.cuda.get_device_name()}" if setting.device == "cuda" else ""
+    kind = "nccl, bfloat16" if setting.device == "cuda" else "gloo, one thread each"
+    return (
+        f"{_processor()}{gpu}; Python {platform.python_version()}, torch {torch.__version__}, "
+        f"govray {govray.__version__}\n"
+        f"{setting.shape}; {setting.world_size} processes on {kind}; {pairs} pairs, "
+        f"{baseline_rounds(pairs)} of each baseline"
+    )
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__)
+    parser.add_argument("--cases", type=_names(CASES), default=[*CASES], help="comma-separated")
+    parser.add_argument(
+        "--methods",
+        type=_names(METHODS),
+        default=[*METHODS],
+        help="comma-separated; ddp and governed always run",
+    )
+    parser.add_argument("--pairs", type=_positive, help="rounds; 30 by default")
+    parser.add_argument("--processes", type=_positive, help="2 by default, on cuda 1")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--quick", action="store_true", help="a tiny shape and 3 rounds")
+    parser.add_argument("--no-memory", dest="memory", action="store_false")
+    for size in ("blocks", "width", "tokens", "rows", "vocabulary"):
+        parser.add_argument(f"--{size}", type=_positive)
+    options = parser.parse_args(argv)
+
+    sizes = {s: getattr(options, s) for s in ("blocks", "width", "tokens", "rows", "vocabulary")}
+    base = QUICK if options.quick else SHAPES[options.device]
+    options.shape = replace(base, **{name: size for name, size in sizes.items() if size})
+    options.pairs = options.pairs or (_QUICK_PAIRS if options.quick else 30)
+    options.processes = options.processes or (1 if options.device == "cuda" else 2)
+    options.methods = [m for m in METHODS if m in options.methods or m in EVERY_ROUND]
+    if options.device == "cuda" and torch.cuda.device_count() < options.processes:
+        raise UsageError(
+            f"{torch.cuda.device_count()} GPUs for {options.processes} processes",
+            where="--device cuda",
+            do="Run on a machine with a GPU for each process",
+        )
+    if options.shape.blocks < 2:
+        raise UsageError("one block has no upper half", where="--blocks", do="Give at least 2")
+    return options
+
+
+def _names(known: Mapping[str, object]) -> Any:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return [name for name in known if name in names]
+
+    return parse
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
