@@ -60,12 +60,17 @@ class Reference(Document):
 
 
 class RunFacts(Document):
-    """Which run it was. The times are the signer's own assertion."""
+    """Which run it was. The times are the signer's own assertion.
+
+    ``initial_weights`` maps the files of existing weights that the run began with to their
+    digests; what they bring is the attestation's ``pretrained``. Absent if there were none.
+    """
 
     id: Name
     name: Text
     started: Timestamp
     finished: Timestamp
+    initial_weights: Annotated[dict[Text, Digest], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

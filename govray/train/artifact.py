@@ -164,6 +164,7 @@ def _attestation(
             name=record.experiment.name if record.experiment else record.run_id,
             started=format_time(record.started),
             finished=format_time(_finished(record)),
+            initial_weights=dict(record.start.files) if record.start else None,
         ),
         policy=verify_policy(trust, record.policy, at=at),
         trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),
@@ -179,6 +180,7 @@ def _attestation(
         environment=environment(record, committed),
         files={name: canonical.sha256(data) for name, data in governance.items()},
         buffers=sorted(tensors.keys() - updated),
+        pretrained=record.start.taint if record.start else None,
         replays=replays,
     )
 

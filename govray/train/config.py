@@ -99,6 +99,12 @@ class Experiment(_Section):
     hyperparameters: dict[str, Any] = Field(
         default_factory=dict, description="the model's arguments; context is tokens per row"
     )
+    pretrained: str | None = Field(
+        None,
+        description="weights to start from: a .safetensors file, or a folder that has "
+        "model.safetensors or its shards; a govray model folder brings its attested taint, "
+        "anything else brings 'unknown'",
+    )
     data: Data
     governance: Governance
     resources: Resources = Resources()

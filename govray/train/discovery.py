@@ -1,4 +1,4 @@
-"""Which layer groups will the model have? Asked before any data is read.
+"""Which model, with which layer groups, will be trained? Asked before any data is read.
 
 Routes, and so the batch plan, depend on the model's layer groups, but only the
 user's loop knows the model. So the loop is called once on the driver, on the
@@ -21,10 +21,10 @@ from govray.train.worker import Discovered
 Loop = Callable[[dict[str, Any]], Any]
 
 
-def layer_groups_of(
+def discover(
     loop: Loop, config: dict[str, Any], policy_groups: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """Layer group to FQNs of the model that the loop passes to `govern`.
+) -> Discovered:
+    """The model that the loop passes to `govern`, on the meta device, and its layer groups.
 
     Raises:
         UsageError: The loop failed before it called `govern`, or never called it.
@@ -36,7 +36,7 @@ def layer_groups_of(
         with torch.device("meta"):
             loop(config)
     except Discovered as found:
-        return found.groups
+        return found
     except GovrayError:
         raise
     except Exception as error:

@@ -7,8 +7,10 @@ of how much data there is, so leaving a corpus out moves no other update.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,26 +49,46 @@ def learning_rate(optimizer: Optimizer, step: int, max_steps: int) -> float:
     return optimizer.lr * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
+def declared_start(experiment: Experiment) -> Path | None:
+    """Where the entrypoint loads existing weights from, if these hyperparameters make it.
+
+    An entrypoint that can do so has a static method ``starts_from(hyperparameters)``
+    that returns the path of a file or folder of safetensors, or None.
+
+    Raises:
+        UsageError: The module, class or loss does not exist.
+    """
+    factory, _ = _resolve(experiment)
+    starts_from = getattr(factory, "starts_from", None)
+    path = starts_from(experiment.hyperparameters) if starts_from else None
+    return None if path is None else Path(path)
+
+
 def load_entrypoint(experiment: Experiment) -> tuple[nn.Module, LossFn]:
     """The model, built from the hyperparameters, and the ``loss`` function of its module.
 
     Raises:
         UsageError: The module, class, loss or an argument does not exist.
     """
-    where = f"entrypoint {experiment.entrypoint}"
-    module_name, class_name = experiment.entrypoint.split(":")
-    try:
-        module = import_module(module_name)
-        factory = getattr(module, class_name)
-        loss = module.loss
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            str(error),
-            where=where,
-            do="Name an importable module:class; the module also has loss(model, batch)",
-        ) from error
+    factory, loss = _resolve(experiment)
     try:
         signature(factory).bind(**experiment.hyperparameters)
     except TypeError as error:
-        raise UsageError(f"hyperparameters: {error}", where=where) from None
+        raise UsageError(
+            f"hyperparameters: {error}", where=f"entrypoint {experiment.entrypoint}"
+        ) from None
     return factory(**experiment.hyperparameters), loss
+
+
+def _resolve(experiment: Experiment) -> tuple[Callable[..., nn.Module], LossFn]:
+    """What the entrypoint names, and the loss beside it."""
+    module_name, class_name = experiment.entrypoint.split(":")
+    try:
+        module = import_module(module_name)
+        return getattr(module, class_name), module.loss
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            str(error),
+            where=f"entrypoint {experiment.entrypoint}",
+            do="Name an importable module:class; the module also has loss(model, batch)",
+        ) from error

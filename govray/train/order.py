@@ -16,6 +16,7 @@ from typing import Any
 from govray.governance.manifest import Manifest
 from govray.governance.plan import BatchPlan
 from govray.governance.route import Route
+from govray.train.pretrained import Start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,7 @@ class Order:
         max_rows: Rows of one forward pass, or None for the whole slice.
         checkpoint_every: Steps between commits; the last step always commits.
         threads: Threads of one worker's kernels; part of bit reproducibility.
+        start: Existing weights that the model begins with, if any.
     """
 
     run_id: str
@@ -57,6 +59,7 @@ class Order:
     max_rows: int | None
     checkpoint_every: int
     threads: int
+    start: Start | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

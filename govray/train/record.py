@@ -19,6 +19,7 @@ from govray.governance import canonical
 from govray.governance.document import format_time, parse_time
 from govray.governance.plan import BatchPlan
 from govray.train.config import Experiment, parse_experiment
+from govray.train.pretrained import Start
 
 _SCHEMA = "govray.dev/run/v1"
 
@@ -38,6 +39,7 @@ class RunRecord:
         config: The training loop's configuration.
         experiment: The experiment file's content, where there is one.
         code: Digest of govray's own source.
+        start: Existing weights that the run began with, if any.
     """
 
     run_id: str
@@ -53,6 +55,7 @@ class RunRecord:
     config: Mapping[str, Any]
     experiment: Experiment | None
     code: str
+    start: Start | None
 
     def write(self, run_folder: Path) -> None:
         """Write every file under ``run_folder/record``, ``run.json`` last."""
@@ -87,6 +90,8 @@ class RunRecord:
             summary["finished"] = format_time(self.finished)
         if self.experiment:
             summary["experiment"] = self.experiment.model_dump(mode="json")
+        if self.start:
+            summary["start"] = self.start.to_json()
         return summary
 
 
@@ -126,6 +131,7 @@ def read_record(run_folder: Path) -> RunRecord:
         config=summary["config"],
         experiment=parse_experiment(experiment, where=str(folder)) if experiment else None,
         code=summary["code"],
+        start=Start.from_json(summary["start"]) if "start" in summary else None,
     )
 
 

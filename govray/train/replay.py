@@ -17,7 +17,7 @@ from govray.errors import Refused, UsageError
 from govray.governance import attestation, bundle, canonical
 from govray.train.artifact import environment, final_checkpoint
 from govray.train.progress import StepCallback
-from govray.train.record import read_record
+from govray.train.record import RunRecord, read_record
 from govray.train.trainer import from_experiment
 
 _FOLDER = "replays"
@@ -79,6 +79,7 @@ def replay_without(run: Path, corpus: str, *, on_step: StepCallback | None = Non
     for name, before, after in (
         ("prepared data", record.plan.manifest, repeated.plan.manifest),
         ("code", record.code, repeated.code),
+        ("pretrained start", _start(record), _start(repeated)),
     ):
         if before != after:
             raise Refused(
@@ -131,6 +132,10 @@ def evidence(run: Path, party: str) -> tuple[attestation.Replay, ...]:
                 )
             )
     return tuple(found)
+
+
+def _start(record: RunRecord) -> str | None:
+    return record.start.digest if record.start else None
 
 
 def _weights(committed: checkpoint.Committed) -> set[str]:

@@ -113,7 +113,7 @@ class State:
         committed = checkpoint.load(folder)
         state: Any = canonical.parse_canonical(committed.files["state.json"])
         for key, expected in _bindings(order).items():
-            if state[key] != expected:
+            if state.get(key) != expected:
                 raise Refused(
                     f"the checkpoint was made under another {key}",
                     where=str(folder),
@@ -186,6 +186,7 @@ def _bindings(order: Order) -> dict[str, str]:
         "policy": order.policy_digest,
         "plan": order.plan.digest,
         "manifest": order.manifest_digest,
+        "pretrained start": order.start.digest if order.start else "none",
     }
 
 

@@ -34,19 +34,22 @@ from ray.train.torch import TorchTrainer
 
 from govray.data.admission import Prepared, prepare
 from govray.data.tokenizer import load_tokenizer
-from govray.errors import GovrayError, Refused
+from govray.errors import GovrayError, Refused, UsageError
 from govray.governance import canonical
 from govray.governance.keys import Signer, load_signer
 from govray.train import shards
 from govray.train.artifact import write_model
 from govray.train.code import code_digest
 from govray.train.config import Experiment, Quota
-from govray.train.discovery import Loop, layer_groups_of
+from govray.train.discovery import Loop, discover
+from govray.train.experiment import declared_start, train_loop
 from govray.train.inputs import Inputs, load_inputs
 from govray.train.order import Assignment, Order, current
 from govray.train.planning import Planned, make_plan, routes_of
+from govray.train.pretrained import Start, check_fits, read_start
 from govray.train.progress import StepCallback, Watch
 from govray.train.record import RunRecord
+from govray.train.worker import Discovered
 
 Admission = Callable[[int, int], None]
 """Called with (records done, records in all) while data is admitted and packed."""
@@ -77,6 +80,9 @@ class GovernedTrainer:
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver.
         train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
         threads: Threads of one worker's kernels.
+        pretrained: Weights to start from, `govern` loads them: a ``.safetensors`` file, or a
+            folder that has ``model.safetensors`` or its shards. A loop that loads weights
+            itself names them here too, or its attestation is wrong.
         on_admission, on_step: Called on the driver as work proceeds.
         experiment: The experiment file's content where there is one; makes a run replayable
             from its folder.
@@ -104,6 +110,7 @@ class GovernedTrainer:
     max_quarantined: float = 0.25
     attestation_key: str = "env:GOVRAY_KEY"
     threads: int = 1
+    pretrained: str | Path | None = None
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
     experiment: Experiment | None = None
@@ -133,7 +140,9 @@ class GovernedTrainer:
         inputs = self._inputs(signer, started)
         policy = inputs.policy.document
         config = dict(self.train_loop_config or {})
-        groups = layer_groups_of(self.train_loop_per_worker, config, policy.groups or {})
+        found = discover(self.train_loop_per_worker, config, policy.groups or {})
+        groups = found.groups
+        start = self._start(inputs, found, started)
         decisions, routes = routes_of(policy, inputs.classes, list(groups))
         prepared = self._prepare(inputs, signer)
         planned = make_plan(
@@ -151,7 +160,7 @@ class GovernedTrainer:
             seed=self.seed,
             max_steps=self.max_steps,
         )
-        order = self._order(inputs, groups, prepared, planned)
+        order = self._order(inputs, groups, prepared, planned, start)
         record = RunRecord(
             run_id=order.run_id,
             started=started,
@@ -166,6 +175,7 @@ class GovernedTrainer:
             config=config,
             experiment=self.experiment,
             code=code_digest(),
+            start=start,
         )
         folder = Path(order.folder)
         record.write(folder)
@@ -183,6 +193,29 @@ class GovernedTrainer:
         )
         inputs.check_operator(signer.public_key)
         return inputs
+
+    def _start(self, inputs: Inputs, found: Discovered, at: datetime) -> Start | None:
+        """The existing weights that the run begins with, compared with the model they fill."""
+        declared = declared_start(self.experiment) if self.experiment else None
+        if declared is not None and self.pretrained is not None:
+            raise UsageError(
+                f"the model starts from {declared} by its hyperparameters already",
+                where=f"pretrained {self.pretrained}",
+                do="Name the weights in one place",
+            )
+        path = self.pretrained if declared is None else declared
+        if path is None:
+            return None
+        start = read_start(
+            Path(path),
+            found.groups,
+            trust_root=inputs.root_bytes,
+            at=at,
+            loaded_by_model=declared is not None,
+        )
+        if not start.loaded_by_model:
+            check_fits(found.model, start)
+        return start
 
     def _prepare(self, inputs: Inputs, signer: Signer) -> Prepared:
         tokenizer = load_tokenizer(tokenizer_path(self.tokenizer))
@@ -217,6 +250,7 @@ class GovernedTrainer:
         groups: Mapping[str, tuple[str, ...]],
         prepared: Prepared,
         planned: Planned,
+        start: Start | None,
     ) -> Order:
         run_id = (self.run_config.name if self.run_config else None) or _run_id("run")
         folder = self._storage / run_id
@@ -238,6 +272,7 @@ class GovernedTrainer:
             max_rows=self.max_rows,
             checkpoint_every=self.checkpoint_every,
             threads=self.threads,
+            start=start,
         )
 
     def _fit(self, order: Order) -> ray.train.Result:
@@ -316,8 +351,6 @@ class GovernedLoop:
 
 def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:
     """The trainer that an experiment file describes."""
-    from govray.train.experiment import train_loop
-
     tokenizer = load_tokenizer(tokenizer_path(experiment.data.tokenizer))
     resolved = experiment.model_copy(
         update={
@@ -340,6 +373,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         "exclude": experiment.data.exclude,
         "epochs": experiment.data.epochs,
         "seed": experiment.seed,
+        "pretrained": experiment.pretrained,
         "clip_norm": experiment.optimizer.clip_norm,
         "max_rows": experiment.max_rows,
         "checkpoint_every": experiment.checkpoint.every_steps,

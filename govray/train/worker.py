@@ -28,6 +28,7 @@ from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.ledger import CorpusUse, Leaf
 from govray.train import snapshot
 from govray.train.order import Assignment, Discovery, current
+from govray.train.pretrained import load_start
 from govray.train.shards import PlannedRows
 from govray.train.writeahead import WriteAhead
 
@@ -38,14 +39,15 @@ LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 
 
 class Discovered(BaseException):
-    """Ends a discovery: carries the layer groups of the model that reached `govern`.
+    """Ends a discovery: carries the model that reached `govern`, and its layer groups.
 
     Not an `Exception`, so that a user's ``except Exception`` cannot swallow it.
     """
 
-    def __init__(self, groups: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, groups: Mapping[str, tuple[str, ...]], model: nn.Module) -> None:
         super().__init__("the model is known")
         self.groups = dict(groups)
+        self.model = model
 
 
 def govern(model: nn.Module, optimizer: torch.optim.Optimizer) -> Run:
@@ -84,7 +86,7 @@ def assignment_for(model: nn.Module) -> Assignment:
             do="Pass the loop to GovernedTrainer(train_loop_per_worker=...)",
         )
     if isinstance(assignment, Discovery):
-        raise Discovered(layer_groups(model, assignment.policy_groups))
+        raise Discovered(layer_groups(model, assignment.policy_groups), model)
     return assignment
 
 
@@ -106,6 +108,8 @@ class Run:
                 do="Build the same model on every worker and on every call of the loop",
             )
         self.order = order
+        if order.start and not assignment.shard.checkpoint:
+            load_start(model, order.start)
         _broadcast_weights(model)
         self._on_step = assignment.on_step
         self._rank = dist.get_rank() if dist.is_initialized() else 0
