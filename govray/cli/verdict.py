@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LEVELS = ("declared", "exclusion counted", "replay identical", "removed")
 
+_LISTED = 5
+
 NOT_SHOWN = "not shown are unrecorded data, licence truth, legality"
 
 
@@ -27,6 +29,8 @@ def print_verdict(model: VerifiedModel) -> None:
     policy = model.policy
     field("policy", f"{policy.document}, signed by {policy.authority.name}")
     field("ledger", f"{len(model.ledger.steps)} steps, run {attestation.run.id}")
+    if start := _start(model):
+        field("started", start)
     field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")
@@ -57,6 +61,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "subjects": {each.name: each.sha256 for each in model.subjects},
         "uncovered": list(model.uncovered),
         "coverage": [each.to_json() for each in attestation.coverage],
+        "pretrained": {group: list(labels) for group, labels in attestation.pretrained.items()},
         "taint": [each.to_json() for each in attestation.taint],
         "levels": {corpus: dict(groups) for corpus, groups in attestation.levels.items()},
         "removals": [each.to_json() for each in attestation.removals],
@@ -75,6 +80,18 @@ def exclusion_level(model: VerifiedModel, corpus: str) -> int | None:
     stated = model.attestation.levels.get(corpus, {})
     base = [level for group, level in stated.items() if group in model.attestation.base_groups]
     return min(base, default=None)
+
+
+def _start(model: VerifiedModel) -> str:
+    """From which existing weights the run started, and what they bring; empty if from none."""
+    attestation = model.attestation
+    brought = sorted({label for labels in attestation.pretrained.values() for label in labels})
+    files = attestation.run.initial_weights or {}
+    if not files and not brought:
+        return ""
+    names = ", ".join(f"{name} {_short(digest)}" for name, digest in sorted(files.items()))
+    shown = ", ".join(brought[:_LISTED]) + (" …" if len(brought) > _LISTED else "")
+    return f"from {names or 'existing weights'}, which bring {shown or 'nothing recorded'}"
 
 
 def _levels(model: VerifiedModel) -> list[str]:
