@@ -275,6 +275,7 @@ def exclusion_levels(
     base_groups: Sequence[str],
     replays: Sequence[Replay],
     removals: Sequence[Removal],
+    pretrained: Mapping[str, Sequence[str]],
 ) -> dict[str, dict[str, int]]:
     """Corpus → group → level, for a ledger whose counts follow from these routes."""
     groups = coverage.all_groups(base_groups, routes)
@@ -287,7 +288,8 @@ def exclusion_levels(
     gone = {removal.adapter for removal in removals}
     removed = {corpus for corpus, route in routes.items() if route.adapter in gone}
     found: dict[str, dict[str, int]] = {}
-    for (corpus, group), level in coverage.levels(groups, routes, replayed, removed).items():
+    levels = coverage.levels(groups, routes, replayed, removed, pretrained)
+    for (corpus, group), level in levels.items():
         found.setdefault(corpus, {})[group] = level
     return found
 
@@ -368,7 +370,7 @@ def build(
         coverage=coverage.coverage(ledger.steps, ledger.norms, routes, plan, manifest.document),
         taint=group_taint(routes, base, plan, frozen, initial),
         pretrained=initial,
-        levels=exclusion_levels(routes, base, replays, removals),
+        levels=exclusion_levels(routes, base, replays, removals, initial),
         replays=tuple(replays),
         removals=tuple(removals),
         ledger=LedgerHead(
@@ -409,6 +411,12 @@ def without_adapter(
     fields = {name: getattr(attestation, name) for name in type(attestation).model_fields}
     fields |= {
         "removals": removals,
-        "levels": exclusion_levels(routes, attestation.base_groups, attestation.replays, removals),
+        "levels": exclusion_levels(
+            routes,
+            attestation.base_groups,
+            attestation.replays,
+            removals,
+            attestation.pretrained,
+        ),
     }
     return Attestation(**fields)

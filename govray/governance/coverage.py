@@ -36,7 +36,9 @@ Levels
 
 Per (corpus, layer group) that the corpus's route does not reach, each level requiring all below:
 0 declared; 1 direct exclusion enforced and counted; 2 a replay without the corpus gave the same
-bytes for the file that holds the group; 3 removal of the corpus's adapter executed.
+bytes for the file that holds the group; 3 removal of the corpus's adapter executed. Where the
+weights that the run started from had seen the corpus, the level is 0: this ledger counts only
+this run, and no replay of it takes the start's history back.
 
 What this module does not do: check that leaves follow the plan and the routes (``verify.py``), or
 measure gradients.
@@ -252,6 +254,7 @@ def levels(
     routes: Mapping[str, Route],
     replayed: Mapping[str, Collection[str]],
     removed: Collection[str],
+    initial: Mapping[str, Collection[str]] | None = None,
 ) -> dict[tuple[str, str], int]:
     """(corpus, group) → level, for the groups that the corpus's route does not reach.
 
@@ -261,6 +264,7 @@ def levels(
             an entry level 1; call this only for a ledger of which that has been checked.
         replayed: Corpus → the groups whose bytes a replay without the corpus reproduced.
         removed: The corpora whose removal was executed.
+        initial: Group → what a pretrained start brought (T0).
     """
     found: dict[tuple[str, str], int] = {}
     for corpus, route in sorted(routes.items()):
@@ -268,7 +272,9 @@ def levels(
             if group in route.groups:
                 continue
             level = 1
-            if group in replayed.get(corpus, ()):
+            if corpus in (initial or {}).get(group, ()):
+                level = 0
+            elif group in replayed.get(corpus, ()):
                 level = 3 if corpus in removed else 2
             found[corpus, group] = level
     return found

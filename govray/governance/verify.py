@@ -689,7 +689,9 @@ def _check_coverage(
     for group in sorted(attestation.pretrained.keys() - {t.group for t in taint}):
         raise Refused("the model has no such layer group", where=f"pretrained {group}")
     _check_replays(attested)
-    levels = exclusion_levels(routes, base, attestation.replays, attestation.removals)
+    levels = exclusion_levels(
+        routes, base, attestation.replays, attestation.removals, attestation.pretrained
+    )
     for corpus in sorted(levels.keys() | attestation.levels.keys()):
         if levels.get(corpus) != attestation.levels.get(corpus):
             raise Refused("they do not follow from the evidence", where=f"levels of {corpus}")

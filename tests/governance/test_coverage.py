@@ -284,3 +284,11 @@ def test_each_level_requires_the_one_below(replayed: set[str], removed: set[str]
     for group in GROUPS:
         expected["x", group] = (3 if removed else 2) if group in replayed else 1
     assert found == expected
+
+
+def test_what_the_start_had_seen_is_no_evidence_of_exclusion() -> None:
+    """Neither a replay of this run nor a removal takes back what an earlier run did."""
+    routes = {"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({}, "x", 2)}
+    started = {"embedding": ("x", "unknown"), "head": ("unknown",)}
+    found = coverage.levels(GROUPS, routes, {"x": set(GROUPS)}, {"x"}, started)
+    assert found == {("x", "embedding"): 0, ("x", "block.0"): 3, ("x", "head"): 3}
