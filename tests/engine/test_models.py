@@ -1,0 +1,385 @@
+"""Real architectures under a mixed policy: gradients equal a float64 oracle, row by row.
+
+Each is small, made from a configuration, and not written for govray: causal language
+models and a ViT of transformers, and a ResNet with GroupNorm. Three streams share a
+step: everything, the upper half of the blocks, and an adapter alone where the model has
+layers to adapt. The oracle takes one row at a time through the plain model, backward
+through all of it, and masks the finished gradients by group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cases
+import pytest
+import torch
+from cases import allow_all, governed, micro_batch, step_batch, token_rows
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from govray.engine.adapters import Adapters, adapted_layers
+from govray.engine.batch import IGNORED
+from govray.engine.huggingface import CausalLM
+from govray.engine.huggingface import loss as token_loss
+from govray.engine.layers import layer_groups
+from govray.governance.route import Route
+from govray.governance.selector import parse_selector
+
+TOLERANCE = 1e-10
+CONTEXT, VOCABULARY, CLASSES, RANK = 6, 23, 5, 2
+
+Tensors = dict[str, Tensor]
+Loss = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
+
+
+class Residual(nn.Module):
+    """Two convolutions beside a shortcut, each with GroupNorm."""
+
+    def __init__(self, inside: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, width, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.GroupNorm(4, width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(4, width)
+        self.shortcut = nn.Conv2d(inside, width, 1, stride, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.norm1(self.conv1(images)).relu()
+        return (self.norm2(self.conv2(hidden)) + self.shortcut(images)).relu()
+
+
+class ResNet(nn.Module):
+    """The usual layout: a stem, numbered stages in nn.Sequential, a pooled classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.norm1 = nn.GroupNorm(4, 16)
+        self.layer1 = nn.Sequential(Residual(16, 16, 1), Residual(16, 16, 1))
+        self.layer2 = nn.Sequential(Residual(16, 32, 2), Residual(32, 32, 1))
+        self.fc = nn.Linear(32, CLASSES)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        hidden = self.norm1(self.conv1(pixel_values)).relu()
+        return self.fc(self.layer2(self.layer1(hidden)).mean((2, 3)))
+
+
+def language_model(**config: Any) -> nn.Module:
+    return CausalLM(CONTEXT, VOCABULARY, config=config)
+
+
+def decoder(model_type: str, **config: Any) -> nn.Module:
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": CONTEXT,
+        "eos_token_id": None,
+    }
+    return language_model(model_type=model_type, **sizes | config)
+
+
+def gpt2(**config: Any) -> nn.Module:
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": CONTEXT}
+    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None}
+    return language_model(model_type="gpt2", **sizes | off | config)
+
+
+def vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(
+        ViTConfig(
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=24,
+            image_size=8,
+            patch_size=4,
+            num_labels=CLASSES,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
+
+
+def token_batch(rows: int, *key: int) -> Tensors:
+    batch = token_rows(rows, CONTEXT, VOCABULARY, *key)
+    batch["targets"][0, :2] = IGNORED
+    return batch
+
+
+def image_batch(rows: int, *key: int) -> Tensors:
+    generator = torch.Generator().manual_seed(hash(key) % 2**31)
+    return {
+        "pixel_values": torch.randn(rows, 3, 8, 8, generator=generator),
+        "targets": torch.randint(CLASSES, (rows,), generator=generator),
+    }
+
+
+def image_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    output = model(batch["pixel_values"].to(next(model.parameters()).dtype))
+    return F.cross_entropy(getattr(output, "logits", output), batch["targets"], reduction="none")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How to make a model, and what its groups must be called."""
+
+    build: Callable[[], nn.Module]
+    groups: str
+    loss: Loss = token_loss
+    batch: Callable[..., Tensors] = token_batch
+    adapted: bool = True
+
+
+UNTIED = "embedding block.0 block.1 final_norm head"
+ARCHITECTURES = {
+    # Its blocks are Conv1D of transformers, no nn.Linear, so there is nothing to adapt.
+    "gpt2": Architecture(
+        gpt2, "embedding embedding+head block.0 block.1 final_norm", adapted=False
+    ),
+    "gpt2-untied": Architecture(lambda: gpt2(tie_word_embeddings=False), UNTIED, adapted=False),
+    "llama": Architecture(lambda: decoder("llama"), UNTIED),
+    "llama-tied": Architecture(
+        lambda: decoder("llama", tie_word_embeddings=True),
+        "embedding+head block.0 block.1 final_norm",
+    ),
+    "qwen2": Architecture(lambda: decoder("qwen2"), UNTIED),
+    "qwen3": Architecture(
+        lambda: decoder("qwen3", num_hidden_layers=4, head_dim=8),
+        "embedding block.0 block.1 block.2 block.3 final_norm head",
+    ),
+    # A row of the embedding that never learns, and a window shorter than the row.
+    "mistral": Architecture(lambda: decoder("mistral", pad_token_id=3, sliding_window=3), UNTIED),
+    "vit": Architecture(vit, UNTIED, image_loss, image_batch),
+    "resnet": Architecture(
+        ResNet,
+        "embedding block.0 block.1 block.2 block.3 head",
+        image_loss,
+        image_batch,
+        adapted=False,
+    ),
+}
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def architecture(request: pytest.FixtureRequest) -> Architecture:
+    return ARCHITECTURES[request.param]
+
+
+def upper_half(model: nn.Module) -> Route:
+    groups = list(layer_groups(model))
+    chosen = {"blocks[0.5:]", "final_norm", "head"} - ({"final_norm", "head"} - set(groups))
+    return Route({group: 1.0 for each in chosen for group in parse_selector(each).select(groups)})
+
+
+@dataclass(frozen=True)
+class Step:
+    """A model in float64, its adapters, and the rows of one step by route."""
+
+    model: nn.Module
+    adapters: Adapters
+    rows: Mapping[Route, Tensors]
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        return {**dict(self.model.named_parameters()), **dict(self.adapters.named_parameters())}
+
+
+def mixed(architecture: Architecture) -> Step:
+    torch.manual_seed(3)
+    model = architecture.build().double()
+    adapters = Adapters(model, {"supplier": RANK} if architecture.adapted else {}, seed=3)
+    step = Step(
+        model,
+        adapters,
+        {allow_all(model): architecture.batch(3, 1), upper_half(model): architecture.batch(4, 2)}
+        | ({Route({}, "supplier", RANK): architecture.batch(2, 3)} if architecture.adapted else {}),
+    )
+    with torch.no_grad():  # large enough that every gradient is far above rounding
+        for parameter in step.parameters.values():
+            parameter.normal_(std=0.4)
+    return step
+
+
+def engine(architecture: Architecture, **settings: Any) -> dict[str, Tensor | None]:
+    """The gradients that the optimizer sees."""
+    step = mixed(architecture)
+    optimizer = torch.optim.SGD(step.parameters.values(), lr=0.1)
+    seen: dict[str, Tensor | None] = {}
+
+    def look(*_: object) -> None:
+        seen.update({name: p.grad for name, p in step.parameters.items()})
+
+    optimizer.register_step_pre_hook(look)
+    run = governed(step.model, optimizer, list(step.rows), adapters=step.adapters, **settings)
+    batches = [micro_batch(route, rows) for route, rows in step.rows.items()]
+    run(step_batch(0, batches), architecture.loss)
+    return seen
+
+
+def oracle(architecture: Architecture) -> dict[str, Tensor | None]:
+    """The same from single rows, whole backwards, and a mask on finished gradients."""
+    step = mixed(architecture)
+    group_of = {
+        name: group
+        for group, names in {**layer_groups(step.model), **step.adapters.groups}.items()
+        for name in names
+    }
+    sums = {name: torch.zeros_like(p) for name, p in step.parameters.items()}
+    counts = dict.fromkeys(group_of.values(), 0)
+    for route, rows in step.rows.items():
+        for index in range(len(rows["targets"])):
+            row = {name: tensor[index : index + 1] for name, tensor in rows.items()}
+            model = Merged(step.model, merge(step, route.adapter))
+            loss = architecture.loss(model, row).sum()
+            gradients = torch.autograd.grad(loss, [*step.parameters.values()], allow_unused=True)
+            for name, gradient in zip(step.parameters, gradients, strict=True):
+                if gradient is not None and group_of[name] in route.groups:
+                    sums[name] += gradient
+            for group in route.groups:
+                counts[group] += int((row["targets"] != IGNORED).sum())
+    return {
+        name: total / counts[group_of[name]] if counts[group_of[name]] else None
+        for name, total in sums.items()
+    }
+
+
+def merge(step: Step, adapter: str | None) -> Tensors:
+    """W + 2BA of each layer that the adapter has a pair for."""
+    if adapter is None:
+        return {}
+    pairs = dict(step.adapters.named_parameters())
+    return {
+        f"{fqn}.weight": layer.weight
+        + 2
+        * pairs[f"adapter:{adapter}/{fqn}.lora_B.weight"]
+        @ pairs[f"adapter:{adapter}/{fqn}.lora_A.weight"]
+        for fqn, layer in adapted_layers(step.model).items()
+    }
+
+
+class Merged(nn.Module):
+    """The model with some weights replaced."""
+
+    def __init__(self, model: nn.Module, weights: Tensors) -> None:
+        super().__init__()
+        self.model, self.weights = model, weights
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return functional_call(self.model, self.weights, inputs)
+
+
+def check(found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None]) -> None:
+    assert found.keys() == expected.keys()
+    norms = [reference.norm() for reference in expected.values() if reference is not None]
+    # A bias on attention's keys moves no softmax: its gradient is rounding, and
+    # relative errors of rounding say nothing.
+    smallest = 1e-6 * torch.stack(norms).norm()
+    for name, reference in expected.items():
+        gradient = found[name]
+        if reference is None:
+            assert gradient is None, f"{name} has a gradient, and should have none"
+        else:
+            assert gradient is not None, f"{name} has no gradient"
+            error = (gradient - reference).norm() / reference.norm().clamp_min(smallest)
+            assert error <= TOLERANCE, f"{name}: {error.item()}"
+
+
+def test_its_groups_have_the_canonical_names(architecture: Architecture) -> None:
+    assert " ".join(layer_groups(architecture.build())) == architecture.groups
+
+
+@pytest.mark.parametrize("max_rows", [None, 2])
+def test_a_mixed_policy_equals_the_oracle(architecture: Architecture, max_rows: int | None) -> None:
+    check(engine(architecture, max_rows=max_rows), oracle(architecture))
+
+
+def test_the_oracle_sees_a_wrong_group(
+    architecture: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swapped(model: nn.Module) -> dict[str, tuple[str, ...]]:
+        groups = layer_groups(model)
+        last = max(group for group in groups if group.startswith("block."))
+        return groups | {"block.0": groups[last], last: groups["block.0"]}
+
+    expected = oracle(architecture)
+    monkeypatch.setattr(cases, "layer_groups", swapped)
+    with pytest.raises(AssertionError, match=r"(weight|bias): [0-9.e+-]+"):
+        check(engine(architecture), expected)
+
+
+STEPS = 3
+
+
+def trained(architecture: Architecture, governing: str | None) -> Tensors:
+    """Weights after AdamW in float32, by the engine or by torch alone."""
+    torch.manual_seed(5)
+    model = architecture.build().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    batches = [architecture.batch(4, 9, step) for step in range(STEPS)]
+    if governing is not None:
+        route = allow_all(model) if governing == "everything" else upper_half(model)
+        run = governed(model, optimizer, [route])
+        for step, batch in enumerate(batches):
+            run(step_batch(step, [micro_batch(route, batch)]), architecture.loss)
+    else:
+        for batch in batches:
+            optimizer.zero_grad()
+            architecture.loss(model, batch).sum().backward()
+            for parameter in model.parameters():
+                parameter.grad /= int((batch["targets"] != IGNORED).sum())
+            optimizer.step()
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def different(one: Tensors, other: Tensors) -> set[str]:
+    return {name for name in one if not torch.equal(one[name], other[name])}
+
+
+def test_allow_all_is_plain_training_bit_for_bit(architecture: Architecture) -> None:
+    plain = trained(architecture, None)
+    assert different(plain, trained(architecture, "everything")) == set()
+    # The control: a policy that restricts something gives other weights.
+    assert different(plain, trained(architecture, "upper half"))
+
+
+def dropped(build: Callable[[], nn.Module], max_rows: int | None) -> Tensors:
+    """Gradients of four rows of one stream, with dropout."""
+    torch.manual_seed(1)
+    model = build().double().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen: Tensors = {}
+    optimizer.register_step_pre_hook(
+        lambda *_: seen.update({name: p.grad for name, p in model.named_parameters()})
+    )
+    route = allow_all(model)
+    run = governed(model, optimizer, [route], max_rows=max_rows)
+    run(step_batch(0, [micro_batch(route, token_batch(4, 4))]), token_loss)
+    return seen
+
+
+def test_dropout_of_gpt2_belongs_to_rows() -> None:
+    def build() -> nn.Module:
+        return gpt2(resid_pdrop=0.3, embd_pdrop=0.3)
+
+    check(dropped(build, 1), dropped(build, None))
+
+
+def test_dropout_inside_attention_does_not_and_so_causallm_switches_it_off() -> None:
+    def attending() -> nn.Module:
+        model = gpt2()
+        for block in model.transformer.h:
+            block.attn.attn_dropout.p = 0.3
+        return model
+
+    check(dropped(gpt2, 1), dropped(gpt2, None))
+    with pytest.raises(AssertionError, match=r"weight: [0-9.e-]+"):
+        check(dropped(attending, 1), dropped(attending, None))
