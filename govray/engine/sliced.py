@@ -635,7 +635,18 @@ def uncovered(model: nn.Module) -> tuple[str, ...]:
     )
 
 
-def parameter_gradients(layer: nn.Module, inputs: Tensor, grad_output: Tensor) -> dict[str, Tensor]:
+def takes_rows(layer: nn.Module, inputs: Tensor) -> bool:
+    """Whether a covered layer's input has room for rows before what the layer works on."""
+    kind = _kind(layer)
+    return kind is not None and inputs.dim() >= kind.dimensions(layer)
+
+
+def parameter_gradients(
+    layer: nn.Module,
+    inputs: Tensor,
+    grad_output: Tensor,
+    names: Collection[str] | None = None,
+) -> dict[str, Tensor]:
     """The gradients of a covered layer's parameters from one call on some rows.
 
     A pure function: nothing is written into ``.grad``.
@@ -644,6 +655,7 @@ def parameter_gradients(layer: nn.Module, inputs: Tensor, grad_output: Tensor) -
         layer: Covered.
         inputs: What the layer was called with, (rows, ...).
         grad_output: The gradient of its output, (rows, ...).
+        names: Local names of the parameters; None for all.
 
     Returns:
         Local parameter name → gradient, in the dtype that the kernel ran in.
@@ -656,7 +668,11 @@ def parameter_gradients(layer: nn.Module, inputs: Tensor, grad_output: Tensor) -
         raise UsageError(f"no gradient by rows for {type(layer).__name__}", where="layer")
     with torch.no_grad():
         parameters = {n: None if p is None else p.detach() for n, p in layer._parameters.items()}
-        wanted = [name for name, parameter in parameters.items() if parameter is not None]
+        wanted = [
+            name
+            for name, parameter in parameters.items()
+            if parameter is not None and (names is None or name in names)
+        ]
         if not kind.reads(wanted)[1]:
             parameters = dict.fromkeys(parameters)
         inputs, _ = kind.prepare(layer, inputs, {})
