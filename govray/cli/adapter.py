@@ -220,4 +220,6 @@ def _levels(model: VerifiedModel, adapter: str) -> dict[str, int]:
 def _why(level: int) -> str:
     if level == 3:
         return f" ({verdict.LEVELS[level]})"
+    if level == 0:
+        return ": the weights that the run started from had seen it"
     return ": level 3 also needs a replay without the corpus (govray replay --without)"

@@ -171,6 +171,18 @@ def load_start(model: nn.Module, start: Start) -> None:
         raise outcome[0]
 
 
+def check_unchanged(start: Start) -> None:
+    """Refuse files that are no longer the recorded ones.
+
+    Raises:
+        Refused: Names the file.
+        UsageError: A file is missing.
+    """
+    for name, digest in start.files.items():
+        path = Path(start.folder, name)
+        _require_same(_digest(path), digest, path)
+
+
 class _Stored(NamedTuple):
     """A tensor in a file: its shape, and whether its numbers are floating point."""
 
@@ -294,19 +306,18 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _load(model: nn.Module, start: Start) -> None:
+    if start.loaded_by_model:
+        check_unchanged(start)
+        return
     tensors: dict[str, Tensor] = {}
     for name, digest in start.files.items():
         path = Path(start.folder, name)
-        if start.loaded_by_model:
-            _require_same(_digest(path), digest, path)
-        else:
-            # The bytes that are parsed are the bytes that were digested.
-            data = _read(path)
-            _require_same(canonical.sha256(data), digest, path)
-            for tensor, value in _parse(data, path).items():
-                _add(tensors, tensor, value, path)
-    if not start.loaded_by_model:
-        _fill(model, tensors, start.folder)
+        # The bytes that are parsed are the bytes that were digested.
+        data = _read(path)
+        _require_same(canonical.sha256(data), digest, path)
+        for tensor, value in _parse(data, path).items():
+            _add(tensors, tensor, value, path)
+    _fill(model, tensors, start.folder)
 
 
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:

@@ -16,6 +16,7 @@ from govray.engine import checkpoint
 from govray.errors import Refused, UsageError
 from govray.governance import attestation, bundle, canonical
 from govray.train.artifact import environment, final_checkpoint
+from govray.train.pretrained import check_unchanged
 from govray.train.progress import StepCallback
 from govray.train.record import RunRecord, read_record
 from govray.train.trainer import from_experiment
@@ -54,7 +55,8 @@ def replay_without(run: Path, corpus: str, *, on_step: StepCallback | None = Non
     Raises:
         UsageError: The run has no experiment file, or never read the corpus.
         CouldNotCheck: The run has no whole final checkpoint.
-        Refused: The prepared data or the code is no longer what the run used.
+        Refused: The prepared data, the code or the weights that the run started from are no
+            longer what it used.
     """
     record = read_record(run)
     if record.experiment is None:
@@ -69,6 +71,8 @@ def replay_without(run: Path, corpus: str, *, on_step: StepCallback | None = Non
             where=str(run),
             do=f"It used {', '.join(sorted(set(record.plan.corpora) - set(record.plan.excluded)))}",
         )
+    if record.start:
+        check_unchanged(record.start)
     original = final_checkpoint(run, record)
     experiment = record.experiment
     data = experiment.data.model_copy(update={"exclude": (*experiment.data.exclude, corpus)})
