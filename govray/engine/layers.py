@@ -59,7 +59,7 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # What vision and sequence models call the parameters that they add to, or put
 # beside, their first block's input.
 _LEARNED_INPUT = re.compile(
-    r"(cls|class|mask|reg|register|dist|distillation)_tokens?"
+    r"(cls|class|reg|register|dist|distillation)_tokens?"
     r"|(pos|position|positional|patch|class|time)_?(embed|embedding|embeddings|encoding)"
 )
 _FINAL = re.compile(r"(.*_)?(final|last|post)(_.*)?|.*_f")

@@ -134,6 +134,147 @@ def test_a_parametrized_head_is_no_list_of_blocks() -> None:
     assert layer_groups(model)["head"] == ("lm_head.parametrizations.weight.original",)
 
 
+class Block(nn.Module):
+    """A composite, as blocks are."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, width)
+
+
+def model_of(**modules: nn.Module) -> nn.Module:
+    """A module with these children, in this order."""
+    model = nn.Module()
+    for name, module in modules.items():
+        model.add_module(name, module)
+    return model
+
+
+def blocks(count: int, width: int = 4) -> list[Block]:
+    return [Block(width) for _ in range(count)]
+
+
+def test_blocks_may_sit_in_a_sequential() -> None:
+    groups = layer_groups(
+        model_of(embed=nn.Embedding(7, 4), trunk=nn.Sequential(*blocks(3)), head=nn.Linear(4, 7))
+    )
+    assert list(groups) == ["embedding", "block.0", "block.1", "block.2", "head"]
+    assert groups["block.2"] == ("trunk.2.up.weight", "trunk.2.up.bias")
+
+
+def test_a_sequential_of_layers_is_no_list_of_blocks() -> None:
+    with pytest.raises(Refused, match="no list of repeated blocks"):
+        layer_groups(model_of(mlp=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))))
+
+
+def test_numbered_stages_are_counted_through() -> None:
+    stages = {f"layer{i + 1}": nn.Sequential(*blocks(count)) for i, count in enumerate((2, 1, 3))}
+    groups = layer_groups(model_of(conv=nn.Conv2d(3, 4, 1), **stages, fc=nn.Linear(4, 2)))
+    assert list(groups) == ["embedding", *(f"block.{i}" for i in range(6)), "head"]
+    assert groups["block.2"] == ("layer2.0.up.weight", "layer2.0.up.bias")
+    assert groups["block.5"] == ("layer3.2.up.weight", "layer3.2.up.bias")
+
+
+@pytest.mark.parametrize(
+    ("names", "between"),
+    [
+        (("tower1", "tower2"), {}),
+        (("layer1", "layer3"), {}),
+        (("layer2", "layer1"), {}),
+        (("layer1", "layer2"), {"neck": nn.Linear(4, 4)}),
+    ],
+    ids=["towers", "a gap", "backwards", "something between"],
+)
+def test_other_lists_are_not_taken_for_one(
+    names: tuple[str, str], between: dict[str, nn.Module]
+) -> None:
+    one, two = names
+    stages = {one: nn.Sequential(*blocks(3)), **between, two: nn.Sequential(*blocks(2))}
+    with pytest.raises(Refused, match=rf"{two}\.0\.up\.weight is in no layer group"):
+        layer_groups(model_of(embed=nn.Embedding(7, 4), **stages))
+
+
+def two_towers() -> nn.Module:
+    return model_of(
+        embed=nn.Embedding(7, 4),
+        encoder=nn.ModuleList(blocks(2, width=8)),
+        decoder=nn.ModuleList(blocks(3)),
+        head=nn.Linear(4, 7),
+    )
+
+
+def test_a_second_list_is_refused_with_the_glob_that_names_it() -> None:
+    with pytest.raises(Refused, match=r"decoder\.0\.up\.weight is in no .*\['decoder\.\*'\]"):
+        layer_groups(two_towers())
+
+
+@pytest.mark.parametrize(
+    ("custom", "expected"),
+    [
+        ({"other": ["decoder.*"]}, ["embedding", "block.0", "block.1", "head", "other"]),
+        # The larger list is named, so the smaller one has the blocks.
+        ({"other": ["encoder.*"]}, ["embedding", "block.0", "block.1", "block.2", "head", "other"]),
+        ({"a": ["encoder.*"], "b": ["decoder.*"]}, ["embedding", "head", "a", "b"]),
+    ],
+)
+def test_naming_one_list_leaves_the_blocks_to_the_other(
+    custom: dict[str, list[str]], expected: list[str]
+) -> None:
+    assert list(layer_groups(two_towers(), custom)) == expected
+
+
+def test_a_list_of_embeddings_is_no_depth() -> None:
+    tables = nn.ModuleList(nn.Embedding(100, 4) for _ in range(3))
+    groups = layer_groups(
+        model_of(tables=tables, layers=nn.ModuleList(blocks(2)), head=nn.Linear(4, 2))
+    )
+    assert list(groups) == ["embedding", "block.0", "block.1", "head"]
+    assert len(groups["embedding"]) == 3
+
+
+def test_a_final_norm_that_is_defined_first_is_known_by_its_name_only() -> None:
+    def model(name: str) -> nn.Module:
+        parts = {"embed": nn.Embedding(7, 4), name: nn.LayerNorm(4)}
+        return model_of(**parts, layers=nn.ModuleList(blocks(1)), head=nn.Linear(4, 7))
+
+    for name in ("final_norm", "final_layer_norm", "ln_f", "norm_final"):
+        assert layer_groups(model(name))["final_norm"] == (f"{name}.weight", f"{name}.bias")
+    with pytest.raises(Refused, match=r"norm\.weight is in no layer group"):
+        layer_groups(model("norm"))
+
+
+def test_an_early_norm_belongs_to_the_embedding_where_it_cannot_be_the_final_one() -> None:
+    layers = nn.ModuleList(blocks(1))
+    before_another = model_of(
+        embed=nn.Embedding(7, 4), norm=nn.LayerNorm(4), layers=layers, last=nn.RMSNorm(4)
+    )
+    within_a_module = model_of(
+        inputs=model_of(embed=nn.Embedding(7, 4), norm=nn.LayerNorm(4)), layers=layers
+    )
+    after_a_convolution = model_of(conv=nn.Conv1d(2, 4, 1), norm=nn.GroupNorm(2, 4), layers=layers)
+    for model, prefix in (
+        (before_another, ""),
+        (within_a_module, "inputs."),
+        (after_a_convolution, ""),
+    ):
+        assert f"{prefix}norm.weight" in layer_groups(model)["embedding"]
+
+
+@pytest.mark.parametrize("name", ["cls_token", "class_token", "pos_embed", "position_embeddings"])
+def test_learned_inputs_are_known_by_their_usual_names(name: str) -> None:
+    model = model_of(conv=nn.Conv2d(3, 4, 1), layers=nn.ModuleList(blocks(1)))
+    model.register_parameter(name, nn.Parameter(torch.zeros(1, 1, 4)))
+    assert name in layer_groups(model)["embedding"]
+
+
+@pytest.mark.parametrize("name", ["unembed", "decoder_pos_embed", "mask_token", "scale"])
+def test_other_parameters_of_the_model_itself_are_in_doubt(name: str) -> None:
+    model = model_of(conv=nn.Conv2d(3, 4, 1), layers=nn.ModuleList(blocks(1)))
+    model.register_parameter(name, nn.Parameter(torch.zeros(1, 1, 4)))
+    with pytest.raises(Refused, match=f"{name} is in no layer group"):
+        layer_groups(model)
+
+
 def headed_early() -> nn.Module:
     model = nn.Module()
     model.head = nn.Linear(4, 7)
