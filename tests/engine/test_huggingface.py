@@ -1,0 +1,306 @@
+"""`CausalLM`: a local folder or a config, under the library's own names; nothing else is read."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig
+
+from govray.engine.batch import IGNORED
+from govray.engine.dropout import KeyedDropout, key_dropout
+from govray.engine.huggingface import CausalLM, loss
+from govray.engine.layers import layer_groups
+from govray.errors import CouldNotCheck, UsageError
+
+CONTEXT, VOCABULARY = 8, 20
+
+LLAMA: Mapping[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "eos_token_id": None,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError("a connection was attempted")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.fixture
+def original() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY,
+            n_embd=16,
+            n_layer=2,
+            n_head=2,
+            n_positions=CONTEXT,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    )
+
+
+@pytest.fixture
+def folder(original: GPT2LMHeadModel, tmp_path: Path) -> Path:
+    original.save_pretrained(tmp_path / "gpt2")
+    return tmp_path / "gpt2"
+
+
+def tokens(rows: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(VOCABULARY, (rows, CONTEXT), generator=generator)
+
+
+def test_a_folder_s_weights_and_logits_are_the_library_s(
+    original: GPT2LMHeadModel, folder: Path
+) -> None:
+    model = CausalLM(CONTEXT, VOCABULARY, path=str(folder))
+    assert model.training
+    ours, theirs = model.state_dict(), original.state_dict()
+    assert list(ours) == list(theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert torch.equal(model.eval()(tokens()), original.eval()(tokens()).logits)
+
+
+def test_weights_load_back_into_the_library_s_class(folder: Path, tmp_path: Path) -> None:
+    model = CausalLM(CONTEXT, VOCABULARY, path=str(folder)).eval()
+    with torch.no_grad():
+        model.transformer.ln_f.weight.normal_()
+    model.language_model.save_pretrained(tmp_path / "again")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", local_files_only=True).eval()
+    assert torch.equal(again(tokens()).logits, model(tokens()))
+
+
+def test_several_weight_files_are_read_by_their_index(
+    original: GPT2LMHeadModel, tmp_path: Path
+) -> None:
+    original.save_pretrained(tmp_path, max_shard_size="5KB")
+    assert not (tmp_path / "model.safetensors").exists()
+    model = CausalLM(CONTEXT, VOCABULARY, path=str(tmp_path))
+    assert torch.equal(model.eval()(tokens()), original.eval()(tokens()).logits)
+
+
+def test_half_precision_weights_become_float32(original: GPT2LMHeadModel, tmp_path: Path) -> None:
+    original.bfloat16().save_pretrained(tmp_path)
+    model = CausalLM(CONTEXT, VOCABULARY, path=str(tmp_path))
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert torch.equal(model.transformer.wpe.weight, original.transformer.wpe.weight.float())
+
+
+def test_only_the_separator_s_row_is_added(original: GPT2LMHeadModel, folder: Path) -> None:
+    model = CausalLM(CONTEXT, VOCABULARY + 1, path=str(folder))
+    assert model(tokens()).shape == (2, CONTEXT, VOCABULARY + 1)
+    assert torch.equal(model.lm_head.weight[:-1], original.lm_head.weight)
+    assert model.lm_head.weight is model.transformer.wte.weight
+    with pytest.raises(UsageError, match="model knows 20 ids, the tokenizer has 22"):
+        CausalLM(CONTEXT, VOCABULARY + 2, path=str(folder))
+
+
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, VOCABULARY + 1])
+def test_the_meta_device_finds_the_same_groups_and_reads_no_weights(
+    folder: Path, vocabulary: int
+) -> None:
+    read = CausalLM(CONTEXT, vocabulary, path=str(folder))
+    (folder / "model.safetensors").write_bytes(b"not read")
+    with torch.device("meta"):
+        model = CausalLM(CONTEXT, vocabulary, path=str(folder))
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert layer_groups(model) == layer_groups(read)
+    assert model.lm_head.weight.shape == read.lm_head.weight.shape
+
+
+def test_fresh_weights_come_from_the_global_generator() -> None:
+    def weights(seed: int) -> dict[str, Tensor]:
+        torch.manual_seed(seed)
+        return CausalLM(CONTEXT, VOCABULARY, config=LLAMA).state_dict()
+
+    first, again, other = weights(1), weights(1), weights(2)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
+
+
+def test_the_vocabulary_is_the_tokenizer_s_unless_it_is_larger() -> None:
+    assert CausalLM(CONTEXT, VOCABULARY, config=LLAMA)(tokens()).shape[-1] == VOCABULARY
+    larger = CausalLM(CONTEXT, VOCABULARY, config={**LLAMA, "vocab_size": 32})
+    assert larger(tokens()).shape[-1] == 32
+
+
+def test_no_logit_depends_on_a_later_token() -> None:
+    model = CausalLM(CONTEXT, VOCABULARY, config=LLAMA).double()
+    changed = tokens()
+    changed[:, 5] = (changed[:, 5] + 1) % VOCABULARY
+    before, after = model(tokens()), model(changed)
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert not torch.equal(before[:, 5], after[:, 5])
+
+
+def test_the_loss_is_unreduced_and_zero_without_a_target() -> None:
+    model = CausalLM(CONTEXT, VOCABULARY, config=LLAMA).double()
+    targets = tokens()
+    targets[1, 4:] = IGNORED
+    losses = CausalLM.loss(model, {"tokens": tokens(), "targets": targets})
+    expected = F.cross_entropy(model(tokens()).transpose(1, 2), targets, reduction="none")
+    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
+    assert CausalLM.loss is loss
+
+
+def test_what_is_replaced_in_one_view_is_replaced_in_the_other(folder: Path) -> None:
+    model = CausalLM(CONTEXT, VOCABULARY, path=str(folder))
+    key_dropout(model, seed=0)
+    assert isinstance(model.language_model.transformer.drop, KeyedDropout)
+    model.lm_head = nn.Linear(16, 3)  # a child of the model itself
+    assert model.eval()(tokens()).shape[-1] == 3
+    assert not model.language_model.training
+
+
+def test_dropout_in_attention_is_off_and_other_dropout_is_kept(folder: Path) -> None:
+    model = CausalLM(CONTEXT, VOCABULARY, path=str(folder))
+    assert model.transformer.h[0].attn.attn_dropout.p == 0.0
+    assert model.transformer.h[0].attn.resid_dropout.p == GPT2Config().resid_pdrop > 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hiden_size": 16}, r"config\.hiden_size: .*did you mean 'hidden_size'"),
+        ({"hidden_size": "wide"}, r"config: .*'hidden_size' expected int"),
+        ({"hidden_size": 18}, r"hidden size \(18\) is not a multiple"),
+        ({"hidden_act": "gleu"}, r"config\.hidden_act: hidden_act can't be 'gleu'"),
+        ({"num_attention_heads": 0}, "config: transformers refuses it: ZeroDivisionError"),
+        ({"vocab_size": 19}, r"config\.vocab_size: vocab_size is 19, the tokenizer has 20"),
+        ({"max_position_embeddings": 7}, "max_position_embeddings is 7, the context 8"),
+        ({"attention_dropout": 0.1}, r"config\.attention_dropout: .*can't be keyed by row"),
+        ({"attn_implementation": "someone/kernel"}, "no field 'attn_implementation'"),
+        ({"model_type": "llamma"}, "model_type 'llamma' is no .*Did you mean llama"),
+        ({"model_type": None}, "Such as gpt2, llama"),
+        ({"model_type": "vit"}, "model_type 'vit' is no causal language model"),
+    ],
+)
+def test_bad_fields_are_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        CausalLM(CONTEXT, VOCABULARY, config={**LLAMA, **fields})
+
+
+def test_an_encoder_is_refused() -> None:
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = {"model_type": "bert", "intermediate_size": 16, **small}
+    with pytest.raises(UsageError, match="no causal attention"):
+        CausalLM(CONTEXT, VOCABULARY, config=bert)
+    assert CausalLM(CONTEXT, VOCABULARY, config={**bert, "is_decoder": True})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({}, "neither path nor config"), ({"path": "x", "config": LLAMA}, "path and config are both")],
+)
+def test_exactly_one_source_of_weights(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        CausalLM(CONTEXT, VOCABULARY, **given)
+
+
+def test_rows_beyond_the_context_are_refused() -> None:
+    with pytest.raises(UsageError, match="9 tokens exceed the context of 8"):
+        CausalLM(CONTEXT, VOCABULARY, config=LLAMA)(torch.zeros(1, 9, dtype=torch.long))
+
+
+# What can be wrong with a folder. Each changes one thing in a sound one.
+
+
+def pickled(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    torch.save(tensors, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def truncated(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def configured(folder: Path, **fields: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def with_tensors(folder: Path, **changes: Tensor | None) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file) | {f"transformer.wpe.{name}": t for name, t in changes.items()}
+    save_file({name: t for name, t in tensors.items() if t is not None}, file)
+
+
+def indexed(folder: Path) -> None:
+    outside = {"weight_map": {"transformer.wpe.weight": "../elsewhere.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(outside))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (pickled, r"no model\.safetensors, only pytorch_model\.bin, a pickle"),
+        (truncated, "not a safetensors file"),
+        (lambda f: with_tensors(f, weight=None), r"wpe\.weight is not in the folder's weights"),
+        (lambda f: with_tensors(f, weight=torch.zeros(3, 16)), r"wpe\.weight has another shape"),
+        (lambda f: with_tensors(f, more=torch.zeros(3)), r"wpe\.more is a weight .* model lacks"),
+        (indexed, "weight_map names no files of this folder"),
+        (lambda f: (f / "config.json").unlink(), r"config\.json: no such file"),
+        (lambda f: (f / "config.json").write_text("{"), r"config\.json: not JSON"),
+        (lambda f: (f / "config.json").write_text("[]"), r"config\.json: not a JSON object"),
+        (lambda f: configured(f, n_positions=7), "n_positions is 7, the context 8"),
+        (lambda f: configured(f, n_embd="x"), "'n_embd' expected int"),
+        (lambda f: configured(f, model_type="mine"), "model_type 'mine' is no causal"),
+        (lambda f: configured(f, quantization_config={"bits": 4}), "weights are quantised"),
+    ],
+)
+def test_a_bad_folder_is_refused_by_name(folder: Path, spoil: Any, message: str) -> None:
+    spoil(folder)
+    with pytest.raises(UsageError, match=message):
+        CausalLM(CONTEXT, VOCABULARY, path=str(folder))
+
+
+def test_a_missing_folder_is_not_looked_for_elsewhere() -> None:
+    with pytest.raises(UsageError, match="nothing is downloaded"):
+        CausalLM(CONTEXT, VOCABULARY, path="gpt2")
+
+
+def test_code_of_a_folder_does_not_run(original: GPT2LMHeadModel, folder: Path) -> None:
+    ran = folder / "ran"
+    (folder / "mine.py").write_text(f"open({str(ran)!r}, 'w')")
+    configured(
+        folder,
+        auto_map={"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"},
+        _attn_implementation="someone/kernel",
+        transformers_weights="elsewhere.bin",
+    )
+    model = CausalLM(CONTEXT, VOCABULARY, path=str(folder))
+    assert torch.equal(model.lm_head.weight, original.lm_head.weight)
+    assert not ran.exists()
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(CouldNotCheck, match=r"needs transformers.*pip install 'govray\[hugg"):
+        CausalLM(CONTEXT, VOCABULARY, config=LLAMA)
+
+
+def test_fields_are_those_of_the_library() -> None:
+    """The control of the misspelt field: the library itself takes it without a word."""
+    assert LlamaConfig(hiden_size=16).hiden_size == 16
