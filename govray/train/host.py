@@ -62,7 +62,8 @@ def govern_hosted(model: nn.Module, optimizer: Optimizer) -> Run:
     """`govern`, but the optimizer keeps the hyperparameters that it was made with.
 
     A commit holds those of its step. The host's schedule, which is replayed from
-    its beginning, must start from the first ones. Adapters get the optimizer's defaults.
+    its beginning, must start from the first ones. Adapters get those of the optimizer's
+    first group, where hosts put what they were told.
 
     Raises:
         Refused: As `govern`.
@@ -72,7 +73,8 @@ def govern_hosted(model: nn.Module, optimizer: Optimizer) -> Run:
         for group in optimizer.param_groups
     ]
     run = govern(model, optimizer)
-    for group, first in zip_longest(optimizer.param_groups, made, fillvalue=optimizer.defaults):
+    of_adapters = {name: made[0][name] for name in optimizer.defaults}
+    for group, first in zip_longest(optimizer.param_groups, made, fillvalue=of_adapters):
         parameters = group["params"]
         group.clear()
         group.update(first, params=parameters)

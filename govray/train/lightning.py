@@ -102,7 +102,6 @@ class GovernCallback(Callback):
         optimizer = trainer.optimizers[0]
         self._own_groups = len(optimizer.param_groups)
         self._run = govern_hosted(pl_module, optimizer)
-        self._follow()
         replay_schedule(self._step_schedules, self._run)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -161,13 +160,8 @@ class GovernCallback(Callback):
                 config.scheduler.step()
         finally:
             optimizer.param_groups = groups
-        self._follow()
-
-    def _follow(self) -> None:
-        """Give adapters the learning rate of the first group."""
-        first, *others = self._module.trainer.optimizers[0].param_groups
-        for group in others[self._own_groups - 1 :]:
-            group["lr"] = first["lr"]
+        for adapter in groups[self._own_groups :]:
+            adapter["lr"] = groups[0]["lr"]
 
 
 def refuse_settings(trainer: Trainer) -> None:
