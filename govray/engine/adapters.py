@@ -146,7 +146,9 @@ class Adapters:
             (inputs,) = args or kwargs.values()
             # Scaled where it is small, (rows, tokens, rank). The scale is a power of two,
             # so it moves no bit of a product wherever it stands.
-            return output + F.linear(_SCALE * F.linear(inputs, a), b)
+            low = (_SCALE * F.linear(inputs, a)).flatten(0, -2)
+            # B row by row: both products of its backward are several times faster then.
+            return torch.addmm(output.flatten(0, -2), low, b.t().contiguous()).view(output.shape)
 
         return add
 
