@@ -53,7 +53,9 @@ class Piece:
     Attributes:
         corpus: Its name.
         start, stop: Rows ``[start, stop)`` of the pass.
-        weights: Parameter name → route weight, for those that these rows may train.
+        weights: Parameter name → what the rows' gradients are multiplied with after
+            backward (1 where a route's weight is in the loss already), for the
+            parameters that these rows may train.
     """
 
     corpus: str

@@ -202,8 +202,8 @@ class _Kind(Protocol):
     def statistics(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> tuple[Tensor, ...]:
         """Those of ``forward``, at no higher price than needed."""
 
-    def reads(self, wanted: Collection[str]) -> tuple[bool, bool]:
-        """Whether the wanted gradients depend on the values of (inputs, parameters)."""
+    def reads(self, wanted: Collection[str]) -> set[str]:
+        """``INPUT`` and the parameters on whose values the wanted gradients depend."""
 
     def backward(
         self,
@@ -260,8 +260,10 @@ class _LowPrecision(_Plain):
         inputs, *cast = _autocast((inputs, *parameters.values()), device, dtype)
         return inputs, dict(zip(parameters, cast, strict=True))
 
-    def reads(self, wanted: Collection[str]) -> tuple[bool, bool]:
-        return "weight" in wanted, INPUT in wanted
+    def reads(self, wanted: Collection[str]) -> set[str]:
+        # Bilinear: each one's gradient depends on the other.
+        other = {INPUT: "weight", "weight": INPUT}
+        return {other[name] for name in wanted if name in other}
 
 
 class _Normalising(_Plain):
@@ -277,8 +279,8 @@ class _Normalising(_Plain):
     def statistics(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> tuple[Tensor, ...]:
         return self.forward(layer, inputs, parameters)[1]
 
-    def reads(self, wanted: Collection[str]) -> tuple[bool, bool]:
-        return bool(wanted), bool(wanted)
+    def reads(self, wanted: Collection[str]) -> set[str]:
+        return {INPUT, "weight", "bias"} if wanted else set()
 
 
 class _Linear(_LowPrecision):
@@ -336,8 +338,8 @@ class _Embedding(_Plain):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         return F.embedding(inputs, parameters["weight"], layer.padding_idx), ()
 
-    def reads(self, wanted: Collection[str]) -> tuple[bool, bool]:
-        return "weight" in wanted, False
+    def reads(self, wanted: Collection[str]) -> set[str]:
+        return {INPUT} if "weight" in wanted else set()
 
     def backward(
         self,
@@ -509,8 +511,8 @@ class _Recomputed(_Plain):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         return _plain_forward(_with_parameters(layer, parameters), inputs), ()
 
-    def reads(self, wanted: Collection[str]) -> tuple[bool, bool]:
-        return bool(wanted), bool(wanted)
+    def reads(self, wanted: Collection[str]) -> set[str]:
+        return {INPUT, "weight", "bias"} if wanted else set()
 
     def backward(
         self,
@@ -563,12 +565,13 @@ def _plain_forward(layer: nn.Module, inputs: Tensor) -> Tensor:
 
 # Which layers are known.
 
-_LINEAR, _HF_CONV1D = _Linear(transposed=False), _Linear(transposed=True)
+_HF_CONV1D = _Linear(transposed=True)
+_RECOMPUTED = _Recomputed()
 _KINDS: Mapping[type, _Kind] = {
-    nn.Linear: _LINEAR,
+    nn.Linear: _Linear(transposed=False),
     nn.Embedding: _Embedding(),
     nn.LayerNorm: _LayerNorm(),
-    nn.RMSNorm: _Recomputed(),
+    nn.RMSNorm: _RECOMPUTED,
     nn.GroupNorm: _GroupNorm(),
     nn.Conv1d: _Convolution(),
     nn.Conv2d: _Convolution(),
@@ -585,8 +588,8 @@ def _kind(layer: nn.Module) -> _Kind | None:
     if issubclass(cls, FSDPModule):
         cls = cls.__mro__[2]  # fully_shard puts its own class and FSDPModule in front
     kind = _KINDS.get(cls)
-    if kind is None and _is_hf_conv1d(layer, cls):
-        kind = _HF_CONV1D
+    if kind is None and cls.__module__.startswith("transformers."):
+        kind = _hf_kind(layer, cls.__name__)
     if isinstance(layer, nn.Embedding) and (
         layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
     ):
@@ -594,14 +597,19 @@ def _kind(layer: nn.Module) -> _Kind | None:
     return kind
 
 
-def _is_hf_conv1d(layer: nn.Module, cls: type) -> bool:
-    """Hugging Face's linear layer with a transposed weight, as GPT-2 has it."""
-    return (
-        cls.__name__ == "Conv1D"
-        and cls.__module__.startswith("transformers.")
-        and set(layer._parameters) == {"weight", "bias"}
-        and tuple(layer._parameters["weight"].shape) == (layer.nx, layer.nf)
-    )
+def _hf_kind(layer: nn.Module, name: str) -> _Kind | None:
+    """Layers of Hugging Face's transformers, known by class name and parameters.
+
+    ``Conv1D`` is GPT-2's linear layer, its weight transposed. ``LlamaRMSNorm`` and
+    its kin normalise over the last dimension and scale by a vector.
+    """
+    shapes = {n: tuple(p.shape) for n, p in layer._parameters.items() if p is not None}
+    if name == "Conv1D" and shapes == {"weight": (layer.nx, layer.nf), "bias": (layer.nf,)}:
+        return _HF_CONV1D
+    alone = not layer._buffers and not layer._modules and list(shapes) == ["weight"]
+    if name.endswith("RMSNorm") and alone and len(shapes["weight"]) == 1:
+        return _RECOMPUTED
+    return None
 
 
 def _altered(layer: nn.Module) -> bool:
@@ -673,8 +681,8 @@ def parameter_gradients(
             for name, parameter in parameters.items()
             if parameter is not None and (names is None or name in names)
         ]
-        if not kind.reads(wanted)[1]:
-            parameters = dict.fromkeys(parameters)
+        read = kind.reads(wanted)
+        parameters = {n: p if n in read else None for n, p in parameters.items()}
         inputs, _ = kind.prepare(layer, inputs, {})
         if inputs.is_floating_point():  # the forward may have cast it
             inputs = inputs.to(grad_output.dtype)
@@ -827,11 +835,11 @@ class _SlicedFunction(torch.autograd.Function):
         ]
         pieces = call.pieces(needed)
         wanted = {name for piece in pieces for name in piece.wanted}
-        reads_inputs, reads_parameters = call.kind.reads(wanted)
+        read = call.kind.reads(wanted)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(
-            inputs if reads_inputs else None,
-            *(tensor if reads_parameters else None for tensor in tensors),
+            inputs if INPUT in read else None,
+            *(parameters[name] if name in read else None for name in names),
             *(statistics if wanted else ()),
         )
         ctx.call, ctx.names, ctx.pieces, ctx.shape = call, names, pieces, inputs.shape

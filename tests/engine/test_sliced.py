@@ -27,6 +27,7 @@ from govray.engine.sliced import RowWeights, parameter_gradients, sliced, uncove
 from govray.errors import Refused, UsageError
 
 hf_conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+llama_norm = pytest.importorskip("transformers.models.llama.modeling_llama").LlamaRMSNorm
 
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
 
@@ -49,6 +50,7 @@ LAYERS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer norm": (lambda: nn.LayerNorm(6), (3, 6)),
     "layer norm without bias": (lambda: nn.LayerNorm((3, 6), bias=False), (2, 3, 6)),
     "rms norm": (lambda: nn.RMSNorm(6), (3, 6)),
+    "hugging face rms norm": (lambda: llama_norm(6), (3, 6)),
     "group norm": (lambda: nn.GroupNorm(2, 4), (4, 3, 2)),
     "conv1d": (lambda: nn.Conv1d(4, 6, 3, padding=1), (4, 5)),
     "conv1d same": (lambda: nn.Conv1d(4, 6, 2, padding="same"), (4, 5)),
@@ -176,3 +178,521 @@ def test_the_oracle_sees_rows_shifted_by_one(name, monkeypatch):
         check_layer(
             name, 4, [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0]], [False, True, True, True]
         )
+
+
+# A transformer.
+
+ORDER = ("embedding", "block.0", "block.1", "block.2", "final_norm", "head")
+
+
+def transformer(tied: bool = False, seed: int = 3) -> GPT:
+    torch.manual_seed(seed)
+    model = GPT(3, 8, 5, 11, tied=tied, heads=2).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.4)
+    return model
+
+
+def batch_of(rows: int) -> dict[str, Tensor]:
+    drawn = torch.randint(11, (rows, 6), generator=torch.Generator().manual_seed(rows))
+    return {"tokens": drawn[:, :-1], "targets": drawn[:, 1:]}
+
+
+def group_of(name: str) -> str:
+    first, second = name.split(".")[:2]
+    return f"block.{second}" if first == "blocks" else first
+
+
+def permissions(model: nn.Module, weights: Mapping[str, list[float]]) -> dict[str, RowWeights]:
+    """Per-row weights of each layer group → rows of each parameter, under all its names."""
+    permitted = {}
+    for name, _ in model.named_parameters(remove_duplicate=False):
+        group = group_of(name)
+        below = ORDER[: ORDER.index(group)]
+        # What comes first in a block passes a gradient on to what is below the block.
+        if group.startswith("block.") and ".attention_norm." not in name:
+            below = (*below, group)
+        flow = [any(row) for row in zip(*(weights[g] for g in below), strict=True)]
+        permitted[name] = RowWeights.of(weights[group], flow)
+    return permitted
+
+
+def row_oracle(
+    model: nn.Module, batch: Mapping[str, Tensor], weights: Mapping[str, list[float]]
+) -> dict[str, Tensor | None]:
+    total: dict[str, Tensor | None] = {name: None for name, _ in model.named_parameters()}
+    parameters = dict(model.named_parameters())
+    for row in range(len(batch["tokens"])):
+        alone = {name: tensor[row : row + 1] for name, tensor in batch.items()}
+        found = torch.autograd.grad(loss(model, alone).sum(), list(parameters.values()))
+        for name, gradient in zip(parameters, found, strict=True):
+            if weight := weights[group_of(name)][row]:
+                held = total[name]
+                total[name] = gradient * weight if held is None else held + gradient * weight
+    return total
+
+
+def backward_sliced(model, batch, permitted, run=loss) -> dict[str, Tensor | None]:
+    model.zero_grad()
+    with sliced(model, len(batch["tokens"]), permitted):
+        run(model, batch).sum().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def assert_same(found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None]) -> None:
+    for name, gradient in expected.items():
+        if gradient is None:
+            assert found[name] is None, name
+        else:
+            torch.testing.assert_close(found[name], gradient, **EXACT, msg=name)
+
+
+def weights_of(rows: int, **groups: list[float]) -> dict[str, list[float]]:
+    """Layer groups (``block_1`` for ``block.1``) → per-row weights; absent ones get none."""
+    return {group: groups.get(group.replace(".", "_"), [0.0] * rows) for group in ORDER}
+
+
+MIDDLE = {
+    "embedding": [0.0, 0.0, 1.0, 1.0],
+    "block_0": [0.0, 0.0, 1.0, 1.0],
+    "block_1": [0.0, 1.0, 0.5, 0.0],
+    "block_2": [1.0, 1.0, 0.0, 0.0],
+    "head": [1.0, 0.0, 0.0, 1.0],
+}
+"""Every row trains other layers; no row trains the final norm."""
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_a_transformer_equals_one_row_at_a_time(data):
+    rows = data.draw(st.integers(1, 4))
+    tied = data.draw(st.booleans())
+    each = st.lists(st.sampled_from([0.0, 1.0, 0.5]), min_size=rows, max_size=rows)
+    weights = {group: data.draw(each) for group in ORDER}
+    if tied:
+        weights["head"] = weights["embedding"]
+    model, batch = transformer(tied), batch_of(rows)
+    expected = row_oracle(model, batch, weights)
+    if all(gradient is None for gradient in expected.values()):
+        return
+    assert_same(backward_sliced(model, batch, permissions(model, weights)), expected)
+
+
+def test_middle_blocks_only():
+    model, batch = transformer(), batch_of(4)
+    weights = weights_of(4, **MIDDLE)
+    expected = row_oracle(model, batch, weights)
+    assert expected["final_norm.weight"] is None
+    assert_same(backward_sliced(model, batch, permissions(model, weights)), expected)
+
+
+def test_the_oracle_sees_a_flow_that_ends_too_early():
+    """The control: a lower layer's gradient is lost where a layer above does not pass it on."""
+    model, batch = transformer(), batch_of(4)
+    weights = weights_of(4, **MIDDLE)
+    permitted = permissions(model, weights)
+    for name in ("blocks.2.mlp.down.weight", "blocks.2.attention.out.weight"):
+        permitted[name] = replace(permitted[name], flow=())
+    with pytest.raises(AssertionError):
+        assert_same(backward_sliced(model, batch, permitted), row_oracle(model, batch, weights))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_allowing_everything_is_plain_training_bit_for_bit(tied, dtype):
+    model, batch = transformer(tied).to(dtype), batch_of(6)
+    loss(model, batch).sum().backward()
+    plain = {name: parameter.grad for name, parameter in model.named_parameters()}
+    found = backward_sliced(model, batch, {name: everything(6) for name in plain})
+    assert all(torch.equal(found[name], gradient) for name, gradient in plain.items())
+
+
+def test_losses_are_those_of_the_plain_model_whatever_the_rows_may_do():
+    model, batch = transformer().float(), batch_of(4)
+    plain = loss(model, batch)
+    with sliced(model, 4, permissions(model, weights_of(4, **MIDDLE))):
+        assert torch.equal(loss(model, batch), plain)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing(reentrant):
+    model, batch = transformer(), batch_of(4)
+    weights = weights_of(4, **MIDDLE)
+
+    def checkpointed(model: GPT, batch: Mapping[str, Tensor]) -> Tensor:
+        hidden = model.embedding(batch["tokens"])
+        for block in model.blocks:
+            hidden = checkpoint(block, hidden, use_reentrant=reentrant)
+        logits = model.head(model.final_norm(hidden))
+        return F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="none")
+
+    found = backward_sliced(model, batch, permissions(model, weights), checkpointed)
+    assert_same(found, row_oracle(model, batch, weights))
+
+
+def test_autocast():
+    """Losses as plain under autocast; gradients as plain autograd's of the same rows."""
+    model, batch = transformer().float(), batch_of(4)
+    weights = weights_of(4, **{group.replace(".", "_"): [0.0, 0.0, 1.0, 1.0] for group in ORDER})
+
+    def run(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss(model, batch)
+
+    losses = run(model, batch)
+    assert losses.dtype == torch.float32
+    with sliced(model, 4, permissions(model, weights)):
+        assert torch.equal(run(model, batch), losses)
+    model.zero_grad()
+    losses[2:].sum().backward()
+    plain = {name: parameter.grad for name, parameter in model.named_parameters()}
+    for name, gradient in backward_sliced(model, batch, permissions(model, weights), run).items():
+        # One rounding to bfloat16, of the whole tensor.
+        assert (gradient - plain[name]).norm() <= 2**-8 * plain[name].norm(), name
+
+
+def test_backward_inside_autocast_keeps_the_dtype_of_the_forward():
+    layer = nn.Linear(64, 64, bias=False)
+    inputs = torch.randn(4, 64)
+    permitted = {"weight": RowWeights(((0, 2, 1.0),), ())}
+    with sliced(layer, 4, permitted):
+        output = layer(inputs)
+        with torch.autocast("cpu", torch.bfloat16):
+            output.backward(torch.ones_like(output))
+    assert torch.allclose(layer.weight.grad, inputs[:2].sum(0).expand(64, 64), rtol=1e-6)
+
+
+def test_a_layer_used_twice():
+    layer = nn.Linear(6, 6).double()
+    inputs = torch.randn(4, 6, dtype=torch.float64)
+    permitted = {name: RowWeights(((1, 3, 1.0),), ((1, 3),)) for name in ("weight", "bias")}
+    expected = torch.autograd.grad(
+        layer(layer(inputs[1:3]).tanh()).square().sum(), list(layer.parameters())
+    )
+    with sliced(layer, 4, permitted):
+        layer(layer(inputs).tanh()).square().sum().backward()
+    for parameter, gradient in zip(layer.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, **EXACT)
+
+
+def test_gradients_accumulate_over_passes():
+    model, batch = transformer(), batch_of(4)
+    weights = weights_of(4, **MIDDLE)
+    permitted = permissions(model, weights)
+    for _ in range(2):
+        with sliced(model, 4, permitted):
+            loss(model, batch).sum().backward()
+    for name, gradient in row_oracle(model, batch, weights).items():
+        if gradient is not None:
+            torch.testing.assert_close(model.get_parameter(name).grad, 2 * gradient, **EXACT)
+
+
+def test_adapters_work_beside_sliced_layers():
+    """Their hooks add to the output: base layers stay covered, adapter tensors learn."""
+    model, batch = transformer(), batch_of(4)
+    adapters = Adapters(model, {"notes": 2}, seed=0)
+    assert uncovered(model) == ()
+    tensors = dict(adapters.named_parameters())
+    with torch.no_grad():
+        for tensor in tensors.values():
+            tensor.normal_(std=0.4)
+    weights = weights_of(4, **MIDDLE)
+    with adapters.active("notes"):
+        expected = row_oracle(model, batch, weights)
+        theirs = torch.autograd.grad(loss(model, batch).sum(), list(tensors.values()))
+        permitted = permissions(model, weights)
+        # The adapters learn from all rows, so every row's gradient has to go all the way down.
+        permitted = {n: replace(p, flow=((0, 4),)) for n, p in permitted.items()}
+        assert_same(backward_sliced(model, batch, permitted), expected)
+    for tensor, gradient in zip(tensors.values(), theirs, strict=True):
+        torch.testing.assert_close(tensor.grad, gradient, **EXACT)
+
+
+# What is kept.
+
+
+def saved_by(layer: nn.Module, inputs: Tensor, permitted: Mapping[str, RowWeights]) -> list[Tensor]:
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with (
+        sliced(layer, len(inputs), permitted),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+    ):
+        layer(inputs)
+    return saved
+
+
+def test_only_what_a_gradient_reads_is_saved_and_nothing_is_copied():
+    layer = nn.Linear(6, 4)
+    inputs = torch.randn(4, 6, requires_grad=True)
+
+    def memory(weights: RowWeights) -> set[int]:
+        kept = saved_by(layer, inputs, {"weight": weights, "bias": weights})
+        return {tensor.untyped_storage().data_ptr() for tensor in kept}
+
+    weight, activations = (t.untyped_storage().data_ptr() for t in (layer.weight, inputs))
+    assert memory(nothing(4, flows=False)) == set()
+    assert memory(nothing(4)) == {weight}
+    assert memory(RowWeights(((1, 3, 1.0),), ())) == {activations}
+    assert memory(RowWeights(((1, 3, 1.0),), ((0, 1),))) == {weight, activations}
+
+
+def test_work_that_no_row_permits_is_not_done():
+    """Below the lowest permitted layer only the residual stream still carries gradients."""
+    model, batch = transformer(), batch_of(4)
+    passed: list[str] = []
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            output.register_hook(lambda gradient: passed.append(name))
+
+        return hook
+
+    for block in range(3):
+        for name in ("attention.query_key_value", "mlp.up"):
+            model.get_submodule(f"blocks.{block}.{name}").register_forward_hook(
+                watch(f"{block}.{name}")
+            )
+    backward_sliced(model, batch, permissions(model, weights_of(4, block_2=[0, 0, 1.0, 1.0])))
+    assert passed == ["2.mlp.up", "2.attention.query_key_value"]
+    del passed[:]
+    backward_sliced(model, batch, permissions(model, weights_of(4, head=[1.0] * 4)))
+    assert passed == []
+
+
+# What is refused.
+
+
+def test_names_and_state_are_those_of_the_plain_model():
+    model = transformer(tied=True)
+    before = list(model.state_dict()), list(dict(model.named_modules()))
+    with sliced(model, 4, {name: nothing(4) for name, _ in model.named_parameters()}):
+        assert (list(model.state_dict()), list(dict(model.named_modules()))) == before
+        copy.deepcopy(model.state_dict())
+
+
+def test_layers_are_restored_after_an_error():
+    model = transformer()
+    forwards = {module: type(module).forward for module in model.modules()}
+    with (
+        pytest.raises(ZeroDivisionError),
+        sliced(model, 4, {name: nothing(4) for name, _ in model.named_parameters()}),
+    ):
+        raise ZeroDivisionError
+    for module, forward in forwards.items():
+        assert module.forward.__func__ is forward
+    assert not any(parameter._backward_hooks for parameter in model.parameters())
+
+
+def test_rows_must_come_first():
+    model = nn.Sequential(nn.Linear(6, 4))
+    permitted = {name: RowWeights(((0, 1, 1.0),), ()) for name in ("0.weight", "0.bias")}
+    for wrong in (torch.zeros(8, 6), torch.zeros(1, 6), torch.zeros(6)):
+        with (
+            sliced(model, 6, permitted),
+            pytest.raises(Refused, match=r"^0: Linear got an input of shape .* pass of 6 rows"),
+        ):
+            model(wrong)
+
+
+def test_where_all_rows_are_equal_any_first_dimension_is_exact():
+    table = nn.Embedding(5, 4)
+    with sliced(table, 3, {"weight": RowWeights(((0, 3, 1.0),), ())}):
+        table(torch.arange(5)).sum().backward()
+    assert torch.equal(table.weight.grad, torch.ones(5, 4))
+
+
+class RawUse(nn.Module):
+    """Reads a layer's tensor, beside calling the layer or not."""
+
+    def __init__(self, call: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4, bias=False)
+        self.held = [self.layer.weight]  # out of reach of attributes
+        self.call = call
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        raw = F.linear(inputs, self.held[0])
+        return raw + self.layer(inputs) if self.call else raw
+
+
+@pytest.mark.parametrize("call", [False, True])
+def test_a_restricted_tensor_that_is_used_past_its_layer_is_refused(call):
+    model = RawUse(call)
+    with (
+        sliced(model, 4, {"layer.weight": RowWeights(((0, 2, 1.0),), ())}),
+        pytest.raises(Refused, match=r"parameter layer\.weight is used outside its layer"),
+    ):
+        model(torch.randn(4, 4)).sum().backward()
+
+
+def test_without_the_check_such_a_tensor_learns_from_all_rows(monkeypatch):
+    """The control."""
+    monkeypatch.setattr(sliced_module._Use, "check", lambda self, gradient: None)
+    model = RawUse(call=True)
+    with sliced(model, 4, {"layer.weight": RowWeights(((0, 2, 1.0),), ())}):
+        model(torch.tensor([[0.0] * 4] * 2 + [[1.0] * 4] * 2)).sum().backward()
+    assert model.layer.weight.grad.any()
+
+
+def test_backward_belongs_inside():
+    model, batch = transformer(), batch_of(4)
+    with sliced(model, 4, permissions(model, weights_of(4, **MIDDLE))):
+        losses = loss(model, batch).sum()
+    with pytest.raises(Refused, match="backward of a sliced pass after its context"):
+        losses.backward()
+
+
+def test_every_parameter_needs_an_entry_and_every_entry_a_parameter():
+    layer = nn.Linear(4, 4)
+    with (
+        pytest.raises(Refused, match="bias: nothing says which rows"),
+        sliced(layer, 4, {"weight": everything(4)}),
+    ):
+        pass
+    layer.bias.requires_grad_(False)
+    with sliced(layer, 4, {"weight": RowWeights(((0, 2, 1.0),), ())}):
+        layer(torch.ones(4, 4)).sum().backward()
+    assert torch.equal(layer.weight.grad, torch.full((4, 4), 2.0))
+    with (
+        pytest.raises(Refused, match="rows are given for wieght, which the model lacks"),
+        sliced(layer, 4, {"weight": everything(4), "wieght": everything(4)}),
+    ):
+        pass
+
+
+def test_rows_past_the_end_are_an_error():
+    with (
+        pytest.raises(UsageError, match="weight: rows up to 5 in a pass of 4"),
+        sliced(nn.Linear(4, 4, bias=False), 4, {"weight": everything(5)}),
+    ):
+        pass
+
+
+def test_a_tied_tensor_has_one_permission():
+    model = transformer(tied=True)
+    permitted = {name: everything(4) for name, _ in model.named_parameters()}
+    with (
+        pytest.raises(Refused, match=r"head\.weight: its names give this tied tensor different"),
+        sliced(model, 4, permitted | {"head.weight": nothing(4)}),
+    ):
+        pass
+
+
+class Scaled(nn.Module):
+    """A layer that no Function knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+        self.linear = nn.Linear(4, 4, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.linear(inputs * self.scale)
+
+
+def test_an_unknown_layer_learns_from_all_rows_or_none():
+    model, inputs = Scaled(), torch.randn(4, 4)
+    part = RowWeights(((0, 2, 1.0),), ((0, 4),))
+    with sliced(model, 4, {"scale": everything(4), "linear.weight": part}):
+        model(inputs).sum().backward()
+    assert model.scale.grad is not None
+    model.scale.grad = None
+    with sliced(model, 4, {"scale": nothing(4), "linear.weight": part}):
+        model(inputs).sum().backward()
+    assert model.scale.grad is None
+    assert model.scale.requires_grad
+    with (
+        pytest.raises(Refused, match="Scaled: only some rows may train scale of this Scaled"),
+        sliced(model, 4, {"scale": part, "linear.weight": part}),
+    ):
+        pass
+
+
+def test_what_is_uncovered():
+    class Mine(nn.Linear):
+        pass
+
+    hooked, own_forward = nn.Linear(2, 2), nn.Linear(2, 2)
+    hooked.register_forward_hook(lambda layer, args, output: output * 2)
+    own_forward.forward = lambda inputs: inputs
+    model = nn.ModuleDict(
+        {
+            "covered": nn.Linear(2, 2),
+            "subclass": Mine(2, 2),
+            "hooked": hooked,
+            "own_forward": own_forward,
+            "parametrized": parametrizations.weight_norm(nn.Linear(2, 2)),
+            "custom": Scaled(),
+            "batch_norm": nn.BatchNorm1d(2),
+            "renormed": nn.Embedding(3, 2, max_norm=1.0),
+            "by_frequency": nn.Embedding(3, 2, scale_grad_by_freq=True),
+            "no_parameters": nn.LayerNorm(2, elementwise_affine=False),
+            "dropout": nn.Dropout(),
+        }
+    )
+    names = uncovered(model)
+    assert set(names) == {
+        "subclass",
+        "hooked",
+        "own_forward",
+        "parametrized",
+        "parametrized.parametrizations.weight",
+        "custom",
+        "batch_norm",
+        "renormed",
+        "by_frequency",
+    }
+
+
+def test_a_pure_gradient_of_some_rows_writes_nothing():
+    layer, inputs = layer_and_input("conv1d", 4)
+    grad = torch.randn_like(layer(inputs)).detach()
+    expected = torch.autograd.grad(layer(inputs[1:3]), list(layer.parameters()), grad[1:3])
+    found = parameter_gradients(layer, inputs[1:3].detach(), grad[1:3])
+    for name, gradient in zip(("weight", "bias"), expected, strict=True):
+        torch.testing.assert_close(found[name], gradient, **EXACT)
+    assert all(parameter.grad is None for parameter in layer.parameters())
+    with pytest.raises(UsageError, match="no gradient by rows for Scaled"):
+        parameter_gradients(Scaled(), inputs, grad)
+
+
+# Rows.
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.booleans()), min_size=1))
+def test_ranges_say_what_each_row_said(rows):
+    ranges = RowWeights.of([weight for weight, _ in rows], [flows for _, flows in rows])
+    weights, flow = [0.0] * len(rows), [False] * len(rows)
+    for start, stop, weight in ranges.weights:
+        weights[start:stop] = [weight] * (stop - start)
+    for start, stop in ranges.flow:
+        flow[start:stop] = [True] * (stop - start)
+    assert list(zip(weights, flow, strict=True)) == rows
+    assert ranges.allows_all(len(rows)) == all(weight == 1.0 for weight, _ in rows)
+
+
+@pytest.mark.parametrize(
+    ("weights", "flow"),
+    [
+        (((2, 2, 1.0),), ()),
+        (((-1, 2, 1.0),), ()),
+        (((0, 2, 0.0),), ()),
+        (((0, 2, -1.0),), ()),
+        (((0, 2, float("nan")),), ()),
+        (((0, 2, float("inf")),), ()),
+        (((0, 2, 1.0), (1, 3, 0.5)), ()),
+        (((2, 3, 1.0), (0, 1, 1.0)), ()),
+        (((0, 2, 1.0), (2, 3, 1.0)), ()),
+        ((), ((0, 2), (2, 3))),
+        ((), ((3, 2),)),
+    ],
+)
+def test_ranges_that_are_none(weights, flow):
+    with pytest.raises(UsageError, match="RowWeights"):
+        RowWeights(weights, flow)
