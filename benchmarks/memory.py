@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -71,6 +72,7 @@ def peak_bytes(prepare: Callable[[], Callable[[], object]], device: torch.device
         torch.cuda.reset_peak_memory_stats(device)
         step()
         return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or every profile announces itself
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step = prepare()
         with record_function(_MARK):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from benchmarks.methods.ddp import PlainDDP
-from benchmarks.methods.detach_and_where import DetachAndWhere, DetachAndWhereSparing
 from benchmarks.methods.detach_activations import DetachActivations
+from benchmarks.methods.detach_and_where import DetachAndWhere, DetachAndWhereSparing
 from benchmarks.methods.governed import Governed
 from benchmarks.methods.method import Method
 from benchmarks.methods.per_sample import PerSample
