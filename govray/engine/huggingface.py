@@ -12,7 +12,8 @@ load into the library's own class, and its adapters with peft.
 Invariants:
 
 * Nothing is downloaded and no code of a model folder runs: ``path`` is a local
-  folder, and of its files only ``config.json`` and safetensors are read.
+  folder, and of its files only ``config.json`` and ``model.safetensors`` (or its
+  shards) are read.
 * A folder's weights fit its configuration exactly, tensor by tensor.
 * Weights are float32, whatever the folder holds.
 * Under ``torch.device("meta")`` no weights are read: names and shapes follow
@@ -108,6 +109,21 @@ class CausalLM(nn.Module):
         self._buffers = model._buffers
         self._non_persistent_buffers_set = model._non_persistent_buffers_set
         self.train()
+
+    @staticmethod
+    def starts_from(hyperparameters: Mapping[str, Any]) -> str | None:
+        """The folder whose weights a model of these hyperparameters starts from, if any."""
+        return hyperparameters.get("path")
+
+    @staticmethod
+    def starts_from(hyperparameters: Mapping[str, Any]) -> tuple[Path, ...]:
+        """The files of existing weights that a model with these hyperparameters reads.
+
+        Raises:
+            UsageError: The folder has none.
+        """
+        path = hyperparameters.get("path")
+        return () if path is None else tuple(_weight_files(Path(path)))
 
     def train(self, mode: bool = True) -> CausalLM:
         """Switch both views of the model to training (or evaluation) mode."""
@@ -270,11 +286,14 @@ def _load(kind: Any, configuration: Any, files: list[Path], where: str) -> Any:
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:
-            tensors |= load_file(file)
+            read = load_file(file)
         except (SafetensorError, OSError) as error:
             raise UsageError(
                 f"not a safetensors file: {error}", where=str(file), do="Copy the folder again"
             ) from error
+        if twice := tensors.keys() & read.keys():
+            raise UsageError(f"tensor {min(twice)} is in another file too", where=str(file))
+        tensors |= read
     try:
         # No name, so that the library looks for no file.
         model, report = kind.from_pretrained(
@@ -304,22 +323,15 @@ def _load(kind: Any, configuration: Any, files: list[Path], where: str) -> Any:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The folder's safetensors files, by its index if it has one."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names = _read_json(index).get("weight_map")
-        if not isinstance(names, dict) or not all(
-            isinstance(name, str) and Path(name).name == name for name in names.values()
-        ):
-            raise UsageError("weight_map names no files of this folder", where=str(index))
-        return [folder / name for name in sorted(set(names.values()))]
+    """The folder's safetensors: the files that a run digests when it starts from the folder."""
     whole = folder / "model.safetensors"
-    if whole.is_file():
-        return [whole]
+    found = [whole] if whole.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
+    if found:
+        return found
     pickles = sorted(file.name for file in folder.glob("*.bin"))
-    found = f", only {pickles[0]}, a pickle, which can run code when it is read" if pickles else ""
+    instead = f", only {pickles[0]}, a pickle, which can run code when it is read"
     raise UsageError(
-        f"the folder has no model.safetensors{found}",
+        f"the folder has no model.safetensors{instead if pickles else ''}",
         where=f"{_PATH}: {folder}",
         do="Save the model with save_pretrained, which writes safetensors",
     )

@@ -90,13 +90,16 @@ def test_weights_load_back_into_the_library_s_class(folder: Path, tmp_path: Path
     assert torch.equal(again(tokens()).logits, model(tokens()))
 
 
-def test_several_weight_files_are_read_by_their_index(
-    original: GPT2LMHeadModel, tmp_path: Path
-) -> None:
+def test_several_weight_files_are_one_model(original: GPT2LMHeadModel, tmp_path: Path) -> None:
     original.save_pretrained(tmp_path, max_shard_size="5KB")
     assert not (tmp_path / "model.safetensors").exists()
     model = CausalLM(CONTEXT, VOCABULARY, path=str(tmp_path))
     assert torch.equal(model.eval()(tokens()), original.eval()(tokens()).logits)
+
+
+def test_a_run_is_told_where_the_weights_come_from() -> None:
+    assert CausalLM.starts_from({"context": CONTEXT, "path": "models/gpt2"}) == "models/gpt2"
+    assert CausalLM.starts_from({"context": CONTEXT, "config": LLAMA}) is None
 
 
 def test_half_precision_weights_become_float32(original: GPT2LMHeadModel, tmp_path: Path) -> None:
@@ -247,9 +250,15 @@ def with_tensors(folder: Path, **changes: Tensor | None) -> None:
     save_file({name: t for name, t in tensors.items() if t is not None}, file)
 
 
-def indexed(folder: Path) -> None:
-    outside = {"weight_map": {"transformer.wpe.weight": "../elsewhere.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(outside))
+def in_shards(folder: Path, *tensors: Mapping[str, Tensor]) -> None:
+    (folder / "model.safetensors").unlink()
+    for number, each in enumerate(tensors, start=1):
+        save_file(dict(each), folder / f"model-{number:05}-of-{len(tensors):05}.safetensors")
+
+
+def a_shard_twice(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    in_shards(folder, tensors, {"transformer.wpe.weight": tensors["transformer.wpe.weight"]})
 
 
 @pytest.mark.parametrize(
@@ -260,7 +269,7 @@ def indexed(folder: Path) -> None:
         (lambda f: with_tensors(f, weight=None), r"wpe\.weight is not in the folder's weights"),
         (lambda f: with_tensors(f, weight=torch.zeros(3, 16)), r"wpe\.weight has another shape"),
         (lambda f: with_tensors(f, more=torch.zeros(3)), r"wpe\.more is a weight .* model lacks"),
-        (indexed, "weight_map names no files of this folder"),
+        (a_shard_twice, r"00002-of-00002.*wpe\.weight is in another file too"),
         (lambda f: (f / "config.json").unlink(), r"config\.json: no such file"),
         (lambda f: (f / "config.json").write_text("{"), r"config\.json: not JSON"),
         (lambda f: (f / "config.json").write_text("[]"), r"config\.json: not a JSON object"),
