@@ -111,19 +111,14 @@ class CausalLM(nn.Module):
         self.train()
 
     @staticmethod
-    def starts_from(hyperparameters: Mapping[str, Any]) -> str | None:
-        """The folder whose weights a model of these hyperparameters starts from, if any."""
-        return hyperparameters.get("path")
-
-    @staticmethod
-    def starts_from(hyperparameters: Mapping[str, Any]) -> tuple[Path, ...]:
-        """The files of existing weights that a model with these hyperparameters reads.
+    def starts_from(hyperparameters: Mapping[str, Any]) -> list[Path]:
+        """The files whose weights a model of these hyperparameters starts from.
 
         Raises:
-            UsageError: The folder has none.
+            UsageError: The folder that they name has none.
         """
         path = hyperparameters.get("path")
-        return () if path is None else tuple(_weight_files(Path(path)))
+        return [] if path is None else _weight_files(Path(path))
 
     def train(self, mode: bool = True) -> CausalLM:
         """Switch both views of the model to training (or evaluation) mode."""
@@ -323,7 +318,7 @@ def _load(kind: Any, configuration: Any, files: list[Path], where: str) -> Any:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The folder's safetensors: the files that a run digests when it starts from the folder."""
+    """The folder's safetensors."""
     whole = folder / "model.safetensors"
     found = [whole] if whole.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
     if found:

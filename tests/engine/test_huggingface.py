@@ -97,9 +97,19 @@ def test_several_weight_files_are_one_model(original: GPT2LMHeadModel, tmp_path:
     assert torch.equal(model.eval()(tokens()), original.eval()(tokens()).logits)
 
 
-def test_a_run_is_told_where_the_weights_come_from() -> None:
-    assert CausalLM.starts_from({"context": CONTEXT, "path": "models/gpt2"}) == "models/gpt2"
-    assert CausalLM.starts_from({"context": CONTEXT, "config": LLAMA}) is None
+def test_a_run_is_told_which_files_the_weights_come_from(folder: Path) -> None:
+    given = {"context": CONTEXT, "path": str(folder)}
+    assert CausalLM.starts_from(given) == [folder / "model.safetensors"]
+    assert CausalLM.starts_from({"context": CONTEXT, "config": LLAMA}) == []
+    in_shards(folder, {"a": torch.zeros(1)}, {"b": torch.zeros(1)})
+    assert [file.name for file in CausalLM.starts_from(given)] == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    ]
+    empty = folder.parent / "empty"
+    empty.mkdir()
+    with pytest.raises(UsageError, match=r"no model\.safetensors"):
+        CausalLM.starts_from({"path": str(empty)})
 
 
 def test_half_precision_weights_become_float32(original: GPT2LMHeadModel, tmp_path: Path) -> None:
