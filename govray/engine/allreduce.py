@@ -137,8 +137,14 @@ def sum_over_ranks(domains: Sequence[Domain], counts: Mapping[str, int]) -> dict
 
 
 @torch.no_grad()
-def flat_gradient(domain: Domain, bucket: Sequence[str]) -> Tensor:
-    """A copy of a bucket's local gradients behind each other; an absent one is zeros."""
+def flat_gradient(domain: Domain, bucket: Sequence[str], out: Tensor | None = None) -> Tensor:
+    """A copy of a bucket's local gradients behind each other; an absent one is zeros.
+
+    Args:
+        domain: The bucket's.
+        bucket: Parameter names.
+        out: Where to write it; None for a new tensor.
+    """
     parameters = [domain.parameters[name] for name in bucket]
     return torch.cat(
         [
@@ -146,7 +152,8 @@ def flat_gradient(domain: Domain, bucket: Sequence[str]) -> Tensor:
             if parameter.grad is None
             else parameter.grad.flatten()
             for parameter in parameters
-        ]
+        ],
+        out=out,
     )
 
 

@@ -52,6 +52,8 @@ class Reducer:
         self._writes: dict[str, int] = {}
         self._missing: list[int] = []
         self._sent: dict[int, tuple[Tensor, dist.Work | None]] = {}
+        # Kept from step to step: fresh memory costs as much as the copy.
+        self._flats: dict[int, Tensor] = {}
         self._next = 0
         for domain in domains:
             for name, parameter in domain.parameters.items():
@@ -119,11 +121,22 @@ class Reducer:
                 do="Leave backward to the step; with activation checkpointing, pass "
                 "use_reentrant=False",
             )
+        self._refuse_sparse(name, place)
         self._writes[name] -= 1
         if self._writes[name] == 0:
             self._missing[place] -= 1
             if self._missing[place] == 0:
                 self._send_ready()
+
+    def _refuse_sparse(self, name: str, place: int) -> None:
+        parameter = self._buckets[place][0].parameters[name]
+        if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+            parameter.grad = None  # or this rank could not send what it owes
+            raise Refused(
+                f"{name} received a sparse gradient, which can't be summed in buckets",
+                where="backward",
+                do="Look embeddings up with sparse=False",
+            )
 
     def _send_ready(self) -> None:
         assert self._counts is not None
@@ -134,7 +147,7 @@ class Reducer:
             self._next += 1
             if not any(counts[name] for name in bucket):
                 continue
-            flat = flat_gradient(domain, bucket)
+            flat = self._flats[place] = flat_gradient(domain, bucket, self._flats.get(place))
             work = None
             if dist.is_initialized():
                 with lost_peers_reported(), torch.no_grad():

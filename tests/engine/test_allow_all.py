@@ -240,7 +240,7 @@ def mean_per_rank(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         reducer_module,
         "flat_gradient",
-        lambda domain, bucket: flat_gradient(domain, bucket) / max(*own.values(), 1),
+        lambda domain, bucket, out: flat_gradient(domain, bucket) / max(*own.values(), 1),
     )
     patch.setattr(step_module, "divide", by_world)
 

@@ -321,7 +321,7 @@ def divide_per_rank(patch: pytest.MonkeyPatch) -> None:
         group_of_name.update(self._group_of)
         return dict(own)
 
-    def averaged(domain, bucket):
+    def averaged(domain, bucket, out):
         for name in bucket:
             if domain.parameters[name].grad is not None:
                 domain.parameters[name].grad /= max(own[group_of_name[name]], 1)
