@@ -324,9 +324,11 @@ def _weight_files(folder: Path) -> list[Path]:
     if found:
         return found
     pickles = sorted(file.name for file in folder.glob("*.bin"))
-    instead = f", only {pickles[0]}, a pickle, which can run code when it is read"
+    instead = (
+        f", only {pickles[0]}, a pickle, which can run code when it is read" if pickles else ""
+    )
     raise UsageError(
-        f"the folder has no model.safetensors{instead if pickles else ''}",
+        f"the folder has no model.safetensors{instead}",
         where=f"{_PATH}: {folder}",
         do="Save the model with save_pretrained, which writes safetensors",
     )
