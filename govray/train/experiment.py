@@ -49,19 +49,19 @@ def learning_rate(optimizer: Optimizer, step: int, max_steps: int) -> float:
     return optimizer.lr * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def declared_start(experiment: Experiment) -> Path | None:
-    """Where the entrypoint loads existing weights from, if these hyperparameters make it.
+def declared_start(experiment: Experiment) -> list[Path]:
+    """The files of existing weights that the entrypoint itself reads, for these hyperparameters.
 
-    An entrypoint that can do so has a static method ``starts_from(hyperparameters)``
-    that returns the path of a file or folder of safetensors, or None.
+    An entrypoint that may read any has a static method ``starts_from(hyperparameters)``
+    that returns their paths, all in one folder; an empty list if there are none.
 
     Raises:
-        UsageError: The module, class or loss does not exist.
+        UsageError: The module, class or loss does not exist; or whatever the entrypoint
+            says of files that are not there.
     """
     factory, _ = _resolve(experiment)
     starts_from = getattr(factory, "starts_from", None)
-    path = starts_from(experiment.hyperparameters) if starts_from else None
-    return None if path is None else Path(path)
+    return list(starts_from(experiment.hyperparameters)) if starts_from else []
 
 
 def load_entrypoint(experiment: Experiment) -> tuple[nn.Module, LossFn]:

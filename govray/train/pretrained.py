@@ -15,10 +15,10 @@ Invariants:
   other people's weights, and ``unknown``.
 * What is loaded has the digests that the driver recorded, or the run is refused.
 
-An entrypoint that loads weights itself says where from, by a static method
-``starts_from(hyperparameters) -> path | None``; see ``experiment.declared_start``. Its
-files are digested and their taint recorded all the same, but what the model makes of
-them is its own matter.
+An entrypoint that loads weights itself says which, by a static method
+``starts_from(hyperparameters) -> files``; see ``experiment.declared_start``. They are
+digested and their taint is recorded all the same, but what the model makes of them is its
+own matter.
 
 What it does not do: find weights that a training loop loads without a word. Declare them.
 """
@@ -91,28 +91,53 @@ class Start:
         )
 
 
+def find_weights(path: Path) -> list[Path]:
+    """The files that a person means by a path.
+
+    Args:
+        path: A ``.safetensors`` file; or a folder with ``model.safetensors``, or else with
+            the shards ``model-*-of-*.safetensors``.
+
+    Raises:
+        UsageError: There is nothing here, or no safetensors.
+    """
+    if path.is_file():
+        found = [path] if path.suffix == ".safetensors" else []
+    elif path.is_dir():
+        whole = path / bundle.WEIGHTS
+        found = [whole] if whole.is_file() else sorted(path.glob(_SHARDS))
+    else:
+        raise UsageError("no such file or folder", where=f"pretrained {path}")
+    if not found:
+        raise UsageError(
+            "no safetensors to start from",
+            where=f"pretrained {path}",
+            do=f"Give a .safetensors file, or a folder with {bundle.WEIGHTS} or {_SHARDS}; "
+            "pickled weights are not opened: convert them first",
+        )
+    return found
+
+
 def read_start(
-    path: Path,
+    paths: Sequence[Path],
     groups: Mapping[str, Sequence[str]],
     *,
     trust_root: bytes,
     at: datetime,
     loaded_by_model: bool = False,
 ) -> Start:
-    """Find and digest the files of a start, and derive what they bring.
+    """Digest the files of a start, and derive what they bring.
 
     Args:
-        path: A ``.safetensors`` file; or a folder with ``model.safetensors``, or else with
-            the shards ``model-*-of-*.safetensors``.
+        paths: One file, or several of one folder.
         groups: Layer group → FQNs of the model that starts.
         trust_root: The run's, for a start that is a govray model folder.
         at: Reference time.
         loaded_by_model: See `Start`.
 
     Raises:
-        UsageError: There is nothing here, or no safetensors.
+        UsageError: A file can't be read.
     """
-    paths = _find(path)
     folder = paths[0].parent.resolve()
     files = {each.name: _digest(each) for each in paths}
     return Start(
@@ -188,24 +213,6 @@ class _Stored(NamedTuple):
 
     shape: tuple[int, ...]
     floating: bool
-
-
-def _find(path: Path) -> list[Path]:
-    if path.is_file():
-        found = [path] if path.suffix == ".safetensors" else []
-    elif path.is_dir():
-        whole = path / bundle.WEIGHTS
-        found = [whole] if whole.is_file() else sorted(path.glob(_SHARDS))
-    else:
-        raise UsageError("no such file or folder", where=f"pretrained {path}")
-    if not found:
-        raise UsageError(
-            "no safetensors to start from",
-            where=f"pretrained {path}",
-            do=f"Give a .safetensors file, or a folder with {bundle.WEIGHTS} or {_SHARDS}; "
-            "pickled weights are not opened: convert them first",
-        )
-    return found
 
 
 def _digest(path: Path) -> str:

@@ -46,7 +46,7 @@ from govray.train.experiment import declared_start, train_loop
 from govray.train.inputs import Inputs, load_inputs
 from govray.train.order import Assignment, Order, current
 from govray.train.planning import Planned, make_plan, routes_of
-from govray.train.pretrained import Start, check_fits, read_start
+from govray.train.pretrained import Start, check_fits, find_weights, read_start
 from govray.train.progress import StepCallback, Watch
 from govray.train.record import RunRecord
 from govray.train.worker import Discovered
@@ -196,22 +196,22 @@ class GovernedTrainer:
 
     def _start(self, inputs: Inputs, found: Discovered, at: datetime) -> Start | None:
         """The existing weights that the run begins with, compared with the model they fill."""
-        declared = declared_start(self.experiment) if self.experiment else None
-        if declared is not None and self.pretrained is not None:
+        declared = declared_start(self.experiment) if self.experiment else []
+        if declared and self.pretrained is not None:
             raise UsageError(
-                f"the model starts from {declared} by its hyperparameters already",
+                f"the model starts from {declared[0]} by its hyperparameters already",
                 where=f"pretrained {self.pretrained}",
                 do="Name the weights in one place",
             )
-        path = self.pretrained if declared is None else declared
-        if path is None:
+        files = declared if self.pretrained is None else find_weights(Path(self.pretrained))
+        if not files:
             return None
         start = read_start(
-            Path(path),
+            files,
             found.groups,
             trust_root=inputs.root_bytes,
             at=at,
-            loaded_by_model=declared is not None,
+            loaded_by_model=bool(declared),
         )
         if not start.loaded_by_model:
             check_fits(found.model, start)

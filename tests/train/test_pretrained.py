@@ -21,13 +21,15 @@ from world import AT, World
 import govray
 from govray.cli import main
 from govray.engine.gpt import GPT, loss  # noqa: F401  # the entrypoint finds it here
+from govray.engine.huggingface import CausalLM
 from govray.engine.layers import layer_groups
 from govray.errors import Malformed, Refused, UsageError
 from govray.governance import bundle, canonical
 from govray.governance.verify import verify
 from govray.train.config import parse_experiment
+from govray.train.discovery import discover
 from govray.train.experiment import declared_start
-from govray.train.pretrained import Start, check_fits, load_start, read_start
+from govray.train.pretrained import Start, check_fits, find_weights, load_start, read_start
 from govray.train.replay import replay_without
 from govray.train.trainer import from_experiment
 
@@ -49,7 +51,7 @@ def save(model: nn.Module, path: Path) -> Path:
 
 
 def start_of(path: Path, model: nn.Module) -> Start:
-    return read_start(path, layer_groups(model), trust_root=NO_ROOT, at=AT)
+    return read_start(find_weights(path), layer_groups(model), trust_root=NO_ROOT, at=AT)
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -172,9 +174,8 @@ def test_only_safetensors_are_opened(tmp_path: Path) -> None:
 def test_a_file_that_changed_since_is_refused(tmp_path: Path, loaded_by_model: bool) -> None:
     path = save(gpt(1), tmp_path / bundle.WEIGHTS)
     model = gpt(2)
-    start = read_start(
-        path, layer_groups(model), trust_root=NO_ROOT, at=AT, loaded_by_model=loaded_by_model
-    )
+    groups = layer_groups(model)
+    start = read_start([path], groups, trust_root=NO_ROOT, at=AT, loaded_by_model=loaded_by_model)
     save(gpt(3), path)
     with pytest.raises(Refused, match="changed since"):
         load_start(model, start)
@@ -227,7 +228,7 @@ def attested(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def brought(path: Path, root: bytes, groups: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    return dict(read_start(path, groups, trust_root=root, at=AT).taint)
+    return dict(read_start(find_weights(path), groups, trust_root=root, at=AT).taint)
 
 
 def test_a_model_that_verifies_brings_its_attested_taint_by_tensor(
@@ -276,8 +277,9 @@ class Reopened(GPT):
         super().__init__(**sizes)
 
     @staticmethod
-    def starts_from(hyperparameters: dict[str, Any]) -> str | None:
-        return hyperparameters.get("path")
+    def starts_from(hyperparameters: dict[str, Any]) -> list[Path]:
+        path = hyperparameters.get("path")
+        return [Path(path)] if path else []
 
 
 @pytest.fixture
@@ -293,9 +295,30 @@ def test_an_entrypoint_says_where_it_loads_weights_from(here: Deployment) -> Non
     sizes = {"blocks": 2, "width": 32, "context": 32}
     named = {"entrypoint": "test_pretrained:Reopened"}
     from_path = experiment(here, **named, hyperparameters=sizes | {"path": "there"})
-    assert declared_start(from_path) == Path("there")
-    assert declared_start(experiment(here, **named, hyperparameters=sizes)) is None
-    assert declared_start(experiment(here)) is None  # GPT loads nothing
+    assert declared_start(from_path) == [Path("there")]
+    assert declared_start(experiment(here, **named, hyperparameters=sizes)) == []
+    assert declared_start(experiment(here)) == []  # GPT loads nothing
+
+
+def test_a_hugging_face_folder_is_a_start_with_no_word_more(here: Deployment) -> None:
+    """The entrypoint declares it; everything it fills is `unknown`."""
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 32}
+    folder = here.folder / "gpt2"
+    CausalLM(32, 257, config=config).language_model.save_pretrained(folder)
+    named = {"entrypoint": "govray.engine.huggingface:CausalLM"}
+    value = experiment(here, **named, hyperparameters={"context": 32, "path": str(folder)})
+    assert declared_start(value) == [folder / bundle.WEIGHTS]
+    fresh = experiment(here, **named, hyperparameters={"context": 32, "config": config})
+    assert declared_start(fresh) == []
+
+    trainer = from_experiment(value)
+    inputs = trainer._inputs(trainer.signer(), here.at)
+    found = discover(trainer.train_loop_per_worker, dict(trainer.train_loop_config or {}), {})
+    start = trainer._start(inputs, found, here.at)
+    assert start is not None
+    assert start.loaded_by_model
+    assert start.files == {bundle.WEIGHTS: canonical.sha256((folder / bundle.WEIGHTS).read_bytes())}
+    assert start.taint == dict.fromkeys(found.groups, ("unknown",))
 
 
 def test_weights_named_twice_are_refused_before_any_data_is_read(here: Deployment) -> None:
