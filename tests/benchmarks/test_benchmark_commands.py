@@ -1,0 +1,187 @@
+"""Both commands, as a user starts them: real processes, few rounds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+
+from benchmarks.command import run
+from benchmarks.ranks import run_ranks
+from benchmarks.step import main
+from benchmarks.traffic import STEPS
+from govray.errors import RankFailed, Refused
+
+ROOT = Path(__file__).parents[2]
+
+RATIO = {"type": "number", "exclusiveMinimum": 0}
+INTERVAL = {"type": "array", "items": RATIO, "minItems": 2, "maxItems": 2}
+PAIRS = {"type": "integer", "minimum": 1}
+
+
+def closed(properties: dict[str, object]) -> dict[str, object]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+
+
+METHOD = closed(
+    {
+        "seconds": RATIO,
+        "vs_ddp": RATIO,
+        "vs_ddp_interval": INTERVAL,
+        "pairs": PAIRS,
+        "memory": RATIO,
+    }
+)
+CASE = closed(
+    {
+        "vs_ddp": RATIO,
+        "vs_ddp_interval": INTERVAL,
+        "ratio": RATIO,
+        "memory": RATIO,
+        "vs_detach_where": RATIO,
+        "vs_detach_where_interval": INTERVAL,
+        "pairs": PAIRS,
+        "methods": closed(dict.fromkeys(["ddp", "governed", "detach_and_where"], METHOD)),
+    }
+)
+COST = closed(
+    {
+        "bytes": RATIO,
+        "calls": RATIO,
+        "seconds": RATIO,
+        "agreement_seconds": {"type": "number", "minimum": 0},
+    }
+)
+SCALING = closed(
+    {
+        "computed": {"const": True},
+        "link": closed(
+            {
+                "seconds_per_message": {"type": "number", "minimum": 0},
+                "seconds_per_byte": {"type": "number", "minimum": 0},
+                "median_relative_error": {"type": "number", "minimum": 0},
+                "measured_ranks": {"const": [2, 4]},
+            }
+        ),
+        "model": {"type": "string"},
+        "worlds": closed(
+            {
+                world: closed(dict.fromkeys(["plain_ddp", *STEPS, "by_turns"], COST))
+                for world in ("8", "4096")
+            }
+        ),
+    }
+)
+
+
+def command(module: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+
+
+@pytest.mark.slow
+def test_step_prints_a_table_and_one_json_line() -> None:
+    ran = command(
+        "step", "--quick", "--methods", "detach_and_where", "--cases", "allow_all,mix_50_30_20"
+    )
+    assert ran.returncode == 0, ran.stderr
+    *table, last = ran.stdout.splitlines()
+    report = json.loads(last)
+    assert [*report] == ["allow_all", "mix_50_30_20"]
+    for case in report.values():
+        jsonschema.validate(case, CASE)
+        assert case["methods"]["ddp"]["memory"] == 1.0
+        assert case["pairs"] == 3
+        assert case["methods"]["detach_and_where"]["pairs"] == 1
+    assert report["allow_all"]["ratio"] == pytest.approx(1.0)
+    assert report["mix_50_30_20"]["ratio"] < 1
+    assert torch.__version__ in table[0]
+    assert "GPT of 2 blocks" in table[1]
+    assert "3 pairs, 1 of each baseline" in table[1]
+    assert sum(line.startswith("mix_50_30_20") for line in table) == 3
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.slow
+def test_scaling_prints_what_it_computed_and_says_so() -> None:
+    ran = command("scaling", "--quick")
+    assert ran.returncode == 0, ran.stderr
+    *table, last = ran.stdout.splitlines()
+    jsonschema.validate(json.loads(last), SCALING)
+    assert table[0].startswith("COMPUTED, NOT MEASURED")
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cases", "everything"], "'everything' is none of allow_all"),
+        (["--methods", "magic"], "'magic' is none of ddp"),
+        (["--pairs", "0"], "'0' is no number of at least 1"),
+        (["--rows", "1"], "2 rows are too few"),
+        (["--blocks", "1"], "one block has no upper half"),
+        pytest.param(
+            ["--device", "cuda"],
+            "0 GPUs for 1 processes",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
+        ),
+    ],
+)
+def test_a_wrong_option_is_named_before_any_process_starts(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = run(lambda: main(words))
+    except SystemExit as ended:  # argparse's way
+        code = ended.code
+    printed = capsys.readouterr()
+    assert code == 2
+    assert said in printed.err
+    assert printed.out == ""
+
+
+def test_an_error_is_one_paragraph_and_no_traceback() -> None:
+    ran = command("step", "--rows", "1")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: 2 rows are too few")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def fail(rank: int, how: str) -> None:
+    """One rank fails while the other waits for it."""
+    if rank == 1:
+        if how == "refuses":
+            raise Refused("no", where="here")
+        if how == "is wrong":
+            raise ZeroDivisionError("division by zero")
+        sys.exit(3)
+    torch.distributed.barrier()
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "said"),
+    [
+        ("refuses", Refused, "here: no"),
+        ("is wrong", RankFailed, "rank 1: ZeroDivisionError: division by zero"),
+        # Whichever is heard of first: the end of one, or what the other says about it.
+        ("vanishes", RankFailed, "rank 1: the process ended without a result|rank 0: "),
+    ],
+)
+def test_one_rank_that_fails_ends_all(how: str, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        run_ranks(fail, 2, "cpu", how)
