@@ -339,9 +339,11 @@ def _returned(
     pieces: Sequence[Piece],
     tallies: Mapping[str, _Tally],
     inputs: Tensor,
-    grad_output: Tensor,
+    grad_output: Tensor | None,
 ) -> None:
     """Tensor hook of a layer's output."""
+    if grad_output is None:
+        return
     measurable = {name: tally for name, tally in tallies.items() if not tally.failed}
     with torch.no_grad():
         for index, piece in enumerate(pieces):
