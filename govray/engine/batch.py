@@ -36,12 +36,15 @@ class MicroBatch:
             ``targets``, which are −100 where there is no loss target.
         positions: Of each row, within the stream's quota of this step.
         row_targets: Loss targets of each row.
+        corpora: Corpus of each row; rows of one corpus stand together. Empty if nobody
+            asks for gradient norms.
     """
 
     stream: str
     tensors: Mapping[str, Tensor]
     positions: tuple[int, ...]
     row_targets: tuple[int, ...]
+    corpora: tuple[str, ...] = ()
 
     @property
     def targets(self) -> int:
@@ -58,6 +61,7 @@ class MicroBatch:
             tensors={name: tensor[rows] for name, tensor in self.tensors.items()},
             positions=self.positions[rows],
             row_targets=self.row_targets[rows],
+            corpora=self.corpora[rows],
         )
 
 
@@ -103,10 +107,13 @@ class StepBatch:
                 raise UsageError("a micro-batch has no rows", where=where, do="Leave it out")
             sizes = {name: len(tensor) for name, tensor in micro_batch.tensors.items()}
             sizes["row_targets"] = len(micro_batch.row_targets)
+            if micro_batch.corpora:
+                sizes["corpora"] = len(micro_batch.corpora)
             for name, size in sizes.items():
                 if size != rows:
                     raise UsageError(f"{name} has {size} rows, positions {rows}", where=where)
-        for corpus in self.corpora:
+        named = {corpus for each in self.micro_batches for corpus in each.corpora}
+        for corpus in (*self.corpora, *sorted(named - self.corpora.keys())):
             if corpus not in corpora:
                 raise Refused(
                     f"rows of corpus {corpus}, which was not admitted to this run", where=where

@@ -11,7 +11,7 @@ What it does not do: backward, or anything about other ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -71,8 +71,20 @@ class Forward:
         self.places = Places()
 
     @contextmanager
-    def __call__(self, each: Pass, step: int, loss_fn: LossFn) -> Iterator[tuple[PartLoss, ...]]:
+    def __call__(
+        self,
+        each: Pass,
+        step: int,
+        loss_fn: LossFn,
+        observed: AbstractContextManager[None] | None = None,
+    ) -> Iterator[tuple[PartLoss, ...]]:
         """Do the forward of a pass; do its backward inside.
+
+        Args:
+            each: The pass.
+            step: The global step.
+            loss_fn: The user's.
+            observed: Entered around it when ``requires_grad`` is as it stays.
 
         Raises:
             UsageError: ``loss_fn`` returned another shape, or losses that depend on
@@ -90,6 +102,7 @@ class Forward:
             self._keyed.rows(step, each.rows, [stair.start for stair in stairs]),
             unchanged_buffers(self._model),
             self._stairs(each, stairs, step),
+            observed or nullcontext(),
         ):
             losses = loss_fn(self._model, each.tensors)
             if losses.shape != targets.shape:

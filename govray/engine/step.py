@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -39,6 +39,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from govray.engine.accounting import Accounting
 from govray.engine.adapters import Adapters
 from govray.engine.agreement import Agreement, Failure
 from govray.engine.allreduce import (
@@ -52,6 +53,7 @@ from govray.engine.allreduce import (
 from govray.engine.batch import StepBatch
 from govray.engine.dropout import key_dropout
 from govray.engine.forward import Forward, LossFn, PartLoss
+from govray.engine.norms import NormSample, gather, pieces_of
 from govray.engine.planner import Pass, Planner
 from govray.engine.reducer import Reducer
 from govray.engine.routing import refuse_inexact, resolve_parameters
@@ -76,6 +78,7 @@ class StepResult:
         grad_norms: Gradient norm before clipping, per domain that moved.
         time: Rank 0's clock when the step began, in seconds since the epoch; 0
             without a clock.
+        norms: Gradient norms by corpus, on sampled steps.
     """
 
     step: int
@@ -86,6 +89,7 @@ class StepResult:
     world_size: int
     grad_norms: Mapping[str, float]
     time: int
+    norms: NormSample | None = None
 
 
 class GovernedStep:
@@ -108,6 +112,7 @@ class GovernedStep:
         max_rows: Rows that go through the model together; None for all of a pass.
         clock: Seconds since the epoch, read on rank 0 once a step.
         valid_until: What expires, by name, and when; needs the clock.
+        norms_every: Steps from one sample of gradient norms to the next.
         bucket_layout: How a domain's parameters are put into buckets.
 
     Raises:
@@ -132,6 +137,7 @@ class GovernedStep:
         max_rows: int | None = None,
         clock: Callable[[], float] | None = None,
         valid_until: Mapping[str, datetime] = _NEVER,
+        norms_every: int = 50,
         bucket_layout: BucketLayout = bucket_layout,
     ) -> None:
         _require_positive("clip_norm", clip_norm)
@@ -161,6 +167,7 @@ class GovernedStep:
         self._forward = Forward(model, self._parameters, self._adapters, keyed)
         self._staircases_tried: set[tuple[str | None, ...]] = set()
         self._reducer = Reducer(self._domains)
+        self._accounting = Accounting(model, self._group_of, norms_every, adapters=self._adapters)
         self._agreement = Agreement(
             groups=tuple(all_groups),
             corpora=self._corpora,
@@ -174,6 +181,7 @@ class GovernedStep:
                 "streams": {name: dict(routed.weights) for name, routed in self._streams.items()},
                 "buckets": {domain.name: domain.buckets for domain in self._domains},
                 "clipNorm": clip_norm,
+                "normsEvery": norms_every,
                 "seed": seed,
             },
             clock=clock,
@@ -206,9 +214,10 @@ class GovernedStep:
             self._reducer.begin(counts)
             # Σ_i w_il ∂ℓ_i/∂θ_l over this rank's rows; complete buckets leave at once.
             sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
+            passes: Sequence[Pass] = ()
             if failure is None:
                 try:
-                    sums = self._accumulate(batch, loss_fn)
+                    sums, passes = self._accumulate(batch, loss_fn)
                 except Exception as error:  # whatever it is, all ranks must hear of it
                     failure = Failure.of(error)
             agreed = pending.wait()
@@ -243,6 +252,7 @@ class GovernedStep:
             world_size=self._agreement.world_size,
             grad_norms={name: float(norm) for name, norm in norms.items()},
             time=agreed.time,
+            norms=self._sample(batch.step, passes, agreed.group_targets),
         )
 
     def _check(self, batch: StepBatch) -> Failure | None:
@@ -263,17 +273,20 @@ class GovernedStep:
                 counts[group] += micro_batch.targets
         return counts
 
-    def _accumulate(self, batch: StepBatch, loss_fn: LossFn) -> Tensor:
+    def _accumulate(self, batch: StepBatch, loss_fn: LossFn) -> tuple[Tensor, Sequence[Pass]]:
         """Forward and backward of every pass.
 
         Returns:
-            (sum of losses, number of loss targets) per stream, float64.
+            (sum of losses, number of loss targets) per stream, float64; and the passes.
         """
+        if self._accounting.due(batch.step):
+            self._accounting.take()  # what a step that failed left behind
         passes = self._usable(self._planner.passes(batch.micro_batches), batch.step, loss_fn)
         self._reducer.expect(Counter(name for each in passes for name in each.weights))
         losses: list[PartLoss] = []
         for each in passes:
-            with self._forward(each, batch.step, loss_fn) as parts:
+            observed = self._measuring(each, batch.step)
+            with self._forward(each, batch.step, loss_fn, observed) as parts:
                 weighted = [
                     part.sum if share == 1.0 else part.sum * share
                     for part, share in zip(parts, each.shares, strict=True)
@@ -281,7 +294,7 @@ class GovernedStep:
                 sum(weighted[1:], weighted[0]).backward()
             losses += [replace(part, sum=part.sum.detach()) for part in parts]
         self._require_routed(passes)
-        return self._stream_sums(losses)
+        return self._stream_sums(losses), passes
 
     def _stream_sums(self, losses: Sequence[PartLoss]) -> Tensor:
         # The first read of a value waits for the device, so all reads come last.
@@ -324,6 +337,26 @@ class GovernedStep:
 
         return try_staircase(
             trial_rows(each), self._streams, self._parameters, sums, self._forward.places
+        )
+
+    def _measuring(self, each: Pass, step: int) -> AbstractContextManager[None]:
+        """Around a pass of a sampled step: measure what each corpus contributes."""
+        if not self._accounting.due(step) or not all(part.corpora for part in each.parts):
+            return nullcontext()
+        return self._accounting.measuring(pieces_of(each, self._streams))
+
+    def _sample(
+        self, step: int, passes: Sequence[Pass], group_targets: Mapping[str, int]
+    ) -> NormSample | None:
+        if not self._accounting.due(step):
+            return None
+        return gather(
+            self._agreement,
+            passes,
+            self._accounting.take(),
+            group_targets,
+            routed=self._streams,
+            corpora=self._corpora,
         )
 
     def _require_routed(self, passes: Sequence[Pass]) -> None:
