@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
-import peft
 import pytest
 import safetensors.torch
 import torch
@@ -20,6 +22,8 @@ from govray.governance.attestation import LayerGroup, Replay
 from govray.governance.keys import LocalSigner
 from govray.governance.policy import read_policy, seal_policy
 from govray.governance.verify import verify
+
+PAGE = Path(__file__).parents[2] / "docs" / "adapters.md"
 
 
 @pytest.fixture
@@ -157,27 +161,36 @@ def test_merge_of_an_adapter_whose_class_may_update_the_base_too_does_not_speak_
     assert "denies" not in said
 
 
-def test_peft_loads_what_export_wrote_onto_the_base_model(
-    run: Run, world: World, model: Path, root: Path, tmp_path: Path, at: str
+def test_the_page_about_adapters_works_as_written(
+    run: Run, world: World, model: Path, root: Path, key: Path, at: str
 ) -> None:
-    def gpt() -> GPT:
-        torch.manual_seed(1)
-        return GPT(blocks=2, width=16, context=8, vocabulary=11)
-
-    governed = gpt()
+    """Its commands, and its Python between them, which loads with peft what `export` wrote."""
+    text = PAGE.read_text()
+    commands = {
+        line.split()[2]: (*shlex.split(line)[1:], "--at", at)
+        for line in text.splitlines()
+        if line.startswith("govray adapter ")
+    }
+    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    governed = GPT(blocks=2, width=16, context=8, vocabulary=11)
     adapters = Adapters(governed, {"acme": 2}, seed=1)
     with torch.no_grad():
         for _, parameter in adapters.named_parameters():
             parameter.normal_(std=0.3)
     put_into(world, model, governed, adapters)
-    run("adapter", "export", model, "acme", "--out", "out", "--trust-root", root, "--at", at)
 
+    run(*commands["export"])
+    names: dict[str, Any] = {}
+    exec(snippet, names)
     tokens = torch.arange(8).expand(2, 8)
     with adapters.active("acme"):
         expected = governed(tokens)
-    loaded = peft.PeftModel.from_pretrained(gpt(), str(tmp_path / "out"))
-    torch.testing.assert_close(loaded(tokens), expected, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(expected, gpt()(tokens), atol=1e-3)
+    torch.testing.assert_close(names["model"](tokens), expected, rtol=1e-5, atol=1e-6)
+    # The control: the adapter says something.
+    assert not torch.allclose(expected, governed(tokens), atol=1e-3)
+    run(*commands["merge"], code=1)
+    run(*commands["remove"])
+    assert not (model / "adapters").exists()
 
 
 def put_into(world: World, folder: Path, model: GPT, adapters: Adapters) -> None:
