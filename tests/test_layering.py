@@ -44,7 +44,9 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "governance": BASE,
     "engine": BASE | {"torch", "numpy", "safetensors", "transformers"},
     "data": BASE | {"ray", "pyarrow", "numpy", "tokenizers"},
-    "train": BASE | {"ray", "torch", "pyarrow", "numpy", "safetensors", "tokenizers"},
+    "train": BASE
+    | {"ray", "torch", "pyarrow", "numpy", "safetensors", "tokenizers"}
+    | {"transformers", "lightning"},  # each in the module that bears its name
     "demo": BASE | {"ray", "torch", "pyarrow", "numpy", "safetensors", "rich"},
     "cli": BASE | {"typer", "rich", "ray", "torch", "pyarrow", "numpy", "safetensors"},
 }

@@ -1,4 +1,4 @@
-"""The user's own data in the scripts of docs/integrations.md: eight rows, made up."""
+"""The user's own data in the scripts of docs/integrations.md: made up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTEXT = 64
 
 
 class Rows(Dataset[dict[str, torch.Tensor]]):
-    """Eight rows, under the names that a model of transformers or the built-in one takes.
+    """Rows under the names that a model of transformers or the built-in one takes.
 
     A file ``fail`` in the folder holds a number of reads; rank 1 raises at the next, once.
     """
@@ -23,7 +23,7 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
         self._reads = 0
 
     def __len__(self) -> int:
-        return 8
+        return 64
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         self._reads += 1
