@@ -136,8 +136,14 @@ def read_start(
         loaded_by_model: See `Start`.
 
     Raises:
-        UsageError: A file can't be read.
+        UsageError: A file can't be read, or they lie in several folders.
     """
+    if len({path.parent for path in paths}) > 1:
+        raise UsageError(
+            "the weights lie in several folders",
+            where=f"pretrained {', '.join(str(path) for path in paths)}",
+            do="Put them into one",
+        )
     folder = paths[0].parent.resolve()
     files = {each.name: _digest(each) for each in paths}
     return Start(

@@ -170,6 +170,13 @@ def test_only_safetensors_are_opened(tmp_path: Path) -> None:
             attempt(gpt(1), start)
 
 
+def test_files_of_several_folders_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    paths = [save(gpt(1), folder / bundle.WEIGHTS) for folder in (tmp_path, tmp_path / "other")]
+    with pytest.raises(UsageError, match="several folders"):
+        read_start(paths, layer_groups(gpt(1)), trust_root=NO_ROOT, at=AT)
+
+
 @pytest.mark.parametrize("loaded_by_model", [False, True])
 def test_a_file_that_changed_since_is_refused(tmp_path: Path, loaded_by_model: bool) -> None:
     path = save(gpt(1), tmp_path / bundle.WEIGHTS)
