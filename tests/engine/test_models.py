@@ -141,11 +141,8 @@ class Architecture:
 
 UNTIED = "embedding block.0 block.1 final_norm head"
 ARCHITECTURES = {
-    # Its blocks are Conv1D of transformers, no nn.Linear, so there is nothing to adapt.
-    "gpt2": Architecture(
-        gpt2, "embedding embedding+head block.0 block.1 final_norm", adapted=False
-    ),
-    "gpt2-untied": Architecture(lambda: gpt2(tie_word_embeddings=False), UNTIED, adapted=False),
+    "gpt2": Architecture(gpt2, "embedding embedding+head block.0 block.1 final_norm"),
+    "gpt2-untied": Architecture(lambda: gpt2(tie_word_embeddings=False), UNTIED),
     "llama": Architecture(lambda: decoder("llama"), UNTIED),
     "llama-tied": Architecture(
         lambda: decoder("llama", tie_word_embeddings=True),
@@ -257,13 +254,15 @@ def merge(step: Step, adapter: str | None) -> Tensors:
     if adapter is None:
         return {}
     pairs = dict(step.adapters.named_parameters())
-    return {
-        f"{fqn}.weight": layer.weight
-        + 2
-        * pairs[f"adapter:{adapter}/{fqn}.lora_B.weight"]
-        @ pairs[f"adapter:{adapter}/{fqn}.lora_A.weight"]
-        for fqn, layer in adapted_layers(step.model).items()
-    }
+    merged = {}
+    for fqn, layer in adapted_layers(step.model).items():
+        a, b = (pairs[f"adapter:{adapter}/{fqn}.lora_{part}.weight"] for part in "AB")
+        update = 2 * b @ a
+        # GPT-2's layers hold their weight the other way round.
+        merged[f"{fqn}.weight"] = layer.weight + (
+            update if isinstance(layer, nn.Linear) else update.T
+        )
+    return merged
 
 
 class Merged(nn.Module):
