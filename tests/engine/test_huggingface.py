@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig
 
+from govray.engine.adapters import Adapters
 from govray.engine.batch import IGNORED
 from govray.engine.dropout import KeyedDropout, key_dropout
 from govray.engine.huggingface import CausalLM, loss
@@ -88,6 +89,28 @@ def test_weights_load_back_into_the_library_s_class(folder: Path, tmp_path: Path
     model.language_model.save_pretrained(tmp_path / "again")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", local_files_only=True).eval()
     assert torch.equal(again(tokens()).logits, model(tokens()))
+
+
+def test_an_adapter_loads_with_peft_onto_the_library_s_model(folder: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    model = CausalLM(CONTEXT, VOCABULARY, path=str(folder)).eval()
+    adapters = Adapters(model, {"supplier": 2}, seed=0)
+    with torch.no_grad():
+        for _, parameter in adapters.named_parameters():
+            parameter.normal_()
+    config, tensors = adapters.export("supplier")
+    exported = tmp_path / "supplier"
+    exported.mkdir()
+    (exported / "adapter_config.json").write_text(json.dumps(config))
+    save_file(tensors, exported / "adapter_model.safetensors")
+    theirs = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(folder, local_files_only=True), str(exported)
+    ).eval()
+    with adapters.active("supplier"):
+        ours = model(tokens())
+    torch.testing.assert_close(theirs(tokens()).logits, ours)
+    assert not torch.allclose(model(tokens()), ours)  # without the adapter
 
 
 def test_several_weight_files_are_one_model(original: GPT2LMHeadModel, tmp_path: Path) -> None:
