@@ -71,7 +71,7 @@ class GovernCallback(TrainerCallback):
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn | None = None) -> None:
-        assignment_for(model)
+        self.order = assignment_for(model).order
         self.model = model
         self.loss_fn = loss_fn
         self.run: Run | None = None
@@ -109,14 +109,14 @@ def govern_trainer(trainer: Trainer) -> Trainer:
     callback = _callback_of(trainer)
     refuse_settings(trainer.args)
     _refuse_parts(trainer, callback)
-    run = govern_hosted(trainer.model, trainer.create_optimizer())
-    require_plan(trainer.args, max_steps=run.order.plan.max_steps, clip_norm=run.order.clip_norm)
-    trainer.args.max_steps = run.order.plan.max_steps
+    steps = callback.order.plan.max_steps
+    require_plan(trainer.args, max_steps=steps, clip_norm=callback.order.clip_norm)
+    trainer.args.max_steps = steps
+    callback.run = govern_hosted(trainer.model, trainer.create_optimizer())
     # Prepared as if for evaluation, the model gets autocast but no DDP around it.
     trainer.accelerator.prepare_model = partial(
         trainer.accelerator.prepare_model, evaluation_mode=True
     )
-    callback.run = run
     kind = type(trainer)
     trainer.__class__ = type(kind.__name__, (_Governed, kind), {})
     trainer.governing = callback
@@ -155,7 +155,7 @@ def refuse_settings(args: TrainingArguments) -> None:
             "A learning rate depends on the plan step alone. Use a schedule that does",
         ),
     ):
-        value = getattr(args, name, harmless[0] if harmless else None)
+        value = getattr(args, name)
         if value not in harmless:
             raise Refused(
                 f"{name}={value} would act beside the governed step",

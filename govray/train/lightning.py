@@ -106,7 +106,7 @@ class GovernCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse to train on a part of the plan, or on other data."""
-        planned = len(PlannedBatches(self._governed_run))
+        planned = self._order.plan.max_steps
         if trainer.num_training_batches != planned:
             raise Refused(
                 f"Lightning would train on {trainer.num_training_batches} batches, "
@@ -125,8 +125,8 @@ class GovernCallback(Callback):
         assert self._run is not None  # on_fit_start set it
         return self._run
 
-    def _train_dataloader(self) -> Iterator[Any]:
-        return _Opaque(self._governed_run)
+    def _train_dataloader(self) -> PlannedBatches:
+        return _HeldBatches(self._governed_run)
 
     def _training_step(self, held: Any, batch_idx: int) -> None:
         if not isinstance(held, _Held):
@@ -251,7 +251,7 @@ class _Held:
         self.batch = batch
 
 
-class _Opaque(PlannedBatches):
+class _HeldBatches(PlannedBatches):
     """The run's batches, held."""
 
     def __iter__(self) -> Iterator[Any]:
