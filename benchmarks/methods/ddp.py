@@ -16,8 +16,9 @@ class PlainDDP(Method):
     """What people run today."""
 
     def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
         model = workload.build_model()
-        super().__init__(workload, dict(model.named_parameters()))
+        self.optimize(dict(model.named_parameters()))
         self._model = DistributedDataParallel(model)
 
     def step(self, batch: Batch) -> None:

@@ -26,9 +26,10 @@ from govray.engine.gpt import GPT
 class DetachActivations(MaskedForward):
     """The cheapest form of masking in the forward pass."""
 
-    def __init__(self, workload: Workload) -> None:
-        model = workload.build_model()
-        super().__init__(workload, CutGPT(model, entries(workload)), dict(model.named_parameters()))
+    def build(self) -> tuple[nn.Module, Mapping[str, nn.Parameter]]:
+        """One module around the model."""
+        model = self.workload.build_model()
+        return CutGPT(model, entries(self.workload)), dict(model.named_parameters())
 
     @classmethod
     def covers(cls, workload: Workload) -> bool:

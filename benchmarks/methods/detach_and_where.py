@@ -26,7 +26,7 @@ from torch.func import functional_call
 
 from benchmarks.methods.lora import RowLora
 from benchmarks.methods.masked import MaskedForward, stages, union
-from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, Workload
+from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK
 from govray.engine.gpt import GPT
 from govray.governance.route import Route
 
@@ -36,14 +36,14 @@ class DetachAndWhere(MaskedForward):
 
     spares_open_groups: ClassVar[bool] = False
 
-    def __init__(self, workload: Workload) -> None:
-        model = workload.build_model()
+    def build(self) -> tuple[nn.Module, Mapping[str, nn.Parameter]]:
+        """Both parameters and adapter sit in one module, for DDP."""
+        model = self.workload.build_model()
         parameters = dict(model.named_parameters())
-        lora = RowLora(model, ADAPTER_NAME, ADAPTER_RANK) if workload.adapter else None
+        lora = RowLora(model, ADAPTER_NAME, ADAPTER_RANK) if self.workload.adapter else None
         if lora:
             parameters |= lora.named_parameters()
-        module = TwiceGPT(model, lora, workload.routes, self.spares_open_groups)
-        super().__init__(workload, module, parameters)
+        return TwiceGPT(model, lora, self.workload.routes, self.spares_open_groups), parameters
 
 
 class DetachAndWhereSparing(DetachAndWhere):

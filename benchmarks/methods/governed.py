@@ -27,12 +27,11 @@ class Governed(Method):
     """A `GovernedStep` per case; each profile is one corpus of its own."""
 
     def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
         model = workload.build_model()
         ranks = {ADAPTER_NAME: ADAPTER_RANK} if workload.adapter else {}
         adapters = Adapters(model, ranks, seed=SEED)
-        super().__init__(
-            workload, dict(model.named_parameters()) | dict(adapters.named_parameters())
-        )
+        self.optimize(dict(model.named_parameters()) | dict(adapters.named_parameters()))
         self._step = GovernedStep(
             model,
             self.optimizer,

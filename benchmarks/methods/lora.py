@@ -33,6 +33,7 @@ class RowLora:
         self._prefix = f"adapter:{name}/"
         self.pairs: dict[str, tuple[nn.Parameter, nn.Parameter]] = {}
         for fqn, layer in layers.items():
+            assert isinstance(layer, nn.Linear)  # the built-in GPT has no other kind
             weight = layer.weight
             a = first_weight(SEED, name, fqn, rank, layer.in_features, weight.dtype)
             b = weight.new_zeros(layer.out_features, rank)
@@ -80,7 +81,7 @@ class RowLora:
             if self._active is None:
                 return None
             a, b = self._active[fqn]
-            added = ALPHA_PER_RANK * F.linear(F.linear(args[0], a), b)
+            added = F.linear(ALPHA_PER_RANK * F.linear(args[0], a), b)
             if self._mask is not None:
                 added = torch.where(self._mask.view(-1, 1, 1), added, 0.0)
             return output + added

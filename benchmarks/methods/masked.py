@@ -6,6 +6,7 @@ overlap. The counts N_l come from the case, for free.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -18,19 +19,17 @@ from govray.engine.gpt import GPT
 
 
 class MaskedForward(Method):
-    """Training through a module that is called with tokens and each profile's row mask.
+    """Training through a module that is called with tokens and each profile's row mask."""
 
-    Args:
-        workload: The case.
-        module: (tokens, profile → (rows,) mask) → logits. Holds all parameters.
-        parameters: Those, by the engine's names.
-    """
-
-    def __init__(
-        self, workload: Workload, module: nn.Module, parameters: Mapping[str, nn.Parameter]
-    ) -> None:
-        super().__init__(workload, parameters)
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        module, parameters = self.build()
+        self.optimize(parameters)
         self._module = DistributedDataParallel(module)
+
+    @abstractmethod
+    def build(self) -> tuple[nn.Module, Mapping[str, nn.Parameter]]:
+        """The module, (tokens, profile → mask of (rows,)) → logits, and its parameters."""
 
     def step(self, batch: Batch) -> None:
         """Masked forward, one backward, each group's gradient divided by its own count."""

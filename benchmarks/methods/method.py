@@ -20,8 +20,14 @@ class Method(ABC):
         optimizer: AdamW over these, with torch's default settings.
     """
 
-    def __init__(self, workload: Workload, parameters: Mapping[str, nn.Parameter]) -> None:
+    parameters: dict[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, workload: Workload) -> None:
         self.workload = workload
+
+    def optimize(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Train these; called once, when the method has built its model."""
         self.parameters = dict(parameters)
         self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=LEARNING_RATE)
 

@@ -26,12 +26,11 @@ class PerSample(Method):
     """vmap over rows, then a masked sum."""
 
     def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
         self._model = workload.build_model()
         self._base = dict(self._model.named_parameters())
         self._lora = RowLora(self._model, ADAPTER_NAME, ADAPTER_RANK) if workload.adapter else None
-        super().__init__(
-            workload, self._base | (self._lora.named_parameters() if self._lora else {})
-        )
+        self.optimize(self._base | (self._lora.named_parameters() if self._lora else {}))
 
     def step(self, batch: Batch) -> None:
         """Gradients of all rows, masked sums, all-reduce, optimizer."""
@@ -64,6 +63,7 @@ class PerSample(Method):
             for name, parameter in self.parameters.items()
             if adapted or not name.startswith(ADAPTER)
         }
+        by_row: dict[str, Tensor]
         with warnings.catch_warnings():
             # On the CPU fused attention runs row by row; the unfused kind is no faster here.
             warnings.filterwarnings("ignore", message="There is a performance drop")

@@ -25,11 +25,11 @@ class Zeroing(Method):
     """One backward and one all-reduce for each class."""
 
     def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
         model = workload.build_model()
         self._lora = RowLora(model, ADAPTER_NAME, ADAPTER_RANK) if workload.adapter else None
-        super().__init__(
-            workload,
-            dict(model.named_parameters()) | (self._lora.named_parameters() if self._lora else {}),
+        self.optimize(
+            dict(model.named_parameters()) | (self._lora.named_parameters() if self._lora else {})
         )
         self._model = DistributedDataParallel(model)
 
