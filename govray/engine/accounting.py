@@ -301,7 +301,9 @@ class _Tally:
             return False
         if self._arrivals == 0:  # then nothing may claim to have contributed
             return not self.squares and not self._sums
-        return not self.contested or bool(self._error <= self._bound)
+        if self._error is None or self._bound is None:
+            return not self.contested
+        return bool(self._error <= self._bound)
 
     def _settle(self, index: int, gradient: Tensor) -> None:
         """A piece's gradient is complete: keep its norm, and the sum over pieces."""

@@ -24,11 +24,11 @@ Invariants:
 * Parameters, hooks, FQNs and ``state_dict`` are those of the plain model, and the
   layers' forward is restored on the way out, also after an error.
 
-The layers' ``forward`` is overridden on the instance. The layer's hooks (adapters,
-FSDP) then run as ever, the recomputation of activation checkpointing meets the
-override too, whichever thread it runs in, and code that calls layers needs no
-change. A ``TorchFunctionMode`` would see neither thread nor layer; replacing
-modules would change what ``model.modules()`` and FSDP hold.
+The layers' ``forward`` is overridden on the instance. So their hooks (adapters, FSDP)
+run as ever, activation checkpointing recomputes through the override in whichever
+thread backward runs, and code that calls layers needs no change. A
+``TorchFunctionMode`` belongs to one thread and does not know the layer; replaced
+modules would not be those that FSDP and others hold.
 
 What it does not do: decide which rows may do what; layers that it does not know
 (``uncovered``: their parameters must be permitted to all rows or to none); tell
@@ -43,12 +43,12 @@ slicing instead of masking is that of sparse backward passes, e.g. Sun et al. 20
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,7 @@ INPUT = "input"
 
 _ATEN = torch.ops.aten
 _Ranges = tuple[tuple[int, int], ...]
+_Value = TypeVar("_Value")
 
 
 # What rows may do.
@@ -124,10 +125,11 @@ class RowWeights:
     @property
     def stop(self) -> int:
         """One past the last row that is named."""
-        return max((r[1] for r in (*self.weights[-1:], *self.flow[-1:])), default=0)
+        ends = [stop for _, stop, _ in self.weights[-1:]] + [stop for _, stop in self.flow[-1:]]
+        return max(ends, default=0)
 
 
-def _runs(values: Sequence[float]) -> Iterator[tuple[int, int, float]]:
+def _runs(values: Sequence[_Value]) -> Iterator[tuple[int, int, _Value]]:
     """Maximal ranges of equal values."""
     start = 0
     for stop in range(1, len(values) + 1):
@@ -177,7 +179,9 @@ def _pieces(
 
 # What a layer computes, and its derivatives on any slice of rows.
 
-_Parameters = Mapping[str, Tensor | None]
+_Parameters = Mapping[str, Any]
+"""Local name → tensor, or None where the layer has none or nobody reads it."""
+
 _Prepared = tuple[Tensor, _Parameters]
 
 
@@ -223,7 +227,7 @@ class _Kind(Protocol):
         """
 
 
-def _autocast(tensors: Sequence[Tensor | None], device_type: str, dtype: torch.dtype) -> list:
+def _autocast(tensors: Sequence[Tensor | None], device_type: str, dtype: torch.dtype) -> list[Any]:
     """Cast as autocast does: floating point tensors of that device, doubles excepted."""
     return [
         tensor.to(dtype)
@@ -257,7 +261,7 @@ class _LowPrecision(_Plain):
         if not torch.is_autocast_enabled(device):
             return inputs, parameters
         dtype = torch.get_autocast_dtype(device)
-        inputs, *cast = _autocast((inputs, *parameters.values()), device, dtype)
+        inputs, *cast = _autocast([inputs, *parameters.values()], device, dtype)
         return inputs, dict(zip(parameters, cast, strict=True))
 
     def reads(self, wanted: Collection[str]) -> set[str]:
@@ -273,7 +277,7 @@ class _Normalising(_Plain):
         device = inputs.device.type
         if device != "cuda" or not torch.is_autocast_enabled(device):
             return inputs, parameters
-        inputs, *cast = _autocast((inputs, *parameters.values()), device, torch.float32)
+        inputs, *cast = _autocast([inputs, *parameters.values()], device, torch.float32)
         return inputs, dict(zip(parameters, cast, strict=True))
 
     def statistics(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> tuple[Tensor, ...]:
@@ -400,6 +404,7 @@ class _GroupNorm(_Normalising):
     """``nn.GroupNorm``. Statistics: mean and reciprocal standard deviation of each group."""
 
     def _sizes(self, layer: Any, inputs: Tensor) -> tuple[int, int, int, int]:
+        """Rows, channels, pixels and groups, as the kernels take them."""
         rows, channels, *pixels = inputs.shape
         return rows, channels, math.prod(pixels), layer.num_groups
 
@@ -458,7 +463,8 @@ class _Convolution(_LowPrecision):
     def _shape(layer: Any) -> tuple[int, ...]:
         return layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size
 
-    def _geometry(self, layer: Any) -> tuple:
+    def _geometry(self, layer: Any) -> tuple[Any, ...]:
+        """Stride to groups, as the kernels take them."""
         nowhere = (0,) * len(layer.kernel_size)
         inside = not self._pads_first(layer) and layer.padding != "valid"
         padding = layer.padding if inside else nowhere
@@ -541,7 +547,9 @@ class _Recomputed(_Plain):
             )
 
 
-def _masked(wanted: Collection[str], kernel: partial) -> dict[str, Tensor]:
+def _masked(
+    wanted: Collection[str], kernel: Callable[[list[bool]], Sequence[Tensor]]
+) -> dict[str, Tensor]:
     """Run a kernel that returns (input, weight, bias) gradients under an output mask."""
     names = (INPUT, "weight", "bias")
     gradients = kernel([name in wanted for name in names])
@@ -554,7 +562,7 @@ def _with_parameters(layer: nn.Module, parameters: _Parameters) -> nn.Module:
     """The layer with other tensors for parameters; the layer itself is untouched."""
     twin = object.__new__(type(layer))
     twin.__dict__.update(layer.__dict__)
-    twin._parameters = dict(parameters)  # type: ignore[assignment]
+    twin.__dict__["_parameters"] = dict(parameters)
     return twin
 
 
@@ -587,6 +595,8 @@ def _kind(layer: nn.Module) -> _Kind | None:
     cls = type(layer)
     if issubclass(cls, FSDPModule):
         cls = cls.__mro__[2]  # fully_shard puts its own class and FSDPModule in front
+    if not layer._parameters.keys() <= {"weight", "bias"}:
+        return None
     kind = _KINDS.get(cls)
     if kind is None and cls.__module__.startswith("transformers."):
         kind = _hf_kind(layer, cls.__name__)

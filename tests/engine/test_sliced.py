@@ -13,10 +13,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
@@ -409,6 +411,31 @@ def test_adapters_work_beside_sliced_layers():
         torch.testing.assert_close(tensor.grad, gradient, **EXACT)
 
 
+def on_a_ddp_rank() -> dict[str, Tensor]:
+    """Rank 0 has two rows that train everything; otherwise rows train the upper layers."""
+    rank = dist.get_rank()
+    lower = [0.0, 0.0, 1.0, 1.0] if rank == 0 else [0.0] * 4
+    weights = {g: [1.0] * 4 for g in ORDER} | {"embedding": lower, "block.0": lower}
+    model, batch = transformer(), batch_of(4)
+    batch = {name: (tensor + rank) % 11 for name, tensor in batch.items()}
+    replica = DistributedDataParallel(model, static_graph=True)
+    for _ in range(2):  # DDP learns the graph in the first step
+        model.zero_grad()
+        with sliced(model, 4, permissions(model, weights)):
+            loss(replica, batch).sum().backward()
+    expected = row_oracle(model, batch, weights)
+    for name, parameter in model.named_parameters():
+        total = torch.zeros_like(parameter) if expected[name] is None else expected[name]
+        dist.all_reduce(total)
+        torch.testing.assert_close(parameter.grad * dist.get_world_size(), total, **EXACT)
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def test_ddp_hosts_ranks_with_no_permitted_row(two_ranks):
+    first, second = two_ranks.run(on_a_ddp_rank)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 # What is kept.
 
 
@@ -620,6 +647,8 @@ def test_what_is_uncovered():
     hooked, own_forward = nn.Linear(2, 2), nn.Linear(2, 2)
     hooked.register_forward_hook(lambda layer, args, output: output * 2)
     own_forward.forward = lambda inputs: inputs
+    extended = nn.Linear(2, 2)
+    extended.gain = nn.Parameter(torch.ones(2))
     model = nn.ModuleDict(
         {
             "covered": nn.Linear(2, 2),
@@ -633,6 +662,7 @@ def test_what_is_uncovered():
             "by_frequency": nn.Embedding(3, 2, scale_grad_by_freq=True),
             "no_parameters": nn.LayerNorm(2, elementwise_affine=False),
             "dropout": nn.Dropout(),
+            "extended": extended,
         }
     )
     names = uncovered(model)
@@ -646,6 +676,7 @@ def test_what_is_uncovered():
         "batch_norm",
         "renormed",
         "by_frequency",
+        "extended",
     }
 
 
