@@ -10,18 +10,25 @@ What it does not do: backward, or anything about other ranks.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 
+import torch
 from torch import Tensor, nn
 
 from govray.engine.adapters import Adapters
 from govray.engine.batch import IGNORED
 from govray.engine.dropout import Keyed
 from govray.engine.planner import Pass
-from govray.engine.routing import lost_gradients_refused, permitted, unchanged_buffers
+from govray.engine.routing import (
+    lost_gradients_refused,
+    permitted,
+    refuse_float16,
+    unchanged_buffers,
+)
 from govray.engine.staircase import Places, Stair, staircase
 from govray.errors import UsageError
 
@@ -69,6 +76,9 @@ class Forward:
         self._keyed = keyed
         self._tried: set[str] = set()
         self.places = Places()
+        if "torch._dynamo" in sys.modules:
+            # A graph from before may not know of the hooks that adapters have put in since.
+            torch.compiler.reset()
 
     @contextmanager
     def __call__(
@@ -122,6 +132,8 @@ class Forward:
                     where="loss_fn",
                     do="Compute them with the model, and not under torch.no_grad()",
                 )
+            if untried:
+                refuse_float16(losses)
             yield tuple(
                 PartLoss(
                     part.stream,

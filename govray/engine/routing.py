@@ -15,8 +15,8 @@ raises. A parameter that the user froze stays frozen whatever the route says. No
 buffer changes in between: what a class leaves in a buffer, other classes read.
 
 What it does not do: rows of several routes in one forward. Layers that mix rows
-(batch statistics) are refused by name, and so is activation checkpointing that
-loses gradients.
+(batch statistics) are refused by name, and so are activation checkpointing that
+loses gradients, and gradients in float16.
 
 Source: Cloud et al. 2024, "Gradient Routing: Masking Gradients to Localize
 Computation in Neural Networks", for the idea; the mechanism is autograd's own.
@@ -28,8 +28,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from govray.errors import Refused
 from govray.governance.route import Route
@@ -161,8 +164,11 @@ def refuse_inexact(model: nn.Module) -> None:
 
     Raises:
         Refused: Names the module: batch normalisation in training mode, running
-            statistics of any norm, or sparse gradients.
+            statistics of any norm, sparse gradients, or parameters in float16.
     """
+    for fqn, parameter in model.named_parameters():
+        if parameter.dtype is torch.float16 and parameter.requires_grad:
+            _refuse_float16(fqn)
     for fqn, module in model.named_modules():
         running = getattr(module, "track_running_stats", False)
         if module.training and (running or isinstance(module, _BATCH_NORMS)):
@@ -177,6 +183,39 @@ def refuse_inexact(model: nn.Module) -> None:
                 where=fqn,
                 do="Build the embedding with sparse=False",
             )
+
+
+def refuse_float16(losses: Tensor) -> None:
+    """Let backward stop where a gradient in float16 arrives.
+
+    Args:
+        losses: With the graph behind them.
+
+    Raises:
+        Refused: Later, in backward.
+    """
+    found: set[Node] = set()
+    ahead = [losses.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            node.register_prehook(_float16_refused)
+            ahead += [before for before, _ in node.next_functions]
+
+
+def _float16_refused(gradients: Sequence[Tensor | None]) -> None:
+    if any(gradient is not None and gradient.dtype is torch.float16 for gradient in gradients):
+        _refuse_float16("backward")
+
+
+def _refuse_float16(where: str) -> NoReturn:
+    raise Refused(
+        "gradients in float16 vanish without loss scaling, and a scale that adapts would "
+        "couple domains: one's overflow would change what the others learn",
+        where=where,
+        do="Use bfloat16, for autocast or for the parameters",
+    )
 
 
 def _scale(weight: float) -> Callable[[Tensor], Tensor]:

@@ -15,13 +15,17 @@ Where the first block of a stair gets no gradient at all (a head that starts as 
 there is nothing to see: the trial is open, the step is done stream by stream, and the
 next step tries again.
 
+A model that ``torch.compile`` has in hand is not joined: there, every combination of
+parts would be another graph, and a cached one may not know of hooks.
+
 What it does not do: notice a model that behaves in another way later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -31,6 +35,7 @@ from govray.engine.batch import MicroBatch
 from govray.engine.planner import Pass
 from govray.engine.routing import Routed
 from govray.engine.staircase import Places
+from govray.errors import Refused
 
 Losses = Callable[[Pass], AbstractContextManager[Sequence[Tensor]]]
 """Forward of a pass → the loss sum of each part; backward belongs inside the context."""
@@ -72,7 +77,7 @@ def try_staircase(
         places: Learns the model's arguments.
     """
     try:
-        with places.learning(), losses(small) as sums:
+        with _new_graphs_refused(), places.learning(), losses(small) as sums:
             learning = {name: parameters[name] for name in small.weights}
             together = [_gradients(each, learning) for each in sums]
     except Exception as error:  # whatever a model does to the hooks, it is no staircase
@@ -93,6 +98,28 @@ def try_staircase(
         if not error <= tolerance:
             return Trial(False, f"stream {part.stream}: gradients differ by {error:.1e}")
     return Trial(True)
+
+
+@contextmanager
+def _new_graphs_refused() -> Iterator[None]:
+    """Refuse a forward for which ``torch.compile`` would make a graph.
+
+    Raises:
+        Refused: It was about to.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
+        yield
+        return
+    try:
+        with torch.compiler.set_stance("fail_on_recompile"):
+            yield
+    except RuntimeError as error:
+        if "fail_on_recompile" not in str(error):
+            raise
+        raise Refused(
+            "the model is compiled, and every combination of streams would be another graph",
+            where="model",
+        ) from error
 
 
 def _distance(ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None]) -> float:
