@@ -808,10 +808,10 @@ class _Sliced:
                 where=self.fqn,
                 do="Keep rows in the first dimension, or run the rows of each route by themselves",
             )
-        entered = {
+        entered: _Parameters = {
             name: parameter
             if name not in learning or self._allows_all(name)
-            else self.run.enter(f"{self.fqn}.{name}", parameter)
+            else self.run.enter(f"{self.fqn}.{name}", learning[name])
             for name, parameter in parameters.items()
         }
         inputs, entered = self.kind.prepare(self.layer, inputs, entered)
