@@ -25,8 +25,9 @@ from govray.engine.batch import IGNORED, MicroBatch, StepBatch
 from govray.engine.layers import layer_groups
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
-from govray.governance.ledger import CorpusUse, Leaf
+from govray.governance.ledger import CorpusUse, GradientNorms, Leaf
 from govray.train import snapshot
+from govray.train.norms import gradient_norms
 from govray.train.order import Assignment, Discovery, current
 from govray.train.pretrained import load_start
 from govray.train.shards import PlannedRows
@@ -113,6 +114,7 @@ class Run:
         _broadcast_weights(model)
         self._on_step = assignment.on_step
         self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._device = next(model.parameters()).device
         self._rows: PlannedRows = assignment.shard
         adapters = Adapters(
             model,
@@ -169,7 +171,7 @@ class Run:
                     raise Refused(self._trouble)
                 if planned.step != step:
                     raise Refused(f"the shard holds step {planned.step} where {step} is due")
-                batch = step_batch(planned)
+                batch = step_batch(planned, self._device)
             except Exception as error:  # whatever it is, the other ranks must hear of it
                 batch = StepBatch(step=step, micro_batches=(), corpora={}, error=_describe(error))
             yield batch
@@ -190,7 +192,8 @@ class Run:
         self._last = result
         if self._ahead:
             with self._noting_trouble():
-                self._ahead.append(self._leaf(result))
+                leaf = self._leaf(result)
+                self._ahead.append(leaf, self._norms(leaf, result))
         metrics = {
             "step": float(result.step),
             "loss": float(result.loss),
@@ -231,6 +234,11 @@ class Run:
         except (GovrayError, OSError) as error:
             self._trouble = self._trouble or _describe(error)
 
+    def _norms(self, leaf: Leaf, result: StepResult) -> GradientNorms | None:
+        if result.norms is None:
+            return None
+        return gradient_norms(leaf, result.norms.pieces, result.norms.squares, self.order.routes)
+
     def _leaf(self, result: StepResult) -> Leaf:
         return Leaf(
             branch=0,
@@ -258,11 +266,13 @@ def _broadcast_weights(model: nn.Module) -> None:
             dist.broadcast(tensor, src=0)
 
 
-def step_batch(rows: StepRows) -> StepBatch:
-    """One rank's rows as micro-batches, one for each stream, in the order they came in.
+def step_batch(rows: StepRows, device: torch.device | str = "cpu") -> StepBatch:
+    """One rank's rows as micro-batches, one for each stream, on the model's device.
 
-    A row of k tokens gives inputs 0 … k-2 and targets 1 … k-1; what lies beyond
-    a short row is padded with token 0 and the target that counts for nothing.
+    Within a stream, rows of one corpus stand together, for that is a piece whose
+    gradient norm is sampled; else they keep the plan's order. A row of k tokens gives
+    inputs 0 … k-2 and targets 1 … k-1; what lies beyond a short row is padded with
+    token 0 and the target that counts for nothing.
     """
     tokens = torch.from_numpy(rows.tokens.astype(np.int64))
     lengths = torch.from_numpy(rows.lengths)
@@ -272,12 +282,17 @@ def step_batch(rows: StepRows) -> StepBatch:
     micro_batches = []
     for stream in dict.fromkeys(rows.streams):
         own = [i for i, name in enumerate(rows.streams) if name == stream]
+        own.sort(key=rows.corpora.__getitem__)
         micro_batches.append(
             MicroBatch(
                 stream=stream,
-                tensors={"tokens": tokens[own, :-1], "targets": targets[own]},
+                tensors={
+                    "tokens": tokens[own, :-1].to(device),
+                    "targets": targets[own].to(device),
+                },
                 positions=tuple(int(rows.positions[i]) for i in own),
                 row_targets=tuple(int(rows.lengths[i]) - 1 for i in own),
+                corpora=tuple(rows.corpora[i] for i in own),
             )
         )
     corpora: dict[str, tuple[int, int]] = {}

@@ -39,8 +39,9 @@ def gradients(
         lambda *_: seen.update({n: p.grad.clone() for n, p in model.named_parameters()})
     )
     run = governed(model, optimizer, routes, **settings)
+    run._planner.without("sliced", "of staircases only")
     if not joined:
-        run._planner.without_staircase("asked for")
+        run._planner.without("staircase", "asked for")
     joins = 0
     cat = staircase_module._Climb._cat
 
@@ -63,7 +64,7 @@ def gradients(
                 ),
                 loss,
             )
-    return seen, run._planner.reason, joins
+    return seen, run._planner.reasons.get("staircase"), joins
 
 
 def fresh(kind: type[nn.Module] = GPT, **options: object) -> nn.Module:
@@ -236,13 +237,13 @@ def test_a_model_that_does_not_lend_itself_is_routed_stream_by_stream(
 def test_without_the_trial_a_shared_tensor_would_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: the same model, with the trial switched off."""
     from govray.engine import step as step_module
-    from govray.engine.trial import Trial, try_staircase
+    from govray.engine.trial import Trial, try_pass
 
     def lenient(*arguments: object) -> Trial:
-        try_staircase(*arguments)  # it still learns the places
+        try_pass(*arguments)  # it still learns the places
         return Trial(True)
 
-    monkeypatch.setattr(step_module, "try_staircase", lenient)
+    monkeypatch.setattr(step_module, "try_pass", lenient)
     model = fresh(Shared)
     routes = [suffix(model, 0), suffix(model, 3)]
     ours, reason, _ = gradients(model, routes, [3, 2])
@@ -280,4 +281,51 @@ def test_a_loss_that_never_calls_the_model_has_no_staircase() -> None:
         0, [micro_batch(r, token_rows(2, CONTEXT, VOCABULARY, i)) for i, r in enumerate(routes)]
     )
     run(batch, by_hand)
-    assert "without the model's own forward" in (run._planner.reason or "")
+    assert "without the model's own forward" in (run._planner.reasons.get("staircase") or "")
+
+
+def hugging_face(kind: str) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 16,
+        "num_hidden_layers": BLOCKS,
+        "num_attention_heads": 2,
+    }
+    if kind == "gpt2":
+        config = transformers.GPT2Config(
+            **sizes,
+            n_positions=8,
+            tie_word_embeddings=False,
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+            **dict.fromkeys(("bos_token_id", "eos_token_id")),
+        )
+    else:
+        config = transformers.AutoConfig.for_model(
+            kind, **sizes, intermediate_size=32, num_key_value_heads=1, head_dim=8
+        )
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config).train()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2", "qwen3", "mistral"])
+def test_causal_lms_of_transformers_lend_themselves(kind: str, checkpointing: bool) -> None:
+    """With their own masks, rotary tables, caches and checkpointing layers."""
+    model = hugging_face(kind)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    routes = [suffix(model, 0), suffix(model, 3)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = governed(model, optimizer, routes)
+
+    def unreduced(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        logits = model(tensors["tokens"]).logits
+        return nn.functional.cross_entropy(
+            logits.transpose(1, 2), tensors["targets"], reduction="none"
+        )
+
+    rows = [token_rows(3, CONTEXT, VOCABULARY, index) for index in (0, 1)]
+    batch = [micro_batch(route, tensors) for route, tensors in zip(routes, rows, strict=True)]
+    run(step_batch(0, batch), unreduced)
+    assert run._planner.reason is None
