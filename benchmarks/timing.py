@@ -27,6 +27,9 @@ WARM_UP = 2
 
 EVERY_ROUND = ("ddp", "governed")
 
+LEDGER = "governed: its ledger"
+"""The part of the governed step that writes the leaf; rank 0 does it alone."""
+
 Seconds = dict[str, list[float | None]]
 """Method → seconds of its step by round, None where it was not its turn."""
 
@@ -66,7 +69,7 @@ def baseline_rounds(pairs: int) -> int:
 def time_methods(
     rank: int, setting: Setting, cases: Sequence[str], methods: Sequence[str], pairs: int
 ) -> dict[str, Seconds]:
-    """Case → seconds; run it on every rank. The result is the same on all of them."""
+    """Case → seconds; run it on every rank. Only rank 0's has all of them."""
     return {case: _time_case(setting.workload(case, rank), methods, pairs) for case in cases}
 
 
@@ -90,6 +93,8 @@ def _time_case(workload: Workload, methods: Sequence[str], pairs: int) -> Second
                 seconds[name].append(_slowest(workload, made[name], batch))
             else:
                 seconds[name].append(None)
+    if workload.rank == 0:
+        seconds[LEDGER] = list(made["governed"].ledger_seconds[-pairs:])
     return seconds
 
 

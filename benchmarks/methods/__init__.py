@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from benchmarks.methods.ddp import PlainDDP
 from benchmarks.methods.detach_activations import DetachActivations
 from benchmarks.methods.detach_and_where import DetachAndWhere, DetachAndWhereSparing
-from benchmarks.methods.governed import Governed
+from benchmarks.methods.governed import Governed, GovernedSampled
 from benchmarks.methods.method import Method
 from benchmarks.methods.per_sample import PerSample
 from benchmarks.methods.zeroing import Zeroing
@@ -15,6 +15,7 @@ from benchmarks.methods.zeroing import Zeroing
 METHODS: Mapping[str, type[Method]] = {
     "ddp": PlainDDP,
     "governed": Governed,
+    "governed_sampled": GovernedSampled,
     "detach_and_where": DetachAndWhere,
     "detach_and_where_sparing": DetachAndWhereSparing,
     "detach_activations": DetachActivations,

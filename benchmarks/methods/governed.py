@@ -1,7 +1,9 @@
 """govray's step, with everything that a run adds to it each step.
 
 Included: both agreements, routing, the governed all-reduce, the optimizer, and on
-rank 0 the step's ledger leaf, appended to a write-ahead file as a worker does.
+rank 0 the step's ledger leaf, appended to a write-ahead file as a worker does. One
+step in fifty is also a sample of gradient norms; ``GovernedSampled`` makes every step
+one, so that the cost can be seen and spread over fifty.
 """
 
 from __future__ import annotations
@@ -16,8 +18,12 @@ from govray.engine.adapters import Adapters
 from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.step import GovernedStep, StepResult
 from govray.governance.canonical import sha256
-from govray.governance.ledger import CorpusUse, Leaf
+from govray.governance.ledger import CorpusUse, GradientNorms, Leaf
+from govray.train.norms import gradient_norms
 from govray.train.writeahead import WriteAhead
+
+SAMPLED_EVERY = 50
+"""Steps from one sample of gradient norms to the next, as in a run."""
 
 _POLICY = sha256(b"benchmark policy")
 _PLAN = sha256(b"benchmark plan")
@@ -25,6 +31,8 @@ _PLAN = sha256(b"benchmark plan")
 
 class Governed(Method):
     """A `GovernedStep` per case; each profile is one corpus of its own."""
+
+    norms_every = SAMPLED_EVERY
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
@@ -43,7 +51,9 @@ class Governed(Method):
             plan_digest=_PLAN,
             corpora=tuple(workload.routes),
             clock=time.time,
+            norms_every=self.norms_every,
         )
+        self.ledger_seconds: list[float] = []
         self._folder = tempfile.TemporaryDirectory(prefix="govray-benchmark-")
         self._ahead = WriteAhead(Path(self._folder.name) / "ledger.ahead.jsonl", ())
         self._done = 0
@@ -52,7 +62,10 @@ class Governed(Method):
         """One governed step and its ledger leaf."""
         result = self._step(self._step_batch(batch), self.workload.losses)
         if self.workload.rank == 0:
-            self._ahead.append(self._leaf(result))
+            began = time.perf_counter()
+            leaf = self._leaf(result)
+            self._ahead.append(leaf, self._norms(leaf, result))
+            self.ledger_seconds.append(time.perf_counter() - began)
         self._done += 1
 
     def _step_batch(self, batch: Batch) -> StepBatch:
@@ -67,10 +80,17 @@ class Governed(Method):
                         tensors=batch.rows(profile),
                         positions=positions,
                         row_targets=targets,
+                        corpora=(profile,) * len(positions),
                     )
                 )
                 corpora[profile] = (len(positions), sum(targets))
         return StepBatch(self._done, tuple(micro_batches), corpora)
+
+    def _norms(self, leaf: Leaf, result: StepResult) -> GradientNorms | None:
+        if result.norms is None:
+            return None
+        routes = {route.digest: route for route in self.workload.routes.values()}
+        return gradient_norms(leaf, result.norms.pieces, result.norms.squares, routes)
 
     def _leaf(self, result: StepResult) -> Leaf:
         counts = self.workload.row_counts
@@ -89,3 +109,9 @@ class Governed(Method):
                 for corpus, (rows, targets) in result.corpus_counts.items()
             },
         )
+
+
+class GovernedSampled(Governed):
+    """The same, with gradient norms measured in every step."""
+
+    norms_every = 1

@@ -58,7 +58,11 @@ class Domain:
 
 
 def bucket_layout(parameters: Mapping[str, nn.Parameter]) -> list[list[str]]:
-    """Last parameter first, in buckets of one dtype and device up to ``BUCKET_BYTES``."""
+    """Last parameter first, in buckets of one dtype and device, full at ``BUCKET_BYTES``.
+
+    The parameter that fills a bucket still goes into it, as in DDP: large parameters
+    would else leave half-empty ones, and every bucket costs a collective.
+    """
     buckets: list[list[str]] = []
     room: dict[tuple[torch.dtype, torch.device], tuple[list[str], int]] = {}
     for name in reversed(list(parameters)):
@@ -66,7 +70,7 @@ def bucket_layout(parameters: Mapping[str, nn.Parameter]) -> list[list[str]]:
         kind = (parameter.dtype, parameter.device)
         size = parameter.numel() * parameter.element_size()
         bucket, left = room.get(kind, ([], 0))
-        if size > left:
+        if left <= 0:
             bucket, left = [], BUCKET_BYTES
             buckets.append(bucket)
         bucket.append(name)

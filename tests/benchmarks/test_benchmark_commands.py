@@ -33,6 +33,7 @@ def closed(properties: dict[str, object]) -> dict[str, object]:
     }
 
 
+METHODS = ["ddp", "governed", "governed_sampled", "detach_and_where"]
 METHOD = closed(
     {
         "seconds": RATIO,
@@ -48,10 +49,12 @@ CASE = closed(
         "vs_ddp_interval": INTERVAL,
         "ratio": RATIO,
         "memory": RATIO,
+        "accounting": {"type": "number"},
+        "ledger": RATIO,
         "vs_detach_where": RATIO,
         "vs_detach_where_interval": INTERVAL,
         "pairs": PAIRS,
-        "methods": closed(dict.fromkeys(["ddp", "governed", "detach_and_where"], METHOD)),
+        "methods": closed(dict.fromkeys(METHODS, METHOD)),
     }
 )
 COST = closed(
@@ -97,7 +100,7 @@ def command(module: str, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_step_prints_a_table_and_one_json_line() -> None:
     ran = command(
-        "step", "--quick", "--methods", "detach_and_where", "--cases", "allow_all,mix_50_30_20"
+        "step", "--quick", "--methods", ",".join(METHODS), "--cases", "allow_all,mix_50_30_20"
     )
     assert ran.returncode == 0, ran.stderr
     *table, last = ran.stdout.splitlines()
@@ -113,7 +116,7 @@ def test_step_prints_a_table_and_one_json_line() -> None:
     assert torch.__version__ in table[0]
     assert "GPT of 2 blocks" in table[1]
     assert "3 pairs, 1 of each baseline" in table[1]
-    assert sum(line.startswith("mix_50_30_20") for line in table) == 3
+    assert sum(line.startswith("mix_50_30_20") for line in table) == len(METHODS) + 1
     assert "Traceback" not in ran.stderr
 
 

@@ -326,10 +326,14 @@ def test_buckets_hold_each_parameter_once_in_reverse_under_the_cap(
     }
     buckets = bucket_layout(parameters)
     assert sorted(n for bucket in buckets for n in bucket) == sorted(parameters)
-    for bucket in buckets:
+    kinds = [parameters[bucket[0]].dtype for bucket in buckets]
+    for place, bucket in enumerate(buckets):
         held = [parameters[name] for name in bucket]
         assert len({p.dtype for p in held}) == 1
-        assert len(bucket) == 1 or sum(p.numel() * p.element_size() for p in held) <= limit
+        assert sum(p.numel() * p.element_size() for p in held[:-1]) < limit
+        # Only the last bucket of a dtype is not full.
+        full = sum(p.numel() * p.element_size() for p in held) >= limit
+        assert full or kinds[place] not in kinds[place + 1 :]
         numbers = [int(name[1:]) for name in bucket]
         assert numbers == sorted(numbers, reverse=True)
 
