@@ -29,6 +29,7 @@ from govray.engine.routing import (
     refuse_float16,
     unchanged_buffers,
 )
+from govray.engine.sliced import sliced
 from govray.engine.staircase import Places, Stair, staircase
 from govray.errors import UsageError
 
@@ -112,6 +113,7 @@ class Forward:
             self._keyed.rows(step, each.rows, [stair.start for stair in stairs]),
             unchanged_buffers(self._model),
             self._stairs(each, stairs, step),
+            self._slices(each),
             observed or nullcontext(),
         ):
             losses = loss_fn(self._model, each.tensors)
@@ -158,6 +160,14 @@ class Forward:
             self.places,
             lambda start, stop: self._keyed.rows(step, rows[start:stop]),
         ):
+            yield
+
+    @contextmanager
+    def _slices(self, each: Pass) -> Iterator[None]:
+        if each.method != "sliced":
+            yield
+            return
+        with sliced(self._model, len(each.rows), each.row_weights):
             yield
 
 

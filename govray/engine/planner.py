@@ -1,16 +1,19 @@
 """The route planner: which rows of a step go through the model together, and how.
 
 Every pass is one forward and one backward over rows of one domain. The methods,
-all exact, from cheap to expensive for many streams:
+all exact:
 
 ``staircase``    for routes that permit a block, all above it and nothing below,
                  with one weight: their rows share every kernel call above the entry
+``sliced``       for any routes that read the same adapter, or none: all rows share the
+                 forward, and backward takes each gradient from the permitted rows
 ``homogeneous``  for any route: the rows of one stream alone, the backward cut by
                  ``requires_grad``
 
-Both do the same arithmetic for suffix routes; a staircase does it in fewer and
-larger kernel calls, and writes each gradient once. Where a model does not lend
-itself to the staircase (``trial.py`` finds out), the planner is told so.
+All do the same matrix products. A staircase does them in fewer and larger kernel
+calls, and writes each gradient once; a sliced pass comes close to that for routes
+that are no stairs, and is planned where it is estimated to pay (``slicing.py``). Where
+a model does not lend itself to a method (``trial.py`` finds out), the planner is told so.
 
 Invariants: rows of different domains are never in one pass. The passes of a domain
 are a function of that domain's rows alone. Domains come in one order on all ranks.
@@ -20,15 +23,20 @@ What it does not do: run anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from govray.engine.batch import MicroBatch
 from govray.engine.routing import Routed
+from govray.engine.sliced import RowWeights
+from govray.engine.slicing import Slices, floor, in_order, slices_of, slicing_pays
+
+Method = Literal["homogeneous", "staircase", "sliced"]
 
 
 @dataclass(frozen=True)
@@ -36,13 +44,15 @@ class Pass:
     """Rows of one domain that go through the model together.
 
     Attributes:
-        parts: By entry, lowest first; one part unless the pass is a staircase.
+        parts: By entry, lowest first; one part if the pass is homogeneous.
         entries: Of each part: FQN of the module below which its route permits
             nothing, None if it permits everything or can't be a stair.
-        weights: Parameter name → weight, of all that the pass may update. In a
-            staircase a part's weight is in ``shares`` instead.
+        weights: Parameter name → weight, of all that the pass may update. A part's own
+            weight is in ``shares`` in a staircase, in ``slices`` in a sliced pass.
         shares: What each part's losses are multiplied with.
         adapter: What the forward reads beside the model.
+        slices: Of a sliced pass: what each part may do at every parameter of the base
+            model that may learn. None in other passes.
     """
 
     parts: tuple[MicroBatch, ...]
@@ -50,11 +60,27 @@ class Pass:
     weights: Mapping[str, float]
     shares: tuple[float, ...]
     adapter: str | None
+    slices: Mapping[str, Slices] | None = None
 
     @property
-    def is_staircase(self) -> bool:
-        """Whether parts enter at different places."""
-        return len(set(self.entries)) > 1
+    def method(self) -> Method:
+        """How its rows go through the model."""
+        if self.slices is not None:
+            return "sliced"
+        return "staircase" if len(set(self.entries)) > 1 else "homogeneous"
+
+    @property
+    def row_weights(self) -> dict[str, RowWeights]:
+        """What ``slices`` says, by row."""
+        part_of = [index for index, part in enumerate(self.parts) for _ in part.positions]
+        slices = self.slices or {}
+        distinct = {
+            each: RowWeights.of(
+                [each.weights[index] for index in part_of], [each.flow[index] for index in part_of]
+            )
+            for each in set(slices.values())
+        }
+        return {name: distinct[each] for name, each in slices.items()}
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -79,10 +105,6 @@ class Pass:
             spans.append((start, start + len(part.positions)))
             start += len(part.positions)
         return tuple(spans)
-
-    def alone(self, routed: Mapping[str, Routed]) -> tuple[Pass, ...]:
-        """The same rows, each part in a pass of its own."""
-        return tuple(homogeneous(part, routed[part.stream]) for part in self.parts)
 
 
 def homogeneous(part: MicroBatch, routed: Routed) -> Pass:
@@ -111,12 +133,7 @@ def entry(routed: Routed, groups: Mapping[str, Sequence[str]]) -> tuple[int, str
         return None
     if place == 0:
         return 0, ""
-    # A tied tensor, or a group that the policy names, may be used anywhere.
-    standard = all(
-        group in ("embedding", "final_norm", "head") or group.startswith("block.")
-        for group in order
-    )
-    if not standard or not order[place].startswith("block."):
+    if not in_order(order) or not order[place].startswith("block."):
         return None
     module = _common_module(groups[order[place]])
     return (place, module) if module else None
@@ -130,6 +147,9 @@ class Planner:
         groups: Layer group → FQNs of the base model, in canonical order.
         domains: The layer groups of each domain, in the order of the passes.
         max_rows: Rows of a pass at most; None for no limit.
+        sizes: Parameter of the base model that may learn → its numbers.
+        only_sliced: Places of the domains that no other method may serve, because
+            every backward has to reach every parameter.
     """
 
     def __init__(
@@ -138,41 +158,102 @@ class Planner:
         groups: Mapping[str, Sequence[str]],
         domains: Sequence[frozenset[str]],
         max_rows: int | None,
+        sizes: Mapping[str, int],
+        only_sliced: Collection[int] = (),
     ) -> None:
         self._routed = routed
+        self._groups = groups
         self._max_rows = max_rows
+        self._sizes = sizes
+        self._only_sliced = frozenset(only_sliced)
         self._domain_of = {
             stream: next(place for place, members in enumerate(domains) if route.groups <= members)
             for stream, route in routed.items()
         }
         found = {stream: entry(route, groups) for stream, route in routed.items()}
         self._entries = {stream: place for stream, place in found.items() if place is not None}
-        self.reason: str | None = None
+        self.reasons: dict[Method, str] = {}
 
-    def without_staircase(self, reason: str) -> None:
-        """From now on every stream is routed by itself.
+    def without(self, method: Method, reason: str) -> None:
+        """From now on use other methods where they serve.
 
         Args:
-            reason: Why, for people; kept in ``reason``.
+            method: ``staircase`` or ``sliced``.
+            reason: Why, for people; kept in ``reasons``.
         """
-        self._entries = {}
-        self.reason = reason
+        self.reasons[method] = reason
+
+    def domain_of(self, stream: str) -> int:
+        """The place of a stream's domain."""
+        return self._domain_of[stream]
 
     def passes(self, micro_batches: Sequence[MicroBatch]) -> list[Pass]:
         """The passes of one rank's rows, by domain."""
         planned: list[Pass] = []
         for domain in sorted({self._domain_of[each.stream] for each in micro_batches}):
             own = [each for each in micro_batches if self._domain_of[each.stream] == domain]
-            stairs = [each for each in own if each.stream in self._entries]
+            if domain in self._only_sliced:
+                for joined in self._joinable(own):
+                    planned += map(self.sliced, _chunks(joined, self._max_rows))
+                continue
+            stairs = [
+                each
+                for each in own
+                if each.stream in self._entries and "staircase" not in self.reasons
+            ]
             for joined in _alike(stairs):
                 planned += self._staircases(joined)
-            planned += [
-                homogeneous(piece, self._routed[each.stream])
-                for each in own
-                if each.stream not in self._entries
-                for (piece,) in _chunks([each], self._max_rows)
-            ]
+            others = [each for each in own if each not in stairs]
+            for joined in self._joinable(others):
+                planned += self._sliced_or_alone(joined)
         return planned
+
+    def sliced(self, parts: Sequence[MicroBatch]) -> Pass:
+        """One pass over rows of any streams that read the same adapter, or none."""
+        routed = [self._routed[part.stream] for part in parts]
+        slices = slices_of(routed, self._groups, tuple(self._sizes))
+        only = self._domain_of[parts[0].stream] in self._only_sliced
+        names = [*(slices if only else ()), *(name for route in routed for name in route.weights)]
+        return Pass(
+            parts=tuple(parts),
+            entries=(None,) * len(parts),
+            weights=dict.fromkeys(names, 1.0),
+            shares=(1.0,) * len(parts),
+            adapter=routed[0].adapter,
+            slices=slices,
+        )
+
+    def instead(self, each: Pass) -> tuple[Pass, ...]:
+        """The same rows in passes that need no trial."""
+        if self._domain_of[each.parts[0].stream] not in self._only_sliced:
+            return tuple(homogeneous(part, self._routed[part.stream]) for part in each.parts)
+        assert each.slices is not None
+        return (replace(each, slices={n: s.everywhere() for n, s in each.slices.items()}),)
+
+    def _sliced_or_alone(self, parts: Sequence[MicroBatch]) -> Iterator[Pass]:
+        tokens = [part.tensors["targets"].numel() for part in parts]
+        slices = self.sliced(parts).slices or {}
+        if "sliced" not in self.reasons and slicing_pays(tokens, slices, self._sizes):
+            for chunk in _chunks(parts, self._max_rows):
+                alone = homogeneous(chunk[0], self._routed[chunk[0].stream])
+                yield self.sliced(chunk) if len(chunk) > 1 else alone
+            return
+        for part in parts:
+            for (piece,) in _chunks([part], self._max_rows):
+                yield homogeneous(piece, self._routed[part.stream])
+
+    def _joinable(self, parts: Sequence[MicroBatch]) -> Iterator[list[MicroBatch]]:
+        """Those that a sliced pass can join, neighbours as alike as may be."""
+        order = tuple(self._groups)
+        by_adapter: dict[str | None, list[MicroBatch]] = {}
+        for part in parts:
+            by_adapter.setdefault(self._routed[part.stream].adapter, []).append(part)
+        for adapter in sorted(by_adapter, key=lambda name: name or ""):
+            for joined in _alike(by_adapter[adapter]):
+                yield sorted(
+                    joined,
+                    key=lambda part: (floor(self._routed[part.stream], order), part.stream),
+                )
 
     def _staircases(self, parts: Sequence[MicroBatch]) -> Iterator[Pass]:
         by_entry = sorted(parts, key=lambda part: (self._entries[part.stream][0], part.stream))

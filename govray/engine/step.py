@@ -57,7 +57,8 @@ from govray.engine.norms import NormSample, gather, pieces_of
 from govray.engine.planner import Pass, Planner
 from govray.engine.reducer import Reducer
 from govray.engine.routing import refuse_inexact, resolve_parameters
-from govray.engine.trial import Trial, trial_rows, try_staircase
+from govray.engine.sliced import uncovered
+from govray.engine.trial import Trial, trial_rows, tried_as, try_pass
 from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.route import Route, domains
 
@@ -161,11 +162,17 @@ class GovernedStep:
         }
         self._domains = self._lay_out(groups, routes, bucket_layout)
         self._planner = Planner(
-            self._streams, groups, [domain.groups for domain in self._domains], max_rows
+            self._streams,
+            groups,
+            [domain.groups for domain in self._domains],
+            max_rows,
+            {name: p.numel() for name, p in model.named_parameters() if p.requires_grad},
         )
+        if unknown := uncovered(model):
+            self._planner.without("sliced", f"no gradient by rows for {', '.join(unknown)}")
         keyed = key_dropout(model, seed)
         self._forward = Forward(model, self._parameters, self._adapters, keyed)
-        self._staircases_tried: set[tuple[str | None, ...]] = set()
+        self._tried: set[tuple[object, ...]] = set()
         self._reducer = Reducer(self._domains)
         self._accounting = Accounting(model, self._group_of, norms_every, adapters=self._adapters)
         self._agreement = Agreement(
@@ -311,22 +318,24 @@ class GovernedStep:
             sums[places[part.stream]] += row
         return sums
 
-    def _usable(self, passes: list[Pass], step: int, loss_fn: LossFn) -> list[Pass]:
-        """The passes, without staircases that this model does not lend itself to."""
+    def _usable(self, passes: Sequence[Pass], step: int, loss_fn: LossFn) -> list[Pass]:
+        """The passes, without those that this model does not lend itself to."""
         usable: list[Pass] = []
         for each in passes:
-            if not each.is_staircase or each.entries in self._staircases_tried:
+            if each.method == "homogeneous" or tried_as(each) in self._tried:
                 usable.append(each)
+                continue
+            if each.method in self._planner.reasons:  # since the pass was planned
+                usable += self._planner.instead(each)
                 continue
             trial = self._try(each, step, loss_fn)
             if trial.usable:
-                self._staircases_tried.add(each.entries)
+                self._tried.add(tried_as(each))
                 usable.append(each)
-            elif trial.usable is None:
-                usable += each.alone(self._streams)
-            else:
-                self._planner.without_staircase(trial.reason)
-                return [part for whole in passes for part in whole.alone(self._streams)]
+                continue
+            usable += self._planner.instead(each)
+            if trial.usable is False:
+                self._planner.without(each.method, trial.reason)
         return usable
 
     def _try(self, each: Pass, step: int, loss_fn: LossFn) -> Trial:
@@ -335,7 +344,7 @@ class GovernedStep:
             with self._forward(small, step, loss_fn) as parts:
                 yield [part.sum for part in parts]
 
-        return try_staircase(
+        return try_pass(
             trial_rows(each), self._streams, self._parameters, sums, self._forward.places
         )
 

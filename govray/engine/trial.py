@@ -1,19 +1,19 @@
-"""A staircase is used only after a trial on a few rows.
+"""A staircase or a sliced pass is used only after a trial on a few rows.
 
-The trial runs the first rows of a pass as a staircase and, stream by stream, the
-plain way, and looks at the gradients:
+The trial runs the first rows of a pass together and, stream by stream, the plain
+way, and looks at the gradients:
 
 1. What a stream's losses give to a parameter that its route forbids is exactly
    zero, or absent.
 2. What they give to the permitted ones is the same to rounding: over all of them,
-   ‖staircase − alone‖ ≤ √ε ‖alone‖, ε that of the coarsest dtype on the way.
+   ‖together − alone‖ ≤ √ε ‖alone‖, ε that of the coarsest dtype on the way.
 
 It reads and changes nothing else: gradients come from ``torch.autograd.grad``, so
-no ``.grad`` is written. It costs a few rows, once for each set of entries.
+no ``.grad`` is written. It costs a few rows, once for each set of entries or streams.
 
 Where the first block of a stair gets no gradient at all (a head that starts as zeros),
 there is nothing to see: the trial is open, the step is done stream by stream, and the
-next step tries again.
+next step tries again. The same holds for a stream of a sliced pass without gradients.
 
 A model that ``torch.compile`` has in hand is not joined: there, every combination of
 parts would be another graph, and a cached one may not know of hooks.
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch
-from govray.engine.planner import Pass
+from govray.engine.planner import Pass, homogeneous
 from govray.engine.routing import Routed
 from govray.engine.staircase import Places
 from govray.errors import Refused
@@ -60,14 +60,20 @@ def trial_rows(full: Pass) -> Pass:
     )
 
 
-def try_staircase(
+def tried_as(each: Pass) -> tuple[object, ...]:
+    """What a trial of this pass also holds for: the same entries, or the same streams."""
+    streams = dict.fromkeys(part.stream for part in each.parts)
+    return (each.method, *(each.entries if each.method == "staircase" else streams))
+
+
+def try_pass(
     small: Pass,
     routed: Mapping[str, Routed],
     parameters: Mapping[str, nn.Parameter],
     losses: Losses,
     places: Places,
 ) -> Trial:
-    """Does the staircase give the gradients of each stream by itself?
+    """Does a pass give the gradients of each stream by itself?
 
     Args:
         small: From ``trial_rows``.
@@ -79,17 +85,19 @@ def try_staircase(
     try:
         with _new_graphs_refused(), places.learning(), losses(small) as sums:
             learning = {name: parameters[name] for name in small.weights}
-            together = [_gradients(each, learning) for each in sums]
-    except Exception as error:  # whatever a model does to the hooks, it is no staircase
+            together = [
+                _gradients(each * share, learning)
+                for each, share in zip(sums, small.shares, strict=True)
+            ]
+    except Exception as error:  # whatever a model does to the hooks, it is no such pass
         return Trial(False, f"{type(error).__name__}: {error}")
-    tolerance = max(torch.finfo(dtype).eps for dtype in places.dtypes) ** 0.5
+    tolerance = max(torch.finfo(dtype).eps for dtype in _dtypes(parameters, places)) ** 0.5
     for part, entry, found in zip(small.parts, small.entries, together, strict=True):
         route = routed[part.stream]
         for name, gradient in found.items():
             if name not in route.weights and gradient is not None and gradient.any():
                 return Trial(False, f"rows of stream {part.stream} would update {name}")
-        alone = Pass((part,), (None,), dict.fromkeys(route.weights, 1.0), (1.0,), None)
-        with losses(alone) as (own,):
+        with losses(homogeneous(part, route)) as (own,):
             expected = _gradients(own, {name: parameters[name] for name in route.weights})
         seen = [g for name, g in expected.items() if name.startswith(f"{entry}." if entry else "")]
         if not any(gradient is not None and gradient.any() for gradient in seen):
@@ -98,6 +106,13 @@ def try_staircase(
         if not error <= tolerance:
             return Trial(False, f"stream {part.stream}: gradients differ by {error:.1e}")
     return Trial(True)
+
+
+def _dtypes(parameters: Mapping[str, nn.Parameter], places: Places) -> set[torch.dtype]:
+    """Those on the way, as far as they are known."""
+    device = next(iter(parameters.values())).device.type
+    lower = {torch.get_autocast_dtype(device)} if torch.is_autocast_enabled(device) else set()
+    return {parameter.dtype for parameter in parameters.values()} | places.dtypes | lower
 
 
 @contextmanager

@@ -41,6 +41,7 @@ def planner(max_rows: int | None = None) -> Planner:
         GROUPS,
         domains(ROUTES, tuple(GROUPS)),
         max_rows,
+        {name: parameter.numel() for name, parameter in PARAMETERS.items()},
     )
 
 
@@ -86,24 +87,25 @@ def test_suffix_routes_of_a_domain_share_a_pass() -> None:
     assert staircase.entries == (None, "blocks.2", "blocks.3")
     assert staircase.shares == (1.0, 1.0, 0.5)
     assert staircase.spans == ((0, 3), (3, 5), (5, 6))
-    assert staircase.is_staircase
+    assert staircase.method == "staircase"
     assert staircase.weights == dict.fromkeys(PARAMETERS, 1.0)
     assert [part.stream for part in middle.parts] == [MIDDLE.digest]
-    assert (notes.adapter, notes.is_staircase) == ("notes", False)
+    assert (notes.adapter, notes.method) == ("notes", "homogeneous")
 
 
 def test_one_stream_alone_is_no_staircase() -> None:
     (upper,) = planner().passes([rows(UPPER, 3)])
-    assert not upper.is_staircase
+    assert upper.method == "homogeneous"
     assert upper.weights.keys() == {f for g in UPPER.weights for f in GROUPS[g]}
 
 
 def test_without_staircases_every_stream_is_alone_and_the_reason_is_kept() -> None:
     plan = planner()
-    plan.without_staircase("because")
+    plan.without("staircase", "because")
+    plan.without("sliced", "too")
     passes = plan.passes([rows(ALL, 3), rows(UPPER, 2)])
     assert [len(each.parts) for each in passes] == [1, 1]
-    assert plan.reason == "because"
+    assert plan.reasons == {"staircase": "because", "sliced": "too"}
 
 
 def test_rows_of_another_shape_are_not_joined() -> None:
