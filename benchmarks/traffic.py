@@ -28,7 +28,7 @@ from benchmarks.workload import (
     route,
 )
 from govray.engine.adapters import Adapters
-from govray.engine.allreduce import BUCKET_BYTES, bucket_layout
+from govray.engine.allreduce import BUCKET_BYTES, bucket_layout, lay_out
 from govray.engine.gpt import GPT
 from govray.engine.layers import layer_groups
 from govray.governance.route import domains
@@ -82,12 +82,20 @@ class GovernedTraffic:
             for group, names in (self._groups | adapters.groups).items()
             for name in names
         }
+        streams = {
+            name: frozenset(p for p, r in self._routes.items() if group_of[name] in r.groups)
+            for name in parameters
+        }
         self._buckets = [
             ({group_of[name] for name in bucket}, sum(_bytes(parameters[n]) for n in bucket))
             for members in domains(self._routes.values(), tuple(self._groups))
-            for bucket in bucket_layout(
-                {name: p for name, p in parameters.items() if group_of[name] in members}
-            )
+            for bucket in lay_out(
+                min(members),
+                members,
+                {name: p for name, p in parameters.items() if group_of[name] in members},
+                bucket_layout,
+                streams,
+            ).buckets
         ]
 
     def step(self, profiles: Collection[str]) -> Traffic:

@@ -83,13 +83,29 @@ def lay_out(
     groups: frozenset[str],
     parameters: Mapping[str, nn.Parameter],
     layout: BucketLayout,
+    streams: Mapping[str, frozenset[str]] | None = None,
 ) -> Domain:
     """A domain whose buckets are known to hold each of its parameters once.
+
+    Args:
+        name: The domain's.
+        groups: Its layer groups.
+        parameters: Its parameters by name, in model order.
+        layout: Puts parameters into buckets.
+        streams: Parameter name → the route streams that may update it. Parameters that
+            differ in this share no bucket, so what a silent stream alone would update
+            is not sent, and is not waited for either.
 
     Raises:
         UsageError: The layout drops, repeats or adds a parameter, or mixes dtypes or devices.
     """
-    buckets = tuple(tuple(bucket) for bucket in layout(parameters))
+    alike: dict[frozenset[str], dict[str, nn.Parameter]] = {}
+    for each, parameter in parameters.items():
+        alike.setdefault(streams[each] if streams else frozenset(), {})[each] = parameter
+    # The segment that ends last first: its gradients come first in backward.
+    place = {each: index for index, each in enumerate(parameters)}
+    segments = sorted(alike.values(), key=lambda part: -max(place[each] for each in part))
+    buckets = tuple(tuple(bucket) for part in segments for bucket in layout(part))
     if sorted(name for bucket in buckets for name in bucket) != sorted(parameters):
         raise UsageError(
             "the buckets do not hold each parameter of the domain exactly once",

@@ -33,15 +33,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 
 from govray.engine.accounting import Accounting
 from govray.engine.adapters import Adapters
-from govray.engine.agreement import Agreement, Failure
+from govray.engine.aggregator import Governed, Name, trainable
+from govray.engine.agreement import Agreement, Failure, Pending
 from govray.engine.allreduce import (
     BucketLayout,
     Domain,
@@ -51,18 +53,33 @@ from govray.engine.allreduce import (
     lay_out,
 )
 from govray.engine.batch import StepBatch
+from govray.engine.ddp import DDP
 from govray.engine.dropout import key_dropout
 from govray.engine.forward import Forward, LossFn, PartLoss
+from govray.engine.fsdp import FSDP2
+from govray.engine.ghosts import Ghosts
 from govray.engine.norms import NormSample, gather, pieces_of
 from govray.engine.planner import Pass, Planner
-from govray.engine.reducer import Reducer
 from govray.engine.routing import refuse_inexact, resolve_parameters
 from govray.engine.sliced import uncovered
 from govray.engine.trial import Trial, trial_rows, tried_as, try_pass
-from govray.errors import RankFailed, Refused, UsageError
+from govray.errors import GovrayError, RankFailed, Refused, UsageError
 from govray.governance.route import Route, domains
 
 _NEVER: Mapping[str, datetime] = MappingProxyType({})
+
+
+_AGGREGATORS: Mapping[Name, Callable[..., Governed]] = MappingProxyType(
+    {"governed": Governed, "ddp": DDP, "fsdp2": FSDP2}
+)
+
+
+class _Stopped(Exception):
+    """All ranks have raised this error together when they met."""
+
+    def __init__(self, error: GovrayError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass(frozen=True)
@@ -115,6 +132,8 @@ class GovernedStep:
         valid_until: What expires, by name, and when; needs the clock.
         norms_every: Steps from one sample of gradient norms to the next.
         bucket_layout: How a domain's parameters are put into buckets.
+        aggregator: Who sums the base model's gradients over ranks: our buckets, torch's
+            DDP, or its FSDP2 (for a model that was given to ``fully_shard``).
 
     Raises:
         Refused: The model can't be routed exactly, a route does not fit it, a
@@ -140,6 +159,7 @@ class GovernedStep:
         valid_until: Mapping[str, datetime] = _NEVER,
         norms_every: int = 50,
         bucket_layout: BucketLayout = bucket_layout,
+        aggregator: Name = "governed",
     ) -> None:
         _require_positive("clip_norm", clip_norm)
         _require_positive("max_rows", max_rows)
@@ -161,19 +181,23 @@ class GovernedStep:
             for stream, route in sorted(routes.items())
         }
         self._domains = self._lay_out(groups, routes, bucket_layout)
+        keyed = key_dropout(model, seed)
+        self._aggregator = _AGGREGATORS[aggregator](model, self._domains, bucket_layout)
+        self._ghosts = Ghosts(trainable(model), next(iter(self._parameters.values())).device)
         self._planner = Planner(
             self._streams,
             groups,
             [domain.groups for domain in self._domains],
             max_rows,
-            {name: p.numel() for name, p in model.named_parameters() if p.requires_grad},
+            {name: parameter.numel() for name, parameter in trainable(model).items()},
+            self._aggregator.only_sliced,
         )
         if unknown := uncovered(model):
             self._planner.without("sliced", f"no gradient by rows for {', '.join(unknown)}")
-        keyed = key_dropout(model, seed)
-        self._forward = Forward(model, self._parameters, self._adapters, keyed)
+        self._forward = Forward(
+            model, self._parameters, self._adapters, keyed, zeros=self._aggregator.zeros
+        )
         self._tried: set[tuple[object, ...]] = set()
-        self._reducer = Reducer(self._domains)
         self._accounting = Accounting(model, self._group_of, norms_every, adapters=self._adapters)
         self._agreement = Agreement(
             groups=tuple(all_groups),
@@ -187,12 +211,14 @@ class GovernedStep:
                 "groups": {group: list(names) for group, names in all_groups.items()},
                 "streams": {name: dict(routed.weights) for name, routed in self._streams.items()},
                 "buckets": {domain.name: domain.buckets for domain in self._domains},
+                "aggregator": aggregator,
                 "clipNorm": clip_norm,
                 "normsEvery": norms_every,
                 "seed": seed,
             },
             clock=clock,
             valid_until=valid_until,
+            numbers=len(self._domains) + 1,
         )
 
     def __call__(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
@@ -212,30 +238,45 @@ class GovernedStep:
             self._drop_gradients()
             failure = self._check(batch)
             targets = {} if failure else self._group_targets(batch)
-            pending = self._agreement.start(batch.step, targets, batch.corpora, failure)
+            passes: list[Pass] = [] if failure else self._planner.passes(batch.micro_batches)
+            numbers = self._passes_needed(passes)
+            pending = self._agreement.start(batch.step, targets, batch.corpora, failure, numbers)
+            sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
 
             def counts() -> dict[str, int]:
                 agreed = pending.wait().group_targets
                 return {name: agreed[group] for name, group in self._group_of.items()}
 
-            self._reducer.begin(counts)
+            def meet() -> None:
+                pending.wait()
+                try:
+                    self._agreement.conclude(batch.step, torch.zeros_like(sums), None)
+                except GovrayError as error:
+                    raise _Stopped(error) from error
+
+            self._aggregator.begin(counts, meet)
             # Σ_i w_il ∂ℓ_i/∂θ_l over this rank's rows; complete buckets leave at once.
-            sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
-            passes: Sequence[Pass] = ()
+            stopped: GovrayError | None = None
             if failure is None:
                 try:
-                    sums, passes = self._accumulate(batch, loss_fn)
+                    passes = self._usable(passes, batch.step, loss_fn)
+                    passes = self._with_ghosts(passes, pending)
+                    sums = self._accumulate(passes, batch.step, loss_fn)
+                except _Stopped as stop:
+                    stopped = stop.error
                 except Exception as error:  # whatever it is, all ranks must hear of it
                     failure = Failure.of(error)
             agreed = pending.wait()
-            self._reducer.send_rest()
+            self._aggregator.send_rest()
             try:
+                if stopped is not None:
+                    raise stopped
                 sums = self._agreement.conclude(batch.step, sums, failure)
             finally:
-                total = self._reducer.sums()
+                total = self._aggregator.sums()
 
             # (1 / N_l) Σ_ranks
-            own = {name: parameter.grad for name, parameter in self._parameters.items()}
+            own = self._aggregator.own()
             divide(self._domains, total, counts())
             norms = self._norms()
             self._stop_if_nonfinite(batch.step, norms, own)
@@ -244,7 +285,7 @@ class GovernedStep:
             self._clip(norms)
             self.optimizer.step()
         finally:
-            self._reducer.end()
+            self._aggregator.end()
             self._drop_gradients()
         return StepResult(
             step=batch.step,
@@ -280,28 +321,53 @@ class GovernedStep:
                 counts[group] += micro_batch.targets
         return counts
 
-    def _accumulate(self, batch: StepBatch, loss_fn: LossFn) -> tuple[Tensor, Sequence[Pass]]:
+    def _passes_needed(self, passes: Sequence[Pass]) -> list[int]:
+        """What this rank needs all to do: passes per domain, and to tell it what rows look like."""
+        if passes:
+            self._ghosts.see(passes[0].parts[0].tensors)
+        by_domain = Counter(self._planner.domain_of(each) for each in passes)
+        return [*self._aggregator.passes_needed(by_domain), int(not self._ghosts.known)]
+
+    def _with_ghosts(self, passes: Sequence[Pass], pending: Pending) -> list[Pass]:
+        """As many passes of each domain as the aggregator needs on all ranks."""
+        if not self._aggregator.only_sliced:
+            return list(passes)
+        *needed, unknown = pending.wait().most
+        if unknown and any(needed):
+            self._ghosts.learn(self._agreement)
+        complete: list[Pass] = []
+        for domain, least in enumerate(needed):
+            own = [each for each in passes if self._planner.domain_of(each) == domain]
+            stream = self._planner.stream_of(domain)
+            complete += own + [self._ghosts.row(stream) for _ in range(least - len(own))]
+        return complete
+
+    def _accumulate(self, passes: Sequence[Pass], step: int, loss_fn: LossFn) -> Tensor:
         """Forward and backward of every pass.
 
         Returns:
-            (sum of losses, number of loss targets) per stream, float64; and the passes.
+            (sum of losses, number of loss targets) per stream, float64.
         """
-        if self._accounting.due(batch.step):
+        if self._accounting.due(step):
             self._accounting.take()  # what a step that failed left behind
-        passes = self._usable(self._planner.passes(batch.micro_batches), batch.step, loss_fn)
-        self._reducer.expect(Counter(name for each in passes for name in each.weights))
+        self._aggregator.expect(passes)
         losses: list[PartLoss] = []
-        for each in passes:
-            observed = self._measuring(each, batch.step)
-            with self._forward(each, batch.step, loss_fn, observed) as parts:
+        for place, each in enumerate(passes):
+            observed = self._measuring(each, step)
+            with (
+                self._aggregator.during(place) as model,
+                self._forward(each, step, partial(_on, model, loss_fn), observed) as parts,
+            ):
                 weighted = [
                     part.sum if share == 1.0 else part.sum * share
                     for part, share in zip(parts, each.shares, strict=True)
                 ]
-                sum(weighted[1:], weighted[0]).backward()
+                total = sum(weighted[1:], weighted[0])
+                self._aggregator.before_backward(place)
+                total.backward()
             losses += [replace(part, sum=part.sum.detach()) for part in parts]
         self._require_routed(passes)
-        return self._stream_sums(losses), passes
+        return self._stream_sums(losses)
 
     def _stream_sums(self, losses: Sequence[PartLoss]) -> Tensor:
         # The first read of a value waits for the device, so all reads come last.
@@ -325,7 +391,7 @@ class GovernedStep:
             if each.method == "homogeneous" or tried_as(each) in self._tried:
                 usable.append(each)
                 continue
-            if each.method in self._planner.reasons:  # since the pass was planned
+            if each.method in self._planner.reasons or not self._aggregator.tries:
                 usable += self._planner.instead(each)
                 continue
             trial = self._try(each, step, loss_fn)
@@ -382,9 +448,9 @@ class GovernedStep:
         """The gradient norm of each domain that has one."""
         norms = {}
         for domain in self._domains:
-            grads = [p.grad for p in domain.parameters.values() if p.grad is not None]
-            if grads:
-                norms[domain.name] = get_total_norm(grads)
+            gradients = _present({name: p.grad for name, p in domain.parameters.items()})
+            if gradients:
+                norms[domain.name] = self._aggregator.norm(gradients)
         return norms
 
     def _stop_if_nonfinite(
@@ -399,14 +465,13 @@ class GovernedStep:
         """
         if all(math.isfinite(float(norm)) for norm in norms.values()):
             return
-        name = first_nonfinite(_present({n: p.grad for n, p in self._parameters.items()}))
-        if name is None:
-            return  # finite gradients whose norm overflows
+        held = _present({name: p.grad for name, p in self._parameters.items()})
+        summed = {name: self._aggregator.local(gradient) for name, gradient in held.items()}
         names = list(self._parameters)
-        here = first_nonfinite(_present(own))
-        index = names.index(here) if here is not None else -1
-        firsts = self._agreement.exchange(torch.tensor([index], dtype=torch.int64))
-        for rank, first in enumerate(int(row) for row in firsts):
+        found = [first_nonfinite(_present(own)), first_nonfinite(summed)]
+        row = torch.tensor([-1 if name is None else names.index(name) for name in found])
+        rows = [each.tolist() for each in self._agreement.exchange(row)]
+        for rank, (first, _) in enumerate(rows):
             if first >= 0:
                 raise RankFailed(
                     f"the gradient of {names[first]} is not finite",
@@ -414,11 +479,15 @@ class GovernedStep:
                     do="All ranks stopped before any weight moved. Lower the learning rate, "
                     "or look at this step's rows",
                 )
-        raise RankFailed(
-            f"the gradient of {name} is finite on every rank, but its sum over ranks is not",
-            where=f"step {step}",
-            do="Lower the learning rate, or use a dtype with a larger range",
-        )
+        for _, first in rows:
+            if first >= 0:
+                raise RankFailed(
+                    f"the gradient of {names[first]} is finite on every rank, but its sum over "
+                    "ranks is not",
+                    where=f"step {step}",
+                    do="Lower the learning rate, or use a dtype with a larger range",
+                )
+        # Otherwise gradients are finite, and only their norm overflows.
 
     def _clip(self, norms: Mapping[str, Tensor]) -> None:
         """Clip each domain by its own norm."""
@@ -441,6 +510,10 @@ class GovernedStep:
         layout: BucketLayout,
     ) -> tuple[Domain, ...]:
         order = {group: place for place, group in enumerate(groups)}
+        streams = {
+            name: frozenset(s for s, routed in self._streams.items() if name in routed.weights)
+            for name in self._parameters
+        }
         laid_out = []
         for members in domains(routes.values(), tuple(groups)):
             parameters = {
@@ -449,8 +522,13 @@ class GovernedStep:
                 if self._group_of[name] in members and parameter.requires_grad
             }
             first = min(members, key=lambda group: (order.get(group, len(order)), group))
-            laid_out.append(lay_out(first, members, parameters, layout))
+            laid_out.append(lay_out(first, members, parameters, layout, streams))
         return tuple(laid_out)
+
+
+def _on(model: nn.Module, loss_fn: LossFn, _: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+    """The losses of the model that the aggregator wants called."""
+    return loss_fn(model, tensors)
 
 
 def _present(gradients: Mapping[str, Tensor | None]) -> dict[str, Tensor]:

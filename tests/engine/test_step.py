@@ -338,6 +338,16 @@ def test_buckets_hold_each_parameter_once_in_reverse_under_the_cap(
         assert numbers == sorted(numbers, reverse=True)
 
 
+def test_what_different_streams_update_shares_no_bucket() -> None:
+    parameters = {f"p{i}": nn.Parameter(torch.empty(1)) for i in range(6)}
+    streams = {n: frozenset(("all", "upper") if n > "p2" else ("all",)) for n in parameters}
+    domain = allreduce.lay_out("d", frozenset({"g"}), parameters, bucket_layout, streams)
+    assert domain.buckets == (("p5", "p4", "p3"), ("p2", "p1", "p0"))
+    assert allreduce.lay_out("d", frozenset({"g"}), parameters, bucket_layout).buckets == (
+        ("p5", "p4", "p3", "p2", "p1", "p0"),
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("count", [3, 257, 1001, 2**24 - 1])
 def test_a_quotient_is_rounded_once_and_never_multiplied_by_a_reciprocal(
