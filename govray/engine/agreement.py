@@ -80,11 +80,13 @@ class Agreed:
         group_targets: N_l, the loss targets per layer group over all ranks.
         corpus_counts: (rows, loss targets) per corpus over all ranks, without
             corpora that have no rows in this step.
+        most: The largest over all ranks, of each further number.
     """
 
     time: int
     group_targets: dict[str, int]
     corpus_counts: dict[str, tuple[int, int]]
+    most: tuple[int, ...]
 
 
 class Agreement:
@@ -100,6 +102,7 @@ class Agreement:
         setup: Anything else (JSON values) that must be equal on all ranks.
         clock: Seconds since the epoch; only rank 0's is read.
         valid_until: What expires, by name, and when (exclusive).
+        numbers: How many further numbers ranks tell, to learn the largest of each.
 
     Raises:
         Malformed: A digest is not ``sha256:`` and 64 hexadecimal digits.
@@ -116,7 +119,9 @@ class Agreement:
         setup: Any,
         clock: Callable[[], float] | None,
         valid_until: Mapping[str, datetime],
+        numbers: int = 0,
     ) -> None:
+        self._numbers = numbers
         self.policy_digest = policy_digest
         self.plan_digest = plan_digest
         self._groups = tuple(groups)
@@ -133,6 +138,7 @@ class Agreement:
             "corpora": self._corpora,
             "clock": clock is not None,
             "validUntil": {name: str(until) for name, until in self._valid_until.items()},
+            "numbers": numbers,
             "setup": setup,
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -148,6 +154,7 @@ class Agreement:
         group_targets: Mapping[str, int],
         corpora: Mapping[str, tuple[int, int]],
         failure: Failure | None,
+        numbers: Sequence[int] = (),
     ) -> Pending:
         """Tell the others what this rank brings; returns at once.
 
@@ -156,11 +163,13 @@ class Agreement:
             group_targets: This rank's loss targets per layer group.
             corpora: This rank's (rows, loss targets) per corpus.
             failure: Why it has no batch, if so; its counts are not read then.
+            numbers: As many as were said at the start; fewer are filled up with 0.
         """
         time = int(self._clock()) if self._clock and self.rank == 0 else 0
         counts = [group_targets.get(group, 0) for group in self._groups]
         counts += [n for name in self._corpora for n in corpora.get(name, (0, 0))]
-        own = [_status(failure), step, time, *self._digests(), *counts]
+        filled = [*numbers, *[0] * (self._numbers - len(numbers))]
+        own = [_status(failure), step, time, *self._digests(), *filled, *counts]
         return Pending(self, self._gather(torch.tensor(own, dtype=torch.int64)), failure)
 
     def conclude(self, step: int, sums: Tensor, failure: Failure | None) -> Tensor:
@@ -190,6 +199,14 @@ class Agreement:
         """
         return self._gather(row)()
 
+    def texts(self, text: str) -> list[str]:
+        """Every rank's text, by rank, cut where it is long. Collective."""
+        own = text.encode()[:_TEXT_BYTES]
+        padded = torch.zeros(_TEXT_BYTES, dtype=torch.uint8)
+        padded[: len(own)] = torch.tensor(list(own), dtype=torch.uint8)
+        rows = self.exchange(padded)
+        return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
+
     def _gather(self, row: Tensor) -> Callable[[], list[Tensor]]:
         if self._group is None:
             return lambda: [row]
@@ -217,14 +234,11 @@ class Agreement:
         if not failed:
             return
         # All ranks are here, because all saw the same statuses: now the text can travel.
-        text = (own.text if own else "").encode()[:_TEXT_BYTES]
-        padded = torch.zeros(_TEXT_BYTES, dtype=torch.uint8)
-        padded[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
         first = failed[0]
-        sent = bytes(self.exchange(padded)[first].tolist()).rstrip(b"\0")
+        sent = self.texts(own.text if own else "")[first]
         others = f" (so did rank {', '.join(map(str, failed[1:]))})" if failed[1:] else ""
         raise _KINDS[statuses[first] - 1](
-            sent.decode(errors="ignore") + others,
+            sent + others,
             where=f"rank {first}, step {steps[first]}",
             do="All ranks stopped before any weight moved; that rank's log has more",
         ) from (own.cause if own else None)
@@ -238,7 +252,9 @@ class Agreement:
         time = int(rows[0][2])
         if self._clock:
             self._stop_if_expired(time, steps[0])
-        counts = [int(count) for count in torch.stack(list(rows))[:, 11:].sum(0)]
+        rest = torch.stack(list(rows))[:, 11:]
+        most = rest[:, : self._numbers].amax(0).tolist()
+        counts = [int(count) for count in rest[:, self._numbers :].sum(0)]
         split = len(self._groups)
         pairs = zip(counts[split::2], counts[split + 1 :: 2], strict=True)
         return Agreed(
@@ -247,6 +263,7 @@ class Agreement:
             corpus_counts={
                 name: pair for name, pair in zip(self._corpora, pairs, strict=True) if pair[0]
             },
+            most=tuple(most),
         )
 
     def _stop_if_expired(self, time: int, step: int) -> None:

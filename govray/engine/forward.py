@@ -62,6 +62,7 @@ class Forward:
         parameters: All parameters by name, adapters' included.
         adapters: The model's.
         keyed: The model's dropout.
+        zeros: Whether a sliced pass gives a parameter without permitted rows zeros.
     """
 
     def __init__(
@@ -70,7 +71,10 @@ class Forward:
         parameters: Mapping[str, nn.Parameter],
         adapters: Adapters,
         keyed: Keyed,
+        *,
+        zeros: bool = False,
     ) -> None:
+        self._zeros = zeros
         self._model = model
         self._parameters = parameters
         self._adapters = adapters
@@ -167,7 +171,7 @@ class Forward:
         if each.method != "sliced":
             yield
             return
-        with sliced(self._model, len(each.rows), each.row_weights):
+        with sliced(self._model, len(each.rows), each.row_weights, zeros=self._zeros):
             yield
 
 

@@ -183,9 +183,13 @@ class Planner:
         """
         self.reasons[method] = reason
 
-    def domain_of(self, stream: str) -> int:
-        """The place of a stream's domain."""
-        return self._domain_of[stream]
+    def domain_of(self, each: Pass) -> int:
+        """The place of a pass's domain."""
+        return self._domain_of[each.parts[0].stream]
+
+    def stream_of(self, domain: int) -> str:
+        """One of a domain's streams, the same on all ranks."""
+        return min(stream for stream, place in self._domain_of.items() if place == domain)
 
     def passes(self, micro_batches: Sequence[MicroBatch]) -> list[Pass]:
         """The passes of one rank's rows, by domain."""

@@ -41,9 +41,11 @@ class Reducer:
 
     Args:
         domains: In the order of their passes, the same on all ranks.
+        group: Process group of the sums; the default one if None.
     """
 
-    def __init__(self, domains: Sequence[Domain]) -> None:
+    def __init__(self, domains: Sequence[Domain], group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
         self._buckets = [(domain, bucket) for domain in domains for bucket in domain.buckets]
         self._bucket_of = {
             name: place for place, (_, bucket) in enumerate(self._buckets) for name in bucket
@@ -151,5 +153,5 @@ class Reducer:
             work = None
             if dist.is_initialized():
                 with lost_peers_reported(), torch.no_grad():
-                    work = dist.all_reduce(flat, async_op=True)
+                    work = dist.all_reduce(flat, group=self._group, async_op=True)
             self._sent[place] = flat, work

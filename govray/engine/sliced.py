@@ -708,6 +708,7 @@ class _Use:
     """One restricted parameter in one pass, and whether the Functions account for its gradient."""
 
     fqn: str
+    zeros: bool
     entrance: Tensor | None = None
     returned: Tensor | None = None
 
@@ -731,11 +732,15 @@ class _Entrance(torch.autograd.Function):
     def forward(ctx: Any, parameter: Tensor, use: _Use) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.use = use
+        ctx.shape = parameter.shape
+        ctx.like = {"dtype": parameter.dtype, "device": parameter.device}
         return parameter.view_as(parameter)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+        if gradient is None and ctx.use.zeros:
+            gradient = torch.zeros(ctx.shape, **ctx.like)
         # Holding it also keeps autograd from adding another use's gradient into it.
         ctx.use.returned = gradient
         return gradient, None
@@ -749,16 +754,17 @@ class _Pass:
         open: Whether the context is still there.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, zeros: bool) -> None:
         self.rows = rows
         self.open = True
+        self._zeros = zeros
         self._uses: dict[int, tuple[Tensor, _Use]] = {}
         self._hooks: list[RemovableHandle] = []
 
     def watch(self, fqn: str, parameter: Tensor) -> _Use:
         """See that nothing but its entrance brings the parameter a gradient."""
         if id(parameter) not in self._uses:
-            use = _Use(fqn)
+            use = _Use(fqn, self._zeros)
             self._uses[id(parameter)] = parameter, use
             self._hooks.append(parameter.register_hook(use.check))
         return self._uses[id(parameter)][1]
@@ -943,7 +949,9 @@ def _autocast_state(device_type: str) -> dict[str, Any]:
 
 
 @contextmanager
-def sliced(model: nn.Module, rows: int, permitted: Mapping[str, RowWeights]) -> Iterator[None]:
+def sliced(
+    model: nn.Module, rows: int, permitted: Mapping[str, RowWeights], *, zeros: bool = False
+) -> Iterator[None]:
     """Let every parameter learn from its permitted rows only, in forwards and backwards inside.
 
     Args:
@@ -954,6 +962,8 @@ def sliced(model: nn.Module, rows: int, permitted: Mapping[str, RowWeights]) -> 
             be left out. A tied tensor may stand under any of its names; under several,
             ``flow`` is each layer's own and ``weights`` must agree. The flow of a
             layer is that of any of its parameters.
+        zeros: Give a parameter without a permitted row a gradient of zeros, not none:
+            for FSDP, which sums those that are there.
 
     Raises:
         Refused: A parameter that requires grad has no entry, or an entry no parameter;
@@ -964,7 +974,7 @@ def sliced(model: nn.Module, rows: int, permitted: Mapping[str, RowWeights]) -> 
         UsageError: A row range ends after ``rows``.
     """
     permissions = _by_parameter(model, rows, permitted)
-    run = _Pass(rows)
+    run = _Pass(rows, zeros)
     overridden: list[nn.Module] = []
     frozen: list[nn.Parameter] = []
     try:

@@ -21,7 +21,7 @@ from itertools import groupby
 
 from govray.engine.routing import Routed
 
-WRITE_TOKENS = 256.0
+WRITE_TOKENS = 64.0
 """How many tokens' idle backward between the matrices of a layer costs as much as adding
 one more gradient to each of its parameters. ``python -m benchmarks.slicing`` measures it."""
 

@@ -1,0 +1,150 @@
+"""The aggregators: who sums gradients over ranks, and what the step asks of each.
+
+``governed`` sends buckets itself (``reducer.py``). ``ddp`` and ``fsdp2`` leave the base
+model to torch's DistributedDataParallel and ``fully_shard`` (``ddp.py``, ``fsdp.py``), and
+send only what those do not hold, the adapters, themselves. All three return the
+undivided sum; dividing by N_l, the check for infinities, clipping and the agreement
+are the step's, and the same.
+
+torch's hosts need two things that the reducer does not:
+
+* Every backward reaches every parameter that they hold, so their passes are sliced,
+  and a rank with fewer rows than others runs ghosts (``ghosts.py``).
+* Their collectives run where a rank that failed can't answer. So ranks meet before:
+  ``meet`` returns on all ranks or raises on all.
+
+What it does not do: divide, clip, or decide whether the step goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from govray.engine.allreduce import BucketLayout, Domain, lay_out
+from govray.engine.planner import Pass
+from govray.engine.reducer import Counts, Reducer
+
+Name = Literal["governed", "ddp", "fsdp2"]
+
+Meet = Callable[[], None]
+"""Returns if all ranks are well, raises on all if one is not. Collective."""
+
+
+class Governed:
+    """Sums every gradient in buckets of its own; what the others build on.
+
+    Args:
+        model: The base model.
+        domains: In the order of their passes, with all their parameters.
+        layout: How what torch does not hold is put into buckets.
+        held: Parameters that torch holds.
+
+    Attributes:
+        held: Parameters that torch holds: every sliced backward has to reach them.
+        only_sliced: Places of the domains whose passes must be sliced.
+        tries: Whether one rank may try a pass by itself.
+        zeros: Whether a parameter without permitted rows needs a gradient of zeros.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        domains: Sequence[Domain],
+        layout: BucketLayout,
+        held: Collection[str] = (),
+    ) -> None:
+        self.held = frozenset(held)
+        self.only_sliced: frozenset[int] = frozenset()
+        self.tries = True
+        self.zeros = False
+        self._model = model
+        self._domains = domains
+        self._rest = [self._without_held(domain, layout) for domain in domains]
+        # Its collectives may not take turns with those of torch, which come in another order.
+        group = dist.new_group() if self.held and dist.is_initialized() else None
+        self._reducer = Reducer(self._rest, group)
+
+    def passes_needed(self, passes: Mapping[int, int]) -> list[int]:
+        """The passes that all ranks must do of each domain, because this one has rows for them.
+
+        Args:
+            passes: Place of a domain → this rank's passes of it.
+        """
+        return [0] * len(self._domains)
+
+    def begin(self, counts: Counts, meet: Meet) -> None:
+        """Before anything of a step can fail.
+
+        Args:
+            counts: Awaits the agreement.
+            meet: Awaits that all ranks are well.
+        """
+        self._reducer.begin(counts)
+
+    def expect(self, passes: Sequence[Pass]) -> None:
+        """Before the first backward of a step: this rank's passes, in order."""
+        names = (name for each in passes for name in each.weights)
+        self._reducer.expect(Counter(name for name in names if name not in self.held))
+
+    @contextmanager
+    def during(self, place: int) -> Iterator[nn.Module]:
+        """Around forward and backward of the pass at a place: the model to call."""
+        yield self._model
+
+    def before_backward(self, place: int) -> None:
+        """Between them."""
+
+    def send_rest(self) -> None:
+        """Send what is still owed, whatever happened before."""
+        self._reducer.send_rest()
+
+    def sums(self) -> dict[str, Tensor]:
+        """Wait; the sum over ranks by parameter name, laid out as the parameter."""
+        return self._reducer.sums()
+
+    def own(self) -> dict[str, Tensor | None]:
+        """This rank's gradients before the sum, or a number that is finite where they were."""
+        return {
+            name: parameter.grad
+            for domain in self._domains
+            for name, parameter in domain.parameters.items()
+        }
+
+    def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """The 2-norm of gradients together, equal on all ranks. Collective."""
+        return get_total_norm(gradients.values())
+
+    def local(self, gradient: Tensor) -> Tensor:
+        """What this rank holds of a summed gradient."""
+        return gradient
+
+    def end(self) -> None:
+        """After a step, done or not."""
+        self._reducer.end()
+
+    def _without_held(self, domain: Domain, layout: BucketLayout) -> Domain:
+        if self.held.isdisjoint(domain.parameters):
+            return domain
+        rest = {name: p for name, p in domain.parameters.items() if name not in self.held}
+        return lay_out(domain.name, domain.groups, rest, layout)
+
+
+def base_domains(domains: Sequence[Domain], held: Collection[str]) -> list[int]:
+    """Places of the domains that have a parameter of the base model."""
+    return [
+        place
+        for place, domain in enumerate(domains)
+        if not domain.parameters.keys().isdisjoint(held)
+    ]
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The base model's parameters that may learn, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -1,0 +1,134 @@
+"""The base model sharded over ranks by torch's ``fully_shard`` (FSDP2).
+
+Parameters, gradients and optimizer states are DTensors, of which a rank holds its shard.
+Forward gathers the parameters of a unit, backward gathers them again and scatters the
+sum of its gradients: so all ranks do equal passes, in the same order, and every pass is
+sliced, adapters' too, with a gradient through every layer. Gradients are summed, not
+averaged, once a step, in the backward of the last pass; a parameter without a permitted
+row counts as zeros there, so that all ranks scatter the same buffers, which are a
+function of the model alone.
+
+Norms are taken over all shards, so clipping is that of the unsharded model up to
+rounding. Adapters stay whole, and are summed as ever.
+
+Ranks meet before every forward and every backward. A rank that fails between two
+collectives of one forward or backward leaves the others waiting in them until the
+process group's timeout.
+
+What it does not do: shard anything (``fully_shard`` blocks and model before the optimizer
+is made), resharding to other meshes, parameters that are left out of sharding.
+
+Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
+
+from govray.engine.aggregator import Governed, Meet, trainable
+from govray.engine.allreduce import BucketLayout, Domain
+from govray.engine.planner import Pass
+from govray.engine.reducer import Counts
+from govray.errors import UsageError
+
+
+class FSDP2(Governed):
+    """See ``Governed`` for the arguments.
+
+    Raises:
+        UsageError: The model is not sharded, or only in part.
+    """
+
+    def __init__(self, model: nn.Module, domains: Sequence[Domain], layout: BucketLayout) -> None:
+        self._held = trainable(model)
+        for name, parameter in self._held.items():
+            if not isinstance(model, FSDPModule) or not isinstance(parameter, DTensor):
+                raise UsageError(
+                    f"parameter {name} is not sharded",
+                    where="aggregator: fsdp2",
+                    do="Apply torch.distributed.fsdp.fully_shard to the blocks and to the model, "
+                    "before the optimizer is made",
+                )
+        super().__init__(model, domains, layout, self._held)
+        assert isinstance(model, FSDPModule)
+        self._root = model
+        self.only_sliced = frozenset(range(len(domains)))
+        self.tries = False
+        self.zeros = True
+        self._last = -1
+        self._largest: dict[str, Tensor] = {}
+        self._watched: set[int] = set()
+        for fqn, module in model.named_modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)
+                module.set_gradient_divide_factor(1.0)
+            if any(parameter is not None for parameter in module._parameters.values()):
+                module.register_forward_pre_hook(self._watch(f"{fqn}." if fqn else ""))
+
+    def passes_needed(self, passes: Mapping[int, int]) -> list[int]:
+        return [passes.get(place, 0) for place in range(len(self._domains))]
+
+    def begin(self, counts: Counts, meet: Meet) -> None:
+        super().begin(counts, meet)
+        self._meet = meet
+        self._largest = {}
+
+    def expect(self, passes: Sequence[Pass]) -> None:
+        super().expect(passes)
+        self._last = len(passes) - 1
+
+    @contextmanager
+    def during(self, place: int) -> Iterator[nn.Module]:
+        self._meet()
+        self._root.set_requires_gradient_sync(place == self._last)
+        yield self._model
+
+    def before_backward(self, place: int) -> None:
+        self._meet()
+
+    def sums(self) -> dict[str, Tensor]:
+        hosted = {name: p.grad for name, p in self._held.items() if p.grad is not None}
+        return super().sums() | hosted
+
+    def own(self) -> dict[str, Tensor | None]:
+        return super().own() | {name: self._largest.get(name) for name in self._held}
+
+    def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        sharded = [g for name, g in gradients.items() if name in self.held]
+        whole = [g for name, g in gradients.items() if name not in self.held]
+        norms = [get_total_norm(whole)] if whole else []
+        if sharded:
+            total = get_total_norm(sharded)
+            assert isinstance(total, DTensor)
+            norms.append(total.full_tensor())
+        return torch.linalg.vector_norm(torch.stack(norms))
+
+    def local(self, gradient: Tensor) -> Tensor:
+        return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+    def _watch(self, prefix: str) -> Any:
+        """Note how large this rank's gradients get, on the tensors that forward really uses."""
+
+        def hook(module: nn.Module, _: Any) -> None:
+            for name, parameter in module._parameters.items():
+                if parameter is None or not parameter.requires_grad:
+                    continue
+                if isinstance(parameter, DTensor) or id(parameter) in self._watched:
+                    continue
+                self._watched.add(id(parameter))
+                parameter.register_hook(lambda g, name=prefix + name: self._note(name, g))
+
+        return hook
+
+    def _note(self, name: str, gradient: Tensor) -> None:
+        size = torch.linalg.vector_norm(gradient, torch.inf)
+        before = self._largest.get(name)
+        self._largest[name] = size if before is None else torch.maximum(before, size)
