@@ -99,7 +99,9 @@ def _first_pair(
     weight = cast(Tensor, layer.weight)
     inputs, outputs = weight.shape if is_conv1d(layer) else reversed(weight.shape)
     a = first_weight(seed, name, fqn, rank, inputs, weight.dtype).to(weight.device)
-    return nn.Parameter(a), nn.Parameter(weight.new_zeros(outputs, rank))
+    # Not like the layer's weight, which may be a shard of itself.
+    b = torch.zeros(outputs, rank, dtype=weight.dtype, device=weight.device)
+    return nn.Parameter(a), nn.Parameter(b)
 
 
 class Adapters:

@@ -315,11 +315,14 @@ def _canonical_order(inferred: Iterable[str], custom: Iterable[str]) -> dict[str
 
 
 def _refuse_overlap(names: Mapping[nn.Parameter, Sequence[str]]) -> None:
-    """Refuse two parameters with a byte in common (on the meta device there are no bytes)."""
+    """Refuse two parameters with a byte in common.
+
+    On the meta device there are none, and a DTensor's are not at its own address.
+    """
     spans = sorted(
         (parameter.data_ptr(), parameter.numel() * parameter.element_size(), fqns[0])
         for parameter, fqns in names.items()
-        if not parameter.is_meta and parameter.numel()
+        if parameter.data_ptr() and parameter.numel()
     )
     for (start, size, fqn), (next_start, _, next_fqn) in pairwise(spans):
         if next_start < start + size:

@@ -494,10 +494,12 @@ class GovernedStep:
         if self._clip_norm is None:
             return
         for domain in self._domains:
-            if domain.name in norms:
-                clip_grads_with_norm_(
-                    domain.parameters.values(), self._clip_norm, norms[domain.name]
-                )
+            if domain.name not in norms:
+                continue
+            held = self._aggregator.held
+            for mine in (True, False):  # torch does not scale shards and whole tensors together
+                parameters = [p for n, p in domain.parameters.items() if (n in held) != mine]
+                clip_grads_with_norm_(parameters, self._clip_norm, norms[domain.name])
 
     def _drop_gradients(self) -> None:
         for parameter in self._parameters.values():
