@@ -113,6 +113,11 @@ class Experiment(_Section):
     max_rows: Annotated[int, Field(ge=1)] | None = Field(
         None, description="rows of one forward pass; a larger slice accumulates"
     )
+    aggregator: Literal["governed", "ddp", "fsdp2"] = Field(
+        "governed",
+        description="who sums gradients: govray's own buckets, or torch's DDP; fsdp2 is for "
+        "loops over govray.engine, its checkpoints are not written yet",
+    )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 17
     checkpoint: CheckpointEvery = CheckpointEvery()
     max_restarts: Annotated[int, Field(ge=0)] = Field(

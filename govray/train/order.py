@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from govray.engine.aggregator import Name
 from govray.governance.manifest import Manifest
 from govray.governance.plan import BatchPlan
 from govray.governance.route import Route
@@ -40,6 +41,7 @@ class Order:
         max_rows: Rows of one forward pass, or None for the whole slice.
         checkpoint_every: Steps between commits; the last step always commits.
         threads: Threads of one worker's kernels; part of bit reproducibility.
+        aggregator: Who sums gradients over ranks.
         start: Existing weights that the model begins with, if any.
     """
 
@@ -59,6 +61,7 @@ class Order:
     max_rows: int | None
     checkpoint_every: int
     threads: int
+    aggregator: Name = "governed"
     start: Start | None = None
 
 

@@ -34,6 +34,7 @@ from ray.train.torch import TorchTrainer
 
 from govray.data.admission import Prepared, prepare
 from govray.data.tokenizer import load_tokenizer
+from govray.engine.aggregator import Name
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance import canonical
 from govray.governance.keys import Signer, load_signer
@@ -75,6 +76,7 @@ class GovernedTrainer:
         seed: Of the plan, the initial weights, adapters and dropout.
         clip_norm: Largest gradient norm of a domain.
         max_rows: Rows of one forward pass; more accumulate.
+        aggregator: Who sums gradients: ``governed`` or ``ddp``. ``fsdp2`` is refused here.
         checkpoint_every: Steps between commits.
         max_quarantined: Share of records; above it the run is refused.
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver.
@@ -106,6 +108,7 @@ class GovernedTrainer:
     seed: int = 17
     clip_norm: float | None = 1.0
     max_rows: int | None = None
+    aggregator: Name = "governed"
     checkpoint_every: int = 100
     max_quarantined: float = 0.25
     attestation_key: str = "env:GOVRAY_KEY"
@@ -136,6 +139,13 @@ class GovernedTrainer:
 
     def train(self) -> Path:
         """Steps 1 to 5: a trained run without an attestation. Returns the run's folder."""
+        if self.aggregator == "fsdp2":
+            raise UsageError(
+                "checkpoints of a run hold whole tensors, and those of a sharded model are "
+                "not gathered yet",
+                where="aggregator: fsdp2",
+                do="Use governed or ddp, or run govray.engine's GovernedStep in a loop of your own",
+            )
         signer, started = self.signer(), _now()
         inputs = self._inputs(signer, started)
         policy = inputs.policy.document
@@ -270,6 +280,7 @@ class GovernedTrainer:
             seed=self.seed,
             clip_norm=self.clip_norm,
             max_rows=self.max_rows,
+            aggregator=self.aggregator,
             checkpoint_every=self.checkpoint_every,
             threads=self.threads,
             start=start,
@@ -376,6 +387,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         "pretrained": experiment.pretrained,
         "clip_norm": experiment.optimizer.clip_norm,
         "max_rows": experiment.max_rows,
+        "aggregator": experiment.aggregator,
         "checkpoint_every": experiment.checkpoint.every_steps,
         "max_quarantined": experiment.governance.max_quarantined,
         "attestation_key": experiment.attestation_key,

@@ -138,6 +138,7 @@ class Run:
             corpora=sorted({c.corpus for s in order.plan.streams for c in s.corpora}),
             clip_norm=order.clip_norm,
             max_rows=order.max_rows,
+            aggregator=order.aggregator,
             clock=time.time,
             valid_until=order.expiries,
         )
