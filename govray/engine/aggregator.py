@@ -145,6 +145,15 @@ def base_domains(domains: Sequence[Domain], held: Collection[str]) -> list[int]:
     ]
 
 
+def taken(held: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """What torch put into ``.grad``, out of it: also into that of parameters that no route reaches,
+    and there the optimizer would decay it."""
+    gradients = {name: p.grad for name, p in held.items() if p.grad is not None}
+    for parameter in held.values():
+        parameter.grad = None
+    return gradients
+
+
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The base model's parameters that may learn, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

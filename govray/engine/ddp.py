@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from govray.engine.aggregator import Governed, Meet, base_domains, trainable
+from govray.engine.aggregator import Governed, Meet, base_domains, taken, trainable
 from govray.engine.allreduce import BucketLayout, Domain
 from govray.engine.planner import Pass
 from govray.engine.reducer import Counts
@@ -107,8 +107,7 @@ class DDP(Governed):
             self._meet()
 
     def sums(self) -> dict[str, Tensor]:
-        hosted = {name: p.grad for name, p in self._held.items() if p.grad is not None}
-        return super().sums() | hosted
+        return super().sums() | taken(self._held)
 
     def own(self) -> dict[str, Tensor | None]:
         return super().own() | {name: self._largest.get(name) for name in self._held}

@@ -33,7 +33,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
-from govray.engine.aggregator import Governed, Meet, trainable
+from govray.engine.aggregator import Governed, Meet, taken, trainable
 from govray.engine.allreduce import BucketLayout, Domain
 from govray.engine.planner import Pass
 from govray.engine.reducer import Counts
@@ -95,8 +95,7 @@ class FSDP2(Governed):
         self._meet()
 
     def sums(self) -> dict[str, Tensor]:
-        hosted = {name: p.grad for name, p in self._held.items() if p.grad is not None}
-        return super().sums() | hosted
+        return super().sums() | taken(self._held)
 
     def own(self) -> dict[str, Tensor | None]:
         return super().own() | {name: self._largest.get(name) for name in self._held}

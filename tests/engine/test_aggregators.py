@@ -20,12 +20,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from govray.engine import reducer as reducer_module
 from govray.engine.adapters import Adapters
 from govray.engine.allreduce import sum_over_ranks
 from govray.engine.gpt import GPT, loss
 from govray.engine.step import StepResult
-from govray.errors import GovrayError, RankFailed, Refused, UsageError
+from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.route import Route
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY, RANK = 3, 8, 5, 11, 2
@@ -80,7 +79,11 @@ def build(plan: Plan) -> tuple[nn.Module, Adapters, torch.optim.Optimizer]:
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
     if plan.aggregator == "fsdp2":
-        mesh = init_device_mesh("cpu", plan.mesh) if plan.mesh else None
+        mesh = (
+            init_device_mesh("cpu", plan.mesh, mesh_dim_names=("replicate", "shard"))
+            if plan.mesh
+            else None
+        )
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -291,15 +294,14 @@ def test_a_rank_that_fails_stops_all_with_one_error(
 PARTED = (Route({"block.0": 1.0}), Route({"head": 1.0}))
 
 
-def refusal(plan: Plan) -> GovrayError:
-    model, adapters, optimizer = build(plan if plan.mesh else replace(plan, aggregator="none"))
-    with pytest.raises(GovrayError) as caught:
-        governed(model, optimizer, plan.routes, adapters=adapters, aggregator=plan.aggregator)
-    return caught.value
+def make(plan: Plan) -> None:
+    """A step over a model that is not sharded."""
+    model, adapters, optimizer = build(replace(plan, aggregator="none"))
+    governed(model, optimizer, plan.routes, adapters=adapters, aggregator=plan.aggregator)
 
 
 def test_ddp_refuses_two_domains_of_the_base_model(two_ranks: RankPool) -> None:
-    for error in two_ranks.run(refusal, Plan("ddp", (), routes=PARTED)):
+    for error in two_ranks.outcomes(make, Plan("ddp", (), routes=PARTED)):
         assert isinstance(error, Refused)
         assert "2 domains (block.0, head)" in str(error)
 
@@ -315,9 +317,19 @@ NAMES |= {"lower": PARTED[0], "top": PARTED[1]}
 
 
 def test_fsdp2_refuses_a_model_that_is_not_sharded(two_ranks: RankPool) -> None:
-    for error in two_ranks.run(refusal, Plan("fsdp2", ())):
+    for error in two_ranks.outcomes(make, Plan("fsdp2", ())):
         assert isinstance(error, UsageError)
         assert "is not sharded" in str(error)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_what_no_route_reaches_does_not_even_decay(two_ranks: RankPool, host: str) -> None:
+    plan = Plan(host, ({"upper": (1, 2), "middle": (2, 0)},) * 2, routes=(UPPER, MIDDLE))
+    (weights, _), _ = two_ranks.run(train, plan)
+    before = dict(build(replace(plan, aggregator="none"))[0].named_parameters())
+    for name, parameter in before.items():
+        reached = name.startswith(("blocks.1", "blocks.2", "final_norm", "head"))
+        assert torch.equal(weights[name], parameter) != reached, name
 
 
 def test_ddp_needs_a_process_group() -> None:
@@ -333,4 +345,3 @@ def test_the_buckets_of_adapters_are_those_of_the_governed_reducer(two_ranks: Ra
     expected, _ = two_ranks.run(train, plan)[0]
     weights, _ = two_ranks.run(train, replace(plan, aggregator="ddp"))[0]
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
-    assert reducer_module.Reducer is not None
