@@ -102,9 +102,9 @@ def try_pass(
         seen = [g for name, g in expected.items() if name.startswith(f"{entry}." if entry else "")]
         if not any(gradient is not None and gradient.any() for gradient in seen):
             return Trial(None)
-        error = _distance(found, expected)
-        if not error <= tolerance:
-            return Trial(False, f"stream {part.stream}: gradients differ by {error:.1e}")
+        gap = _distance(found, expected)
+        if not gap <= tolerance:
+            return Trial(False, f"stream {part.stream}: gradients differ by {gap:.1e}")
     return Trial(True)
 
 

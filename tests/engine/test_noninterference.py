@@ -255,10 +255,10 @@ def shared_bucket(patch: pytest.MonkeyPatch) -> None:
     """Reduce all domains in one flat tensor."""
     start = Reducer.__init__
 
-    def together(self, domains):
+    def together(self, domains, group=None):
         parameters = {name: p for domain in domains for name, p in domain.parameters.items()}
         groups = frozenset().union(*(domain.groups for domain in domains))
-        start(self, [Domain("all", groups, parameters, (tuple(parameters),))])
+        start(self, [Domain("all", groups, parameters, (tuple(parameters),))], group)
 
     patch.setattr(Reducer, "__init__", together)
 
