@@ -146,11 +146,10 @@ class Adapters:
                 return None
             a, b = self._pairs[self._active][fqn]
             (inputs,) = args or kwargs.values()
-            # Scaled where it is small, (rows, tokens, rank). The scale is a power of two,
-            # so it moves no bit of a product wherever it stands.
-            low = (_SCALE * F.linear(inputs, a)).flatten(0, -2)
+            low = F.linear(inputs, a).flatten(0, -2)
             # B row by row: both products of its backward are several times faster then.
-            return torch.addmm(output.flatten(0, -2), low, b.t().contiguous()).view(output.shape)
+            added = torch.addmm(output.flatten(0, -2), low, b.t().contiguous(), alpha=_SCALE)
+            return added.view(output.shape)
 
         return add
 
