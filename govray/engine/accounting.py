@@ -11,7 +11,7 @@ How a parameter's pieces are told apart:
   piece's. That needs no knowledge of the model.
 * Where several may, each call of a covered layer gives the gradient of each piece's
   rows from the layer's input and the gradient of its output
-  (``sliced.parameter_gradients``); calls add up before the norm is taken.
+  (``derivatives.parameter_gradients``); calls add up before the norm is taken.
 
 Invariants:
 
@@ -42,7 +42,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 
 from govray.engine.adapters import ALPHA_PER_RANK, Adapters
-from govray.engine.sliced import parameter_gradients, takes_rows, uncovered
+from govray.engine.derivatives import parameter_gradients, takes_rows, uncovered
 from govray.errors import UsageError
 
 

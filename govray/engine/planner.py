@@ -33,7 +33,7 @@ from torch import Tensor
 
 from govray.engine.batch import MicroBatch
 from govray.engine.routing import Routed
-from govray.engine.sliced import RowWeights
+from govray.engine.row_weights import RowWeights
 from govray.engine.slicing import Slices, floor, in_order, slices_of, slicing_pays
 
 Method = Literal["homogeneous", "staircase", "sliced"]

@@ -42,665 +42,19 @@ slicing instead of masking is that of sparse backward passes, e.g. Sun et al. 20
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.distributed.fsdp import FSDPModule
-from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
+from govray.engine.derivatives import Calculus, Parameters, calculus_of, covered
+from govray.engine.row_weights import INPUT, LayerRows, Ranges, RowWeights, layer_rows
 from govray.errors import Refused, UsageError
-
-INPUT = "input"
-"""The name of an input's gradient beside those of parameters."""
-
-_ATEN = torch.ops.aten
-_Ranges = tuple[tuple[int, int], ...]
-_Value = TypeVar("_Value")
-
-
-# What rows may do.
-
-
-@dataclass(frozen=True)
-class RowWeights:
-    """Rows of a pass that a parameter learns from, and rows whose input gradient is needed.
-
-    Attributes:
-        weights: ``(start, stop, weight)``: rows ``[start, stop)`` contribute their
-            gradient times weight > 0. Sorted and disjoint; adjacent ranges differ in weight.
-        flow: ``(start, stop)``: rows for which the layer that holds the parameter must
-            pass a gradient on to its input. Sorted, disjoint, not adjacent.
-
-    Raises:
-        UsageError: If ranges are not as said.
-    """
-
-    weights: tuple[tuple[int, int, float], ...]
-    flow: _Ranges
-
-    def __post_init__(self) -> None:
-        weighted = self.weights
-        flow = tuple((start, stop, 1.0) for start, stop in self.flow)
-        for ranges in (weighted, flow):
-            for start, stop, weight in ranges:
-                if not (0 <= start < stop and 0.0 < weight < math.inf):
-                    raise UsageError(
-                        f"rows [{start}, {stop}) with weight {weight}",
-                        where="RowWeights",
-                        do="Give ranges with 0 <= start < stop and a finite weight above 0",
-                    )
-            for (_, stop, weight), (start, _, next_weight) in pairwise(ranges):
-                if start < stop or (start == stop and weight == next_weight):
-                    raise UsageError(
-                        f"a range ends at row {stop} and the next starts at row {start}",
-                        where="RowWeights",
-                        do="Sort the ranges, and merge neighbours of equal weight",
-                    )
-
-    @classmethod
-    def of(cls, weights: Sequence[float], flow: Sequence[bool]) -> RowWeights:
-        """From the weight of each row (0: forbidden) and whether its input gradient is needed.
-
-        Raises:
-            UsageError: If a weight is negative or not finite.
-        """
-        return cls(
-            tuple((start, stop, weight) for start, stop, weight in _runs(weights) if weight),
-            tuple((start, stop) for start, stop, needed in _runs(flow) if needed),
-        )
-
-    def allows_all(self, rows: int) -> bool:
-        """Whether every row is permitted with weight 1."""
-        return self.weights == ((0, rows, 1.0),)
-
-    @property
-    def stop(self) -> int:
-        """One past the last row that is named."""
-        ends = [stop for _, stop, _ in self.weights[-1:]] + [stop for _, stop in self.flow[-1:]]
-        return max(ends, default=0)
-
-
-def _runs(values: Sequence[_Value]) -> Iterator[tuple[int, int, _Value]]:
-    """Maximal ranges of equal values."""
-    start = 0
-    for stop in range(1, len(values) + 1):
-        if stop == len(values) or values[stop] != values[start]:
-            yield start, stop, values[start]
-            start = stop
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Rows of one layer's call that are all permitted the same.
-
-    Attributes:
-        weights: Local parameter name → weight, for those that learn from these rows.
-        flows: Whether the input gradient of these rows is needed.
-        wanted: Names of all gradients to compute on these rows.
-    """
-
-    start: int
-    stop: int
-    weights: tuple[tuple[str, float], ...]
-    flows: bool
-    wanted: tuple[str, ...]
-
-
-@lru_cache(maxsize=4096)
-def _pieces(
-    named: tuple[tuple[str, tuple[tuple[int, int, float], ...]], ...], flow: _Ranges
-) -> tuple[_Piece, ...]:
-    """Cut the rows wherever a permission changes; rows that need nothing are in no piece."""
-    ranges = [*flow, *(r[:2] for _, weights in named for r in weights)]
-    cuts = sorted({edge for each in ranges for edge in each})
-    pieces = []
-    for start, stop in pairwise(cuts):
-        learning = tuple(
-            (name, weight)
-            for name, weights in named
-            for first, last, weight in weights
-            if first <= start < last
-        )
-        flows = any(first <= start < last for first, last in flow)
-        wanted = (*(name for name, _ in learning), *((INPUT,) if flows else ()))
-        if wanted:
-            pieces.append(_Piece(start, stop, learning, flows, wanted))
-    return tuple(pieces)
-
-
-# What a layer computes, and its derivatives on any slice of rows.
-
-_Parameters = Mapping[str, Any]
-"""Local name → tensor, or None where the layer has none or nobody reads it."""
-
-_Prepared = tuple[Tensor, _Parameters]
-
-
-class _Kind(Protocol):
-    """The calculus of one type of layer. Stateless; rows are the first dimension throughout."""
-
-    def dimensions(self, layer: Any) -> int:
-        """Fewest dimensions of an input whose first one can be rows."""
-
-    def prepare(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> _Prepared:
-        """What autograd does by itself before the kernel: casts of autocast, padding.
-
-        Returns:
-            The inputs and parameters that the kernel gets.
-        """
-
-    def forward(
-        self, layer: Any, inputs: Tensor, parameters: _Parameters
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The output, and statistics of each row that backward reads."""
-
-    def statistics(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> tuple[Tensor, ...]:
-        """Those of ``forward``, at no higher price than needed."""
-
-    def reads(self, wanted: Collection[str]) -> set[str]:
-        """``INPUT`` and the parameters on whose values the wanted gradients depend."""
-
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: _Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """Gradients of the wanted ones among ``INPUT`` and the parameters, of these rows.
-
-        What ``reads`` leaves out need not be there: inputs may be a tensor of the
-        right shape without content, parameters None. ``out`` offers memory for the
-        input gradient.
-        """
-
-
-def _autocast(tensors: Sequence[Tensor | None], device_type: str, dtype: torch.dtype) -> list[Any]:
-    """Cast as autocast does: floating point tensors of that device, doubles excepted."""
-    return [
-        tensor.to(dtype)
-        if tensor is not None
-        and tensor.is_floating_point()
-        and tensor.dtype != torch.float64
-        and tensor.device.type == device_type
-        else tensor
-        for tensor in tensors
-    ]
-
-
-class _Plain:
-    """Kernels that autocast leaves alone, or that see it themselves."""
-
-    def dimensions(self, layer: Any) -> int:
-        return 2
-
-    def prepare(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> _Prepared:
-        return inputs, parameters
-
-    def statistics(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> tuple[Tensor, ...]:
-        return ()
-
-
-class _LowPrecision(_Plain):
-    """Kernels that autocast runs in its lower dtype."""
-
-    def prepare(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> _Prepared:
-        device = inputs.device.type
-        if not torch.is_autocast_enabled(device):
-            return inputs, parameters
-        dtype = torch.get_autocast_dtype(device)
-        inputs, *cast = _autocast([inputs, *parameters.values()], device, dtype)
-        return inputs, dict(zip(parameters, cast, strict=True))
-
-    def reads(self, wanted: Collection[str]) -> set[str]:
-        # Bilinear: each one's gradient depends on the other.
-        other = {INPUT: "weight", "weight": INPUT}
-        return {other[name] for name in wanted if name in other}
-
-
-class _Normalising(_Plain):
-    """Kernels that autocast runs in float32 on CUDA, and whose derivatives read everything."""
-
-    def prepare(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> _Prepared:
-        device = inputs.device.type
-        if device != "cuda" or not torch.is_autocast_enabled(device):
-            return inputs, parameters
-        inputs, *cast = _autocast([inputs, *parameters.values()], device, torch.float32)
-        return inputs, dict(zip(parameters, cast, strict=True))
-
-    def statistics(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> tuple[Tensor, ...]:
-        return self.forward(layer, inputs, parameters)[1]
-
-    def reads(self, wanted: Collection[str]) -> set[str]:
-        return {INPUT, "weight", "bias"} if wanted else set()
-
-
-class _Linear(_LowPrecision):
-    """``nn.Linear``: y = x Wᵀ + b. With ``transposed``, Hugging Face's ``Conv1D``: y = x W + b."""
-
-    def __init__(self, *, transposed: bool) -> None:
-        self._transposed = transposed
-
-    def forward(
-        self, layer: Any, inputs: Tensor, parameters: _Parameters
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        weight, bias = parameters["weight"], parameters["bias"]
-        if not self._transposed:
-            return F.linear(inputs, weight, bias), ()
-        flat = torch.addmm(bias, inputs.reshape(-1, inputs.shape[-1]), weight)
-        return flat.view(*inputs.shape[:-1], -1), ()
-
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: _Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        d_output = grad_output.reshape(-1, grad_output.shape[-1])
-        gradients = {}
-        if INPUT in wanted:
-            weight = parameters["weight"]
-            d_input = torch.mm(
-                d_output,
-                weight.t() if self._transposed else weight,
-                out=None if out is None else out.view(-1, out.shape[-1]),
-            )
-            gradients[INPUT] = d_input.view(inputs.shape)
-        if "weight" in wanted:
-            x = inputs.reshape(-1, inputs.shape[-1])
-            left, right = (x, d_output) if self._transposed else (d_output, x)
-            gradients["weight"] = torch.mm(left.t(), right)
-        if "bias" in wanted:
-            gradients["bias"] = d_output.sum(0)
-        return gradients
-
-
-class _Embedding(_Plain):
-    """``nn.Embedding``: ids in, rows of the table out."""
-
-    def dimensions(self, layer: Any) -> int:
-        return 1
-
-    def forward(
-        self, layer: Any, inputs: Tensor, parameters: _Parameters
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return F.embedding(inputs, parameters["weight"], layer.padding_idx), ()
-
-    def reads(self, wanted: Collection[str]) -> set[str]:
-        return {INPUT} if "weight" in wanted else set()
-
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: _Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        if "weight" not in wanted:
-            return {}
-        padding = -1 if layer.padding_idx is None else layer.padding_idx
-        ids = layer.num_embeddings
-        return {"weight": _ATEN.embedding_dense_backward(grad_output, inputs, ids, padding, False)}
-
-
-class _LayerNorm(_Normalising):
-    """``nn.LayerNorm``. Statistics: mean and reciprocal standard deviation."""
-
-    def dimensions(self, layer: Any) -> int:
-        return 1 + len(layer.normalized_shape)
-
-    def forward(
-        self, layer: Any, inputs: Tensor, parameters: _Parameters
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        output, *statistics = torch.native_layer_norm(
-            inputs, layer.normalized_shape, parameters["weight"], parameters["bias"], layer.eps
-        )
-        return output, tuple(statistics)
-
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: _Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        return _masked(
-            wanted,
-            partial(
-                _ATEN.native_layer_norm_backward,
-                grad_output,
-                inputs,
-                layer.normalized_shape,
-                *statistics,
-                parameters["weight"],
-                parameters["bias"],
-            ),
-        )
-
-
-class _GroupNorm(_Normalising):
-    """``nn.GroupNorm``. Statistics: mean and reciprocal standard deviation of each group."""
-
-    def _sizes(self, layer: Any, inputs: Tensor) -> tuple[int, int, int, int]:
-        """Rows, channels, pixels and groups, as the kernels take them."""
-        rows, channels, *pixels = inputs.shape
-        return rows, channels, math.prod(pixels), layer.num_groups
-
-    def forward(
-        self, layer: Any, inputs: Tensor, parameters: _Parameters
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        output, *statistics = torch.native_group_norm(
-            inputs.contiguous(),
-            parameters["weight"],
-            parameters["bias"],
-            *self._sizes(layer, inputs),
-            layer.eps,
-        )
-        return output, tuple(statistics)
-
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: _Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        return _masked(
-            wanted,
-            partial(
-                _ATEN.native_group_norm_backward,
-                grad_output.contiguous(),
-                inputs.contiguous(),
-                *statistics,
-                parameters["weight"],
-                *self._sizes(layer, inputs),
-            ),
-        )
-
-
-class _Convolution(_LowPrecision):
-    """``nn.Conv1d``, ``nn.Conv2d``, ``nn.Conv3d``."""
-
-    def dimensions(self, layer: Any) -> int:
-        return 2 + len(layer.kernel_size)
-
-    def prepare(self, layer: Any, inputs: Tensor, parameters: _Parameters) -> _Prepared:
-        if self._pads_first(layer):
-            mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-            inputs = F.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode)
-        return super().prepare(layer, inputs, parameters)
-
-    @staticmethod
-    def _pads_first(layer: Any) -> bool:
-        return layer.padding_mode != "zeros" or layer.padding == "same"
-
-    @staticmethod
-    def _shape(layer: Any) -> tuple[int, ...]:
-        return layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size
-
-    def _geometry(self, layer: Any) -> tuple[Any, ...]:
-        """Stride to groups, as the kernels take them."""
-        nowhere = (0,) * len(layer.kernel_size)
-        inside = not self._pads_first(layer) and layer.padding != "valid"
-        padding = layer.padding if inside else nowhere
-        return layer.stride, padding, layer.dilation, False, nowhere, layer.groups
-
-    def forward(
-        self, layer: Any, inputs: Tensor, parameters: _Parameters
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        weight, bias = parameters["weight"], parameters["bias"]
-        return torch.convolution(inputs, weight, bias, *self._geometry(layer)), ()
-
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: _Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        weight = parameters["weight"]
-        if weight is None:  # only its shape is read then
-            weight = grad_output.new_empty(1).expand(self._shape(layer))
-        return _masked(
-            wanted,
-            partial(
-                _ATEN.convolution_backward,
-                grad_output,
-                inputs,
-                weight,
-                [layer.out_channels],
-                *self._geometry(layer),
-            ),
-        )
-
-
-class _Recomputed(_Plain):
-    """Any row-wise layer, differentiated by running its forward on the slice again.
-
-    For cheap layers whose forward is several kernels: this keeps less memory than
-    plain autograd, and the casts are those of the forward.
-    """
-
-    def dimensions(self, layer: Any) -> int:
-        return 1 + layer.weight.dim()
-
-    def forward(
-        self, layer: Any, inputs: Tensor, parameters: _Parameters
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return _plain_forward(_with_parameters(layer, parameters), inputs), ()
-
-    def reads(self, wanted: Collection[str]) -> set[str]:
-        return {INPUT, "weight", "bias"} if wanted else set()
-
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: _Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        with torch.enable_grad():
-            leaves = {
-                name: None if tensor is None else tensor.detach().requires_grad_(name in wanted)
-                for name, tensor in {INPUT: inputs, **parameters}.items()
-            }
-            x = leaves.pop(INPUT)
-            output = _plain_forward(_with_parameters(layer, leaves), x)
-            sources = {**leaves, INPUT: x}
-            return dict(
-                zip(
-                    wanted,
-                    torch.autograd.grad(output, [sources[name] for name in wanted], grad_output),
-                    strict=True,
-                )
-            )
-
-
-def _masked(
-    wanted: Collection[str], kernel: Callable[[list[bool]], Sequence[Tensor]]
-) -> dict[str, Tensor]:
-    """Run a kernel that returns (input, weight, bias) gradients under an output mask."""
-    names = (INPUT, "weight", "bias")
-    gradients = kernel([name in wanted for name in names])
-    return {
-        name: gradient for name, gradient in zip(names, gradients, strict=True) if name in wanted
-    }
-
-
-def _with_parameters(layer: nn.Module, parameters: _Parameters) -> nn.Module:
-    """The layer with other tensors for parameters; the layer itself is untouched."""
-    twin = object.__new__(type(layer))
-    twin.__dict__.update(layer.__dict__)
-    twin.__dict__["_parameters"] = dict(parameters)
-    return twin
-
-
-def _plain_forward(layer: nn.Module, inputs: Tensor) -> Tensor:
-    """What the layer's class computes, whatever its instance has been told."""
-    return type(layer).forward(layer, inputs)
-
-
-# Which layers are known.
-
-_HF_CONV1D = _Linear(transposed=True)
-_RECOMPUTED = _Recomputed()
-_KINDS: Mapping[type, _Kind] = {
-    nn.Linear: _Linear(transposed=False),
-    nn.Embedding: _Embedding(),
-    nn.LayerNorm: _LayerNorm(),
-    nn.RMSNorm: _RECOMPUTED,
-    nn.GroupNorm: _GroupNorm(),
-    nn.Conv1d: _Convolution(),
-    nn.Conv2d: _Convolution(),
-    nn.Conv3d: _Convolution(),
-}
-
-_HARMLESS_HOOKS = ("govray.engine.", "torch.distributed.")
-"""Hooks that add to a layer's output or gather its parameters, but compute nothing with them."""
-
-
-def _kind(layer: nn.Module) -> _Kind | None:
-    """How to differentiate a layer on slices of rows; None if it is not known exactly."""
-    cls = type(layer)
-    if issubclass(cls, FSDPModule):
-        cls = cls.__mro__[2]  # fully_shard puts its own class and FSDPModule in front
-    if not layer._parameters.keys() <= {"weight", "bias"}:
-        return None
-    kind = _KINDS.get(cls)
-    if kind is None and cls.__module__.startswith("transformers."):
-        kind = _hf_kind(layer, cls.__name__)
-    if isinstance(layer, nn.Embedding) and (
-        layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
-    ):
-        return None
-    return kind
-
-
-def _hf_kind(layer: nn.Module, name: str) -> _Kind | None:
-    """Layers of Hugging Face's transformers, known by class name and parameters.
-
-    ``Conv1D`` is GPT-2's linear layer, its weight transposed. ``LlamaRMSNorm`` and
-    its kin normalise over the last dimension and scale by a vector.
-    """
-    shapes = {n: tuple(p.shape) for n, p in layer._parameters.items() if p is not None}
-    if name == "Conv1D" and shapes == {"weight": (layer.nx, layer.nf), "bias": (layer.nf,)}:
-        return _HF_CONV1D
-    alone = not layer._buffers and not layer._modules and list(shapes) == ["weight"]
-    if name.endswith("RMSNorm") and alone and len(shapes["weight"]) == 1:
-        return _RECOMPUTED
-    return None
-
-
-def _altered(layer: nn.Module) -> bool:
-    """Whether something may change what the layer computes: hooks, or a forward of its own."""
-    hooks = (
-        *layer._forward_pre_hooks.values(),
-        *layer._forward_hooks.values(),
-        *layer._backward_pre_hooks.values(),
-        *layer._backward_hooks.values(),
-    )
-    return "forward" in layer.__dict__ or any(
-        not (getattr(hook, "__module__", None) or "").startswith(_HARMLESS_HOOKS) for hook in hooks
-    )
-
-
-def _covered(layer: nn.Module) -> bool:
-    return _kind(layer) is not None and not _altered(layer)
-
-
-def uncovered(model: nn.Module) -> tuple[str, ...]:
-    """FQNs of modules that hold parameters and that no Function differentiates by rows.
-
-    Subclasses of known layers count, and so do layers with hooks, parametrizations
-    or a forward of their own, for they may compute something else. Parameters of
-    these modules can be permitted to all rows of a pass, or to none.
-    """
-    return tuple(
-        fqn
-        for fqn, module in model.named_modules()
-        if any(p is not None for p in module._parameters.values()) and not _covered(module)
-    )
-
-
-def takes_rows(layer: nn.Module, inputs: Tensor) -> bool:
-    """Whether a covered layer's input has room for rows before what the layer works on."""
-    kind = _kind(layer)
-    return kind is not None and inputs.dim() >= kind.dimensions(layer)
-
-
-def parameter_gradients(
-    layer: nn.Module,
-    inputs: Tensor,
-    grad_output: Tensor,
-    names: Collection[str] | None = None,
-) -> dict[str, Tensor]:
-    """The gradients of a covered layer's parameters from one call on some rows.
-
-    A pure function: nothing is written into ``.grad``.
-
-    Args:
-        layer: Covered.
-        inputs: What the layer was called with, (rows, ...).
-        grad_output: The gradient of its output, (rows, ...).
-        names: Local names of the parameters; None for all.
-
-    Returns:
-        Local parameter name → gradient, in the dtype that the kernel ran in.
-
-    Raises:
-        UsageError: If the layer is not covered.
-    """
-    kind = _kind(layer)
-    if kind is None:
-        raise UsageError(f"no gradient by rows for {type(layer).__name__}", where="layer")
-    with torch.no_grad():
-        parameters = {n: None if p is None else p.detach() for n, p in layer._parameters.items()}
-        wanted = [
-            name
-            for name, parameter in parameters.items()
-            if parameter is not None and (names is None or name in names)
-        ]
-        read = kind.reads(wanted)
-        parameters = {n: p if n in read else None for n, p in parameters.items()}
-        inputs, _ = kind.prepare(layer, inputs, {})
-        if inputs.is_floating_point():  # the forward may have cast it
-            inputs = inputs.to(grad_output.dtype)
-        statistics = kind.statistics(layer, inputs, parameters)
-        return kind.backward(layer, inputs, statistics, parameters, grad_output, wanted)
-
-
-# One pass: the override of each layer's forward, and the Functions behind it.
 
 
 @dataclass(eq=False)
@@ -794,9 +148,9 @@ class _Sliced:
     run: _Pass
     fqn: str
     layer: nn.Module
-    kind: _Kind
+    kind: Calculus
     permissions: Mapping[str, RowWeights]  # by local parameter name
-    flow: _Ranges
+    flow: Ranges
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         # Under FSDP these are not the tensors that were there when the pass began.
@@ -814,7 +168,7 @@ class _Sliced:
                 where=self.fqn,
                 do="Keep rows in the first dimension, or run the rows of each route by themselves",
             )
-        entered: _Parameters = {
+        entered: Parameters = {
             name: parameter
             if name not in learning or self._allows_all(name)
             else self.run.enter(f"{self.fqn}.{name}", learning[name])
@@ -827,12 +181,12 @@ class _Sliced:
         given = self.permissions.get(name)
         return given is not None and given.allows_all(self.run.rows)
 
-    def pieces(self, needed: Collection[str]) -> tuple[_Piece, ...]:
+    def pieces(self, needed: Collection[str]) -> tuple[LayerRows, ...]:
         """Who learns from which rows, as far as autograd needs it."""
         named = tuple(
             (name, self.permissions[name].weights) for name in self.permissions if name in needed
         )
-        return _pieces(named, self.flow if INPUT in needed else ())
+        return layer_rows(named, self.flow if INPUT in needed else ())
 
 
 class _SlicedFunction(torch.autograd.Function):
@@ -886,10 +240,10 @@ class _SlicedFunction(torch.autograd.Function):
 
 def _backward(
     call: _Sliced,
-    pieces: Sequence[_Piece],
+    pieces: Sequence[LayerRows],
     inputs: Tensor,
     statistics: Sequence[Tensor],
-    parameters: _Parameters,
+    parameters: Parameters,
     grad_output: Tensor,
 ) -> dict[str, Tensor]:
     """Sum each piece's gradients by its weights; put input gradients where their rows are."""
@@ -927,7 +281,7 @@ def _backward(
     return total
 
 
-def _gaps(pieces: Sequence[_Piece], rows: int) -> Iterator[tuple[int, int]]:
+def _gaps(pieces: Sequence[LayerRows], rows: int) -> Iterator[tuple[int, int]]:
     """Maximal ranges of rows through which no gradient flows."""
     start = 0
     for piece in pieces:
@@ -985,7 +339,7 @@ def sliced(
                 if parameter in permissions
             }
             restricted = [name for name in own if not own[name].allows_all(rows)]
-            if not _covered(module):
+            if not covered(module):
                 frozen += _freeze(module, fqn, {name: own[name] for name in restricted})
                 continue
             flow = _union(permitted.get(f"{fqn}.{name}", given).flow for name, given in own.items())
@@ -994,7 +348,7 @@ def sliced(
             for name in restricted:
                 if module._parameters[name].requires_grad:
                     run.watch(f"{fqn}.{name}", module._parameters[name])
-            module.__dict__["forward"] = _Sliced(run, fqn, module, _kind(module), own, flow)
+            module.__dict__["forward"] = _Sliced(run, fqn, module, calculus_of(module), own, flow)
             overridden.append(module)
         yield
     finally:
@@ -1054,7 +408,7 @@ def _freeze(
         yield parameter.requires_grad_(False)
 
 
-def _union(flows: Iterable[_Ranges]) -> _Ranges:
+def _union(flows: Iterable[Ranges]) -> Ranges:
     """Maximal ranges that cover what any of these does."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(each for flow in flows for each in flow):

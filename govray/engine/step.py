@@ -54,6 +54,7 @@ from govray.engine.allreduce import (
 )
 from govray.engine.batch import StepBatch
 from govray.engine.ddp import DDP
+from govray.engine.derivatives import uncovered
 from govray.engine.dropout import key_dropout
 from govray.engine.forward import Forward, LossFn, PartLoss
 from govray.engine.fsdp import FSDP2
@@ -61,7 +62,6 @@ from govray.engine.ghosts import Ghosts
 from govray.engine.norms import NormSample, gather, pieces_of
 from govray.engine.planner import Pass, Planner
 from govray.engine.routing import refuse_inexact, resolve_parameters
-from govray.engine.sliced import uncovered
 from govray.engine.trial import Trial, trial_rows, tried_as, try_pass
 from govray.errors import GovrayError, RankFailed, Refused, UsageError
 from govray.governance.route import Route, domains

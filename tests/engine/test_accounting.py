@@ -22,7 +22,8 @@ from govray.engine.adapters import Adapters
 from govray.engine.gpt import GPT, loss
 from govray.engine.layers import layer_groups
 from govray.engine.routing import permitted
-from govray.engine.sliced import RowWeights, sliced
+from govray.engine.row_weights import RowWeights
+from govray.engine.sliced import sliced
 from govray.errors import UsageError
 
 VOCABULARY = 11

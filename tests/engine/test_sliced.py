@@ -24,8 +24,10 @@ from torch.utils.checkpoint import checkpoint
 
 from govray.engine import sliced as sliced_module
 from govray.engine.adapters import Adapters
+from govray.engine.derivatives import parameter_gradients, uncovered
 from govray.engine.gpt import GPT, loss
-from govray.engine.sliced import RowWeights, parameter_gradients, sliced, uncovered
+from govray.engine.row_weights import RowWeights
+from govray.engine.sliced import sliced
 from govray.errors import Refused, UsageError
 
 hf_conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
@@ -170,12 +172,12 @@ def test_every_kind_of_layer(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_oracle_sees_rows_shifted_by_one(name, monkeypatch):
     """The control: every slice of the backward one row further down."""
-    cut = sliced_module._pieces
+    cut = sliced_module.layer_rows
 
     def shifted(named, flow):
         return tuple(replace(p, start=p.start - 1, stop=p.stop - 1) for p in cut(named, flow))
 
-    monkeypatch.setattr(sliced_module, "_pieces", shifted)
+    monkeypatch.setattr(sliced_module, "layer_rows", shifted)
     with pytest.raises(AssertionError):
         check_layer(
             name, 4, [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0]], [False, True, True, True]
