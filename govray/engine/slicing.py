@@ -25,11 +25,9 @@ WRITE_TOKENS = 64.0
 """How many tokens' idle backward between the matrices of a layer costs as much as adding
 one more gradient to each of its parameters.
 
-From interleaved CPU times of whole steps, one thread, GPT of 8 blocks of width 256, 16
-rows of 128 tokens, SGD, 3 to 8 streams that are no stairs. Sliced over alone, by idle /
-saved: 0 → 1.04, .98, .95 (3, 5, 8 streams); 180 → 1.02 to 1.05; 311 → 1.01, 1.04, .94;
-374 → 1.02. So it is about even on a CPU, and pays where many streams share what they
-train; the value is a cautious one between."""
+On a CPU a sliced pass and a pass for each stream are about even (``python -m
+benchmarks.slicing``; docs/performance.md has figures), so the value is a cautious one: a
+sliced pass has to save many gradients before it is chosen."""
 
 
 @dataclass(frozen=True)

@@ -188,3 +188,11 @@ def fail(rank: int, how: str) -> None:
 def test_one_rank_that_fails_ends_all(how: str, kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=said):
         run_ranks(fail, 2, "cpu", how)
+
+
+@pytest.mark.slow
+def test_slicing_compares_two_models_on_the_same_rows() -> None:
+    ran = command("slicing", "--quick", "--pairs", "1", "--streams", "3")
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout.splitlines()[-1])
+    jsonschema.validate(report["3"], closed({"sliced_vs_alone": RATIO, "interval": INTERVAL}))
