@@ -200,15 +200,10 @@ class Planner:
                 for joined in self._joinable(own):
                     planned += map(self.sliced, _chunks(joined, self._max_rows))
                 continue
-            stairs = [
-                each
-                for each in own
-                if each.stream in self._entries and "staircase" not in self.reasons
-            ]
-            for joined in _alike(stairs):
+            entries = {} if "staircase" in self.reasons else self._entries
+            for joined in _alike([each for each in own if each.stream in entries]):
                 planned += self._staircases(joined)
-            others = [each for each in own if each not in stairs]
-            for joined in self._joinable(others):
+            for joined in self._joinable([each for each in own if each.stream not in entries]):
                 planned += self._sliced_or_alone(joined)
         return planned
 

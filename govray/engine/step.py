@@ -236,9 +236,8 @@ class GovernedStep:
         """
         try:
             self._drop_gradients()
-            failure = self._check(batch)
+            passes, failure = self._plan(batch)
             targets = {} if failure else self._group_targets(batch)
-            passes: list[Pass] = [] if failure else self._planner.passes(batch.micro_batches)
             numbers = self._passes_needed(passes)
             pending = self._agreement.start(batch.step, targets, batch.corpora, failure, numbers)
             sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
@@ -303,15 +302,15 @@ class GovernedStep:
             norms=self._sample(batch.step, passes, agreed.group_targets),
         )
 
-    def _check(self, batch: StepBatch) -> Failure | None:
-        """Why this rank has nothing to compute with, if so."""
+    def _plan(self, batch: StepBatch) -> tuple[list[Pass], Failure | None]:
+        """This rank's passes, or why it has nothing to compute with."""
         if batch.error is not None:
-            return Failure(f"could not load its batch: {batch.error}")
+            return [], Failure(f"could not load its batch: {batch.error}")
         try:
             batch.check(self._streams, self._corpora)
+            return self._planner.passes(batch.micro_batches), None
         except Exception as error:  # whatever it is, all ranks must hear of it
-            return Failure.of(error)
-        return None
+            return [], Failure.of(error)
 
     def _group_targets(self, batch: StepBatch) -> dict[str, int]:
         """This rank's share of N_l."""

@@ -186,7 +186,7 @@ def test_interrupted() -> None:
     # The command waits for a writer. Once there is one it has opened the file,
     # so everything is imported and the signal finds it at work.
     with fifo.open("w"):
-        time.sleep(0.2)
+        time.sleep(1.0)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130

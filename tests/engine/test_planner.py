@@ -93,6 +93,15 @@ def test_suffix_routes_of_a_domain_share_a_pass() -> None:
     assert (notes.adapter, notes.method) == ("notes", "homogeneous")
 
 
+@pytest.mark.parametrize("route", [UPPER, MIDDLE], ids=["suffix", "middle"])
+def test_a_stream_may_come_in_several_micro_batches(route: Route) -> None:
+    batches = [rows(route, 2), micro_batch(route, token_rows(2, CONTEXT, VOCABULARY, 9), first=2)]
+    passes = planner().passes(batches)
+    assert sorted(row for each in passes for row in each.rows) == [
+        (route.digest, position) for position in range(4)
+    ]
+
+
 def test_one_stream_alone_is_no_staircase() -> None:
     (upper,) = planner().passes([rows(UPPER, 3)])
     assert upper.method == "homogeneous"
