@@ -8,7 +8,7 @@ through what a row may not update, so an adapter beside frozen layers would get 
 All rows are computed in backward all the same, some of them with zeros.
 
 Source: Cloud et al. 2024, "Gradient Routing: Masking Gradients to Localize
-Computation in Neural Networks", whose published code does this.
+Computation in Neural Networks".
 """
 
 from __future__ import annotations
