@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import zip_longest
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -88,20 +86,6 @@ def replay_schedule(step: Callable[[], object], run: Run) -> None:
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step")
         for _ in range(run.start_step):
             step()
-
-
-def on_device(batch: StepBatch, device: torch.device) -> StepBatch:
-    """The batch with its tensors where the model is, as hosts hand out their batches."""
-    return replace(
-        batch,
-        micro_batches=tuple(
-            replace(
-                micro_batch,
-                tensors={name: tensor.to(device) for name, tensor in micro_batch.tensors.items()},
-            )
-            for micro_batch in batch.micro_batches
-        ),
-    )
 
 
 def require_same(setting: str, value: float, argument: str, governed: float | None) -> None:

@@ -43,7 +43,6 @@ from govray.errors import Refused, UsageError
 from govray.train.host import (
     PlannedBatches,
     govern_hosted,
-    on_device,
     replay_schedule,
     require_same,
 )
@@ -268,7 +267,7 @@ class _Governed(Trainer):
     ) -> Tensor:
         self.model.train()
         self.governing.metrics = self._governed_run.step(
-            on_device(inputs, self.args.device), self.governing.loss_fn or causal_lm_loss
+            inputs, self.governing.loss_fn or causal_lm_loss
         )
         return torch.tensor(self.governing.metrics["loss"], device=self.args.device)
 

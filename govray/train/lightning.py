@@ -38,7 +38,6 @@ from govray.errors import Refused, UsageError
 from govray.train.host import (
     PlannedBatches,
     govern_hosted,
-    on_device,
     replay_schedule,
     require_same,
 )
@@ -139,7 +138,7 @@ class GovernCallback(Callback):
         self._batch_idx = batch_idx
         # Lightning's autocast spans this method, and so backward; it belongs to the forward pass.
         with torch.autocast(module.device.type, enabled=False):
-            metrics = run.step(on_device(held.batch, module.device), self._losses)
+            metrics = run.step(held.batch, self._losses)
         module.optimizers().step()  # no gradient is left: Lightning counts a step, no more
         self._step_schedules()
         run.report(metrics)
