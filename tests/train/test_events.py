@@ -1,0 +1,76 @@
+"""The event log: whole lines in, whole lines out, whatever a crash left."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.errors import Malformed
+from govray.train import events
+
+AT = "2026-11-21T09:30:00Z"
+STARTED = events.AttemptStarted(at=AT, attempt=1, world_size=2, step=0)
+FAILED = events.Failed(
+    at=AT, attempt=1, failure="user", rank=1, what="ValueError: a bug", decision="restart"
+)
+STEP = events.Progress(at=AT, step=7, loss=2.5)
+
+
+def test_events_come_back_in_order(tmp_path: Path) -> None:
+    assert events.read(tmp_path) == ()
+    for event in (STARTED, FAILED, STEP):
+        events.append(tmp_path, event)
+    assert events.read(tmp_path) == (STARTED, FAILED, STEP)
+
+
+@given(st.data())
+def test_a_cut_last_line_is_passed_over_and_removed(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    for event in (STARTED, FAILED):
+        events.append(folder, event)
+    path = folder / events.FILE
+    whole = path.read_bytes()
+    kept = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:kept])
+    before = events.read(folder)
+    assert before == (STARTED, FAILED)[: whole[:kept].count(b"\n")]
+    events.append(folder, STEP)
+    assert events.read(folder) == (*before, STEP)
+
+
+def test_writers_do_not_tear_each_others_lines(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: events.append(tmp_path, FAILED), range(64)))
+    assert events.read(tmp_path) == (FAILED,) * 64
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        (b'{"at":"2026-11-21T09:30:00Z","kind":"nonsense"}', "no event"),
+        (b'{"at":"yesterday","kind":"attested"}', "no event"),
+        (b'{"kind":"attested", "at":"2026-11-21T09:30:00Z"}', "canonical"),
+        (b'{"at":"2026-11-21T09:30:00Z","kind":"attested","more":1}', "no event"),
+        (b"\xff", "UTF-8"),
+    ],
+)
+def test_a_whole_line_that_is_no_event_is_refused_by_name(
+    tmp_path: Path, line: bytes, match: str
+) -> None:
+    events.append(tmp_path, STARTED)
+    with (tmp_path / events.FILE).open("ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(Malformed, match=f"line 2.*{match}"):
+        events.read(tmp_path)
+
+
+def test_every_kind_says_what_happened() -> None:
+    for kind in get_args(events.AnyEvent):
+        assert kind.text is not events.Event.text
