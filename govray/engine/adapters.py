@@ -11,12 +11,16 @@ Why not peft's own layers: they replace the model's, which renames the base tens
 
 Invariants:
 
-* While no adapter is active, the hooks return before touching anything, so the
-  forward is bit for bit that of the plain model.
+* While no adapter is active, no layer's forward is overridden and the hooks return
+  before touching anything, so the forward is bit for bit that of the plain model.
 * At most one adapter is active, and only code inside ``active(name)`` reads it.
 * An adapter's first weights depend on (seed, adapter name, module FQN) and the
   layer's shape alone: not on other adapters, their order, or a shared generator.
 * ``alpha`` is twice the rank, so the scale is 2 whatever the rank.
+
+While one is, layers that don't learn themselves compute layer and adapter as one
+operation (``lora.py``); to the others a forward hook adds the adapter's output. The
+numbers are the same.
 
 Backward needs no active adapter, except under activation checkpointing, which
 runs the forward again: keep backward inside ``active`` then. Outside, torch finds
@@ -40,6 +44,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from govray.engine.lora import adapted_linear, fits
 from govray.errors import Malformed, UsageError
 
 ALPHA_PER_RANK = 2
@@ -129,6 +134,8 @@ class Adapters:
                 raise UsageError(f"rank {rank}", where=f"adapter {name}", do="Give at least 1")
         self.ranks = dict(ranks)
         self._active: str | None = None
+        self._layers = layers if ranks else {}
+        self._whole: Tensor | None = None
         self._transposed = any(is_conv1d(layer) for layer in layers.values())
         self._pairs: dict[str, dict[str, tuple[nn.Parameter, nn.Parameter]]] = {
             name: {fqn: _first_pair(layer, seed, name, fqn, rank) for fqn, layer in layers.items()}
@@ -144,6 +151,9 @@ class Adapters:
         ) -> Tensor | None:
             if self._active is None:
                 return None
+            if output is self._whole:
+                self._whole = None
+                return None
             a, b = self._pairs[self._active][fqn]
             (inputs,) = args or kwargs.values()
             low = F.linear(inputs, a).flatten(0, -2)
@@ -152,6 +162,19 @@ class Adapters:
             return added.view(output.shape)
 
         return add
+
+    def _forward(self, fqn: str, layer: nn.Module) -> Callable[..., Tensor]:
+        """What stands in for the layer's forward while an adapter is active."""
+
+        def forward(*args: Tensor, **kwargs: Tensor) -> Tensor:
+            (inputs,) = args or kwargs.values()
+            if self._active is None or not fits(layer, inputs):
+                return cast(Tensor, type(layer).forward(layer, *args, **kwargs))
+            a, b = self._pairs[self._active][fqn]
+            self._whole = adapted_linear(cast(nn.Linear, layer), inputs, a, b, _SCALE)
+            return self._whole
+
+        return forward
 
     @contextmanager
     def active(self, name: str | None) -> Iterator[None]:
@@ -163,10 +186,23 @@ class Adapters:
         if name is not None:
             self._require(name)
         before, self._active = self._active, name
+        overridden = [
+            layer for fqn, layer in self._layers.items() if name and self._override(fqn, layer)
+        ]
         try:
             yield
         finally:
             self._active = before
+            for layer in overridden:
+                del layer.forward
+
+    def _override(self, fqn: str, layer: nn.Module) -> bool:
+        """Put our forward in place of a layer's own, if the layer doesn't learn; whether it did."""
+        learns = any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
+        if learns or type(layer) is not nn.Linear or "forward" in vars(layer):
+            return False
+        layer.forward = self._forward(fqn, layer)  # type: ignore[method-assign]
+        return True
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:

@@ -115,8 +115,8 @@ class Experiment(_Section):
     )
     aggregator: Literal["governed", "ddp", "fsdp2"] = Field(
         "governed",
-        description="who sums gradients: govray's own buckets; ddp and fsdp2 are for loops "
-        "over govray.engine, and refused here",
+        description="who sums gradients: govray's own buckets, or torch's DDP; fsdp2 is for "
+        "loops over govray.engine, its checkpoints are not written yet",
     )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 17
     checkpoint: CheckpointEvery = CheckpointEvery()

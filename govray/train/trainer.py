@@ -76,7 +76,7 @@ class GovernedTrainer:
         seed: Of the plan, the initial weights, adapters and dropout.
         clip_norm: Largest gradient norm of a domain.
         max_rows: Rows of one forward pass; more accumulate.
-        aggregator: Who sums gradients: ``governed``; ``ddp`` and ``fsdp2`` are refused here.
+        aggregator: Who sums gradients: ``governed`` or ``ddp``. ``fsdp2`` is refused here.
         checkpoint_every: Steps between commits.
         max_quarantined: Share of records; above it the run is refused.
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver.
@@ -139,12 +139,12 @@ class GovernedTrainer:
 
     def train(self) -> Path:
         """Steps 1 to 5: a trained run without an attestation. Returns the run's folder."""
-        if self.aggregator != "governed":
+        if self.aggregator == "fsdp2":
             raise UsageError(
-                "a run on a cluster can't use it yet: shards are not gathered for checkpoints, "
-                "and a run under DDP was once seen not to end",
-                where=f"aggregator: {self.aggregator}",
-                do="Use governed, or run govray.engine's GovernedStep in a loop of your own",
+                "checkpoints of a run hold whole tensors, and those of a sharded model are "
+                "not gathered yet",
+                where="aggregator: fsdp2",
+                do="Use governed or ddp, or run govray.engine's GovernedStep in a loop of your own",
             )
         signer, started = self.signer(), _now()
         inputs = self._inputs(signer, started)

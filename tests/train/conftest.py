@@ -19,7 +19,8 @@ from govray.train.trainer import from_experiment, start_ray
 def cluster() -> Iterator[None]:
     """A local cluster of two CPUs, as `govray train` starts it."""
     # Workers import the loops beside this file; jobs run the `python` of this environment.
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     start_ray(num_cpus=2)
     yield

@@ -1,0 +1,83 @@
+"""A linear layer that does not learn and the adapter that does, as one operation.
+
+    y  =  x Wᵀ + c + s · (x Aᵀ) Bᵀ,      with W and c constant
+
+Apart, autograd keeps and adds whole activations for the sake of two thin products:
+the adapter's output to the layer's, and in backward one input gradient to the other.
+Here both are added by the matrix product that makes the second of them.
+
+Invariants: output and gradients are bit for bit those of the layer followed by
+``torch.addmm(y, x Aᵀ, Bᵀ, alpha=s)``.
+
+What it does not do: learn W or c, autocast, layers other than ``nn.Linear``.
+
+Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", §4.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+
+def fits(layer: nn.Module, inputs: Tensor) -> bool:
+    """Whether `adapted_linear` computes what this layer and its adapter would."""
+    return (
+        type(layer) is nn.Linear
+        and not any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
+        and inputs.dtype == layer.weight.dtype
+        and inputs.dim() > 1
+        and not torch.is_autocast_enabled(inputs.device.type)
+        and not torch.compiler.is_compiling()
+    )
+
+
+def adapted_linear(layer: nn.Linear, inputs: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """The output of a layer with its adapter.
+
+    Args:
+        layer: Its parameters don't require grad.
+        inputs: (…, in).
+        a: (rank, in).
+        b: (out, rank).
+        scale: s.
+
+    Returns:
+        (…, out).
+    """
+    output = _Adapted.apply(  # type: ignore[no-untyped-call]
+        inputs, layer.weight, layer.bias, a, b, scale
+    )
+    return cast(Tensor, output)
+
+
+class _Adapted(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, w: Tensor, c: Tensor | None, a: Tensor, b: Tensor, scale: float
+    ) -> Tensor:
+        x = inputs.flatten(0, -2)
+        low = F.linear(x, a)
+        # B row by row: both products of its backward are several times faster then.
+        b_t = b.t().contiguous()
+        y = F.linear(x, w, c).addmm_(low, b_t, alpha=scale)
+        ctx.save_for_backward(x, w, a, b_t, low)
+        ctx.scale, ctx.shape = scale, inputs.shape
+        return y.view(*inputs.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, a, b_t, low = ctx.saved_tensors
+        d_y = grad_output.flatten(0, -2)
+        d_low = F.linear(d_y, b_t).mul_(ctx.scale)
+        d_b = (low.t() @ d_y).mul_(ctx.scale).t()
+        d_a = d_low.t() @ x
+        d_x = None
+        if ctx.needs_input_grad[0]:
+            d_x = (d_y @ w).addmm_(d_low, a).view(ctx.shape)
+        return d_x, None, None, d_a, d_b, None

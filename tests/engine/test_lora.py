@@ -1,0 +1,90 @@
+"""A frozen layer and its adapter as one operation: the bits of both one after the other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from govray.engine import adapters as module
+from govray.engine.adapters import Adapters
+from govray.engine.gpt import GPT, loss
+from govray.engine.lora import adapted_linear, fits
+
+
+def gradients(fused: bool, *, autocast: bool = False) -> dict[str, Tensor]:
+    """Of an adapter with weights of some size, through a model that doesn't learn."""
+    torch.manual_seed(3)
+    model = GPT(blocks=2, width=32, context=16, vocabulary=65).requires_grad_(False)
+    held = Adapters(model, {"notes": 4}, seed=1)
+    parameters = dict(held.named_parameters())
+    with torch.no_grad():
+        for parameter in parameters.values():
+            parameter.normal_(std=0.1)
+    tokens = torch.randint(65, (3, 17), generator=torch.Generator().manual_seed(5))
+    called = []
+
+    def counted(*args):
+        called.append(args)
+        return adapted_linear(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "adapted_linear", counted)
+        if not fused:
+            patch.setattr(module, "fits", lambda *_: False)
+        with held.active("notes"), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            losses = loss(model, {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]})
+            losses.sum().backward()
+    assert len(called) == (8 if fused and not autocast else 0)
+    return {"losses": losses.detach()} | {name: p.grad for name, p in parameters.items()}
+
+
+def test_one_operation_gives_the_bits_of_two():
+    one, two = gradients(fused=True), gradients(fused=False)
+    assert all(torch.equal(one[name], two[name]) for name in two)
+    assert all(gradient.abs().sum() > 0 for gradient in one.values())
+
+
+def test_under_autocast_the_two_stay_apart():
+    assert all(tensor is not None for tensor in gradients(fused=True, autocast=True).values())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(5, 6), (2, 3, 6), (2, 1, 3, 6)])
+def test_its_derivatives_are_those_of_its_forward(bias, shape):
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 4, bias=bias).double().requires_grad_(False)
+    inputs = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    a = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)
+    b = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+
+    def run(inputs, a, b):
+        return adapted_linear(layer, inputs, a, b, 2.0)
+
+    torch.testing.assert_close(run(inputs, a, b), layer(inputs) + 2 * inputs @ a.T @ b.T)
+    assert torch.autograd.gradcheck(run, (inputs, a, b))
+
+
+def test_it_fits_linear_layers_that_do_not_learn():
+    inputs = torch.randn(2, 6)
+    layer = nn.Linear(6, 4).requires_grad_(False)
+    assert fits(layer, inputs)
+    assert not fits(layer, inputs.double())
+    assert not fits(layer, inputs[0])
+    layer.bias.requires_grad_(True)
+    assert not fits(layer, inputs)
+
+
+def test_an_override_by_somebody_else_stays_and_ours_goes():
+    model = GPT(blocks=1, width=32, context=16, vocabulary=65).requires_grad_(False)
+    learns = model.blocks[0].attention.out.requires_grad_(True)
+    held = Adapters(model, {"notes": 4}, seed=1)
+    theirs = model.blocks[0].mlp.up
+    theirs.forward = lambda inputs: inputs.new_zeros(*inputs.shape[:-1], 128)
+    kept = theirs.forward
+    with held.active("notes"):
+        assert theirs.forward is kept
+        assert "forward" in vars(model.blocks[0].mlp.down)
+        assert "forward" not in vars(learns)
+    assert theirs.forward is kept
+    assert "forward" not in vars(model.blocks[0].mlp.down)
