@@ -102,6 +102,7 @@ def explain(
 ) -> None:
     """Say which rules decide each layer group's weight for one class of data."""
     from govray.governance.lint import explain as explain_class
+    from govray.governance.policy import PER_CORPUS
 
     policy = _read(path)
     if credential is not None and license is None:
@@ -146,6 +147,8 @@ def explain(
             printable(each.group + rank), f"{each.weight:g}", printable(", ".join(each.rules))
         )
     out.print(grid)
+    if any(policy.profiles[name].adapter == PER_CORPUS for name in decision.profiles):
+        line("Each corpus of this profile is a stream of its own: rows_per_step counts for each.")
 
 
 @app.command()

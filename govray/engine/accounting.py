@@ -44,6 +44,7 @@ from torch.distributed.tensor import DTensor
 from govray.engine.adapters import ALPHA_PER_RANK, Adapters
 from govray.engine.derivatives import parameter_gradients, takes_rows, uncovered
 from govray.errors import UsageError
+from govray.governance.plan import mix
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Accounting:
     Args:
         model: Hooks are on it only inside ``measuring``.
         group_of: Parameter name → layer group, adapters' parameters included.
-        every: Steps from one sample to the next, at least 1.
+        every: One step of so many is a sample, at least 1; step 0 is one.
         adapters: The model's adapters, if their groups are to be measured.
 
     Raises:
@@ -107,8 +108,12 @@ class Accounting:
         self._unmeasured: set[str] = set()
 
     def due(self, step: int) -> bool:
-        """Whether this step is a sample."""
-        return step % self._every == 0
+        """Whether this step is a sample: one of every ``every`` steps, each time another.
+
+        Not a fixed one: a stream that is read at every k-th step would be sampled always or
+        never, and shares would be of the streams that happen to be due.
+        """
+        return step % self._every == mix(step // self._every) % self._every
 
     @contextmanager
     def measuring(self, pieces: Sequence[Piece]) -> Iterator[None]:

@@ -130,7 +130,7 @@ class GovernedStep:
         max_rows: Rows that go through the model together; None for all of a pass.
         clock: Seconds since the epoch, read on rank 0 once a step.
         valid_until: What expires, by name, and when; needs the clock.
-        norms_every: Steps from one sample of gradient norms to the next.
+        norms_every: One step of so many is a sample of gradient norms.
         bucket_layout: How a domain's parameters are put into buckets.
         aggregator: Who sums the base model's gradients over ranks: our buckets, torch's
             DDP, or its FSDP2 (for a model that was given to ``fully_shard``).

@@ -15,6 +15,9 @@ Invariants
 * **Exclusions are tombstones.** A position that falls on a row of an excluded corpus stays where
   it is and is not read; nothing is re-drawn in its place.
 * **Silence, not wrapping.** After its epochs a stream reads nothing; its last quota may be short.
+* **Streams of one stride don't come together.** A stream read at every k-th step is due at the
+  steps ≡ phase (mod k), and its phase is drawn from its id (``stream_phase``): m streams of stride
+  k bring m/k a step on average, with the spread of balls thrown into bins.
 
 The permutation
 
@@ -36,6 +39,7 @@ Golden vectors (``tests/governance/test_plan.py`` holds more)::
     keys = round_keys(17, "sha256:" + "00" * 32, 0)
     keys[0]                                    ==  0x010eef4af250431c
     [permute(keys, 10, i) for i in range(10)]  ==  [2, 1, 6, 9, 7, 0, 5, 3, 8, 4]
+    stream_phase("sha256:" + "00" * 31 + "ff", 100)  ==  55
 
 What this module does not do: read data, know routes (a stream's id is its route's digest, taken
 as given) or count loss targets (``manifest.py``).
@@ -145,6 +149,15 @@ def slice_rank(total: int, offset: int, world: int) -> int:
     return ((offset + 1) * world - 1) // total
 
 
+def stream_phase(stream: str, every: int) -> int:
+    """Where in its stride a stream is due: its id, a ``sha256:`` digest, modulo ``every``.
+
+    A function of these two alone, so adding or dropping a stream moves no other. Digests are
+    evenly spread, so phases are too.
+    """
+    return int(stream.removeprefix("sha256:"), 16) % every
+
+
 class StreamCorpus(Document):
     """One corpus of a stream, and the packed training rows it brings."""
 
@@ -156,6 +169,7 @@ class StreamPlan(Document):
     """How one route stream is read: ``quota`` rows at every ``every``-th step, for ``epochs``.
 
     ``id`` is the digest of the route; ``profile`` is the policy's label for it, for people.
+    ``phase``, absent where it is 0, is the first step that reads it.
     Stream row ``r`` in ``[0, n)`` counts through ``corpora`` in their (sorted) order.
     """
 
@@ -164,6 +178,7 @@ class StreamPlan(Document):
     corpora: tuple[StreamCorpus, ...] = Field(min_length=1)
     quota: Positive
     every: Positive = 1
+    phase: Positive | None = None
     epochs: Positive = 1
 
     @model_validator(mode="after")
@@ -173,6 +188,8 @@ class StreamPlan(Document):
             raise ValueError(f"stream {self.id}: corpora are not sorted or not distinct")
         if self.length > _MAX_EXACT:
             raise ValueError(f"stream {self.id}: rows times epochs exceed 2**53 - 1")
+        if self.first_step >= self.every:
+            raise ValueError(f"stream {self.id}: phase {self.phase} is not below {self.every}")
         return self
 
     @cached_property
@@ -190,9 +207,14 @@ class StreamPlan(Document):
         """Positions in all epochs."""
         return self.n * self.epochs
 
+    @property
+    def first_step(self) -> int:
+        """The first step at which the stream is due."""
+        return self.phase or 0
+
     def positions(self, step: int) -> range:
         """The positions read at ``step``; empty off the stride and after the last epoch."""
-        if step % self.every:
+        if step % self.every != self.first_step:
             return range(0)
         reading = step // self.every
         start = min(reading * self.quota, self.length)
@@ -248,6 +270,14 @@ class BatchPlan(Document):
         return {c.corpus: s for s in self.streams for c in s.corpora}
 
     @cached_property
+    def _by_stride(self) -> dict[int, dict[int, list[StreamPlan]]]:
+        """Stride → phase → streams, so that a step costs what it reads, not what there is."""
+        found: dict[int, dict[int, list[StreamPlan]]] = {}
+        for s in self.streams:
+            found.setdefault(s.every, {}).setdefault(s.first_step, []).append(s)
+        return found
+
+    @cached_property
     def _keys(self) -> dict[tuple[str, int], tuple[int, ...]]:
         """Round keys already derived, by (stream id, epoch)."""
         return {}
@@ -300,7 +330,12 @@ class BatchPlan(Document):
         """
         if not 0 <= step < self.max_steps:
             return {}
-        ranges = {s.id: s.positions(step) for s in self.streams}
+        due = [
+            stream
+            for every, by_phase in self._by_stride.items()
+            for stream in by_phase.get(step % every, ())
+        ]
+        ranges = {s.id: s.positions(step) for s in sorted(due, key=lambda s: s.id)}
         return {stream_id: r for stream_id, r in ranges.items() if r}
 
     def row(self, stream_id: str, position: int) -> int:
@@ -338,12 +373,13 @@ class BatchPlan(Document):
             raise ValueError(f"row {row} of {corpus} is outside [0, {rows})")
         index = stream._ends[k] - rows + row
         # Epochs that no step reaches need no inversion, however many are configured.
-        readings = -(-self.max_steps // stream.every)
+        readings = max(0, -(-(self.max_steps - stream.first_step) // stream.every))
         epochs = min(stream.epochs, -(-readings * stream.quota // stream.n))
         steps = []
         for epoch in range(epochs):
             offset = invert(self.epoch_keys(stream.id, epoch), stream.n, index)
-            step = (epoch * stream.n + offset) // stream.quota * stream.every
+            reading = (epoch * stream.n + offset) // stream.quota
+            step = reading * stream.every + stream.first_step
             if step < self.max_steps:
                 steps.append(step)
         return tuple(steps)
@@ -400,6 +436,7 @@ def plan_streams(
                 corpora=tuple(StreamCorpus(corpus=c, rows=rows[c]) for c in corpora),
                 quota=quota,
                 every=stride,
+                phase=stream_phase(stream_id, stride) or None,
                 epochs=passes,
             )
         )

@@ -25,7 +25,9 @@ class Quota(_Section):
     """Rows that one route stream contributes to a step, over all workers."""
 
     rows: Annotated[int, Field(ge=1)]
-    every: Annotated[int, Field(ge=1, description="read at every k-th step")] = 1
+    every: Annotated[
+        int, Field(ge=1, description="read at every k-th step, each stream in its turn")
+    ] = 1
 
 
 class Data(_Section):

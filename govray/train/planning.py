@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from govray.errors import UsageError
 from govray.governance.credential import CredentialClass
 from govray.governance.manifest import Manifest
-from govray.governance.plan import BatchPlan, plan_streams
+from govray.governance.plan import BatchPlan, StreamPlan, plan_streams, stream_phase
 from govray.governance.policy import Decision, Policy
 from govray.governance.route import Route, resolve
 from govray.train.config import Quota
+
+MOST_DUE = 16
+"""Streams of one profile at one step, above which a plan is advised against: each stream that
+no other shares a domain with needs a forward and a backward of its own."""
 
 
 @dataclass(frozen=True)
@@ -94,3 +100,39 @@ def make_plan(
     )
     kept = {c: routes[c] for c in sorted(prepared)}
     return Planned(plan, {c: decisions[c] for c in kept}, kept)
+
+
+def advice(plan: BatchPlan) -> tuple[str, ...]:
+    """What the author of the quotas may not have meant, one sentence or two for each profile.
+
+    A quota counts for each route stream of a profile, and a profile with an adapter for each
+    corpus has as many streams as corpora.
+    """
+    by_profile: dict[str, list[StreamPlan]] = {}
+    for stream in plan.streams:
+        if any(corpus.corpus not in plan.excluded for corpus in stream.corpora):
+            by_profile.setdefault(stream.profile, []).append(stream)
+    found = []
+    for profile, streams in sorted(by_profile.items()):
+        ids = [stream.id for stream in streams]
+        due = busiest(ids, streams[0].every)
+        if due > MOST_DUE:
+            enough = next(k for k in count(1) if busiest(ids, k) <= MOST_DUE)
+            found.append(
+                f"rows_per_step: {due} of the {len(ids)} streams of profile {profile!r} fall due "
+                f"on one step, and each is a pass of its own. With 'every: {enough}' at most "
+                f"{busiest(ids, enough)} do."
+            )
+        late = sum(stream.first_step >= plan.max_steps for stream in streams)
+        if late:
+            found.append(
+                f"rows_per_step: {late} of the {len(ids)} streams of profile {profile!r} are not "
+                f"read at all: their first turn comes after step {plan.max_steps}. Use fewer "
+                f"steps between turns than every: {streams[0].every}, or a longer run."
+            )
+    return tuple(found)
+
+
+def busiest(streams: Iterable[str], every: int) -> int:
+    """The most of these streams that are due at one step, all read at every ``every``-th."""
+    return max(Counter(stream_phase(stream, every) for stream in streams).values(), default=0)

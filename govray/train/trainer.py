@@ -46,7 +46,7 @@ from govray.train.discovery import Loop, discover
 from govray.train.experiment import declared_start, train_loop
 from govray.train.inputs import Inputs, load_inputs
 from govray.train.order import Assignment, Order, current
-from govray.train.planning import Planned, make_plan, routes_of
+from govray.train.planning import Planned, advice, make_plan, routes_of
 from govray.train.pretrained import Start, check_fits, find_weights, read_start
 from govray.train.progress import StepCallback, Watch
 from govray.train.record import RunRecord
@@ -170,6 +170,8 @@ class GovernedTrainer:
             seed=self.seed,
             max_steps=self.max_steps,
         )
+        for each in advice(planned.plan):
+            logging.getLogger(__name__).warning(each)
         order = self._order(inputs, groups, prepared, planned, start)
         record = RunRecord(
             run_id=order.run_id,

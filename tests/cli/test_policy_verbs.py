@@ -76,6 +76,12 @@ def test_explain_reads_a_credential(
     assert "adapter:acme (rank 2)" in run(*words).out
 
 
+def test_explain_says_that_a_quota_counts_for_each_corpus(run: Run, policy: Path) -> None:
+    words = ("policy", "explain", policy, "--license-category", "commercial", "--corpus", "acme")
+    assert "rows_per_step counts for each" in run(*words, "--license", "LicenseRef-acme").out
+    assert "rows_per_step" not in run("policy", "explain", policy, "--license", "MIT").out
+
+
 def test_explain_says_when_records_are_quarantined(run: Run, policy: Path) -> None:
     out = run("policy", "explain", policy, "--license", "GPL-3.0-only").out
     assert "quarantined  by rule strong-copyleft" in out

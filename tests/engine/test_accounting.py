@@ -452,7 +452,24 @@ def test_training_is_bit_for_bit_the_same():
 
 def test_steps_that_are_sampled():
     accounting = Accounting(nn.Linear(1, 1), {}, every=3)
-    assert [step for step in range(8) if accounting.due(step)] == [0, 3, 6]
+    due = [step for step in range(3000) if accounting.due(step)]
+    assert due[0] == 0
+    assert [step // 3 for step in due] == list(range(1000))  # one of every three
+
+
+@pytest.mark.parametrize("stride", [2, 50, 100])
+def test_samples_favour_no_phase_of_a_stride(stride):
+    """A stream that is read at every k-th step is in a k-th of the samples, on average."""
+
+    def chi_squared(samples):
+        counts = [sum(step % stride == phase for step in samples) for phase in range(stride)]
+        mean = len(samples) / stride
+        return sum((count - mean) ** 2 / mean for count in counts)
+
+    bound = stride - 1 + 4 * (2 * stride) ** 0.5  # its mean and four deviations
+    accounting = Accounting(nn.Linear(1, 1), {}, every=50)
+    assert chi_squared([step for step in range(100_000) if accounting.due(step)]) < bound
+    assert chi_squared(range(0, 100_000, 50)) > bound  # the control: every fiftieth exactly
 
 
 # What is refused.

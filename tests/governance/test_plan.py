@@ -23,6 +23,7 @@ from govray.governance.plan import (
     rank_slice,
     round_keys,
     slice_rank,
+    stream_phase,
 )
 
 MANIFEST = canonical.sha256(b"a manifest")
@@ -33,7 +34,7 @@ few = settings(max_examples=40)
 keys = st.builds(round_keys, st.integers(0, 2**53 - 1), st.just(ZERO), st.integers(0, 1000))
 
 
-def stream(name: str, corpora: dict[str, int], **settings: int) -> StreamPlan:
+def stream(name: str, corpora: dict[str, int], **settings: Any) -> StreamPlan:
     return StreamPlan(
         id=canonical.sha256(name.encode()),
         profile=name,
@@ -54,12 +55,14 @@ def plans(draw: st.DrawFn) -> BatchPlan:
     streams = []
     for s in range(draw(st.integers(1, 3))):
         corpora = {f"c{s}{k}": draw(st.integers(0, 9)) for k in range(draw(st.integers(1, 3)))}
+        every = draw(st.integers(1, 4))
         streams.append(
             stream(
                 f"s{s}",
                 corpora,
                 quota=draw(st.integers(1, 5)),
-                every=draw(st.integers(1, 3)),
+                every=every,
+                phase=draw(st.integers(0, every - 1)) or None,
                 epochs=draw(st.integers(1, 3)),
             )
         )
@@ -70,7 +73,7 @@ def plans(draw: st.DrawFn) -> BatchPlan:
 
 def enough_steps(plan: BatchPlan) -> BatchPlan:
     """The plan with so many steps that every epoch is read to its end."""
-    steps = max(s.every * (s.length // s.quota + 1) for s in plan.streams)
+    steps = max(s.every * (s.length // s.quota + 2) for s in plan.streams)
     return make_plan(*plan.streams, seed=plan.seed, max_steps=steps)
 
 
@@ -141,6 +144,7 @@ def test_golden_vectors() -> None:
         744308991488,
         555822302617,
     ]
+    assert [stream_phase(ZERO[:-2] + "ff", every) for every in (1, 2, 100, 256)] == [0, 1, 55, 255]
 
 
 def test_arithmetic_is_that_of_uint64_arrays() -> None:
@@ -197,7 +201,8 @@ def test_a_silent_stream_stays_silent(plan: BatchPlan) -> None:
     """No wrap and no refill: after the epochs nothing, and at and after max_steps nothing."""
     plan = enough_steps(plan)
     for s in plan.streams:
-        assert not s.positions(s.every * (-(-s.length // s.quota)))
+        after = s.every * -(-s.length // s.quota)
+        assert not any(s.positions(after + k) for k in range(s.every))
     assert plan.positions(plan.max_steps) == {}
     assert plan.positions(-1) == {}
 
@@ -307,6 +312,8 @@ def test_golden_digest() -> None:
         (lambda p: p.update(maxSteps=0), "maxSteps"),
         (lambda p: p.update(seed=-1), "seed"),
         (lambda p: p["streams"][0].update(epochs=2**53 - 1), "2\\*\\*53"),
+        (lambda p: p["streams"][0].update(phase=1), "phase 1 is not below 1"),
+        (lambda p: p["streams"][0].update(every=3, phase=0), "phase"),
         (lambda p: p.update(shuffle=True), "shuffle"),
     ],
 )
@@ -321,6 +328,75 @@ def test_inconsistent_plans_are_refused(change: Any, says: str) -> None:
 def test_excluding_what_is_not_there_is_an_error() -> None:
     with pytest.raises(GovrayError, match="zeta"):
         make_plan(stream("s", {"a": 1})).without("zeta")
+
+
+def test_golden_digest_with_a_phase() -> None:
+    plan = make_plan(stream("s", {"a": 3}, every=5, phase=2))
+    assert b'"id":"' + plan.streams[0].id.encode() + b'","phase":2,"profile":"s"' in (
+        canonical.encode(plan.to_json())
+    )
+
+
+# Many small streams
+
+
+def customers(count: int, every: int, *, beside: int = 0) -> BatchPlan:
+    """One stream for each of ``count`` customers, and others of another profile."""
+    routes = {f"customer-{i}": (canonical.sha256(b"%d" % i), "removable") for i in range(count)}
+    routes |= {f"other-{i}": (canonical.sha256(b"o%d" % i), "other") for i in range(beside)}
+    streams = plan_streams(
+        routes,
+        dict.fromkeys(routes, 40),
+        rows_per_step={"removable": 2, "other": 1},
+        every={"removable": every, "other": 3},
+    )
+    return make_plan(*streams, max_steps=10 * every)
+
+
+@few
+@given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5))
+def test_each_stream_is_due_once_in_its_stride(count: int, every: int, beside: int) -> None:
+    plan = customers(count, every, beside=beside)
+    for s in plan.streams:
+        due = [step for step in range(2 * s.every) if s.positions(step)]
+        assert due == [stream_phase(s.id, s.every) + k * s.every for k in range(2)]
+        assert s.positions(due[0]) == range(s.quota)
+
+
+@few
+@given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 5))
+def test_other_streams_move_none(count: int, every: int, beside: int) -> None:
+    alone, crowded = customers(count, every), customers(count, every, beside=beside)
+    mine = {s.id for s in alone.streams}
+    assert alone.streams == tuple(s for s in crowded.streams if s.id in mine)
+    for step in range(alone.max_steps):
+        reading = {i: rows for i, rows in crowded.rows(step).items() if i in mine}
+        assert alone.rows(step) == reading
+
+
+def test_three_hundred_streams_do_not_come_together() -> None:
+    """At every 100th step they are 3 a step on average, as balls thrown into bins: the fullest of
+    100 bins holds 12 or more in one case of a hundred."""
+    plan = customers(300, 100)
+    loads = [len(plan.positions(step)) for step in range(100)]
+    assert sum(loads) == 300
+    assert max(loads) < 12
+    together = make_plan(*(StreamPlan(**dict(s) | {"phase": None}) for s in plan.streams))
+    assert len(together.positions(0)) == 300  # the control: without phases
+
+
+def test_a_step_costs_what_it_reads_not_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = customers(300, 100)
+    asked: list[str] = []
+    positions = StreamPlan.positions
+
+    def counted(self: StreamPlan, step: int) -> range:
+        asked.append(self.id)
+        return positions(self, step)
+
+    monkeypatch.setattr(StreamPlan, "positions", counted)
+    found = plan.positions(57)
+    assert sorted(found) == sorted(asked) == list(found)
 
 
 # Streams from routes

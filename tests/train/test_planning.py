@@ -1,0 +1,61 @@
+"""What a plan's author is told about quotas that many streams share."""
+
+from __future__ import annotations
+
+import pytest
+
+from govray.governance import canonical
+from govray.governance.plan import BatchPlan, plan_streams
+from govray.train.planning import MOST_DUE, advice, busiest
+
+
+def plan(customers: int, every: int, max_steps: int = 2000, excluded: int = 0) -> BatchPlan:
+    routes = {
+        f"customer-{i:03d}": (canonical.sha256(b"%d" % i), "removable") for i in range(customers)
+    }
+    routes["open"] = (canonical.sha256(b"open"), "everything")
+    return BatchPlan(
+        seed=1,
+        max_steps=max_steps,
+        manifest=canonical.sha256(b""),
+        context=8,
+        excluded=tuple(f"customer-{i:03d}" for i in range(excluded)),
+        streams=plan_streams(
+            routes,
+            dict.fromkeys(routes, 10),
+            rows_per_step={"removable": 1, "everything": 4},
+            every={"removable": every},
+        ),
+    )
+
+
+def test_few_streams_need_no_advice() -> None:
+    assert advice(plan(MOST_DUE, 1)) == ()
+    assert advice(plan(300, 100)) == ()
+    assert advice(plan(300, 1, excluded=300)) == ()
+
+
+def test_many_streams_at_every_step_are_advised_against() -> None:
+    [said] = advice(plan(300, 1))
+    assert "300 of the 300 streams of profile 'removable' fall due on one step" in said
+    every = int(said.partition("'every: ")[2].partition("'")[0])
+    assert 300 / MOST_DUE < every < 60
+    assert advice(plan(300, every)) == ()
+    assert advice(plan(300, every - 1)) != ()
+
+
+def test_the_count_is_the_plans() -> None:
+    crowded = plan(200, 7)
+    ids = [s.id for s in crowded.streams if s.profile == "removable"]
+    loads = [len(set(crowded.positions(step)) & set(ids)) for step in range(7)]
+    assert busiest(ids, 7) == max(loads)
+    assert busiest([], 7) == 0
+
+
+@pytest.mark.parametrize("steps", [5, 60])
+def test_streams_whose_turn_never_comes_are_counted(steps: int) -> None:
+    short = plan(300, 100, max_steps=steps)
+    read = {stream for step in range(steps) for stream in short.positions(step)}
+    [said] = advice(short)
+    assert f"{301 - len(read)} of the 300 streams" in said
+    assert "not read at all" in said
