@@ -24,6 +24,7 @@ from govray.governance import bundle, coverage
 from govray.governance.coverage import Coverage
 from govray.governance.credential import Credential, CredentialClass
 from govray.governance.document import Count, Digest, Document, Name, Timestamp
+from govray.governance.environment import Environment
 from govray.governance.ledger import Ledger
 from govray.governance.manifest import Manifest, Quarantined
 from govray.governance.plan import BatchPlan
@@ -134,18 +135,6 @@ class LedgerHead(Document):
     origin: Text
     size: Count
     root: Digest
-
-
-class Environment(Document):
-    """Where the run (or a replay) ran: what has to agree for bytes to agree."""
-
-    python: Text
-    platform: Text
-    device: Text
-    packages: dict[Text, Text]
-    code_digest: Digest
-    seeds: dict[Text, Annotated[int, Field(ge=0)]]
-    threads: Annotated[int, Field(ge=1)]
 
 
 class Replay(Document):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from govray.errors import CouldNotCheck
 from govray.governance import bundle, canonical
 from govray.governance.attestation import (
     Attestation,
-    Environment,
     LayerGroup,
     Reference,
     Replay,
@@ -28,6 +26,7 @@ from govray.governance.attestation import (
 )
 from govray.governance.credential import verify_credential
 from govray.governance.document import format_time
+from govray.governance.environment import Environment
 from govray.governance.keys import Signer
 from govray.governance.ledger import Ledger, read_leaves
 from govray.governance.manifest import Manifest
@@ -38,7 +37,6 @@ from govray.train import snapshot
 from govray.train.record import RunRecord, read_record
 
 MODEL = "model"
-PACKAGES = ("govray", "torch", "ray", "pyarrow", "numpy", "safetensors", "cryptography")
 
 
 def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> Path:
@@ -92,30 +90,10 @@ def final_checkpoint(run: Path, record: RunRecord) -> checkpoint.Committed:
     return checkpoint.load(found[0])
 
 
-def environment(record: RunRecord, committed: checkpoint.Committed) -> Environment:
-    """Where the run ran, as its workers recorded it."""
+def environment(committed: checkpoint.Committed) -> Environment:
+    """Where the run ran, as rank 0 recorded it in a commit."""
     state: Any = canonical.parse_canonical(committed.files["state.json"])
-    facts = state["environment"]
-    return Environment(
-        python=facts["python"],
-        platform=facts["platform"],
-        device=facts["device"],
-        packages=installed(),
-        code_digest=record.code,
-        seeds={"run": record.plan.seed},
-        threads=facts["threads"],
-    )
-
-
-def installed() -> dict[str, str]:
-    """Versions of the packages that can move a bit."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    return Environment.from_json(state["environment"], where="state.json")
 
 
 def _model_files(
@@ -177,7 +155,7 @@ def _attestation(
         groups=[LayerGroup(group=group, parameters=fqns) for group, fqns in record.groups.items()],
         ledger=ledger,
         adapter_tensors=adapters,
-        environment=environment(record, committed),
+        environment=environment(committed),
         files={name: canonical.sha256(data) for name, data in governance.items()},
         buffers=sorted(tensors.keys() - updated),
         pretrained=record.start.taint if record.start else None,

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from govray.engine.aggregator import Name
+from govray.governance.environment import SourceCode
 from govray.governance.manifest import Manifest
 from govray.governance.plan import BatchPlan
 from govray.governance.route import Route
@@ -43,6 +44,7 @@ class Order:
         threads: Threads of one worker's kernels; part of bit reproducibility.
         aggregator: Who sums gradients over ranks.
         start: Existing weights that the model begins with, if any.
+        source: The code that the model or the loop comes from, as the driver found it.
     """
 
     run_id: str
@@ -63,6 +65,7 @@ class Order:
     threads: int
     aggregator: Name = "governed"
     start: Start | None = None
+    source: SourceCode | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import Any
 from govray.errors import UsageError
 from govray.governance import canonical
 from govray.governance.document import format_time, parse_time
+from govray.governance.environment import Environment
 from govray.governance.plan import BatchPlan
 from govray.train.config import Experiment, parse_experiment
 from govray.train.pretrained import Start
@@ -38,7 +39,7 @@ class RunRecord:
         delegations: Signed envelopes.
         config: The training loop's configuration.
         experiment: The experiment file's content, where there is one.
-        code: Digest of govray's own source.
+        environment: The driver's, when the run began; with code digests and git state.
         start: Existing weights that the run began with, if any.
     """
 
@@ -54,7 +55,7 @@ class RunRecord:
     delegations: tuple[bytes, ...]
     config: Mapping[str, Any]
     experiment: Experiment | None
-    code: str
+    environment: Environment
     start: Start | None
 
     def write(self, run_folder: Path) -> None:
@@ -84,7 +85,7 @@ class RunRecord:
             "plan": self.plan.to_json(),
             "corpora": list(self.credentials),
             "config": dict(self.config),
-            "code": self.code,
+            "environment": self.environment.to_json(),
         }
         if self.finished:
             summary["finished"] = format_time(self.finished)
@@ -130,7 +131,7 @@ def read_record(run_folder: Path) -> RunRecord:
         delegations=tuple((folder / "delegations.jsonl").read_bytes().splitlines()),
         config=summary["config"],
         experiment=parse_experiment(experiment, where=str(folder)) if experiment else None,
-        code=summary["code"],
+        environment=Environment.from_json(summary["environment"], where=str(folder)),
         start=Start.from_json(summary["start"]) if "start" in summary else None,
     )
 

@@ -82,7 +82,7 @@ def replay_without(run: Path, corpus: str, *, on_step: StepCallback | None = Non
     repeated = read_record(folder)
     for name, before, after in (
         ("prepared data", record.plan.manifest, repeated.plan.manifest),
-        ("code", record.code, repeated.code),
+        ("code", record.environment.code_digest, repeated.environment.code_digest),
         ("pretrained start", _start(record), _start(repeated)),
     ):
         if before != after:
@@ -132,7 +132,7 @@ def evidence(run: Path, party: str) -> tuple[attestation.Replay, ...]:
                     party=party,
                     plan=outcome.plan,
                     files=outcome.replayed,
-                    environment=environment(record, final_checkpoint(folder, record)),
+                    environment=environment(final_checkpoint(folder, record)),
                 )
             )
     return tuple(found)

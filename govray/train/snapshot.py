@@ -7,7 +7,6 @@ succeeded is shared, so that all ranks go on or all stop.
 
 from __future__ import annotations
 
-import platform
 import re
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from govray.engine.adapters import Adapters
 from govray.errors import GovrayError, Refused
 from govray.governance import bundle, canonical
 from govray.governance.ledger import AnyLeaf, Ledger, read_leaves
+from govray.train.environment import environment_here
 from govray.train.order import Order
 
 _STEP = re.compile(r"checkpoint_(\d{9})")
@@ -157,7 +157,9 @@ class State:
                     "step": step,
                     "worldSize": _world(),
                     "ledger": {"size": ledger.size, "root": "sha256:" + ledger.root.hex()},
-                    "environment": _environment(order),
+                    "environment": environment_here(
+                        seed=order.seed, threads=order.threads, source=order.source
+                    ).to_json(),
                 }
             ),
         }
@@ -187,15 +189,6 @@ def _bindings(order: Order) -> dict[str, str]:
         "plan": order.plan.digest,
         "manifest": order.manifest_digest,
         "pretrained start": order.start.digest if order.start else "none",
-    }
-
-
-def _environment(order: Order) -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(terse=True),
-        "threads": order.threads,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
 
 

@@ -40,9 +40,10 @@ from govray.governance import canonical
 from govray.governance.keys import Signer, load_signer
 from govray.train import shards
 from govray.train.artifact import write_model
-from govray.train.code import code_digest
+from govray.train.code import source_of
 from govray.train.config import Experiment, Quota
 from govray.train.discovery import Loop, discover
+from govray.train.environment import environment_here
 from govray.train.experiment import declared_start, train_loop
 from govray.train.inputs import Inputs, load_inputs
 from govray.train.order import Assignment, Order, current
@@ -186,7 +187,7 @@ class GovernedTrainer:
             delegations=inputs.delegations,
             config=config,
             experiment=self.experiment,
-            code=code_digest(),
+            environment=environment_here(seed=self.seed, threads=self.threads, source=order.source),
             start=start,
         )
         folder = Path(order.folder)
@@ -286,6 +287,10 @@ class GovernedTrainer:
             checkpoint_every=self.checkpoint_every,
             threads=self.threads,
             start=start,
+            source=source_of(
+                self.train_loop_per_worker,
+                self.experiment.entrypoint if self.experiment else None,
+            ),
         )
 
     def _fit(self, order: Order) -> ray.train.Result:

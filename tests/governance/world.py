@@ -21,10 +21,11 @@ from typing import Any, TypeVar
 
 from govray.governance import attestation as attesting
 from govray.governance import bundle, canonical, coverage
-from govray.governance.attestation import Attestation, Environment, LayerGroup, Reference
+from govray.governance.attestation import Attestation, LayerGroup, Reference
 from govray.governance.credential import Credential, Period, Records, seal_credential
 from govray.governance.document import Document
 from govray.governance.envelope import Envelope
+from govray.governance.environment import Environment
 from govray.governance.keys import LocalSigner
 from govray.governance.ledger import AnyLeaf, CorpusUse, GradientNorms, Leaf, Ledger, Pass
 from govray.governance.manifest import (
@@ -100,11 +101,13 @@ GROUPS = (
 ENVIRONMENT = Environment(
     python="3.11.9",
     platform="linux-x86_64",
+    processor="a processor, AVX2",
     device="cpu",
     packages={"torch": "2.13.0"},
     code_digest=DIGEST,
     seeds={"plan": 17},
     threads=1,
+    settings={"torch.deterministicAlgorithms": "off"},
 )
 
 # Corpus → part → (record hash, tokens)

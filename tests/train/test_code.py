@@ -1,0 +1,91 @@
+"""Which code trained: digests and git state, with real repositories."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from govray.train.code import git_state, source_of
+from govray.train.environment import environment_here
+
+
+def git(folder: Path, *words: str) -> None:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A committed repository with a module of its own and an ignored folder, importable."""
+    folder = tmp_path / "repository"
+    (folder / "ignored").mkdir(parents=True)
+    (folder / "replayed_model.py").write_text("class Model: ...\n")
+    (folder / ".gitignore").write_text("ignored/\n__pycache__/\n")
+    (folder / "ignored" / "installed_model.py").write_text("class Model: ...\n")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "first")
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    sys.modules.pop("replayed_model", None)
+
+
+def no_loop(config: dict[str, object]) -> None:
+    """Stands where a loop is asked for and an entrypoint decides."""
+
+
+def test_the_source_of_an_entrypoint_has_its_commit_and_its_digest(repository: Path) -> None:
+    import replayed_model  # noqa: F401
+
+    before = source_of(no_loop, "replayed_model:Model")
+    assert before is not None
+    assert before.module == "replayed_model"
+    assert before.dirty is False
+    assert before.commit is not None
+    (repository / "other.txt").write_text("not committed")
+    dirty = source_of(no_loop, "replayed_model:Model")
+    assert dirty == before.model_copy(update={"dirty": True})
+    (repository / "replayed_model.py").write_text("class Model: x = 1\n")
+    edited = source_of(no_loop, "replayed_model:Model")
+    assert edited is not None
+    assert edited.digest != before.digest
+    assert str(repository) not in str(edited.to_json())
+
+
+def test_without_an_entrypoint_the_loops_own_module_is_the_source() -> None:
+    found = source_of(no_loop, None)
+    assert found is not None
+    assert found.module == __name__
+
+
+def test_an_interactive_loop_has_no_source() -> None:
+    loop = eval("lambda config: None", {"__name__": "no_such_module"})
+    assert source_of(loop, None) is None
+
+
+def test_an_ignored_file_is_no_part_of_the_repository_around_it(
+    repository: Path, tmp_path: Path
+) -> None:
+    assert git_state(repository / "ignored" / "installed_model.py") == (None, None)
+    outside = tmp_path / "plain.py"
+    outside.write_text("")
+    assert git_state(outside) == (None, None)
+
+
+def test_settings_that_move_bits_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    before = environment_here(seed=1, threads=1, source=None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    torch.use_deterministic_algorithms(True)
+    try:
+        after = environment_here(seed=1, threads=1, source=None)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert after.settings["env.OMP_NUM_THREADS"] == "3"
+    assert after.settings["torch.deterministicAlgorithms"] == "on"
+    assert before.settings["torch.deterministicAlgorithms"] == "off"
