@@ -34,6 +34,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,6 +106,10 @@ class CausalLM(nn.Module):
         # Not a child: that would put a prefix before every name. Both share what they hold,
         # so a submodule or parameter replaced in one is replaced in the other.
         object.__setattr__(self, "language_model", model)
+        self._learns_positions = "position_ids" in signature(model.forward).parameters and any(
+            isinstance(module, nn.Embedding) and module is not model.get_input_embeddings()
+            for module in model.modules()
+        )
         self._modules, self._parameters = model._modules, model._parameters
         self._buffers = model._buffers
         self._non_persistent_buffers_set = model._non_persistent_buffers_set
@@ -144,7 +149,14 @@ class CausalLM(nn.Module):
                 where="CausalLM",
                 do="Prepare the data with the model's context",
             )
-        return self.language_model(input_ids=tokens, use_cache=False).logits
+        # A learned position is looked up once for all rows, where a row's part of the gradient
+        # can't be told apart; given as ids, it is looked up for every row.
+        places = {}
+        if self._learns_positions:
+            places["position_ids"] = torch.arange(tokens.shape[1], device=tokens.device).expand_as(
+                tokens
+            )
+        return self.language_model(input_ids=tokens, use_cache=False, **places).logits
 
 
 def _transformers() -> ModuleType:

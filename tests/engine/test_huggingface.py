@@ -346,3 +346,22 @@ def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 def test_fields_are_those_of_the_library() -> None:
     """The control of the misspelt field: the library itself takes it without a word."""
     assert LlamaConfig(hiden_size=16).hiden_size == 16
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+def test_learned_positions_are_looked_up_for_every_row(model_type: str) -> None:
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": CONTEXT}
+    fields = LLAMA if model_type == "llama" else {"model_type": "gpt2", **sizes}
+    torch.manual_seed(0)
+    model = CausalLM(context=CONTEXT, vocabulary=VOCABULARY, config=fields).eval()
+    looked_up = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding):
+            module.register_forward_pre_hook(
+                lambda _, args, name=name: looked_up.update({name: args[0]})
+            )
+    logits = model(tokens(3))
+    assert {tuple(ids.shape) for ids in looked_up.values()} == {(3, CONTEXT)}
+    assert len(looked_up) == (2 if model_type == "gpt2" else 1)
+    # The library's own call, which looks them up once, gives the same bits.
+    assert torch.equal(logits, model.language_model(input_ids=tokens(3), use_cache=False).logits)
