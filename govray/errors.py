@@ -54,6 +54,10 @@ class Malformed(Refused):
     """Bytes that are not what their format says: strictness, not repair."""
 
 
+class Damaged(Malformed):
+    """Stored bytes that are not those that were committed: cut, changed, or never complete."""
+
+
 class Untrusted(Refused):
     """A signature, scope, threshold, expiry or version that the trust root does not carry."""
 

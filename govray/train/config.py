@@ -87,6 +87,12 @@ class CheckpointEvery(_Section):
     """How often weights and governance state are committed together."""
 
     every_steps: Annotated[int, Field(ge=1)] = 100
+    save_trial_best: Annotated[int, Field(ge=0)] = Field(
+        1, description="commits that stay for their loss, the lowest first"
+    )
+    save_trial_latest: Annotated[int, Field(ge=1)] = Field(
+        1, description="newest commits that stay"
+    )
 
 
 class Experiment(_Section):

@@ -19,6 +19,7 @@ from govray.governance.manifest import Manifest
 from govray.governance.plan import BatchPlan
 from govray.governance.route import Route
 from govray.train.pretrained import Start
+from govray.train.retention import DEFAULT, Rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,7 @@ class Order:
         aggregator: Who sums gradients over ranks.
         start: Existing weights that the model begins with, if any.
         source: The code that the model or the loop comes from, as the driver found it.
+        keep: Which commits stay.
     """
 
     run_id: str
@@ -66,6 +68,7 @@ class Order:
     aggregator: Name = "governed"
     start: Start | None = None
     source: SourceCode | None = None
+    keep: Rules = DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,21 @@
 """Training state as one committed folder: weights, optimizer, generators, ledger, governance.
 
 Everything a run needs to go on is committed together under one manifest of
-digests (`govray.engine.checkpoint`) or not at all. Rank 0 writes; whether it
-succeeded is shared, so that all ranks go on or all stop.
+digests (`govray.engine.checkpoint`) or not at all. A capture is a copy in host
+memory: training goes on while it is written (`govray.train.commits`).
+
+What it does not do: write, or decide what stays (`govray.train.retention`). A
+learning-rate schedule is not in it, for a run's is a function of the step alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +25,26 @@ from torch import Tensor, nn
 
 from govray.engine import checkpoint
 from govray.engine.adapters import Adapters
-from govray.errors import GovrayError, Refused
+from govray.engine.generators import Generators, generators, restore_generators
+from govray.engine.optimizer_state import optimizer_state, restore_optimizer
+from govray.errors import Damaged, GovrayError, RankFailed, Refused
 from govray.governance import bundle, canonical
 from govray.governance.ledger import AnyLeaf, Ledger, read_leaves
 from govray.train.environment import environment_here
 from govray.train.order import Order
 
+STATE = "state.json"
+LEDGER = "ledger.jsonl"
+SUPERSEDED = ".superseded"
+"""Suffix of a commit that a run put aside, since it resumed before it and came there again."""
+CORRUPT = ".corrupt"
+"""Suffix of a commit whose bytes turned out to be others than its manifest says."""
+
 _STEP = re.compile(r"checkpoint_(\d{9})")
+_OPTIMIZER = "optimizer.safetensors"
+_OPTIMIZER_VALUES = "optimizer.json"
+_GENERATORS = "generators.safetensors"
+_GENERATOR_VALUES = "generators.json"
 
 
 def folder_name(step: int) -> str:
@@ -31,31 +52,82 @@ def folder_name(step: int) -> str:
     return f"checkpoint_{step:09d}"
 
 
-def latest(run_folder: Path) -> tuple[Path, int] | None:
-    """The newest commit under a run folder whose files all match their digests, and its next step.
-
-    The one resolver of where a run resumes. A folder that a crash left behind
-    does not verify and is passed over.
-    """
-    found = sorted(
+def committed_folders(run_folder: Path) -> Iterator[tuple[int, Path]]:
+    """Every folder under the name of a commit, whole or not, with its next step; newest first."""
+    yield from sorted(
         (
             (int(match[1]), entry)
             for entry in run_folder.glob("checkpoint_*")
-            if (match := _STEP.fullmatch(entry.name))
+            if (match := _STEP.fullmatch(entry.name)) and entry.is_dir() and not entry.is_symlink()
         ),
         reverse=True,
     )
-    for step, folder in found:
+
+
+def latest(run_folder: Path) -> tuple[Path, int] | None:
+    """The newest commit under a run folder that has all its files, and its next step.
+
+    The one resolver of where a run resumes. It looks at names, sizes and the
+    manifest's form; the worker that loads the commit hashes every byte, and puts
+    it aside if one is wrong, so that the next resolution finds an older one.
+    """
+    for step, folder in committed_folders(run_folder):
         try:
-            checkpoint.load(folder)
+            checkpoint.open_commit(folder)
         except GovrayError:
             continue
         return folder, step
     return None
 
 
+def put_aside(folder: Path, suffix: str) -> Path:
+    """Rename a commit, so that no run resumes from it. Returns where it is now."""
+    aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{suffix}")
+    os.rename(folder, aside)
+    return aside
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capture:
+    """One run's state in host memory, which no later step changes.
+
+    Attributes:
+        step: The first step that it does not hold.
+        run: The run's id.
+        leaves: Ledger leaves of all steps before.
+        summary: Fields of ``state.json``, but for the ledger's.
+        generators: Of every rank.
+        contents: Name → content of all other files.
+    """
+
+    step: int
+    run: str
+    leaves: Sequence[AnyLeaf]
+    summary: Mapping[str, Any]
+    generators: Sequence[Generators]
+    contents: Mapping[str, checkpoint.Content]
+
+    def files(self) -> dict[str, checkpoint.Content]:
+        """Name → content of the whole commit. A function of the capture alone."""
+        ledger = Ledger(self.run, self.leaves)
+        head = {"size": ledger.size, "root": "sha256:" + ledger.root.hex()}
+        return {
+            **self.contents,
+            _GENERATORS: {
+                _generator_name(rank, name): tensor
+                for rank, state in enumerate(self.generators)
+                for name, tensor in state.tensors.items()
+            },
+            _GENERATOR_VALUES: canonical.encode(
+                {f"rank{rank}": state.values for rank, state in enumerate(self.generators)}
+            ),
+            LEDGER: ledger.data,
+            STATE: canonical.encode({**self.summary, "ledger": head}),
+        }
+
+
 class State:
-    """Commits and restores the training state of one run on one worker."""
+    """Captures and restores the training state of one run on one worker."""
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, adapters: Adapters
@@ -63,55 +135,91 @@ class State:
         self._model = model
         self._optimizer = optimizer
         self._adapters = adapters
+        self._environment: dict[str, Any] | None = None
 
-    def commit(
-        self, step: int, order: Order, leaves: list[AnyLeaf], *, trouble: str | None = None
-    ) -> Path:
-        """Commit the state after which step ``step`` is next. Every rank calls it.
+    def capture(
+        self, step: int, order: Order, leaves: Sequence[AnyLeaf], *, loss: float | None = None
+    ) -> Capture | None:
+        """Copy the state after which step ``step`` is next. Every rank calls it.
 
         Args:
             step: The first step that the state does not hold.
             order: The run's.
             leaves: Ledger leaves of all steps before; rank 0's count.
-            trouble: Why rank 0 must not commit, if it must not.
+            loss: Mean loss of the steps since the commit before, if it is a number.
 
         Returns:
-            The committed folder.
+            The copy on rank 0, None on the others.
 
         Raises:
-            GovrayError: Rank 0 could not write; every rank raises the same error,
-                and nothing that loads is left behind.
+            UsageError: A value of the optimizer cannot be stored.
         """
-        folder = Path(order.folder) / folder_name(step)
-        generators = _gather_generators()
-        outcome = [trouble]
-        if _rank() == 0 and not trouble:
-            try:
-                checkpoint.commit(folder, self._files(step, order, leaves, generators))
-            except (GovrayError, OSError) as error:
-                outcome = [str(error)]
-        if dist.is_initialized():
-            dist.broadcast_object_list(outcome, src=0)
-        if outcome[0] is not None:
-            raise GovrayError(
-                f"the checkpoint of step {step} could not be written: {outcome[0]}",
-                where=str(folder),
-                do="Earlier checkpoints are whole; free the storage and run again to resume",
-            )
-        return folder
+        everyones = _gather(generators())
+        if _rank() != 0:
+            return None
+        if self._environment is None:  # looking it up takes longer than a small copy
+            self._environment = environment_here(
+                seed=order.seed, threads=order.threads, source=order.source
+            ).to_json()
+        tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
+        contents: dict[str, checkpoint.Content] = {
+            bundle.WEIGHTS: {
+                name: tensor.detach().to("cpu", copy=True)
+                for name, tensor in base_tensors(self._model).items()
+            },
+            _OPTIMIZER: tensors,
+            _OPTIMIZER_VALUES: canonical.encode(hyperparameters),
+        }
+        for name in self._adapters.ranks:
+            config, weights = self._adapters.export(name)
+            config_file, weights_file = bundle.adapter_files(name)
+            contents[config_file] = canonical.encode(config)
+            contents[weights_file] = weights
+        summary: dict[str, Any] = {
+            **_bindings(order),
+            "run": order.run_id,
+            "step": step,
+            "worldSize": _world(),
+            "environment": self._environment,
+        }
+        if loss is not None:
+            summary["loss"] = loss
+        return Capture(
+            step=step,
+            run=order.run_id,
+            leaves=tuple(leaves),
+            summary=summary,
+            generators=everyones,
+            contents=contents,
+        )
 
     def restore(self, folder: Path, order: Order) -> tuple[AnyLeaf, ...]:
-        """Load a commit into the model, the optimizer, the adapters and this rank's generator.
+        """Load a commit into the model, the optimizer, the adapters and this rank's generators.
+
+        Every rank calls it, reads each file once, and hears how the others fared.
 
         Returns:
             The ledger leaves of the steps that the commit holds.
 
         Raises:
-            Refused: A file does not match its digest, or the commit belongs to
-                another policy, plan or manifest.
+            Refused: On all ranks: the commit belongs to another policy, plan or
+                manifest, or to another model or optimizer.
+            RankFailed: On all ranks: one of them could not load it. If its bytes are
+                not those that were committed it was put aside first, so that the next
+                attempt resumes from an older one.
         """
-        committed = checkpoint.load(folder)
-        state: Any = canonical.parse_canonical(committed.files["state.json"])
+        leaves: tuple[AnyLeaf, ...] = ()
+        failure: Exception | None = None
+        try:
+            leaves = self._load(folder, order)
+        except Exception as error:  # whatever it is, the other ranks must hear of it
+            failure = error
+        _settle(folder, failure)
+        return leaves
+
+    def _load(self, folder: Path, order: Order) -> tuple[AnyLeaf, ...]:
+        committed = checkpoint.open_commit(folder)
+        state: Any = canonical.parse_canonical(committed.files[STATE])
         for key, expected in _bindings(order).items():
             if state.get(key) != expected:
                 raise Refused(
@@ -127,48 +235,17 @@ class State:
                 canonical.parse_canonical(committed.files[config]),
                 committed.tensors(weights),
             )
-        checkpoint.restore_optimizer(
+        restore_optimizer(
             self._optimizer,
             self._names(),
-            committed.tensors("optimizer.safetensors"),
-            canonical.parse_canonical(committed.files["optimizer.json"]),
+            committed.tensors(_OPTIMIZER),
+            canonical.parse_canonical(committed.files[_OPTIMIZER_VALUES]),
         )
-        generators = committed.tensors("generators.safetensors")
-        own = generators.get(f"rank{_rank()}")
-        if own is not None and state["worldSize"] == _world():
-            checkpoint.restore_rng(own)
-        return read_leaves(committed.files["ledger.jsonl"])
-
-    def _files(
-        self, step: int, order: Order, leaves: list[AnyLeaf], generators: dict[str, Tensor]
-    ) -> dict[str, Any]:
-        ledger = Ledger(order.run_id, leaves)
-        tensors, hyperparameters = checkpoint.optimizer_state(self._optimizer, self._names())
-        files: dict[str, Any] = {
-            bundle.WEIGHTS: base_tensors(self._model),
-            "optimizer.safetensors": tensors,
-            "optimizer.json": canonical.encode(hyperparameters),
-            "generators.safetensors": generators,
-            "ledger.jsonl": ledger.data,
-            "state.json": canonical.encode(
-                {
-                    **_bindings(order),
-                    "run": order.run_id,
-                    "step": step,
-                    "worldSize": _world(),
-                    "ledger": {"size": ledger.size, "root": "sha256:" + ledger.root.hex()},
-                    "environment": environment_here(
-                        seed=order.seed, threads=order.threads, source=order.source
-                    ).to_json(),
-                }
-            ),
-        }
-        for name in self._adapters.ranks:
-            config, weights = self._adapters.export(name)
-            config_file, weights_file = bundle.adapter_files(name)
-            files[config_file] = canonical.encode(config)
-            files[weights_file] = weights
-        return files
+        tensors = committed.tensors(_GENERATORS)
+        values: Any = canonical.parse_canonical(committed.files[_GENERATOR_VALUES])
+        if state["worldSize"] == _world():
+            restore_generators(_of_rank(_rank(), tensors, values))
+        return read_leaves(committed.files[LEDGER])
 
     def _names(self) -> dict[nn.Parameter, str]:
         names = {parameter: name for name, parameter in self._model.named_parameters()}
@@ -200,10 +277,57 @@ def _world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def _gather_generators() -> dict[str, Tensor]:
-    own = checkpoint.rng_state()
+def _settle(folder: Path, failure: Exception | None) -> None:
+    """Raise the same error on all ranks if any has one; the gravest, of the lowest rank."""
+    found = [each for each in _gather(_graveness(failure)) if each]
+    if not found:
+        return
+    refused = next((text for grave, text in found if grave == "refused"), None)
+    if refused is not None:
+        raise Refused(refused)
+    damaged = next((text for grave, text in found if grave == "damaged"), None)
+    if damaged is None:
+        raise RankFailed(
+            f"a rank could not load the checkpoint: {found[0][1]}", where=str(folder)
+        ) from failure
+    if _rank() == 0:
+        # Should it not be allowed, the next attempt stops here again and says so.
+        with contextlib.suppress(OSError):
+            put_aside(folder, CORRUPT)
+    raise RankFailed(
+        f"the checkpoint is damaged and was put aside: {damaged}",
+        where=str(folder),
+        do="The next attempt resumes from an older one, or from the beginning",
+    ) from failure
+
+
+def _graveness(failure: Exception | None) -> tuple[str, str] | None:
+    if failure is None:
+        return None
+    text = (
+        str(failure) if isinstance(failure, GovrayError) else f"{type(failure).__name__}: {failure}"
+    )
+    if isinstance(failure, Damaged):
+        return "damaged", text
+    return "refused" if isinstance(failure, Refused) else "failed", f"rank {_rank()}: {text}"
+
+
+def _generator_name(rank: int, name: str) -> str:
+    return f"rank{rank}/{name}"
+
+
+def _of_rank(rank: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Generators:
+    prefix = _generator_name(rank, "")
+    return Generators(
+        {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)},
+        values[f"rank{rank}"],
+    )
+
+
+def _gather(own: Any) -> list[Any]:
+    """Every rank's value, by rank."""
     if not dist.is_initialized():
-        return {"rank0": own}
+        return [own]
     gathered: list[Any] = [None] * _world()
     dist.all_gather_object(gathered, own)
-    return {f"rank{rank}": state for rank, state in enumerate(gathered)}
+    return gathered

@@ -51,6 +51,7 @@ from govray.train.planning import Planned, advice, make_plan, routes_of
 from govray.train.pretrained import Start, check_fits, find_weights, read_start
 from govray.train.progress import StepCallback, Watch
 from govray.train.record import RunRecord
+from govray.train.retention import DEFAULT, Rules
 from govray.train.worker import Discovered
 
 Admission = Callable[[int, int], None]
@@ -79,6 +80,7 @@ class GovernedTrainer:
         max_rows: Rows of one forward pass; more accumulate.
         aggregator: Who sums gradients: ``governed`` or ``ddp``. ``fsdp2`` is refused here.
         checkpoint_every: Steps between commits.
+        keep: How many commits stay.
         max_quarantined: Share of records; above it the run is refused.
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver.
         train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
@@ -111,6 +113,7 @@ class GovernedTrainer:
     max_rows: int | None = None
     aggregator: Name = "governed"
     checkpoint_every: int = 100
+    keep: Rules = DEFAULT
     max_quarantined: float = 0.25
     attestation_key: str = "env:GOVRAY_KEY"
     threads: int = 1
@@ -285,6 +288,7 @@ class GovernedTrainer:
             max_rows=self.max_rows,
             aggregator=self.aggregator,
             checkpoint_every=self.checkpoint_every,
+            keep=self.keep,
             threads=self.threads,
             start=start,
             source=source_of(
@@ -396,6 +400,10 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         "max_rows": experiment.max_rows,
         "aggregator": experiment.aggregator,
         "checkpoint_every": experiment.checkpoint.every_steps,
+        "keep": Rules(
+            best=experiment.checkpoint.save_trial_best,
+            latest=experiment.checkpoint.save_trial_latest,
+        ),
         "max_quarantined": experiment.governance.max_quarantined,
         "attestation_key": experiment.attestation_key,
         "threads": max(1, int(resources.cpus_per_worker)),

@@ -8,8 +8,9 @@ when to commit, when to stop) comes from the order or from an agreement.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,15 +27,19 @@ from govray.engine.layers import layer_groups
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.ledger import CorpusUse, GradientNorms, Leaf
-from govray.train import snapshot
+from govray.train.commits import Commits
 from govray.train.norms import gradient_norms
 from govray.train.order import Assignment, Discovery, current
 from govray.train.pretrained import load_start
 from govray.train.shards import PlannedRows
+from govray.train.snapshot import State
 from govray.train.writeahead import WriteAhead
 
 REPORT_EVERY = 25
 """Steps between `ray.train.report` calls that carry no checkpoint: each costs a poll."""
+
+MAX_LOSS = 1e15
+"""Canonical JSON has no numbers from 2^53 to 1e21, and nobody keeps such a model."""
 
 LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 
@@ -142,9 +147,11 @@ class Run:
             clock=time.time,
             valid_until=order.expiries,
         )
-        self._state = snapshot.State(model, optimizer, adapters)
-        leaves = self._state.restore(self._rows.checkpoint, order) if self._rows.checkpoint else ()
+        state = State(model, optimizer, adapters)
+        leaves = state.restore(self._rows.checkpoint, order) if self._rows.checkpoint else ()
+        self._commits = Commits(state, order, self.start_step)
         self._last: StepResult | None = None
+        self._losses: list[float] = []  # of the steps since the commit before
         # Only rank 0 keeps the record. What goes wrong there is carried into the next
         # agreement, so that all ranks stop together.
         self._trouble: str | None = None
@@ -164,12 +171,15 @@ class Run:
         A rank that can't read its part still yields a batch, which carries the
         reason: all ranks then stop together in `step`.
         """
+        if self.start_step == self.order.plan.max_steps:
+            # An earlier attempt ended between its last commit and telling Ray of it.
+            self._report({}, self._rows.checkpoint)
         rows = iter(self._rows)
         for step in range(self.start_step, self.order.plan.max_steps):
             try:
                 planned = next(rows)
-                if self._trouble:
-                    raise Refused(self._trouble)
+                if trouble := self._trouble or self._commits.failure:
+                    raise Refused(str(trouble))
                 if planned.step != step:
                     raise Refused(f"the shard holds step {planned.step} where {step} is due")
                 batch = step_batch(planned, self._device)
@@ -202,31 +212,47 @@ class Run:
             "targets": float(sum(targets for _, targets in result.corpus_counts.values())),
             "seconds": time.perf_counter() - began,
         }
+        self._losses.append(metrics["loss"])
         if self._rank == 0:
             self._on_step(result.step, metrics)
         return metrics
 
     def report(self, metrics: Mapping[str, float]) -> None:
-        """Hand metrics to Ray Train; commits a checkpoint when one is due.
+        """Hand metrics to Ray Train, and commit a checkpoint when one is due.
+
+        Waits for the copy to host memory only; after the last step, for the commit.
 
         Raises:
-            GovrayError: The commit failed on rank 0; every rank raises it.
+            GovrayError: A commit failed on rank 0; every rank raises it. One that fails in
+                the middle of a run shows in the next `step`.
         """
         if self._last is None:
             raise UsageError("report() was called before step()")
         done = self._last.step + 1
         last = done == self.order.plan.max_steps
-        if last or done % self.order.checkpoint_every == 0:
-            leaves = self._ahead.leaves if self._ahead else []
-            folder = self._state.commit(done, self.order, leaves, trouble=self._trouble)
-            checkpoint = ray.train.Checkpoint(str(folder)) if self._rank == 0 else None
-            ray.train.report(
-                dict(metrics),
-                checkpoint=checkpoint,
-                checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD,
-            )
-        elif done % REPORT_EVERY == 0:
-            ray.train.report(dict(metrics))
+        due = last or done % self.order.checkpoint_every == 0
+        if due:
+            self._commit(done)
+        if last:
+            self._report(metrics, self._commits.settle(self._trouble))
+        elif due or done % REPORT_EVERY == 0:
+            self._report(metrics, None)
+
+    def _commit(self, done: int) -> None:
+        """Begin the commit of the state after which step ``done`` is next."""
+        leaves = self._ahead.leaves if self._ahead else []
+        loss = mean_loss(self._losses)
+        self._losses.clear()
+        self._commits.begin(done, leaves, loss=loss, stopping=self._trouble is not None)
+
+    def _report(self, metrics: Mapping[str, float], final: Path | None) -> None:
+        """Ray hears of the last commit only: it refuses to go on with a run of which a
+        checkpoint that it knows was deleted, and the others may be."""
+        ray.train.report(
+            dict(metrics),
+            checkpoint=ray.train.Checkpoint(str(final)) if final and self._rank == 0 else None,
+            checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD,
+        )
 
     @contextmanager
     def _noting_trouble(self) -> Iterator[None]:
@@ -303,6 +329,12 @@ def step_batch(rows: StepRows, device: torch.device | str = "cpu") -> StepBatch:
     return StepBatch(
         step=rows.step, micro_batches=tuple(micro_batches), corpora=corpora, error=rows.error
     )
+
+
+def mean_loss(losses: Sequence[float]) -> float | None:
+    """What ``save_trial_best`` compares; None if there is no loss, or none that is a number."""
+    mean = math.fsum(losses) / len(losses) if losses else math.nan
+    return mean if abs(mean) < MAX_LOSS else None
 
 
 def _describe(error: Exception) -> str:

@@ -16,7 +16,7 @@ from govray.governance import canonical
 from govray.governance.ledger import AnyLeaf, Ledger
 from govray.governance.plan import BatchPlan
 from govray.train.order import Order
-from govray.train.snapshot import State
+from govray.train.snapshot import Capture, State, folder_name
 from govray.train.writeahead import WriteAhead
 
 
@@ -42,6 +42,13 @@ def order(tmp_path: Path) -> Order:
     )
 
 
+def commit(captured: Capture | None, order: Order) -> Path:
+    assert captured is not None
+    folder = Path(order.folder) / folder_name(captured.step)
+    checkpoint.commit(folder, captured.files())
+    return folder
+
+
 def state() -> State:
     model = nn.Linear(2, 2)
     return State(model, torch.optim.AdamW(model.parameters()), Adapters(model, {}, seed=0))
@@ -52,7 +59,7 @@ def test_a_resumed_run_ends_with_the_ledger_of_an_undisturbed_one(order: Order) 
     every: list[AnyLeaf] = [leaf(0), norms(0), leaf(1), leaf(2), norms(2)]
     ahead = WriteAhead(path, ())
     ahead.append(leaf(0), norms(0))
-    folder = state().commit(1, order, ahead.leaves)
+    folder = commit(state().capture(1, order, ahead.leaves), order)
     ahead.append(leaf(1))
     restored = state().restore(folder, order)
     assert restored == (leaf(0), norms(0))
@@ -60,7 +67,7 @@ def test_a_resumed_run_ends_with_the_ledger_of_an_undisturbed_one(order: Order) 
     resumed.append(leaf(1))
     resumed.append(leaf(2), norms(2))
     assert resumed.leaves == every
-    last = checkpoint.load(state().commit(3, order, resumed.leaves))
+    last = checkpoint.load(commit(state().capture(3, order, resumed.leaves), order))
     ledger = Ledger("run-1", every)
     assert last.files["ledger.jsonl"] == ledger.data == path.read_bytes()
     recorded: Any = canonical.parse_canonical(last.files["state.json"])

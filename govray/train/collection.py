@@ -1,0 +1,152 @@
+"""What lies in a run's folder, what of it is deleted, and the pins that forbid it.
+
+Never deleted are the newest whole commit, a commit in flight (it has another name)
+and a folder that has a manifest but is not whole: a person should see it. A deletion
+removes the manifest first, so that what it leaves, cut short, does not load.
+
+``pins.json`` in the run's folder maps a commit's name to why it stays. A warm start
+writes it, and so may whatever else relies on a commit.
+
+What it does not do: know when. Rank 0 applies the rules after each of its commits, and
+`govray checkpoint gc` for a run that nobody drives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from govray.engine import checkpoint
+from govray.errors import GovrayError, Malformed, UsageError
+from govray.governance import canonical
+from govray.train.retention import Commit, Rules, kept
+from govray.train.snapshot import CORRUPT, STATE, SUPERSEDED, committed_folders
+
+PINS = "pins.json"
+_LEFTOVERS = (checkpoint.PARTIAL, SUPERSEDED, CORRUPT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """What lies in a run's folder.
+
+    Attributes:
+        commits: The whole ones, newest first. Their bytes were not hashed.
+        damaged: Folder → why it is not whole. Left for a person to see.
+        leftovers: Folders that nothing loads: of writes and deletions that were cut
+            short, and commits that were put aside.
+    """
+
+    commits: tuple[Commit, ...]
+    damaged: Mapping[str, str]
+    leftovers: tuple[str, ...]
+
+
+def inventory(run_folder: Path) -> Inventory:
+    """List a run's folder. Reads manifests and each commit's ``state.json``, and no tensors.
+
+    Raises:
+        UsageError: The folder cannot be read.
+    """
+    if not run_folder.is_dir():
+        raise UsageError("no such run folder", where=str(run_folder))
+    commits: list[Commit] = []
+    damaged: dict[str, str] = {}
+    leftovers = [
+        entry.name
+        for entry in run_folder.glob("checkpoint_*")
+        if entry.name.endswith(_LEFTOVERS) and entry.is_dir() and not entry.is_symlink()
+    ]
+    for step, folder in committed_folders(run_folder):
+        if not (folder / checkpoint.MANIFEST).exists():
+            leftovers.append(folder.name)  # a commit has one: this is a deletion cut short
+            continue
+        try:
+            committed = checkpoint.open_commit(folder)
+            state: Any = canonical.parse_canonical(committed.files[STATE])
+            loss = state.get("loss")
+        except (GovrayError, KeyError, AttributeError) as error:
+            damaged[folder.name] = str(error)
+            continue
+        commits.append(Commit(name=folder.name, step=step, loss=loss, size=committed.size))
+    return Inventory(commits=tuple(commits), damaged=damaged, leftovers=tuple(sorted(leftovers)))
+
+
+def apply(run_folder: Path, rules: Rules) -> tuple[str, ...]:
+    """Delete the commits that the rules don't keep, manifest first.
+
+    Returns:
+        The names of what was deleted.
+
+    Raises:
+        UsageError: The storage refuses.
+        Malformed: ``pins.json`` is not readable. Nothing was deleted.
+    """
+    with _locked(run_folder):
+        commits = inventory(run_folder).commits
+        stay = kept(commits, rules, read_pins(run_folder))
+        gone = tuple(commit.name for commit in commits if commit.name not in stay)
+        for name in gone:
+            checkpoint.remove(run_folder / name)
+    return gone
+
+
+def sweep(run_folder: Path) -> tuple[str, ...]:
+    """Delete what nothing loads. Only for a run that nobody drives.
+
+    Returns:
+        The names of what was deleted.
+
+    Raises:
+        UsageError: The storage refuses.
+    """
+    leftovers = inventory(run_folder).leftovers
+    for name in leftovers:
+        checkpoint.remove(run_folder / name)
+    return leftovers
+
+
+def pin(run_folder: Path, name: str, reason: str) -> None:
+    """Keep a commit whatever the rules say. A later pin of the same name replaces the reason.
+
+    Raises:
+        UsageError: The run has no such commit.
+        Malformed: ``pins.json`` is not readable.
+    """
+    with _locked(run_folder):
+        if not (run_folder / name / checkpoint.MANIFEST).is_file():
+            raise UsageError("no such commit to pin", where=str(run_folder / name))
+        pins = dict(read_pins(run_folder)) | {name: reason}
+        temporary = run_folder / f".{PINS}.tmp"
+        temporary.write_bytes(canonical.encode(pins))
+        os.replace(temporary, run_folder / PINS)
+
+
+def read_pins(run_folder: Path) -> dict[str, str]:
+    """Name → reason; empty where there is no ``pins.json``.
+
+    Raises:
+        Malformed: It is not a canonical JSON object of strings.
+    """
+    path = run_folder / PINS
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    value: Any = canonical.parse_canonical(data, where=str(path))
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise Malformed("expected names with reasons", where=str(path))
+    return value
+
+
+@contextlib.contextmanager
+def _locked(run_folder: Path) -> Iterator[None]:
+    """One reader or writer of the pins: none must fall between a check and its deletion."""
+    with open(run_folder / f".{PINS}.lock", "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
