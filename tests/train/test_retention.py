@@ -1,0 +1,164 @@
+"""Which commits stay: a pure function, and what it deletes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.engine import checkpoint
+from govray.errors import GovrayError, Malformed, UsageError
+from govray.governance import canonical
+from govray.train import collection
+from govray.train.collection import apply, inventory, pin, read_pins, sweep
+from govray.train.retention import Commit, Rules, kept
+from govray.train.snapshot import folder_name
+
+LOSSES = st.none() | st.floats(-1e6, 1e6)
+COMMITS = st.dictionaries(st.integers(0, 30), LOSSES, max_size=12).map(
+    lambda losses: [
+        Commit(name=folder_name(step), step=step, loss=loss) for step, loss in losses.items()
+    ]
+)
+RULES = st.builds(Rules, best=st.integers(0, 5), latest=st.integers(1, 5))
+PINS = st.sets(st.integers(0, 30).map(folder_name), max_size=4)
+
+
+@given(COMMITS, RULES, PINS)
+def test_what_stays_is_the_union_that_the_rules_name(
+    commits: list[Commit], rules: Rules, pins: set[str]
+) -> None:
+    reasons = kept(commits, rules, pins)
+    by_name = {commit.name: commit for commit in commits}
+    assert reasons.keys() <= by_name.keys()
+    if commits:
+        assert "latest" in reasons[max(commits, key=lambda commit: commit.step).name]
+    latest = [by_name[name] for name, why in reasons.items() if "latest" in why]
+    assert len(latest) == min(rules.latest, len(commits))
+    best = [by_name[name] for name, why in reasons.items() if "best" in why]
+    assert len(best) == min(rules.best, sum(commit.loss is not None for commit in commits))
+    assert {name for name, why in reasons.items() if "pinned" in why} == pins & by_name.keys()
+    for commit in commits:
+        if commit not in latest and latest:
+            assert commit.step < min(each.step for each in latest)
+        if commit not in best and best and commit.loss is not None:
+            # Not better than any that stays, and older than those it equals.
+            assert all(
+                (each.loss, -each.step) < (commit.loss, -commit.step)  # type: ignore[operator]
+                for each in best
+            )
+
+
+@given(COMMITS, RULES, PINS)
+def test_applied_twice_changes_nothing(commits: list[Commit], rules: Rules, pins: set[str]) -> None:
+    stay = kept(commits, rules, pins)
+    left = [commit for commit in commits if commit.name in stay]
+    assert kept(left, rules, pins).keys() == stay.keys()
+
+
+@given(COMMITS, RULES, PINS)
+def test_a_wider_rule_keeps_no_less(commits: list[Commit], rules: Rules, pins: set[str]) -> None:
+    wider = Rules(best=rules.best + 1, latest=rules.latest + 1)
+    assert kept(commits, rules, pins).keys() <= kept(commits, wider, pins).keys()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    for step, loss in ((1, 4.0), (2, 1.0), (3, 3.0), (4, None), (5, 2.0)):
+        state = {"step": step} | ({} if loss is None else {"loss": loss})
+        checkpoint.commit(
+            tmp_path / folder_name(step), {"state.json": canonical.encode(state), "w": b"123"}
+        )
+    return tmp_path
+
+
+def steps(run: Path) -> list[int]:
+    return [commit.step for commit in inventory(run).commits]
+
+
+def test_best_and_latest_stay_and_the_others_go(run: Path) -> None:
+    assert steps(run) == [5, 4, 3, 2, 1]
+    assert inventory(run).commits[-1].size == len(b'{"loss":4,"step":1}') + 3
+    assert apply(run, Rules()) == (folder_name(4), folder_name(3), folder_name(1))
+    assert steps(run) == [5, 2]
+    assert apply(run, Rules()) == ()
+
+
+def test_a_pin_keeps_what_the_rules_would_not(run: Path) -> None:
+    pin(run, folder_name(3), "run other starts from it")
+    pin(run, folder_name(1), "released")
+    assert read_pins(run) == {
+        folder_name(1): "released",
+        folder_name(3): "run other starts from it",
+    }
+    apply(run, Rules(best=0))
+    assert steps(run) == [5, 3, 1]
+    with pytest.raises(UsageError, match="no such commit"):
+        pin(run, folder_name(4), "gone")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a":1}'])
+def test_nothing_goes_while_the_pins_cannot_be_read(run: Path, text: str) -> None:
+    (run / "pins.json").write_text(text)
+    with pytest.raises(Malformed, match=r"pins\.json"):
+        apply(run, Rules())
+    assert steps(run) == [5, 4, 3, 2, 1]
+
+
+def test_what_is_not_whole_is_left_alone_and_named(run: Path) -> None:
+    (run / folder_name(3) / "w").unlink()
+    (run / folder_name(4) / "manifest.json").write_text("{}")
+    (run / folder_name(2) / "state.json").write_text('{"loss":9,"step":2}')
+    found = inventory(run)
+    assert [commit.step for commit in found.commits] == [5, 1]
+    assert found.damaged.keys() == {folder_name(2), folder_name(3), folder_name(4)}
+    assert "w: missing" in found.damaged[folder_name(3)]
+    assert apply(run, Rules(best=0)) == (folder_name(1),)
+    assert sweep(run) == ()
+    assert len(list(run.glob("checkpoint_*"))) == 4
+
+
+def test_leftovers_are_swept(run: Path) -> None:
+    """Of a write, of a deletion cut short, and of commits put aside."""
+    partial = checkpoint.stage(run / folder_name(6))
+    checkpoint.write(partial, "w", b"1")
+    (run / folder_name(1) / "manifest.json").unlink()
+    aside = (run / folder_name(2)).rename(run / f"{folder_name(2)}.abcd.corrupt")
+    names = (aside.name, folder_name(1), partial.name)
+    assert inventory(run).leftovers == tuple(sorted(names))
+    assert sweep(run) == tuple(sorted(names))
+    assert steps(run) == [5, 4, 3]
+    assert len(list(run.glob("checkpoint_*"))) == 3
+
+
+def test_a_link_is_not_followed(run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = (run / folder_name(1)).rename(tmp_path_factory.mktemp("away") / "kept")
+    (run / folder_name(1)).symlink_to(elsewhere)
+    apply(run, Rules(best=0))
+    sweep(run)
+    checkpoint.load(elsewhere)
+
+
+def test_the_newest_stays_even_if_the_rules_forget_it(run: Path) -> None:
+    assert apply(run, Rules(best=0, latest=0))
+    assert steps(run) == [5]
+
+
+def test_a_run_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nowhere: no such run folder"):
+        inventory(tmp_path / "nowhere")
+
+
+def test_a_deletion_that_the_storage_refuses_is_an_error(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(collection.checkpoint.shutil, "rmtree", refused)
+    with pytest.raises(GovrayError, match="could not be deleted: Permission denied"):
+        apply(run, Rules())
+    # Its manifest went first, so it does not load.
+    assert steps(run) == [5, 3, 2, 1]
