@@ -74,10 +74,12 @@ def read(path: Path) -> Unsigned:
         return _delegation(path, value, as_json)
     if "authorities" in value:
         return _root(path, value, as_json)
+    if "entries" in value:
+        return _revocations(path, value, as_json)
     raise Malformed("not of a kind that govray signs", where=str(path), do=_KINDS)
 
 
-_KINDS = "govray signs policies, credentials, trust roots and delegations."
+_KINDS = "govray signs policies, credentials, trust roots, delegations and revocation lists."
 
 
 def _policy(path: Path, data: bytes, value: dict[str, Any] | None) -> Unsigned:
@@ -131,6 +133,20 @@ def _delegation(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
     )
 
 
+def _revocations(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
+    from govray.governance.revocation import SCHEMA, RevocationList, seal_revocations
+
+    value = _without_schema(value, path, SCHEMA, as_json)
+    revocations = _read(RevocationList, value, path, as_json)
+    return Unsigned(
+        "revocation list",
+        revocations.issuer,
+        revocations,
+        lambda by: seal_revocations(revocations, by),
+        _envelope(path),
+    )
+
+
 def _read(kind: type[D], value: dict[str, Any], path: Path, as_json: bool) -> D:
     if as_json:
         return kind.from_json(value, where=str(path))
@@ -155,6 +171,7 @@ def _without_schema(
 
 
 _PERIODS = ("valid", "collection_period")
+_INSTANTS = frozenset({"expires", "issued", "since"})
 
 
 def _expand(value: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -166,8 +183,12 @@ def _expand(value: dict[str, Any], path: Path) -> dict[str, Any]:
             expanded[name] = {
                 "from_" if key == "from" else key: _instant(each) for key, each in period.items()
             }
-    if "expires" in value:
-        expanded["expires"] = _instant(value["expires"])
+    for name in _INSTANTS & value.keys():
+        expanded[name] = _instant(value[name])
+    if isinstance(entries := value.get("entries"), list):
+        expanded["entries"] = [
+            _expand(each, path) if isinstance(each, dict) else each for each in entries
+        ]
     if isinstance(keys := value.get("keys"), list):
         expanded["keys"] = [_key(each, path) for each in keys]
     if isinstance(authority := value.get("authority"), dict):

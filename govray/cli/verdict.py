@@ -34,6 +34,9 @@ def print_verdict(model: VerifiedModel) -> None:
     field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")
+    for gate in model.gates:
+        field("gated", f"{gate.corpus} from step {gate.step}: {gate.reason} at {gate.since}")
+    field("revoked", revocations(model))
     field("assurance", f"{attestation.assurance_level}: {NOT_SHOWN}")
     field("trust", f"root {model.trust_root.root.name} v{model.trust_root.root.version}")
     for name in model.uncovered:
@@ -42,6 +45,8 @@ def print_verdict(model: VerifiedModel) -> None:
 
 def to_json(model: VerifiedModel) -> dict[str, Any]:
     """The verdict as one JSON value; large counts are strings, as everywhere."""
+    from govray.governance.document import format_time
+
     attestation = model.attestation
     return {
         "verified": True,
@@ -65,10 +70,42 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "taint": [each.to_json() for each in attestation.taint],
         "levels": {corpus: dict(groups) for corpus, groups in attestation.levels.items()},
         "removals": [each.to_json() for each in attestation.removals],
+        "gates": [each.to_json() for each in model.gates],
+        "revocations": None
+        if model.revocations is None
+        else [
+            {
+                "issuer": each.document.issuer,
+                "sequence": str(each.document.sequence),
+                "issued": each.document.issued,
+                "digest": each.digest,
+            }
+            for each in model.revocations.lists
+        ],
+        "revokedSince": {
+            name: {"since": format_time(each.since), "reason": each.reason, "issuer": each.issuer}
+            for name, each in model.revoked.items()
+        },
         "quarantine": [each.to_json() for each in attestation.quarantine],
         "assuranceLevel": attestation.assurance_level,
         "disclaimer": attestation.disclaimer,
     }
+
+
+def revocations(model: VerifiedModel) -> str:
+    """What was revoked since the run, as far as the given lists say."""
+    from govray.governance.document import format_time
+
+    if model.revocations is None:
+        return "revocations not checked: no list given"
+    lists = ", ".join(
+        f"{each.document} of {each.document.issued}" for each in model.revocations.lists
+    )
+    since = ", ".join(
+        f"{name} since {format_time(each.since)} ({each.reason})"
+        for name, each in sorted(model.revoked.items())
+    )
+    return f"{since or 'nothing'}, by {lists}"
 
 
 def exclusion_level(model: VerifiedModel, corpus: str) -> int | None:

@@ -7,7 +7,7 @@ records need pyarrow to be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +34,12 @@ def verify(
     pin: Annotated[
         bool, typer.Option("--pin", help="Keep this trust root for later, if all verifies.")
     ] = False,
+    revocations: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--revocations", metavar="FILE", help="A signed revocation list; may be repeated."
+        ),
+    ] = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -55,8 +61,14 @@ def verify(
                 where="--delegation",
                 do="Leave the option out.",
             )
-        report, tell = _model(path, trust_root, moment)
+        report, tell = _model(path, trust_root, revocations or [], moment)
     else:
+        if revocations:
+            raise UsageError(
+                "revocations are checked for a model folder",
+                where="--revocations",
+                do="Give a model folder, or leave the option out.",
+            )
         state = trust.load(trust_root, at=moment, delegations=delegations, checked=path)
         report, tell = (_corpus if path.is_dir() else _document)(path, state, moment)
     if pin:
@@ -72,10 +84,10 @@ def verify(
 Told = tuple[dict[str, Any], Callable[[], None]]
 
 
-def _model(path: Path, root: Path | None, at: datetime) -> Told:
+def _model(path: Path, root: Path | None, revocations: Sequence[Path], at: datetime) -> Told:
     from govray.governance.verify import verify as verify_model
 
-    model = verify_model(path, trust_root=trust.root_path(root), at=at)
+    model = verify_model(path, trust_root=trust.root_path(root), revocations=revocations, at=at)
     inside = path.resolve().relative_to(model.path.resolve()).as_posix()
     report = verdict.to_json(model)
     if inside != ".":
@@ -171,6 +183,7 @@ def _verified(
     from govray.governance.envelope import Envelope
     from govray.governance.manifest import Manifest
     from govray.governance.policy import Policy, verify_policy
+    from govray.governance.revocation import RevocationList, verify_revocations
     from govray.governance.trust import Verified
 
     statement = canonical.parse(Envelope.parse(data, where=str(path)).payload, where=str(path))
@@ -185,6 +198,9 @@ def _verified(
     elif predicate_type == Manifest.PREDICATE_TYPE:
         verified = state.verify(Manifest, data, role="operator", at=at)
         kind, name = "prepare manifest", path.name
+    elif predicate_type == RevocationList.PREDICATE_TYPE:
+        verified = verify_revocations(state, data, at=at)
+        kind, name = "revocation", str(verified.document)
     elif predicate_type == Attestation.PREDICATE_TYPE:
         raise CouldNotCheck(
             "an attestation is about the files of its model folder",
@@ -195,8 +211,8 @@ def _verified(
         raise CouldNotCheck(
             f"nothing here verifies a document of type {predicate_type!r}",
             where=str(path),
-            do="Give a policy, a credential or a manifest; roots and delegations are what "
-            "verifies, by --trust-root and --delegation.",
+            do="Give a policy, a credential, a revocation list or a manifest; roots and "
+            "delegations are what verifies, by --trust-root and --delegation.",
         )
     return (
         kind,

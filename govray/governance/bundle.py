@@ -39,6 +39,7 @@ CREDENTIALS = f"{GOVERNANCE}/credentials.jsonl"
 DELEGATIONS = f"{GOVERNANCE}/delegations.jsonl"
 LEDGER = f"{GOVERNANCE}/ledger.jsonl"
 CHECKPOINT = f"{GOVERNANCE}/ledger.checkpoint"
+GATES = f"{GOVERNANCE}/gates.jsonl"
 
 MAX_FILES = 10_000
 MAX_DEPTH = 8

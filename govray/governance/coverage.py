@@ -7,7 +7,9 @@ what a model has learned.
 Coverage
 
 Every row that a leaf's ranges read contributes its loss targets to each group in its corpus's
-route. Leaves of every branch count: a step that was rolled back was still a recorded use.
+route; a corpus that a gate left out of the step stands in the ranges, but not among the leaf's
+corpora, and contributes nothing. Leaves of every branch count: a step that was rolled back was
+still a recorded use.
 
 Gradient-norm share
 
@@ -118,6 +120,8 @@ def corpus_totals(
     for leaf in leaves:
         for stream, (start, stop) in leaf.streams.items():
             for _, corpus, row in plan.read(stream, range(start, stop)):
+                if corpus not in leaf.corpora:
+                    continue
                 rows.setdefault(corpus, set()).add(row)
                 tokens[corpus] = tokens.get(corpus, 0) + manifest.targets(corpus, row)
                 steps.setdefault(corpus, set()).add((leaf.branch, leaf.step))

@@ -255,8 +255,9 @@ class Policy(Document):
         name: Which policy; versions are counted per name.
         version: Only increases. A trust root states the least it accepts.
         valid: When the policy may be used.
-        on_expiry: What a run does when the policy or a credential in force expires.
-            ``stop``: it stops before the next step.
+        on_expiry: What a run does when a credential in force expires or is revoked.
+            ``stop``: it stops before the next step. ``gate``: it goes on without the
+            corpus, while another one is left. When the policy itself ends it stops.
         groups: Layer groups of the policy's own: name → globs over parameter names.
         profiles: Name → profile.
         rules: All that match apply.
@@ -267,7 +268,7 @@ class Policy(Document):
     name: Name
     version: Annotated[int, Field(ge=1)]
     valid: Period
-    on_expiry: Literal["stop"]
+    on_expiry: Literal["stop", "gate"]
     groups: Annotated[dict[GroupName, _Globs], Field(max_length=_MAX_ENTRIES)] | None = None
     profiles: Annotated[dict[Label, Profile], Field(min_length=1, max_length=_MAX_ENTRIES)]
     rules: Annotated[tuple[Rule, ...], Field(min_length=1, max_length=_MAX_ENTRIES)]

@@ -69,7 +69,8 @@ def trace(model: VerifiedModel | Path | str, record_sha256: str) -> list[Sightin
 
 def _sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
     manifest, plan = model.manifest.document, model.attestation.plan
-    recorded = {leaf.step for leaf in model.ledger.steps}
+    # A gate leaves rows of the plan out, which the leaf's corpora show.
+    recorded = {leaf.step for leaf in model.ledger.steps if corpus in leaf.corpora}
     rows = manifest.record_rows(corpus, record)
     steps: set[int] = set()
     tokens = 0

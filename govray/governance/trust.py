@@ -17,7 +17,7 @@ without its code, each shown by a test:
       expiry on.
     * Rollback: a root never goes back to an earlier version, nor to another
       content of the same version; authorities carry the lowest policy version
-      that is still accepted.
+      and revocation sequence that are still accepted.
     * Scope: a delegation has no right that its delegator lacks, all the way up.
     * Root rotation: a new root is signed by a threshold of its own keys and by a
       threshold of the keys of the root that was trusted before (section 5.3). A
@@ -171,6 +171,8 @@ class Authority(Document):
         scope: For the role ``credential``: what it may vouch for, at least one.
         minimum_policy_versions: For the role ``policy``: policy name to the lowest
             version that is still accepted.
+        minimum_revocations: For the roles that issue: the lowest sequence of the
+            authority's own revocation list that is still accepted.
     """
 
     name: Name
@@ -180,6 +182,7 @@ class Authority(Document):
     expires: Timestamp
     scope: tuple[Scope, ...] | None = None
     minimum_policy_versions: dict[Name, Annotated[int, Field(ge=1)]] | None = None
+    minimum_revocations: Annotated[int, Field(ge=1)] | None = None
 
     @field_validator("keys")
     @classmethod
@@ -195,6 +198,8 @@ class Authority(Document):
             raise ValueError(f"the {self.role} authority '{self.name}' cannot have a scope")
         if self.role != "policy" and self.minimum_policy_versions is not None:
             raise ValueError(f"the {self.role} authority '{self.name}' has no policy versions")
+        if self.role == "operator" and self.minimum_revocations is not None:
+            raise ValueError(f"the operator authority '{self.name}' has no revocation list")
         return self
 
     def covers(
@@ -215,6 +220,10 @@ class Authority(Document):
             )
             for scope in self.scope or ()
         )
+
+    def may_name(self, corpus: str) -> bool:
+        """Whether one of the scopes is about this corpus, whatever else it restricts."""
+        return any(_pattern_within(corpus, scope.corpus) for scope in self.scope or ())
 
 
 class TrustRoot(Document):
@@ -407,6 +416,13 @@ class TrustState:
         """
         return max(
             ((each.minimum_policy_versions or {}).get(name, 1) for each in self.authorities),
+            default=1,
+        )
+
+    def minimum_revocations(self, issuer: str) -> int:
+        """Return the lowest accepted sequence of an issuer's list; 1 if none is stated."""
+        return max(
+            (each.minimum_revocations or 1 for each in self.authorities if each.name == issuer),
             default=1,
         )
 

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
@@ -45,18 +45,23 @@ from govray.governance.attestation import (
 from govray.governance.bundle import Bundle
 from govray.governance.coverage_table import CoverageTable
 from govray.governance.credential import Credential, verify_credential
-from govray.governance.document import parse_time
+from govray.governance.document import format_time, parse_time
 from govray.governance.envelope import Envelope
+from govray.governance.gates import Gate, gated, read_gates
 from govray.governance.ledger import GradientNorms, Leaf, Ledger, read_leaves
 from govray.governance.manifest import Manifest
 from govray.governance.note import verify_checkpoint
 from govray.governance.plan import BatchPlan, slice_rank
 from govray.governance.policy import Policy, verify_policy
+from govray.governance.revocation import MAX_BYTES as MAX_REVOCATIONS
+from govray.governance.revocation import Revocations, Revoked
 from govray.governance.route import Route
 from govray.governance.statement import Subject
 from govray.governance.trust import TrustState, Verified
 
 MAX_ROOT = 1 << 20
+
+_SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,9 @@ class VerifiedModel:
         trust_root: The root that everything was checked against.
         routes: Corpus → route.
         ledger: Its leaves of steps and its gradient norms.
+        gates: Which corpora the run left out, from which step on.
+        revocations: The lists that it was checked against; None if none was given.
+        revoked: Corpus, or ``policy``, to its revocation, where it counts from after the run.
     """
 
     path: Path
@@ -89,6 +97,9 @@ class VerifiedModel:
     manifest: Verified[Manifest]
     routes: Mapping[str, Route]
     ledger: Ledger
+    gates: tuple[Gate, ...]
+    revocations: Revocations | None
+    revoked: Mapping[str, Revoked]
 
     @cached_property
     def coverage(self) -> CoverageTable:
@@ -100,6 +111,7 @@ def verify(
     path: Path | str,
     *,
     trust_root: Path | str | bytes | None = None,
+    revocations: Sequence[Path | str | bytes] = (),
     at: datetime | None = None,
 ) -> VerifiedModel:
     """Verify a model folder, or the one that a file lies in, from its files alone.
@@ -115,21 +127,26 @@ def verify(
     5.  policy: signed, the attested one, not older than the trust root allows, and in force when
         the run started and when it ended.
     6.  credentials: signed within their issuers' scope, valid when the run started and when it
-        ended, exactly those attested.
+        ended, or until a gate left the corpus out; exactly those attested.
     7.  manifest: signed by an operator; its records have the credentials' Merkle roots.
     8.  routes: corpora, rules, routes and domains follow from policy and credentials; the tensors
         in the files are those of the layer groups and adapters.
     9.  plan: its streams follow from routes and manifest.
-    10. ledger: every step has the plan's ranges and counts; gradient norms are of the plan's rows
-        on every rank, and only where the routes permit a gradient; size and root are those of
-        the note, which a key that signed the attestation signed too.
+    10. ledger: every step has the plan's ranges and counts, less the corpora that a gate left out
+        from that step on, if the policy gates; gradient norms are of the plan's rows on every
+        rank, and only where the routes permit a gradient; size and root are those of the note,
+        which a key that signed the attestation signed too.
     11. coverage: coverage with its gradient-norm shares, taint and levels follow from the ledger,
         the routes and the evidence.
     12. assurance: no assurance level that nothing here shows; the disclaimer word for word.
+    13. revocations: the given lists are their issuers'; nothing that the run used was revoked
+        before it ended, unless a gate left it out since. What was revoked later is stated.
 
     Args:
         path: A model folder or a file in one.
         trust_root: Envelope of the trust root, or its path; the pinned one by default.
+        revocations: Envelopes of revocation lists, or their paths. Without one, nothing is known
+            of revocations.
         at: Reference time, aware; now by default.
 
     Raises:
@@ -154,7 +171,8 @@ def verify(
     with _step(5, "policy"):
         policy = _check_policy(folder, trust, attestation)
     with _step(6, "credentials"):
-        credentials = _check_credentials(folder, trust, attestation)
+        gates = _read_gates(folder, attestation)
+        credentials = _check_credentials(folder, trust, attestation, gates)
     with _step(7, "manifest"):
         manifest = _check_manifest(folder, trust, attestation, credentials, at)
     with _step(8, "routes"):
@@ -162,11 +180,15 @@ def verify(
     with _step(9, "plan"):
         _check_plan(attestation, manifest.document, routes)
     with _step(10, "ledger"):
-        ledger = _check_ledger(folder, attested, manifest.document, routes)
+        _check_gates(gates, policy.document, attestation)
+        ledger = _check_ledger(folder, attested, manifest.document, routes, gates)
     with _step(11, "coverage"):
         _check_coverage(attested, ledger, manifest.document, routes)
     with _step(12, "assurance"):
         _check_assurance(attestation)
+    with _step(13, "revocations"):
+        lists = _load_revocations(trust, revocations, at)
+        revoked = _check_revocations(lists, attestation, policy, credentials, ledger, gates)
     _check_asked(Path(path), folder, uncovered)
     return VerifiedModel(
         path=folder.root,
@@ -182,6 +204,9 @@ def verify(
         manifest=manifest,
         routes=routes,
         ledger=ledger,
+        gates=gates,
+        revocations=lists,
+        revoked=revoked,
     )
 
 
@@ -371,7 +396,9 @@ def _check_files(folder: Bundle, attested: Verified[Attestation]) -> tuple[str, 
     pinned = set(attestation.files)
     required = {bundle.POLICY, bundle.MANIFEST, bundle.CREDENTIALS, bundle.LEDGER}
     required.add(bundle.CHECKPOINT)
-    for name in sorted(required - pinned) + sorted(pinned - required - {bundle.DELEGATIONS}):
+    for name in sorted(required - pinned) + sorted(
+        pinned - required - {bundle.DELEGATIONS, bundle.GATES}
+    ):
         raise Refused("the attestation pins the wrong governance files", where=name)
     present = folder.names()
     if bundle.LEDGER not in present:
@@ -418,14 +445,26 @@ def _check_policy(folder: Bundle, trust: TrustState, attestation: Attestation) -
     return policy
 
 
+def _read_gates(folder: Bundle, attestation: Attestation) -> tuple[Gate, ...]:
+    if bundle.GATES not in attestation.files:
+        return ()
+    gates = read_gates(folder.read(bundle.GATES, limit=bundle.MAX_LINES))
+    if not gates:
+        raise Refused("a file of gates without one", where=bundle.GATES)
+    return gates
+
+
 def _check_credentials(
-    folder: Bundle, trust: TrustState, attestation: Attestation
+    folder: Bundle, trust: TrustState, attestation: Attestation, gates: Sequence[Gate]
 ) -> dict[str, Verified[Credential]]:
+    started, finished = _times(attestation)
     credentials: dict[str, Verified[Credential]] = {}
     for line in folder.lines(bundle.CREDENTIALS):
-        for at in _times(attestation):
-            credential = verify_credential(trust, line, at=at)
+        credential = verify_credential(trust, line, at=started)
         corpus = credential.document.corpus
+        # A gated corpus was used for as long as its credential held, by the gate's own times.
+        used_until = [parse_time(g.since) - _SECOND for g in gates if g.corpus == corpus]
+        verify_credential(trust, line, at=max([started, *used_until]) if used_until else finished)
         if corpus in credentials:
             raise Refused("a corpus has two credentials", where=corpus)
         credentials[corpus] = credential
@@ -546,11 +585,27 @@ def _check_plan(attestation: Attestation, manifest: Manifest, routes: Mapping[st
 # Steps 10 and 11
 
 
+def _check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation) -> None:
+    if gates and policy.on_expiry != "gate":
+        raise Refused("the policy stops a run where this one gated", where=bundle.GATES)
+    started, finished = _times(attestation)
+    plan = attestation.plan
+    for gate in gates:
+        where = f"gate of corpus {gate.corpus} in step {gate.step}"
+        if gate.corpus not in plan.corpora or gate.corpus in plan.excluded:
+            raise Refused("the run read no such corpus", where=where)
+        if gate.step >= plan.max_steps:
+            raise Refused(f"the plan has {plan.max_steps} steps", where=where)
+        if not started <= parse_time(gate.time) <= finished:
+            raise Refused(f"at {gate.time}, when the run did not go on", where=where)
+
+
 def _check_ledger(
     folder: Bundle,
     attested: Verified[Attestation],
     manifest: Manifest,
     routes: Mapping[str, Route],
+    gates: Sequence[Gate],
 ) -> Ledger:
     attestation = attested.document
     leaves = read_leaves(folder.read(bundle.LEDGER, limit=bundle.MAX_LINES))
@@ -561,11 +616,27 @@ def _check_ledger(
         raise Refused("size or root are not those of the ledger", where="attestation ledger")
     _check_note(folder, attested, ledger)
     for leaf in ledger.steps:
-        _check_leaf(leaf, attestation, manifest)
+        _check_leaf(leaf, attestation, manifest, gated(gates, leaf.branch, leaf.step))
+    _check_gated(gates, ledger)
     steps = {(leaf.branch, leaf.step): leaf for leaf in ledger.steps}
     for norms in ledger.norms:
         _check_norms(norms, steps[norms.branch, norms.step], attestation.plan, routes)
     return ledger
+
+
+def _check_gated(gates: Sequence[Gate], ledger: Ledger) -> None:
+    done = {(leaf.branch, leaf.step) for leaf in ledger.steps}
+    held = {(gate.branch, gate.corpus) for gate in gates}
+    for gate in gates:
+        where = f"gate of corpus {gate.corpus}"
+        if (gate.branch, gate.step) not in done:
+            raise Refused(
+                f"it is in branch {gate.branch} step {gate.step}, which the ledger does not have",
+                where=where,
+            )
+        for later in {branch for branch, _ in done if branch > gate.branch}:
+            if (later, gate.corpus) not in held:
+                raise Refused(f"it was lifted in branch {later}", where=where)
 
 
 def _check_note(folder: Bundle, attested: Verified[Attestation], ledger: Ledger) -> None:
@@ -585,7 +656,9 @@ def _check_note(folder: Bundle, attested: Verified[Attestation], ledger: Ledger)
     raise refusals[0]
 
 
-def _check_leaf(leaf: Leaf, attestation: Attestation, manifest: Manifest) -> None:
+def _check_leaf(
+    leaf: Leaf, attestation: Attestation, manifest: Manifest, left_out: Set[str]
+) -> None:
     plan = attestation.plan
     where = f"ledger branch {leaf.branch} step {leaf.step}"
     if leaf.policy != attestation.policy.digest:
@@ -601,7 +674,9 @@ def _check_leaf(leaf: Leaf, attestation: Attestation, manifest: Manifest) -> Non
     counts = coverage.corpus_counts(plan, manifest, planned)
     stated = {corpus: (use.rows, use.targets) for corpus, use in leaf.corpora.items()}
     for corpus in sorted(counts.keys() | stated.keys()):
-        if counts.get(corpus) != stated.get(corpus):
+        if corpus in left_out and corpus in stated:
+            raise Refused(f"it used corpus {corpus}, which a gate left out", where=where)
+        if corpus not in left_out and counts.get(corpus) != stated.get(corpus):
             raise Refused(
                 f"rows and targets of corpus {corpus} do not follow from the plan", where=where
             )
@@ -650,6 +725,7 @@ def _rank_rows(leaf: Leaf, plan: BatchPlan) -> Counter[tuple[int, str, str]]:
         (slice_rank(stop - start, position - start, leaf.world_size), stream, corpus)
         for stream, (start, stop) in leaf.streams.items()
         for position, corpus, _ in plan.read(stream, range(start, stop))
+        if corpus in leaf.corpora  # else a gate left it out
     )
 
 
@@ -724,3 +800,63 @@ def _check_assurance(attestation: Attestation) -> None:
         )
     if attestation.disclaimer != DISCLAIMER:
         raise Refused("the wording was changed", where="attestation disclaimer")
+
+
+# Step 13
+
+
+def _load_revocations(
+    trust: TrustState, given: Sequence[Path | str | bytes], at: datetime
+) -> Revocations | None:
+    if not given:
+        return None
+    return Revocations.load(
+        trust,
+        [
+            each if isinstance(each, bytes) else _read_file(Path(each), MAX_REVOCATIONS)
+            for each in given
+        ],
+        at=at,
+    )
+
+
+def _check_revocations(
+    lists: Revocations | None,
+    attestation: Attestation,
+    policy: Verified[Policy],
+    credentials: Mapping[str, Verified[Credential]],
+    ledger: Ledger,
+    gates: Sequence[Gate],
+) -> dict[str, Revoked]:
+    if lists is None:
+        return {}
+    _, finished = _times(attestation)
+    later: dict[str, Revoked] = {}
+    if found := lists.of_policy(policy):
+        if found.since <= finished:
+            raise _used_revoked(f"policy {policy.document}", found)
+        later["policy"] = found
+    used = {corpus for leaf in ledger.steps for corpus in leaf.corpora}
+    for corpus, credential in credentials.items():
+        found = lists.of_credential(credential)
+        if found is None:
+            continue
+        if corpus in used and found.since <= _used_until(corpus, gates, ledger, finished):
+            raise _used_revoked(f"credential of corpus {corpus}", found)
+        later[corpus] = found
+    return later
+
+
+def _used_until(corpus: str, gates: Sequence[Gate], ledger: Ledger, finished: datetime) -> datetime:
+    """The last instant at which the run may have used ``corpus``, by its own times."""
+    branches = {leaf.branch for leaf in ledger.steps if corpus in leaf.corpora}
+    ends = {g.branch: parse_time(g.since) - _SECOND for g in gates if g.corpus == corpus}
+    return max(ends.get(branch, finished) for branch in branches)
+
+
+def _used_revoked(what: str, found: Revoked) -> Refused:
+    return Refused(
+        f"revoked since {format_time(found.since)} ({found.reason}), and the run used it then",
+        where=what,
+        do=f"That is list {found.sequence} of {found.issuer}; ask its issuer",
+    )

@@ -74,6 +74,8 @@ def load_inputs(
     trust = TrustState.load(root_bytes, at=at, delegations=delegated)
     policy_bytes = read(policy, "signed policy", "govray sign policies/licences.yaml")
     verified_policy = verify_policy(trust, policy_bytes, at=at)
+    if verified_policy.document.on_expiry != "stop":
+        raise UsageError("runs can only stop at an expiry so far", where=str(policy))
     envelopes = read_credentials(corpora)
     credentials = verify_credentials(corpora, envelopes, trust, at=at)
     return Inputs(

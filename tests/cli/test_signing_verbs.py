@@ -188,7 +188,7 @@ def yaml_blocks() -> dict[str, str]:
 
 def test_the_guide_works_as_written(run: Run, tmp_path: Path) -> None:
     blocks = yaml_blocks()
-    assert set(blocks) == {"root.yaml", "acme.yaml"}
+    assert set(blocks) == {"root.yaml", "acme.yaml", "revoked.yaml"}
     for name, text in blocks.items():
         (tmp_path / name).write_text(text)
     named = set(re.findall(r"([\w-]+\.pem)\.pub", "".join(blocks.values())))
@@ -214,6 +214,13 @@ def test_the_guide_works_as_written(run: Run, tmp_path: Path) -> None:
     # Without the delegation nobody vouches for the supplier.
     assert "no signature verifies" in run(*check, code=1).err
     assert "VERIFIED corpus acme-notes" in run(*check, "--delegation", "acme.dsse.json").out
+
+    run("sign", "revoked.yaml", "--key", "acme.pem")
+    check = ("verify", "revoked.dsse.json", "--trust-root", "root.json")
+    check = (*check, "--delegation", "acme.dsse.json", "--at", "2026-12-01T00:00:00Z")
+    assert "VERIFIED revocation list 1 of acme-legal" in run(*check).out
+    (tmp_path / "revoked.yaml").write_text(blocks["revoked.yaml"].replace("-notes", "-papers"))
+    assert "version 1" in run("sign", "revoked.yaml", "--key", "acme.pem", code=2).err
 
 
 def test_json_and_yaml_state_the_same_credential(run: Run, tmp_path: Path) -> None:

@@ -48,6 +48,33 @@ def test_the_same_as_json(run: Run, untouched: Path, root: Path, at: str) -> Non
     assert "does not establish" in told["disclaimer"]
 
 
+def test_revocations_are_checked_if_a_list_is_given(
+    run: Run, world: World, untouched: Path, root: Path, at: str, tmp_path: Path
+) -> None:
+    check = ("verify", untouched, "--trust-root", root, "--at", at)
+    assert "revocations not checked" in run(*check).out
+    assert run(*check, "--json").json["revocations"] is None
+    write_key(tmp_path / "acme.pem", world.keys.acme)
+    source = tmp_path / "revoked.yaml"
+    text = (
+        "schema: govray.dev/revocations/v1\nissuer: acme-legal\nsequence: 1\n"
+        "issued: 2026-11-18\nentries: [{corpus: acme, since: 2026-11-15, reason: ended}]\n"
+    )
+    source.write_text(text)
+    run("sign", source, "--key", "acme.pem")
+    check = (*check, "--revocations", "revoked.dsse.json")
+    assert "acme since 2026-11-15T00:00:00Z (ended), by list 1 of acme-legal" in run(*check).out
+    told = run(*check, "--json").json
+    assert told["revokedSince"]["acme"]["reason"] == "ended"
+    assert told["revocations"][0]["sequence"] == "1"
+    source.write_text(text.replace("sequence: 1", "sequence: 2").replace("11-15", "11-09"))
+    run("sign", source, "--key", "acme.pem")
+    assert "step 13 (revocations)" in run(*check, code=1).err
+    assert "model folder" in run(
+        "verify", "revoked.dsse.json", "--trust-root", root, "--revocations", source, code=2
+    ).err  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_any_changed_file_is_refused(run: Run, model: Path, root: Path, at: str, name: str) -> None:
     data = bytearray((model / name).read_bytes())

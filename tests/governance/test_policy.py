@@ -139,7 +139,7 @@ def test_observe_allows_everything() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("on_expiry: stop", "on_expiry: gate", r"on_expiry"),
+        ("on_expiry: stop", "on_expiry: go_on", r"on_expiry"),
         ("on_expiry", "on_expirey", r"did you mean 'on_expiry'"),
         ("schema: govray.dev/depth-policy/v1", "schema: govray.dev/depth-policy/v2", r"p\.yaml:2"),
         ("schema: govray.dev/depth-policy/v1\n", "", r"schema is missing"),

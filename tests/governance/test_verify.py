@@ -259,7 +259,7 @@ def test_docstring_and_code_number_the_same_steps() -> None:
     listed = re.findall(r"^(\d+)\. +([a-z ]+):", inspect.getdoc(verify) or "", re.MULTILINE)
     coded = re.findall(r'_step\((\d+), "([a-z ]+)"\)', inspect.getsource(verify))
     assert listed == coded
-    assert [int(number) for number, _ in coded] == list(range(1, 13))
+    assert [int(number) for number, _ in coded] == list(range(1, len(coded) + 1))
 
 
 def test_it_runs_where_nothing_heavy_is_installed(

@@ -26,6 +26,7 @@ from govray.governance.credential import Credential, Period, Records, seal_crede
 from govray.governance.document import Document
 from govray.governance.envelope import Envelope
 from govray.governance.environment import Environment
+from govray.governance.gates import Gate, encode_gates, gated
 from govray.governance.keys import LocalSigner
 from govray.governance.ledger import AnyLeaf, CorpusUse, GradientNorms, Leaf, Ledger, Pass
 from govray.governance.manifest import (
@@ -367,6 +368,8 @@ class World:
         plan: Hook[BatchPlan] = same,
         leaves: Hook[list[Leaf]] = same,
         norms: Hook[list[GradientNorms]] = same,
+        gates: Sequence[Gate] = (),
+        gates_data: Hook[bytes] = same,
         ledger_data: Hook[bytes] = same,
         attestation: Hook[Attestation] = same,
         operator: LocalSigner | None = None,
@@ -401,7 +404,7 @@ class World:
                 ),
             )
         )
-        steps = leaves(record(planned, prepared, ruled.digest))
+        steps = leaves(record(planned, prepared, ruled.digest, gates))
         ledger = Ledger(RUN, interleave(steps, norms(measure(steps, planned, routes))))
         adapters = sorted({r.adapter for r in routes.values() if r.adapter})
         tensors = {a: (f"{a}.lora_A.weight", f"{a}.lora_B.weight") for a in adapters}
@@ -420,6 +423,8 @@ class World:
             bundle.LEDGER: ledger_data(ledger.data),
             bundle.CHECKPOINT: ledger.sign(operator),
         }
+        if recorded := gates_data(encode_gates(gates)):
+            governance[bundle.GATES] = recorded
         root = read(TrustRoot, Envelope.parse(self.root))
         document = attestation(
             attesting.build(
@@ -463,12 +468,16 @@ class World:
         write(folder / bundle.ATTESTATION, signed)
 
 
-def record(plan: BatchPlan, manifest: Manifest, policy: str) -> list[Leaf]:
-    """The leaves of a run that followed its plan, on two ranks."""
+def record(
+    plan: BatchPlan, manifest: Manifest, policy: str, gates: Sequence[Gate] = ()
+) -> list[Leaf]:
+    """The leaves of a run that followed its plan and its gates, on two ranks."""
     leaves = []
     for step in range(plan.max_steps):
         streams = {i: (r.start, r.stop) for i, r in plan.positions(step).items()}
         counts = coverage.corpus_counts(plan, manifest, streams)
+        for corpus in gated(gates, 0, step):
+            counts.pop(corpus, None)
         leaves.append(
             Leaf(
                 branch=0,
@@ -495,6 +504,8 @@ def measure(
         rows: dict[tuple[int, str], list[str]] = {}
         for stream, (start, stop) in sorted(leaf.streams.items()):
             for position, corpus, _ in plan.read(stream, range(start, stop)):
+                if corpus not in leaf.corpora:
+                    continue
                 rank = slice_rank(stop - start, position - start, leaf.world_size)
                 rows.setdefault((rank, stream), []).append(corpus)
         found.append(
