@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from govray.errors import UsageError
 
@@ -64,10 +64,25 @@ class Governance(_Section):
     max_quarantined: float = Field(0.25, ge=0, le=1, description="share of records; above: refuse")
 
 
+def _check_workers(value: Any) -> Any:
+    """Say in one sentence what a union of two types would say in three."""
+    counts = value if isinstance(value, list | tuple) and len(value) == 2 else [value, value]
+    if not all(type(each) is int and each >= 1 for each in counts):
+        raise ValueError("give a whole number from 1, or [least, most] for an elastic run")
+    if counts[0] > counts[1]:
+        raise ValueError(f"the least comes first: [{counts[1]}, {counts[0]}]")
+    return value
+
+
 class Resources(_Section):
     """What Ray reserves for the workers."""
 
-    num_workers: Annotated[int, Field(ge=1)] = 2
+    num_workers: Annotated[
+        Annotated[int, Field(ge=1)]
+        | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]],
+        BeforeValidator(_check_workers),
+        Field(description="a number, or [least, most]: the run goes on with as many as fit"),
+    ] = 2
     cpus_per_worker: Annotated[float, Field(gt=0)] = 0.5
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0
 
@@ -182,7 +197,8 @@ def parse_experiment(value: Any, *, where: str) -> Experiment:
 def _problem(detail: Any) -> str:
     field = ".".join(str(part) for part in detail["loc"])
     if detail["type"] != "extra_forbidden":
-        return f"{field}: {detail['msg']}" if field else str(detail["msg"])
+        message = str(detail["msg"]).removeprefix("Value error, ")
+        return f"{field}: {message}" if field else message
     section: Any = Experiment
     for part in detail["loc"][:-1]:
         annotation = getattr(section, "model_fields", {}).get(part)

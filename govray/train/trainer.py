@@ -30,7 +30,6 @@ import ray
 import ray.train
 import torch
 import torch.distributed as dist
-from ray.train.torch import TorchTrainer
 
 from govray.data.admission import Prepared, prepare
 from govray.data.tokenizer import load_tokenizer
@@ -38,7 +37,7 @@ from govray.engine.aggregator import Name
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance import canonical
 from govray.governance.keys import Signer, load_signer
-from govray.train import shards
+from govray.train import scaling, shards
 from govray.train.artifact import write_model
 from govray.train.code import source_of
 from govray.train.config import Experiment, Quota
@@ -299,7 +298,7 @@ class GovernedTrainer:
 
     def _fit(self, order: Order) -> ray.train.Result:
         with Watch(self.on_step) as watch:
-            trainer = TorchTrainer(
+            trainer = scaling.ElasticTrainer(
                 GovernedLoop(self.train_loop_per_worker, order, watch.actor),
                 train_loop_config=dict(self.train_loop_config or {}),
                 scaling_config=self.scaling_config,
@@ -435,6 +434,7 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
         return
     # Ray Train polls its workers this often; its default of 2 s bounds every report.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.05")
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(scaling.START_TIMEOUT_S))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None and "RAY_ADDRESS" not in os.environ:
         # A local cluster listens on loopback only and ends with this process.

@@ -5,19 +5,24 @@ norms if they were sampled. A step that is run again after a restart must
 produce the leaf that is already there; if it does not, either the data, the
 plan or the code changed under the run, and it stops. The world size may differ
 after a resize, so it is left out of that comparison, and so are gradient norms:
-they are measured, and not every device repeats a float. What goes on into the
-ledger is what the step that went on measured.
+they are measured, and not every device repeats a float. The lines of the step
+that the run went on with take the place of those recorded before, here and in
+the ledger.
 This file is never signed: the driver signs the leaves of a committed checkpoint.
-Lines lost with a machine cost nothing: their steps are run, and recorded, again.
+Lines lost with a machine cost nothing: their steps are in the checkpoint, or they
+are run, and recorded, again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 from govray.errors import Refused
 from govray.governance.ledger import AnyLeaf, GradientNorms, Leaf, read_leaves
+
+_Recorded: TypeAlias = tuple[Leaf] | tuple[Leaf, GradientNorms]
 
 
 class WriteAhead:
@@ -28,19 +33,21 @@ class WriteAhead:
         leaves: Leaves of the checkpoint that the run resumes from.
 
     Raises:
-        Refused: The file does not hold the checkpoint's leaves.
+        Refused: The file holds another leaf for a step of the checkpoint's.
     """
 
     def __init__(self, path: Path, leaves: tuple[AnyLeaf, ...]) -> None:
         self._path = path
-        recorded = _complete_lines(path)
-        self._recorded = {leaf.step: leaf for leaf in _steps(recorded)}
+        self._recorded = _by_step(_complete_lines(path))
+        self._offsets: dict[int, int] = {}
         self.leaves = list(leaves)
-        for done in _steps(leaves):
+        resumed = _by_step(leaves)
+        for done, *_ in resumed.values():
             self._compare(done)
         # What follows the last whole line is a write that a crash cut short.
+        self._recorded |= resumed
         whole = path.with_suffix(".tmp")
-        whole.write_bytes(_lines(recorded))
+        whole.write_bytes(self._lines_from(0, 0))
         whole.replace(path)
 
     def append(self, leaf: Leaf, norms: GradientNorms | None = None) -> None:
@@ -49,18 +56,36 @@ class WriteAhead:
         Raises:
             Refused: The file holds another leaf for this step.
         """
-        new: list[AnyLeaf] = [leaf] if norms is None else [leaf, norms]
-        if leaf.step in self._recorded:
-            self._compare(leaf)
-        else:
-            with self._path.open("ab") as file:
-                file.write(_lines(new))
-            self._recorded[leaf.step] = leaf
+        new: _Recorded = (leaf,) if norms is None else (leaf, norms)
+        self._compare(leaf)
+        if self._recorded.get(leaf.step) != new:
+            self._recorded[leaf.step] = new
+            self._write_from(leaf.step)
         self.leaves += new
 
+    def _write_from(self, step: int) -> None:
+        """Put this step's lines in their place; those of later steps move behind them.
+
+        A crash in between loses lines at the end, and leaves what stands before them.
+        """
+        with self._path.open("r+b") as file:
+            file.seek(self._offsets.get(step, self._end))
+            file.truncate()
+            file.write(self._lines_from(step, file.tell()))
+
+    def _lines_from(self, step: int, offset: int) -> bytes:
+        """The lines of this step and those after it; notes where each will stand."""
+        lines: list[bytes] = []
+        for later in sorted(each for each in self._recorded if each >= step):
+            self._offsets[later] = offset
+            lines.append(_lines(self._recorded[later]))
+            offset += len(lines[-1])
+        self._end = offset
+        return b"".join(lines)
+
     def _compare(self, leaf: Leaf) -> None:
-        recorded = self._recorded.get(leaf.step)
-        if recorded is None or recorded.model_copy(update={"world_size": leaf.world_size}) != leaf:
+        recorded, *_ = self._recorded.get(leaf.step, (leaf,))
+        if recorded.model_copy(update={"world_size": leaf.world_size}) != leaf:
             raise Refused(
                 f"step {leaf.step} does not repeat the leaf recorded for it",
                 where=str(self._path),
@@ -75,8 +100,15 @@ def _complete_lines(path: Path) -> tuple[AnyLeaf, ...]:
     return read_leaves(data[: data.rfind(b"\n") + 1])
 
 
-def _steps(leaves: Iterable[AnyLeaf]) -> Iterator[Leaf]:
-    return (leaf for leaf in leaves if isinstance(leaf, Leaf))
+def _by_step(leaves: Iterable[AnyLeaf]) -> dict[int, _Recorded]:
+    """Each step's leaf, with its gradient norms behind it."""
+    recorded: dict[int, _Recorded] = {}
+    for leaf in leaves:
+        if isinstance(leaf, Leaf):
+            recorded[leaf.step] = (leaf,)
+        else:
+            recorded[leaf.step] += (leaf,)
+    return recorded
 
 
 def _lines(leaves: Iterable[AnyLeaf]) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from govray.errors import UsageError
-from govray.train.config import Optimizer, Quota, parse_experiment, read_experiment
+from govray.train.config import Experiment, Optimizer, Quota, parse_experiment, read_experiment
 from govray.train.experiment import learning_rate
 
 JOB = Path(__file__).parents[2] / "jobs" / "train.yaml"
@@ -30,6 +30,14 @@ def test_the_shipped_experiment_is_valid() -> None:
         ({"name": "../up"}, "name"),
         ({"entrypoint": "os.system"}, "entrypoint"),
         ({"data": {"corpora": "c", "rows_per_step": {"x": 0}}}, "rows_per_step.x.rows"),
+        (
+            {"resources": {"num_workers": [4, 2]}},
+            "num_workers: the least comes first: [2, 4]",
+        ),
+        ({"resources": {"num_workers": 0}}, "a whole number from 1, or [least, most]"),
+        ({"resources": {"num_workers": [1, 2, 3]}}, "a whole number from 1, or [least, most]"),
+        ({"resources": {"num_workers": [1.5, 2]}}, "a whole number from 1, or [least, most]"),
+        ({"resources": {"num_workers": True}}, "a whole number from 1, or [least, most]"),
     ],
 )
 def test_a_mistake_is_named(change: dict[str, object], message: str) -> None:
@@ -38,6 +46,21 @@ def test_a_mistake_is_named(change: dict[str, object], message: str) -> None:
         parse_experiment(value, where="here.yaml")
     assert message in str(caught.value)
     assert caught.value.where == "here.yaml"
+
+
+@pytest.mark.parametrize("workers", [1, 7, [1, 3], [2, 2]])
+def test_workers_are_a_number_or_a_pair_and_survive_the_way_to_the_workers(workers: object) -> None:
+    value = yaml.safe_load(JOB.read_text()) | {"resources": {"num_workers": workers}}
+    experiment = parse_experiment(value, where="here.yaml")
+    expected = tuple(workers) if isinstance(workers, list) else workers
+    assert experiment.resources.num_workers == expected
+    assert Experiment.model_validate(experiment.model_dump(mode="json")) == experiment
+
+
+def test_the_schema_shows_both_forms() -> None:
+    schema = Experiment.model_json_schema()["$defs"]["Resources"]["properties"]["num_workers"]
+    assert [form["type"] for form in schema["anyOf"]] == ["integer", "array"]
+    assert "[least, most]" in schema["description"]
 
 
 def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:

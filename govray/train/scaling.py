@@ -1,0 +1,94 @@
+"""How many workers a run has: Ray Train's elastic policy, with three things changed.
+
+``num_workers: [min, max]`` makes a run elastic. When a worker or its node is lost, Ray restarts
+the workers with as many as fit; when there is room for more, Ray restarts them with more. A
+restart resumes from the latest commit, and the batch plan doesn't depend on how many workers
+there are. What Ray's policy lacks:
+
+* It looks at a view of the cluster that is up to 20 s old, and so tries to start workers on a node
+  that is gone. `Elastic` asks for the view to be made anew.
+* It gives every CPU to workers, and the tasks that read data wait for ever. `Elastic` leaves room
+  for one such task, unless that would go below the minimum.
+
+What this module does not do: place workers, restart them, or decide where they resume.
+Source: `ElasticScalingPolicy` of Ray 2.60, whose private parts are used here; a test compares the
+names with the installed Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+import ray.train
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client import (
+    AUTOSCALING_REQUESTS_GET_TIMEOUT_S,
+)
+from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+from ray.train.v2._internal.util import time_monotonic
+
+from govray.train.shards import READ_CPUS
+
+START_TIMEOUT_S = 8
+"""Seconds that Ray waits for room for all workers before it counts again; its default is 60.
+
+It bounds what a shrink costs where a node is gone and the cluster doesn't know it yet.
+"""
+
+Resources = Mapping[str, float]
+
+
+class ElasticTrainer(TorchTrainer):
+    """`TorchTrainer` under the policy of this module where ``num_workers`` is a pair."""
+
+    def _initialize_and_run_controller(self, **arguments: Any) -> ray.train.Result:
+        if self.scaling_config.elasticity_enabled:
+            arguments["scaling_policy"] = Elastic(self.scaling_config)
+        return super()._initialize_and_run_controller(**arguments)
+
+
+class Elastic(ElasticScalingPolicy):
+    """Ray's elastic policy, that sees the cluster as it is and leaves room for reading."""
+
+    def _get_reserved_resources(self) -> Any:
+        age = time_monotonic() - self._latest_reserved_resources_query_time
+        if age >= self.GET_RESERVED_RESOURCES_INTERVAL_S:
+            # What goes wrong here goes wrong again below, where Ray's policy says so.
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(
+                    self._autoscaling_coordinator.get_reserved_resources.remote(
+                        self._requester_id, recompute=True
+                    ),
+                    timeout=AUTOSCALING_REQUESTS_GET_TIMEOUT_S,
+                )
+        return super()._get_reserved_resources()
+
+    def _count_possible_workers(self, reserved_resources: Mapping[str, Resources]) -> int:
+        possible = int(super()._count_possible_workers(reserved_resources))
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        worker = self.scaling_config._resources_per_worker_not_none
+        room = workers_beside_a_reader(nodes, worker)
+        return min(possible, max(room, self.scaling_config.min_workers))
+
+
+def workers_beside_a_reader(nodes: Sequence[Resources], worker: Resources) -> int:
+    """How many workers fit on nodes if one task that reads data must fit too.
+
+    Args:
+        nodes: What each node has in all.
+        worker: What each worker needs.
+    """
+    alone = [_fitting(node, worker) for node in nodes]
+    beside = [
+        all_of_it - _fitting({**node, "CPU": node.get("CPU", 0.0) - READ_CPUS}, worker)
+        for node, all_of_it in zip(nodes, alone, strict=True)
+        if node.get("CPU", 0.0) >= READ_CPUS
+    ]
+    return sum(alone) - min(beside, default=0)
+
+
+def _fitting(node: Resources, worker: Resources) -> int:
+    return int(min(node.get(name, 0.0) // need for name, need in worker.items() if need > 0))

@@ -1,0 +1,67 @@
+"""How many workers fit, and the private parts of Ray that the policy stands on."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+    _AutoscalingCoordinatorActor,
+)
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+
+from govray.train.scaling import Elastic, ElasticTrainer, workers_beside_a_reader
+from govray.train.shards import READ_CPUS
+
+
+@pytest.mark.parametrize(
+    ("nodes", "worker", "expected"),
+    [
+        ([{"CPU": 2}], {"CPU": 0.5}, 3),
+        ([{"CPU": 1}, {"CPU": 1}], {"CPU": 1}, 1),
+        ([{"CPU": 1}, {"CPU": 1}, {"CPU": 1}], {"CPU": 0.5}, 5),
+        ([{"CPU": 1.5}, {"CPU": 1}], {"CPU": 1}, 2),  # the half is enough for a reader
+        ([{"CPU": 16, "GPU": 4}, {"CPU": 16, "GPU": 4}], {"CPU": 2, "GPU": 1}, 8),
+        ([{"CPU": 4, "GPU": 4}], {"CPU": 1, "GPU": 1}, 3),
+        ([{"CPU": 0.25}], {"CPU": 0.25}, 1),  # nowhere is room for a reader: not ours to solve
+        ([{}], {"CPU": 1}, 0),
+        ([], {"CPU": 1}, 0),
+    ],
+)
+def test_one_reader_finds_room_beside_the_workers(
+    nodes: list[dict[str, float]], worker: dict[str, float], expected: int
+) -> None:
+    assert workers_beside_a_reader(nodes, worker) == expected
+
+
+@given(cpus=st.lists(st.integers(0, 32), max_size=6), need=st.integers(1, 8))
+def test_no_more_than_fit_and_no_fewer_than_without_one_node_s_share(
+    cpus: list[int], need: int
+) -> None:
+    nodes = [{"CPU": each / 4} for each in cpus]
+    found = workers_beside_a_reader(nodes, {"CPU": need / 4})
+    alone = sum(each // need for each in cpus)
+    assert alone - max(1, -(-int(READ_CPUS * 4) // need)) <= found <= alone
+    if any(each >= 4 * READ_CPUS for each in cpus):
+        spare = [each - 4 * READ_CPUS for each in cpus if each >= 4 * READ_CPUS]
+        assert found == max(
+            sum(each // need for each in cpus) - (room + 2) // need + room // need for room in spare
+        )
+
+
+def test_what_is_overridden_is_still_there() -> None:
+    """Ray's private names; a new Ray that lacks one must not make runs quietly inelastic."""
+    for mine, theirs, names in (
+        (Elastic, ElasticScalingPolicy, ["_get_reserved_resources", "_count_possible_workers"]),
+        (ElasticTrainer, TorchTrainer, ["_initialize_and_run_controller"]),
+    ):
+        assert issubclass(mine, theirs)
+        for name in names:
+            assert name in vars(mine)
+            assert callable(getattr(theirs, name))
+    assert "scaling_policy=create_scaling_policy" in inspect.getsource(TorchTrainer.fit)
+    wanted = inspect.signature(_AutoscalingCoordinatorActor.get_reserved_resources)
+    assert "recompute" in wanted.parameters
