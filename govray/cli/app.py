@@ -19,6 +19,7 @@ import typer
 from govray import __version__
 from govray.cli import (
     adapter,
+    checkpoint,
     corpus,
     demo,
     init,
@@ -53,6 +54,7 @@ app.command("replay")(train.replay)
 app.command("attest")(train.attest)
 app.command("trace")(trace.trace)
 app.add_typer(adapter.app, name="adapter")
+app.add_typer(checkpoint.app, name="checkpoint")
 app.command("schema")(schema.schema)
 
 

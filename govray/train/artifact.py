@@ -3,6 +3,11 @@
 Everything comes from the run's folder: the last committed checkpoint, the record
 of what was verified, and the replays since. So a model can be attested again,
 after a replay for instance, without training. Runs on the driver, with the key.
+
+Weights and adapters are copied, not linked: a checkpoint never changes, and a model
+folder is given away. Their digests are those that were computed while the checkpoint
+was written. So what is attested is what the run wrote; should the storage have changed
+it since, `verify`, which hashes every byte, says so.
 """
 
 from __future__ import annotations
@@ -69,16 +74,16 @@ def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> 
         bundle.CHECKPOINT: ledger.sign(signer),
     }
     attestation = _attestation(record, committed, trust, manifest, ledger, governance, replays)
-    subjects = [Subject.of(name, canonical.sha256(data)) for name, data in sorted(files.items())]
+    subjects = [Subject.of(name, digest) for name, (digest, _) in sorted(files.items())]
     governance[bundle.ATTESTATION] = seal(attestation, subjects, [signer])
-    return _replace(run / MODEL, files | governance)
+    return _replace(run / MODEL, {name: source for name, (_, source) in files.items()} | governance)
 
 
 def final_checkpoint(run: Path, record: RunRecord) -> checkpoint.Committed:
-    """The committed state after the last step of the plan.
+    """The committed state after the last step of the plan; its files are checked as they are read.
 
     Raises:
-        CouldNotCheck: There is none, or it does not match its digests.
+        CouldNotCheck: There is none.
     """
     found = snapshot.latest(run)
     if found is None or found[1] != record.plan.max_steps:
@@ -87,7 +92,7 @@ def final_checkpoint(run: Path, record: RunRecord) -> checkpoint.Committed:
             where=str(run),
             do="Let the run end first",
         )
-    return checkpoint.load(found[0])
+    return checkpoint.open_commit(found[0])
 
 
 def environment(committed: checkpoint.Committed) -> Environment:
@@ -98,7 +103,8 @@ def environment(committed: checkpoint.Committed) -> Environment:
 
 def _model_files(
     record: RunRecord, committed: checkpoint.Committed, manifest: Manifest
-) -> dict[str, bytes]:
+) -> dict[str, tuple[str, bytes | Path]]:
+    """The files that a model consists of: name → digest, and content or where to copy it from."""
     experiment = record.experiment
     config: dict[str, Any] = {
         "context": record.plan.context,
@@ -109,11 +115,12 @@ def _model_files(
         config["hyperparameters"] = record.config["hyperparameters"]
     else:
         config["trainLoopConfig"] = dict(record.config)
+    encoded = canonical.encode(config)
     return {
-        bundle.CONFIG: canonical.encode(config),
+        bundle.CONFIG: (canonical.sha256(encoded), encoded),
         **{
-            name: data
-            for name, data in committed.files.items()
+            name: (entry.digest, committed.folder / name)
+            for name, entry in committed.entries.items()
             if name == bundle.WEIGHTS or name.startswith(f"{bundle.ADAPTERS}/")
         },
     }
@@ -129,11 +136,11 @@ def _attestation(
     replays: tuple[Replay, ...],
 ) -> Attestation:
     at = record.started
-    tensors = committed.tensors(bundle.WEIGHTS)
+    headers = bundle.Bundle(committed.folder)
     updated = {fqn for fqns in record.groups.values() for fqn in fqns}
     adapters = {
-        name.split("/")[1]: tuple(committed.tensors(name))
-        for name in committed.files
+        name.split("/")[1]: tuple(sorted(headers.tensor_names(name)))
+        for name in committed.entries
         if name.endswith(bundle.ADAPTER_WEIGHTS)
     }
     return build(
@@ -157,7 +164,7 @@ def _attestation(
         adapter_tensors=adapters,
         environment=environment(committed),
         files={name: canonical.sha256(data) for name, data in governance.items()},
-        buffers=sorted(tensors.keys() - updated),
+        buffers=sorted(headers.tensor_names(bundle.WEIGHTS) - updated),
         pretrained=record.start.taint if record.start else None,
         replays=replays,
     )
@@ -173,15 +180,18 @@ def _lines(envelopes: Any) -> bytes:
     return b"".join(envelope + b"\n" for envelope in envelopes)
 
 
-def _replace(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write all files beside ``folder``, then put them in its place."""
+def _replace(folder: Path, files: Mapping[str, bytes | Path]) -> Path:
+    """Write or copy all files beside ``folder``, then put them in its place."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        for name, data in files.items():
+        for name, source in files.items():
             path = partial / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            if isinstance(source, bytes):
+                path.write_bytes(source)
+            else:
+                shutil.copyfile(source, path)  # inside the kernel, where it can
         if folder.exists():
             previous = folder.with_name(f".{folder.name}.previous")
             shutil.rmtree(previous, ignore_errors=True)

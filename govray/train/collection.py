@@ -24,7 +24,7 @@ from typing import Any
 from govray.engine import checkpoint
 from govray.errors import GovrayError, Malformed, UsageError
 from govray.governance import canonical
-from govray.train.retention import Commit, Rules, kept
+from govray.train.retention import DEFAULT, Commit, Rules, kept
 from govray.train.snapshot import CORRUPT, STATE, SUPERSEDED, committed_folders
 
 PINS = "pins.json"
@@ -38,13 +38,15 @@ class Inventory:
     Attributes:
         commits: The whole ones, newest first. Their bytes were not hashed.
         damaged: Folder → why it is not whole. Left for a person to see.
-        leftovers: Folders that nothing loads: of writes and deletions that were cut
-            short, and commits that were put aside.
+        leftovers: Folders that nothing loads, with their bytes: of writes and deletions
+            that were cut short, and commits that were put aside.
+        rules: Those of the run, as the newest commit has them.
     """
 
     commits: tuple[Commit, ...]
     damaged: Mapping[str, str]
-    leftovers: tuple[str, ...]
+    leftovers: Mapping[str, int]
+    rules: Rules
 
 
 def inventory(run_folder: Path) -> Inventory:
@@ -57,6 +59,7 @@ def inventory(run_folder: Path) -> Inventory:
         raise UsageError("no such run folder", where=str(run_folder))
     commits: list[Commit] = []
     damaged: dict[str, str] = {}
+    rules: Rules | None = None
     leftovers = [
         entry.name
         for entry in run_folder.glob("checkpoint_*")
@@ -69,12 +72,37 @@ def inventory(run_folder: Path) -> Inventory:
         try:
             committed = checkpoint.open_commit(folder)
             state: Any = canonical.parse_canonical(committed.files[STATE])
-            loss = state.get("loss")
-        except (GovrayError, KeyError, AttributeError) as error:
-            damaged[folder.name] = str(error)
+            loss, stated = state.get("loss"), Rules(**state["keep"])
+            committed_at = (folder / checkpoint.MANIFEST).stat().st_mtime
+        except (GovrayError, OSError, KeyError, TypeError, AttributeError) as error:
+            damaged[folder.name] = str(error) or type(error).__name__
             continue
-        commits.append(Commit(name=folder.name, step=step, loss=loss, size=committed.size))
-    return Inventory(commits=tuple(commits), damaged=damaged, leftovers=tuple(sorted(leftovers)))
+        rules = rules or stated
+        commits.append(
+            Commit(
+                name=folder.name,
+                step=step,
+                loss=loss,
+                size=committed.size,
+                committed=committed_at,
+            )
+        )
+    return Inventory(
+        commits=tuple(commits),
+        damaged=damaged,
+        leftovers={name: _size(run_folder / name) for name in sorted(leftovers)},
+        rules=rules or DEFAULT,
+    )
+
+
+def surplus(run_folder: Path, found: Inventory, rules: Rules | None = None) -> tuple[Commit, ...]:
+    """The commits that no rule and no pin keeps. ``rules`` are the run's unless given.
+
+    Raises:
+        Malformed: ``pins.json`` is not readable.
+    """
+    stay = kept(found.commits, rules or found.rules, read_pins(run_folder))
+    return tuple(commit for commit in found.commits if commit.name not in stay)
 
 
 def apply(run_folder: Path, rules: Rules) -> tuple[str, ...]:
@@ -88,9 +116,7 @@ def apply(run_folder: Path, rules: Rules) -> tuple[str, ...]:
         Malformed: ``pins.json`` is not readable. Nothing was deleted.
     """
     with _locked(run_folder):
-        commits = inventory(run_folder).commits
-        stay = kept(commits, rules, read_pins(run_folder))
-        gone = tuple(commit.name for commit in commits if commit.name not in stay)
+        gone = tuple(each.name for each in surplus(run_folder, inventory(run_folder), rules))
         for name in gone:
             checkpoint.remove(run_folder / name)
     return gone
@@ -105,7 +131,7 @@ def sweep(run_folder: Path) -> tuple[str, ...]:
     Raises:
         UsageError: The storage refuses.
     """
-    leftovers = inventory(run_folder).leftovers
+    leftovers = tuple(inventory(run_folder).leftovers)
     for name in leftovers:
         checkpoint.remove(run_folder / name)
     return leftovers
@@ -127,6 +153,26 @@ def pin(run_folder: Path, name: str, reason: str) -> None:
         os.replace(temporary, run_folder / PINS)
 
 
+def pin_start(start_folder: Path, reason: str) -> None:
+    """Pin the commit that a run's initial weights lie in, if they lie in one.
+
+    Raises:
+        UsageError: It cannot be pinned.
+        Malformed: ``pins.json`` is not readable.
+    """
+    for folder in (start_folder, *start_folder.parents):
+        if folder.name.startswith("checkpoint_") and (folder / checkpoint.MANIFEST).is_file():
+            try:
+                pin(folder.parent, folder.name, reason)
+            except OSError as error:
+                raise UsageError(
+                    f"the weights lie in a checkpoint that could not be pinned: {error.strerror}",
+                    where=str(folder),
+                    do="Copy them to a folder of their own, and start from that",
+                ) from error
+            return
+
+
 def read_pins(run_folder: Path) -> dict[str, str]:
     """Name → reason; empty where there is no ``pins.json``.
 
@@ -142,6 +188,16 @@ def read_pins(run_folder: Path) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise Malformed("expected names with reasons", where=str(path))
     return value
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files below; those that vanish meanwhile don't count."""
+    total = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(directory, name)).st_size
+    return total
 
 
 @contextlib.contextmanager

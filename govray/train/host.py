@@ -18,7 +18,6 @@ What it does not do: know any framework. `govray.train.huggingface` and
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
@@ -27,6 +26,7 @@ from torch.optim import Optimizer
 
 from govray.engine.batch import StepBatch
 from govray.errors import Refused, UsageError
+from govray.train.schedule import replay
 from govray.train.worker import Run, govern
 
 
@@ -81,11 +81,7 @@ def govern_hosted(model: nn.Module, optimizer: Optimizer) -> Run:
 
 def replay_schedule(step: Callable[[], object], run: Run) -> None:
     """Take a schedule that is at step 0 to where the run begins."""
-    with warnings.catch_warnings():
-        # The optimizer's steps before this one were taken by an earlier process.
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step")
-        for _ in range(run.start_step):
-            step()
+    replay(step, run.start_step)
 
 
 def require_same(setting: str, value: float, argument: str, governed: float | None) -> None:

@@ -180,6 +180,7 @@ class State:
             "run": order.run_id,
             "step": step,
             "worldSize": _world(),
+            "keep": {"best": order.keep.best, "latest": order.keep.latest},
             "environment": self._environment,
         }
         if loss is not None:

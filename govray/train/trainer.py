@@ -40,6 +40,7 @@ from govray.governance.keys import Signer, load_signer
 from govray.train import scaling, shards
 from govray.train.artifact import write_model
 from govray.train.code import source_of
+from govray.train.collection import pin_start
 from govray.train.config import Experiment, Quota
 from govray.train.discovery import Loop, discover
 from govray.train.environment import environment_here
@@ -194,6 +195,8 @@ class GovernedTrainer:
         )
         folder = Path(order.folder)
         record.write(folder)
+        if start:
+            pin_start(Path(start.folder), f"{order.run_id} starts from it")
         self._fit(order)
         record.end(folder, _now())
         return folder

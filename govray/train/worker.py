@@ -31,6 +31,7 @@ from govray.train.commits import Commits
 from govray.train.norms import gradient_norms
 from govray.train.order import Assignment, Discovery, current
 from govray.train.pretrained import load_start
+from govray.train.schedule import MakeScheduler, learning_rates, make_schedule, require_rates
 from govray.train.shards import PlannedRows
 from govray.train.snapshot import State
 from govray.train.writeahead import WriteAhead
@@ -56,7 +57,9 @@ class Discovered(BaseException):
         self.model = model
 
 
-def govern(model: nn.Module, optimizer: torch.optim.Optimizer) -> Run:
+def govern(
+    model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: MakeScheduler | None = None
+) -> Run:
     """Put a model and its optimizer under the run's depth policy.
 
     Replaces ``ray.train.torch.prepare_model``. Attaches the policy's adapters,
@@ -65,13 +68,15 @@ def govern(model: nn.Module, optimizer: torch.optim.Optimizer) -> Run:
     Args:
         model: Any module whose parameters fall into layer groups.
         optimizer: Over the model's parameters.
+        scheduler: ``optimizer -> scheduler``: makes torch's learning-rate scheduler once the
+            adapters have joined the optimizer. `Run.step` steps it.
 
     Raises:
         UsageError: Called outside a training loop that `GovernedTrainer` started.
         Refused: The model is not the one the plan was made for, or can't be
             routed exactly.
     """
-    return Run(model, optimizer, assignment_for(model))
+    return Run(model, optimizer, assignment_for(model), scheduler)
 
 
 def assignment_for(model: nn.Module) -> Assignment:
@@ -100,7 +105,11 @@ class Run:
     """One worker's part of a governed run; made by `govern`."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, assignment: Assignment
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        assignment: Assignment,
+        scheduler: MakeScheduler | None = None,
     ) -> None:
         order = assignment.order
         found = layer_groups(model, order.policy_groups)
@@ -147,8 +156,12 @@ class Run:
             clock=time.time,
             valid_until=order.expiries,
         )
+        self._scheduler = scheduler and make_schedule(scheduler, optimizer, self.start_step)
+        scheduled = learning_rates(optimizer)
         state = State(model, optimizer, adapters)
         leaves = state.restore(self._rows.checkpoint, order) if self._rows.checkpoint else ()
+        if self._scheduler:
+            require_rates(optimizer, scheduled, self.start_step)
         self._commits = Commits(state, order, self.start_step)
         self._last: StepResult | None = None
         self._losses: list[float] = []  # of the steps since the commit before
@@ -201,6 +214,8 @@ class Run:
         began = time.perf_counter()
         result = self.step_function(batch, loss_fn)
         self._last = result
+        if self._scheduler:
+            self._scheduler.step()
         if self._ahead:
             with self._noting_trouble():
                 leaf = self._leaf(result)

@@ -12,7 +12,7 @@ from govray.engine import checkpoint
 from govray.errors import GovrayError, Malformed, UsageError
 from govray.governance import canonical
 from govray.train import collection
-from govray.train.collection import apply, inventory, pin, read_pins, sweep
+from govray.train.collection import apply, inventory, pin, pin_start, read_pins, sweep
 from govray.train.retention import Commit, Rules, kept
 from govray.train.snapshot import folder_name
 
@@ -67,7 +67,8 @@ def test_a_wider_rule_keeps_no_less(commits: list[Commit], rules: Rules, pins: s
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     for step, loss in ((1, 4.0), (2, 1.0), (3, 3.0), (4, None), (5, 2.0)):
-        state = {"step": step} | ({} if loss is None else {"loss": loss})
+        state = {"step": step, "keep": {"best": 1, "latest": 1}}
+        state |= {} if loss is None else {"loss": loss}
         checkpoint.commit(
             tmp_path / folder_name(step), {"state.json": canonical.encode(state), "w": b"123"}
         )
@@ -80,7 +81,10 @@ def steps(run: Path) -> list[int]:
 
 def test_best_and_latest_stay_and_the_others_go(run: Path) -> None:
     assert steps(run) == [5, 4, 3, 2, 1]
-    assert inventory(run).commits[-1].size == len(b'{"loss":4,"step":1}') + 3
+    assert (
+        inventory(run).commits[-1].size
+        == len((run / folder_name(1) / "state.json").read_bytes()) + 3
+    )
     assert apply(run, Rules()) == (folder_name(4), folder_name(3), folder_name(1))
     assert steps(run) == [5, 2]
     assert apply(run, Rules()) == ()
@@ -110,7 +114,8 @@ def test_nothing_goes_while_the_pins_cannot_be_read(run: Path, text: str) -> Non
 def test_what_is_not_whole_is_left_alone_and_named(run: Path) -> None:
     (run / folder_name(3) / "w").unlink()
     (run / folder_name(4) / "manifest.json").write_text("{}")
-    (run / folder_name(2) / "state.json").write_text('{"loss":9,"step":2}')
+    path = run / folder_name(2) / "state.json"
+    path.write_text(path.read_text().replace('"loss":1', '"loss":9'))
     found = inventory(run)
     assert [commit.step for commit in found.commits] == [5, 1]
     assert found.damaged.keys() == {folder_name(2), folder_name(3), folder_name(4)}
@@ -127,7 +132,9 @@ def test_leftovers_are_swept(run: Path) -> None:
     (run / folder_name(1) / "manifest.json").unlink()
     aside = (run / folder_name(2)).rename(run / f"{folder_name(2)}.abcd.corrupt")
     names = (aside.name, folder_name(1), partial.name)
-    assert inventory(run).leftovers == tuple(sorted(names))
+    found = inventory(run).leftovers
+    assert tuple(found) == tuple(sorted(names))
+    assert found[partial.name] == 1
     assert sweep(run) == tuple(sorted(names))
     assert steps(run) == [5, 4, 3]
     assert len(list(run.glob("checkpoint_*"))) == 3
@@ -147,7 +154,7 @@ def test_the_newest_stays_even_if_the_rules_forget_it(run: Path) -> None:
 
 
 def test_a_run_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nowhere: no such run folder"):
+    with pytest.raises(UsageError, match=r"nowhere: no such run folder"):
         inventory(tmp_path / "nowhere")
 
 
@@ -162,3 +169,13 @@ def test_a_deletion_that_the_storage_refuses_is_an_error(
         apply(run, Rules())
     # Its manifest went first, so it does not load.
     assert steps(run) == [5, 3, 2, 1]
+
+
+def test_a_warm_start_pins_the_commit_that_it_reads(run: Path, tmp_path: Path) -> None:
+    pin_start(run / folder_name(1), "other starts from it")
+    pin_start(run / folder_name(3) / "adapters" / "acme", "third starts from it")
+    pin_start(tmp_path.parent, "no commit")
+    assert read_pins(run) == {
+        folder_name(1): "other starts from it",
+        folder_name(3): "third starts from it",
+    }

@@ -1,0 +1,130 @@
+"""``govray checkpoint``: what a run has committed and why it stays; delete what need not.
+
+`gc` applies the rules that the run itself applies after each commit, and also deletes
+what a crash left behind. It does not touch a run that somebody drives.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from govray.cli.output import Json, field, line, out, print_json, table
+from govray.errors import UsageError
+
+app = typer.Typer(help="List a run's checkpoints, and delete those that nothing keeps.")
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
+
+
+@app.command("ls")
+def ls(run: RunFolder, as_json: Json = False) -> None:
+    """List what a run has committed, newest first, and why each stays.
+
+    Names, sizes and manifests are looked at; no tensors are read.
+    """
+    from govray.train.collection import inventory, read_pins
+    from govray.train.retention import kept
+
+    found, pins = inventory(run), read_pins(run)
+    stay = kept(found.commits, found.rules, pins)
+    rows = [
+        {
+            "name": commit.name,
+            "step": commit.step,
+            "size": commit.size,
+            "committed": _time(commit.committed),
+            "loss": commit.loss,
+            "kept": list(stay.get(commit.name, ())),
+            "pin": pins.get(commit.name),
+        }
+        for commit in found.commits
+    ]
+    if as_json:
+        print_json(
+            {
+                "run": str(run),
+                "commits": rows,
+                "damaged": dict(found.damaged),
+                "leftovers": dict(found.leftovers),
+            }
+        )
+        return
+    if rows:
+        grid = table("step", "size", "committed", "loss", "kept because", right=("step", "size"))
+        for row in rows:
+            grid.add_row(
+                str(row["step"]),
+                _bytes(row["size"]),
+                row["committed"],
+                "-" if row["loss"] is None else f"{row['loss']:.4f}",
+                _reasons(row),
+            )
+        out.print(grid)
+    else:
+        line("nothing is committed")
+    for name, why in found.damaged.items():
+        field("damaged", f"{name}: {why}")
+    for name, size in found.leftovers.items():
+        field("leftover", f"{name}, {_bytes(size)}: never loads; `govray checkpoint gc` deletes it")
+
+
+@app.command("gc")
+def gc(
+    run: RunFolder,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete the checkpoints that no rule and no pin keeps, and what a crash left behind."""
+    from govray.train.collection import apply, inventory, surplus, sweep
+
+    found = inventory(run)
+    if _driving(run):
+        raise UsageError(
+            "the run is being driven, and deletes what it need not keep by itself",
+            where=str(run),
+            do="Try again when it has ended",
+        )
+    gone = {each.name: each.size for each in surplus(run, found)} | dict(found.leftovers)
+    if not dry_run:
+        deleted = {*apply(run, found.rules), *sweep(run)}
+        gone = {name: size for name, size in gone.items() if name in deleted}
+    if as_json:
+        print_json({"run": str(run), "deleted": gone, "dryRun": dry_run})
+        return
+    for name, size in gone.items():
+        line(f"{'would delete' if dry_run else 'deleted'}  {name}  {_bytes(size)}")
+    line(f"{len(gone)} folders, {_bytes(sum(gone.values()))}")
+
+
+def _driving(run: Path) -> bool:
+    # Until `govray.train.driver` lands, nobody can tell.
+    from importlib import import_module, util
+
+    if util.find_spec("govray.train.driver") is None:
+        return False
+    return bool(import_module("govray.train.driver").driving(run))
+
+
+def _reasons(row: dict[str, Any]) -> str:
+    named = [f"pinned: {row['pin']}" if why == "pinned" else why for why in row["kept"]]
+    return ", ".join(named) or "nothing: goes with the next commit, or `govray checkpoint gc`"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _bytes(count: int) -> str:
+    """``count`` in the largest decimal unit that leaves a number of at least one."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,75 @@
+"""A torch learning-rate scheduler under a run: a function of the plan step, and so never stored.
+
+A scheduler is made over the optimizer once the adapters have joined it, and stepped
+once after each governed step. Where a run resumes it is made again and stepped as
+often as the run has stepped. The commit holds the learning rates that it had led to,
+and both must agree.
+
+What it does not do: follow a metric. A loss depends on all data, so a corpus that is
+routed away from a layer would reach it through the learning rate.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from govray.errors import Refused, UsageError
+
+MakeScheduler = Callable[[Optimizer], LRScheduler]
+
+
+def make_schedule(make: MakeScheduler, optimizer: Optimizer, step: int) -> LRScheduler:
+    """The scheduler as it stands before plan step ``step``.
+
+    Args:
+        make: ``optimizer -> scheduler``, such as ``lambda o: CosineAnnealingLR(o, 300)``.
+        optimizer: With the hyperparameters that it was made with.
+        step: How often it has been stepped.
+
+    Raises:
+        UsageError: It is no scheduler, or follows a metric.
+    """
+    scheduler = make(optimizer)
+    if isinstance(scheduler, ReduceLROnPlateau) or not isinstance(scheduler, LRScheduler):
+        raise UsageError(
+            f"the learning rate can't follow {type(scheduler).__name__}",
+            where="govern(scheduler=...)",
+            do="Give a function of the optimizer that returns a scheduler of torch which "
+            "depends on the step alone",
+        )
+    replay(scheduler.step, step)
+    return scheduler
+
+
+def learning_rates(optimizer: Optimizer) -> list[float]:
+    """Of each parameter group."""
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def require_rates(optimizer: Optimizer, scheduled: list[float], step: int) -> None:
+    """Compare the learning rates that a commit restored with those that the schedule gives.
+
+    Raises:
+        Refused: They differ, so the schedule is another one, or no function of the step.
+    """
+    restored = learning_rates(optimizer)
+    if restored != scheduled:
+        raise Refused(
+            f"the learning rates at step {step} were {restored}, and this scheduler gives "
+            f"{scheduled}",
+            where="govern(scheduler=...)",
+            do="Resume with the scheduler that the run began with",
+        )
+
+
+def replay(step: Callable[[], object], times: int) -> None:
+    """Step a schedule from its beginning to where a run resumes."""
+    with warnings.catch_warnings():
+        # The optimizer's steps before this one were taken by an earlier process.
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step")
+        for _ in range(times):
+            step()

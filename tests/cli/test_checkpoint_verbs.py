@@ -1,0 +1,106 @@
+"""`checkpoint ls` and `gc`, on a run's folder of real commits; the commands of the page."""
+
+from __future__ import annotations
+
+import fcntl
+import shlex
+from pathlib import Path
+
+import pytest
+from command import Run
+
+from govray.engine import checkpoint
+from govray.governance import canonical
+from govray.train.collection import pin
+from govray.train.snapshot import folder_name
+
+PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the page's commands look: five commits, one pinned, and what a crash left."""
+    run = tmp_path / "runs" / "tiny"
+    for step, loss in ((10, 4.0), (20, 1.0), (30, 3.0), (40, None), (50, 2.0)):
+        state = {"step": step, "keep": {"best": 1, "latest": 1}}
+        state |= {} if loss is None else {"loss": loss}
+        checkpoint.commit(
+            run / folder_name(step), {"state.json": canonical.encode(state), "w": b"1" * 2000}
+        )
+    pin(run, folder_name(10), "released")
+    checkpoint.write(checkpoint.stage(run / folder_name(60)), "w", b"1" * 5000)
+    return run
+
+
+def left(run: Path) -> list[int]:
+    return sorted(
+        int(entry.name[-9:]) for entry in run.glob("checkpoint_*") if entry.name[-1].isdigit()
+    )
+
+
+def test_ls_says_why_each_stays(run: Run, folder: Path) -> None:
+    told = run("checkpoint", "ls", folder, "--json").json
+    assert {row["step"]: row["kept"] for row in told["commits"]} == {
+        50: ["latest"],
+        40: [],
+        30: [],
+        20: ["best"],
+        10: ["pinned"],
+    }
+    assert told["commits"][-1]["pin"] == "released"
+    assert told["commits"][0]["size"] > 2000
+    [(leftover, size)] = told["leftovers"].items()
+    assert leftover.endswith(".partial")
+    assert size == 5000
+    text = run("checkpoint", "ls", folder).out
+    assert "pinned: released" in text
+    assert "nothing: goes with the next commit" in text
+    assert "never loads" in text
+
+
+def test_ls_names_what_is_not_whole(run: Run, folder: Path) -> None:
+    (folder / folder_name(30) / "w").write_bytes(b"cut")
+    assert "has 3 bytes, manifest.json says 2000" in run("checkpoint", "ls", folder).out
+    told = run("checkpoint", "ls", folder, "--json").json
+    assert list(told["damaged"]) == [folder_name(30)]
+    run("checkpoint", "gc", folder)
+    assert left(folder) == [10, 20, 30, 50], "what is damaged is left for a person to see"
+
+
+def test_gc_deletes_what_the_dry_run_said(run: Run, folder: Path) -> None:
+    said = run("checkpoint", "gc", folder, "--dry-run", "--json").json
+    assert left(folder) == [10, 20, 30, 40, 50]
+    did = run("checkpoint", "gc", folder, "--json").json
+    assert did["deleted"] == said["deleted"]
+    assert (said["dryRun"], did["dryRun"]) == (True, False)
+    assert left(folder) == [10, 20, 50]
+    assert not list(folder.glob("*.partial"))
+    assert "0 folders, 0 B" in run("checkpoint", "gc", folder).out
+
+
+def test_a_run_without_commits_and_a_folder_that_is_none(run: Run, tmp_path: Path) -> None:
+    assert run("checkpoint", "ls", tmp_path).out == "nothing is committed\n"
+    for verb in ("ls", "gc"):
+        assert "no such run folder" in run("checkpoint", verb, tmp_path / "none", code=2).err
+
+
+def test_gc_leaves_a_driven_run_alone(run: Run, folder: Path) -> None:
+    pytest.importorskip("govray.train.driver")
+    with open(folder / "driver.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "is being driven" in run("checkpoint", "gc", folder, code=2).err
+        assert left(folder) == [10, 20, 30, 40, 50]
+        run("checkpoint", "ls", folder)
+    run("checkpoint", "gc", folder)
+    assert left(folder) == [10, 20, 50]
+
+
+def test_the_commands_of_the_page_work(run: Run, folder: Path) -> None:
+    commands = [
+        shlex.split(line)[1:]
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("govray checkpoint ")
+    ]
+    assert [words[1] for words in commands] == ["ls", "gc"]
+    for words in commands:
+        run(*words)
