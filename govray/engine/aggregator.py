@@ -19,7 +19,7 @@ What it does not do: divide, clip, or decide whether the step goes on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -66,6 +66,7 @@ class Governed:
         self.zeros = False
         self._model = model
         self._domains = domains
+        self._parameters = {n: p for domain in domains for n, p in domain.parameters.items()}
         self._rest = [self._without_held(domain, layout) for domain in domains]
         # Its collectives may not take turns with those of torch, which come in another order.
         group = dist.new_group() if self.held and dist.is_initialized() else None
@@ -109,13 +110,13 @@ class Governed:
         """Wait; the sum over ranks by parameter name, laid out as the parameter."""
         return self._reducer.sums()
 
-    def own(self) -> dict[str, Tensor | None]:
-        """This rank's gradients before the sum, or a number that is finite where they were."""
-        return {
-            name: parameter.grad
-            for domain in self._domains
-            for name, parameter in domain.parameters.items()
-        }
+    def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
+        """This rank's gradients before the sum, or a number that is finite where they were.
+
+        Args:
+            names: Of the parameters that are asked for.
+        """
+        return {name: self._parameters[name].grad for name in names}
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """The 2-norm of gradients together, equal on all ranks. Collective."""

@@ -254,7 +254,7 @@ class Agreement:
             self._stop_if_expired(time, steps[0])
         rest = torch.stack(list(rows))[:, 11:]
         most = rest[:, : self._numbers].amax(0).tolist()
-        counts = [int(count) for count in rest[:, self._numbers :].sum(0)]
+        counts = rest[:, self._numbers :].sum(0).tolist()
         split = len(self._groups)
         pairs = zip(counts[split::2], counts[split + 1 :: 2], strict=True)
         return Agreed(

@@ -139,7 +139,7 @@ def sum_over_ranks(domains: Sequence[Domain], counts: Mapping[str, int]) -> dict
         (domain, bucket)
         for domain in domains
         for bucket in domain.buckets
-        if any(counts[name] for name in bucket)
+        if any(map(counts.get, bucket))
     ]
     flats = [flat_gradient(domain, bucket) for domain, bucket in live]
     works = []

@@ -21,7 +21,7 @@ Training".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -109,8 +109,8 @@ class DDP(Governed):
     def sums(self) -> dict[str, Tensor]:
         return super().sums() | taken(self._held)
 
-    def own(self) -> dict[str, Tensor | None]:
-        return super().own() | {name: self._largest.get(name) for name in self._held}
+    def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
+        return super().own(names) | {name: self._largest.get(name) for name in self._held}
 
     def _is_hosted(self, each: Pass) -> bool:
         return each.slices is not None and not self.held.isdisjoint(each.weights)

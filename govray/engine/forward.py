@@ -11,7 +11,7 @@ What it does not do: backward, or anything about other ranks.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
@@ -32,6 +32,7 @@ from govray.engine.routing import (
 from govray.engine.sliced import sliced
 from govray.engine.staircase import Places, Stair, staircase
 from govray.errors import UsageError
+from govray.governance.route import ADAPTER
 
 LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 """(model, tensors) → losses of the shape of ``tensors["targets"]``, not reduced."""
@@ -76,7 +77,12 @@ class Forward:
     ) -> None:
         self._zeros = zeros
         self._model = model
-        self._parameters = parameters
+        base = dict(model.named_parameters())
+        # What a pass can reach: no forward reads an adapter that is not active.
+        self._reached: dict[str | None, dict[str, nn.Parameter]] = {None: base}
+        for group, names in adapters.groups.items():
+            adapter = group.removeprefix(ADAPTER)
+            self._reached[adapter] = base | {name: parameters[name] for name in names}
         self._adapters = adapters
         self._keyed = keyed
         self._tried: set[str] = set()
@@ -84,6 +90,13 @@ class Forward:
         if "torch._dynamo" in sys.modules:
             # A graph from before may not know of the hooks that adapters have put in since.
             torch.compiler.reset()
+
+    def reached(self, passes: Iterable[Pass]) -> dict[str, nn.Parameter]:
+        """Every parameter that these passes could write a gradient to, and the base model's."""
+        found = dict(self._reached[None])
+        for adapter in {each.adapter for each in passes}:
+            found |= self._reached[adapter]
+        return found
 
     @contextmanager
     def __call__(
@@ -112,7 +125,7 @@ class Forward:
         untried = {part.stream for part in each.parts} - self._tried
         with (
             lost_gradients_refused() if untried else nullcontext(),
-            permitted(self._parameters, each.weights),
+            permitted(self._reached[each.adapter], each.weights),
             self._adapters.active(each.adapter),
             self._keyed.rows(step, each.rows, [stair.start for stair in stairs]),
             unchanged_buffers(self._model),

@@ -23,7 +23,7 @@ Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Da
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,8 +97,8 @@ class FSDP2(Governed):
     def sums(self) -> dict[str, Tensor]:
         return super().sums() | taken(self._held)
 
-    def own(self) -> dict[str, Tensor | None]:
-        return super().own() | {name: self._largest.get(name) for name in self._held}
+    def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
+        return super().own(names) | {name: self._largest.get(name) for name in self._held}
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         sharded = [g for name, g in gradients.items() if name in self.held]

@@ -166,10 +166,9 @@ class Planner:
         self._max_rows = max_rows
         self._sizes = sizes
         self._only_sliced = frozenset(only_sliced)
-        self._domain_of = {
-            stream: next(place for place, members in enumerate(domains) if route.groups <= members)
-            for stream, route in routed.items()
-        }
+        place_of = {group: place for place, members in enumerate(domains) for group in members}
+        # All of a route's groups are in one domain.
+        self._domain_of = {s: place_of[next(iter(route.groups))] for s, route in routed.items()}
         found = {stream: entry(route, groups) for stream, route in routed.items()}
         self._entries = {stream: place for stream, place in found.items() if place is not None}
         self.reasons: dict[Method, str] = {}

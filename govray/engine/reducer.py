@@ -33,7 +33,8 @@ from govray.engine.allreduce import Domain, flat_gradient, unflattened
 from govray.errors import Refused
 
 Counts = Callable[[], Mapping[str, int]]
-"""Awaits the agreement: N_l of the layer group that each parameter is in, by parameter name."""
+"""Awaits the agreement: N_l of the layer group that each parameter is in, by parameter name.
+Parameters of domains that are idle in this step may be absent."""
 
 
 class Reducer:
@@ -80,9 +81,10 @@ class Reducer:
             writes: How many of this rank's backwards may write each parameter's gradient.
         """
         self._writes = dict(writes)
-        self._missing = [
-            sum(1 for name in bucket if writes.get(name)) for _, bucket in self._buckets
-        ]
+        self._missing = [0] * len(self._buckets)
+        for name, times in writes.items():
+            if times:
+                self._missing[self._bucket_of[name]] += 1
 
     def send_rest(self) -> None:
         """Send what is still owed; every rank calls it, whatever happened before.
@@ -147,7 +149,7 @@ class Reducer:
             place = self._next
             domain, bucket = self._buckets[place]
             self._next += 1
-            if not any(counts[name] for name in bucket):
+            if not any(map(counts.get, bucket)):
                 continue
             flat = self._flats[place] = flat_gradient(domain, bucket, self._flats.get(place))
             work = None

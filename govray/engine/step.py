@@ -19,7 +19,9 @@ Invariants:
 * An error on one rank is raised on all, the same, before any weight moves.
 * What a domain's weights become depends on that domain's rows alone: its own
   count, its own clip, its own buckets, passes of its own.
-* Gradients that exist before a step are dropped, and none is left after it.
+* Gradients that exist before a step are dropped, and none is left after it: the base
+  model's and those of the adapters that the step trains. Other adapters' are not looked at,
+  and the optimizer does not see them (``idle.py``).
 
 What it does not do: read data, schedule the learning rate, checkpoint, or write
 the ledger. It makes no attempt at mixed precision with loss scaling.
@@ -33,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 
 import torch
@@ -59,6 +61,7 @@ from govray.engine.dropout import key_dropout
 from govray.engine.forward import Forward, LossFn, PartLoss
 from govray.engine.fsdp import FSDP2
 from govray.engine.ghosts import Ghosts
+from govray.engine.idle import idle_hidden
 from govray.engine.norms import NormSample, gather, pieces_of
 from govray.engine.planner import Pass, Planner
 from govray.engine.routing import refuse_inexact, resolve_parameters
@@ -174,6 +177,8 @@ class GovernedStep:
             **dict(self._adapters.named_parameters()),
         }
         all_groups = {**dict(groups), **self._adapters.groups}
+        self._adapter_ids = frozenset(id(p) for _, p in self._adapters.named_parameters())
+        self._groups = tuple(all_groups)
         self._group_of = {name: group for group, names in all_groups.items() for name in names}
         _require_governed(self._parameters, all_groups, optimizer)
         self._streams = {
@@ -200,7 +205,7 @@ class GovernedStep:
         self._tried: set[tuple[object, ...]] = set()
         self._accounting = Accounting(model, self._group_of, norms_every, adapters=self._adapters)
         self._agreement = Agreement(
-            groups=tuple(all_groups),
+            groups=self._groups,
             corpora=self._corpora,
             policy_digest=policy_digest,
             plan_digest=plan_digest,
@@ -234,17 +239,30 @@ class GovernedStep:
             Refused: Ranks differ in policy, plan or step, or something expired.
             UsageError: The batch or the losses have a wrong shape.
         """
+        passes, failure = self._plan(batch)
+        touched = self._forward.reached(passes)
+        _drop_gradients(touched)
         try:
-            self._drop_gradients()
-            passes, failure = self._plan(batch)
             targets = {} if failure else self._group_targets(batch)
             numbers = self._passes_needed(passes)
             pending = self._agreement.start(batch.step, targets, batch.corpora, failure, numbers)
             sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
 
+            @cache
+            def live() -> tuple[Domain, ...]:
+                agreed = pending.wait().group_targets
+                found = [d for d in self._domains if any(agreed[group] for group in d.groups)]
+                # Others may train what this rank has no rows of, and does not know of before.
+                others = {n: p for d in found for n, p in d.parameters.items() if n not in touched}
+                _drop_gradients(others)
+                touched.update(others)
+                return tuple(found)
+
+            @cache
             def counts() -> dict[str, int]:
                 agreed = pending.wait().group_targets
-                return {name: agreed[group] for name, group in self._group_of.items()}
+                names = (name for domain in live() for name in domain.parameters)
+                return {name: agreed[self._group_of[name]] for name in names}
 
             def meet() -> None:
                 pending.wait()
@@ -275,23 +293,25 @@ class GovernedStep:
                 total = self._aggregator.sums()
 
             # (1 / N_l) Σ_ranks
-            own = self._aggregator.own()
-            divide(self._domains, total, counts())
-            norms = self._norms()
+            own = self._aggregator.own(counts())
+            divide(live(), total, counts())
+            norms = self._norms(live())
             self._stop_if_nonfinite(batch.step, norms, own)
             del own, total
 
             self._clip(norms)
-            self.optimizer.step()
+            trained = (self._parameters[name] for name, count in counts().items() if count)
+            with idle_hidden(self.optimizer, trained, self._adapter_ids):
+                self.optimizer.step()
         finally:
             self._aggregator.end()
-            self._drop_gradients()
+            _drop_gradients(touched)
         return StepResult(
             step=batch.step,
-            loss=_mean(sums.sum(0)),
+            loss=_mean(*sums.sum(0).tolist()),
             stream_losses={
-                stream: _mean(row)
-                for stream, row in zip(self._streams, sums, strict=True)
+                stream: _mean(*row)
+                for stream, row in zip(self._streams, sums.tolist(), strict=True)
                 if row[1]
             },
             group_targets=agreed.group_targets,
@@ -314,7 +334,7 @@ class GovernedStep:
 
     def _group_targets(self, batch: StepBatch) -> dict[str, int]:
         """This rank's share of N_l."""
-        counts = dict.fromkeys(self._group_of.values(), 0)
+        counts = dict.fromkeys(self._groups, 0)
         for micro_batch in batch.micro_batches:
             for group in self._streams[micro_batch.stream].groups:
                 counts[group] += micro_batch.targets
@@ -436,17 +456,17 @@ class GovernedStep:
     def _require_routed(self, passes: Sequence[Pass]) -> None:
         """Autograd did the masking; see that nothing else wrote a gradient."""
         allowed = {name for each in passes for name in each.weights}
-        for name, parameter in self._parameters.items():
+        for name, parameter in self._forward.reached(passes).items():
             if parameter.grad is not None and name not in allowed:
                 raise Refused(
                     f"{name} received a gradient that no route permits",
                     do="Let loss_fn leave requires_grad and .grad alone",
                 )
 
-    def _norms(self) -> dict[str, Tensor]:
+    def _norms(self, live: Sequence[Domain]) -> dict[str, Tensor]:
         """The gradient norm of each domain that has one."""
         norms = {}
-        for domain in self._domains:
+        for domain in live:
             gradients = _present({name: p.grad for name, p in domain.parameters.items()})
             if gradients:
                 norms[domain.name] = self._aggregator.norm(gradients)
@@ -500,10 +520,6 @@ class GovernedStep:
                 parameters = [p for n, p in domain.parameters.items() if (n in held) != mine]
                 clip_grads_with_norm_(parameters, self._clip_norm, norms[domain.name])
 
-    def _drop_gradients(self) -> None:
-        for parameter in self._parameters.values():
-            parameter.grad = None
-
     def _lay_out(
         self,
         groups: Mapping[str, Sequence[str]],
@@ -511,20 +527,33 @@ class GovernedStep:
         layout: BucketLayout,
     ) -> tuple[Domain, ...]:
         order = {group: place for place, group in enumerate(groups)}
-        streams = {
-            name: frozenset(s for s, routed in self._streams.items() if name in routed.weights)
-            for name in self._parameters
-        }
-        laid_out = []
-        for members in domains(routes.values(), tuple(groups)):
-            parameters = {
-                name: parameter
-                for name, parameter in self._parameters.items()
-                if self._group_of[name] in members and parameter.requires_grad
-            }
-            first = min(members, key=lambda group: (order.get(group, len(order)), group))
-            laid_out.append(lay_out(first, members, parameters, layout, streams))
-        return tuple(laid_out)
+        readers: dict[str, set[str]] = {name: set() for name in self._parameters}
+        for stream, routed in self._streams.items():
+            for name in routed.weights:
+                readers[name].add(stream)
+        streams = {name: frozenset(members) for name, members in readers.items()}
+        found = domains(routes.values(), tuple(groups))
+        place_of = {group: place for place, members in enumerate(found) for group in members}
+        parameters: list[dict[str, nn.Parameter]] = [{} for _ in found]
+        for name, parameter in self._parameters.items():
+            place = place_of.get(self._group_of[name])
+            if place is not None and parameter.requires_grad:
+                parameters[place][name] = parameter
+        return tuple(
+            lay_out(
+                min(members, key=lambda group: (order.get(group, len(order)), group)),
+                members,
+                own,
+                layout,
+                streams,
+            )
+            for members, own in zip(found, parameters, strict=True)
+        )
+
+
+def _drop_gradients(parameters: Mapping[str, nn.Parameter]) -> None:
+    for parameter in parameters.values():
+        parameter.grad = None
 
 
 def _on(model: nn.Module, loss_fn: LossFn, _: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -536,8 +565,7 @@ def _present(gradients: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
     return {name: gradient for name, gradient in gradients.items() if gradient is not None}
 
 
-def _mean(row: Tensor) -> float:
-    total, count = row.tolist()
+def _mean(total: float, count: float) -> float:
     return total / count if count else math.nan
 
 

@@ -135,11 +135,9 @@ class Run:
             {r.adapter: r.rank for r in order.routes.values() if r.adapter and r.rank},
             seed=order.seed,
         )
-        for name in adapters.ranks:
-            prefix = f"adapter:{name}/"
-            optimizer.add_param_group(
-                {"params": [p for n, p in adapters.named_parameters() if n.startswith(prefix)]}
-            )
+        parameters = dict(adapters.named_parameters())
+        for names in adapters.groups.values():
+            optimizer.add_param_group({"params": [parameters[name] for name in names]})
         self.step_function = GovernedStep(
             model,
             optimizer,

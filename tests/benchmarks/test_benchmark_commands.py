@@ -196,3 +196,26 @@ def test_slicing_compares_two_models_on_the_same_rows() -> None:
     assert ran.returncode == 0, ran.stderr
     report = json.loads(ran.stdout.splitlines()[-1])
     jsonschema.validate(report["3"], closed({"sliced_vs_alone": RATIO, "interval": INTERVAL}))
+
+
+@pytest.mark.slow
+def test_streams_compares_steps_with_and_without_idle_adapters() -> None:
+    ran = command("streams", "--quick", "--adapters", "3", "12")
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout.splitlines()[-1])
+    kind = closed(
+        {
+            "seconds": RATIO,
+            "vs_none": RATIO,
+            "vs_none_interval": INTERVAL,
+            "cpu_vs_none": RATIO,
+            "cpu_vs_none_interval": INTERVAL,
+        }
+    )
+    facts = {"construction_seconds": RATIO, "adapter_bytes": {"type": "integer", "minimum": 0}}
+    assert [*report] == ["0", "3", "12"]
+    jsonschema.validate(report["0"], closed(facts | {"idle": kind}))
+    for count in ("3", "12"):
+        jsonschema.validate(report[count], closed(facts | {"idle": kind, "due": kind}))
+    assert report["0"]["idle"]["vs_none"] == 1.0
+    assert report["12"]["adapter_bytes"] == 4 * report["3"]["adapter_bytes"] > 0

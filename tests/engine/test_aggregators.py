@@ -249,8 +249,8 @@ def global_clip(patch: pytest.MonkeyPatch) -> None:
 
     norms = step_module.GovernedStep._norms
 
-    def together(self):
-        each = norms(self)
+    def together(self, live):
+        each = norms(self, live)
         total = sum(norm.square() for norm in each.values()) ** 0.5
         return dict.fromkeys(each, total)
 

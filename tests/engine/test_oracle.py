@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pytest
@@ -340,15 +341,14 @@ def divide_per_rank(patch: pytest.MonkeyPatch) -> None:
 
 def zero_instead_of_absent(patch: pytest.MonkeyPatch) -> None:
     """Give groups without targets a gradient of zeros."""
-    divide = step_module.divide
 
-    def with_zeros(domains, sums, counts):
-        divide(domains, sums, counts)
-        for domain in domains:
-            for p in domain.parameters.values():
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    @contextmanager
+    def with_zeros(optimizer, trained, adapters):
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        yield
 
-    patch.setattr(step_module, "divide", with_zeros)
+    patch.setattr(step_module, "idle_hidden", with_zeros)
 
 
 def unscaled(patch: pytest.MonkeyPatch) -> None:

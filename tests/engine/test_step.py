@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -80,15 +81,14 @@ def test_a_group_without_targets_is_left_alone_by_the_optimizer() -> None:
 
 def test_a_zero_gradient_is_not_an_absent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: were absent gradients zeros, weight decay would move the layers below."""
-    divide = step_module.divide
 
-    def with_zeros(domains, sums, counts):
-        divide(domains, sums, counts)
-        for domain in domains:
-            for p in domain.parameters.values():
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    @contextmanager
+    def with_zeros(optimizer, trained, adapters):
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        yield
 
-    monkeypatch.setattr(step_module, "divide", with_zeros)
+    monkeypatch.setattr(step_module, "idle_hidden", with_zeros)
     model = gpt()
     before = snapshot(model)
     governed(model, adamw(*model.parameters()), [UPPER, SILENT])(batch(0, UPPER), loss)

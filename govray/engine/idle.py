@@ -1,0 +1,55 @@
+"""What an adapter costs in a step that does not train it: next to nothing.
+
+A run may have hundreds of adapters, and a step trains a few. Touching the thousands of
+tensors of the others, if only to find that they have no gradient, would take longer than
+many a forward pass.
+
+Invariants:
+
+* An optimizer's parameter groups that hold idle adapters alone are out of its sight while
+  it steps. It would find no gradient there, so what it does to the others is the same.
+* In all groups that it sees, a parameter that this step does not train has no gradient.
+
+What it does not do: hide the base model's parameter groups; an optimizer may keep what it
+shares in the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def idle_hidden(
+    optimizer: torch.optim.Optimizer,
+    trained: Iterable[nn.Parameter],
+    adapters: Collection[int],
+) -> Iterator[None]:
+    """Inside, the optimizer sees what it may move, and its state is that of all groups after.
+
+    Args:
+        optimizer: Of the run.
+        trained: The parameters that this step trains.
+        adapters: ``id`` of every adapter's parameter. Not the parameters: hashing those
+            would touch them.
+    """
+    moving = {id(parameter) for parameter in trained}
+    groups = optimizer.param_groups
+    seen = []
+    for group in groups:
+        members = set(map(id, group["params"]))
+        if members.isdisjoint(moving) and members <= adapters:
+            continue
+        seen.append(group)
+        for parameter in group["params"]:
+            if id(parameter) not in moving:
+                parameter.grad = None
+    optimizer.param_groups = seen
+    try:
+        yield
+    finally:
+        optimizer.param_groups = groups
