@@ -1,0 +1,58 @@
+"""Schedules by seed, one Ray cluster for all of them, and the undisturbed run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+from deployment import Deployment
+from fault_schedule import MAX_STEPS, Schedule
+from harness import drive
+from undisturbed import Reference
+
+from govray.train.trainer import start_ray
+
+HERE = Path(__file__).parent
+CI_SEEDS = (0, 2, 3)
+"""What CI has time for: a kill in a step and in a commit, a slow rank, a changed commit."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--schedules", type=int, metavar="N", help="seeds 0 to N-1, not CI's few")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        given = metafunc.config.getoption("--schedules", None)
+        seeds = CI_SEEDS if given is None else range(given)
+        metafunc.parametrize("seed", seeds, ids=lambda seed: f"seed{seed}")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """Two CPUs; workers import the modules beside this file."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    start_ray(num_cpus=2)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """A signed deployment that all schedules train on."""
+    return Deployment(tmp_path_factory.mktemp("deployment") / "here")
+
+
+@pytest.fixture(scope="session")
+def reference(
+    cluster: None, deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
+) -> Reference:
+    """A run of the same experiment with no fault in its schedule, and all commits kept."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    outcome = drive(deployment, Schedule(-1, (), keep=MAX_STEPS), folder)
+    return Reference.of(outcome.run)

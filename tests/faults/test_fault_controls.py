@@ -1,0 +1,43 @@
+"""The harness can fail: with a safety taken out, a run that met a fault is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployment import Deployment
+from fault_schedule import Fault, Schedule
+from harness import drive
+from undisturbed import Reference, check_recovered
+from weakened import Control, WeakenedPlanData
+
+from govray.errors import GovrayError
+from govray.governance import bundle
+from govray.train import shards
+
+pytestmark = pytest.mark.slow
+
+DAMAGED = Fault("flip_checkpoint", "step", 8, 0, draw=4096 << 8, file=bundle.WEIGHTS)
+KILLED = Fault("kill_worker", "step", 7, 1, draw=0)
+
+
+@pytest.mark.parametrize(
+    ("control", "fault", "noticed"),
+    [
+        ("digests", DAMAGED, f"{bundle.WEIGHTS}.* differ from the undisturbed"),
+        ("resume_step", KILLED, "step 6|step 7"),
+    ],
+)
+def test_a_run_without_its_safety_does_not_pass(
+    control: Control,
+    fault: Fault,
+    noticed: str,
+    reference: Reference,
+    deployment: Deployment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shards, "PlanData", lambda order: WeakenedPlanData(order, control))
+    schedule = Schedule(-2, (fault,), control=control)
+    with pytest.raises((AssertionError, GovrayError), match=noticed):
+        check_recovered(drive(deployment, schedule, tmp_path).run, reference, deployment.root)

@@ -1,0 +1,58 @@
+"""A product with one safety taken out, as a control: the same assertions must then fail.
+
+`weaken` changes functions of the process that calls it. Workers call it because the schedule
+says so (`sabotage.py`); the process that resolves where a run resumes does in `WeakenedPlanData`,
+which a test puts into the place of the product's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from govray.engine import checkpoint
+from govray.governance import canonical
+from govray.train import shards, snapshot
+from govray.train.order import Order
+
+Control = Literal["digests", "resume_step"]
+
+
+class _Same(str):
+    """A digest that equals any other."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def weaken(control: Control) -> None:
+    """Take one safety out of this process."""
+    if control == "digests":
+        blind = {**vars(canonical), "sha256": lambda data: _Same(canonical.sha256(data))}
+        checkpoint.canonical = SimpleNamespace(**blind)
+    else:
+        latest = snapshot.latest
+
+        def one_too_far(run_folder: Path) -> Any:
+            found = latest(run_folder)
+            return found and (found[0], found[1] + 1)
+
+        snapshot.latest = one_too_far
+
+
+class WeakenedPlanData(shards.PlanData):
+    """Resolves where a run resumes with a safety less, in the process where Ray Train asks."""
+
+    def __init__(self, order: Order, control: Control) -> None:
+        super().__init__(order)
+        self._control = control
+
+    def configure(self, *args: Any, **kwargs: Any) -> Any:
+        weaken(self._control)
+        return super().configure(*args, **kwargs)
