@@ -1,0 +1,169 @@
+"""Four ways to read a prepared folder: ours by two sources, Ray Data's own, and pyarrow alone.
+
+Each is a function from a `Prepared` folder and a number of steps to the tokens read. All
+yield batches of token ids with ``ROWS`` rows; only ours verify what they read, follow the plan's
+order and say which row is whose.
+
+``pyarrow`` reads the shards from start to end. ``pyarrow_plan`` reads the plan's rows in the
+plan's order, with a cache of row groups like ours: what the order alone costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray.data
+import torch
+
+from benchmarks.one_corpus import CORPUS
+from govray.data.reader import StepReader, plan_items, planned_rows, step_rows
+from govray.governance.manifest import Manifest
+from govray.governance.plan import BatchPlan
+
+ROWS = 64
+"""Rows of a step."""
+BYTES = 2
+"""Of a token on disk: the byte vocabulary fits into 16 bits."""
+_CACHED = 512
+_BLOCK_STEPS = 16
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What all of them read.
+
+    Attributes:
+        folder: The shards.
+        manifest: What is in them.
+        plan: One stream over one corpus, ``ROWS`` rows a step.
+    """
+
+    folder: Path
+    manifest: Manifest
+    plan: BatchPlan
+
+    @property
+    def shards(self) -> list[str]:
+        """Paths of the Parquet files, in order."""
+        parts = self.manifest.corpus(CORPUS).parts
+        return [str(self.folder / part.file) for part in parts]
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of a full row."""
+        return self.manifest.context + 1
+
+    def reader(self) -> StepReader:
+        """One rank that reads everything."""
+        return StepReader(self.folder, self.manifest, self.plan, rank=0, world=1)
+
+
+def governed_local(prepared: Prepared, steps: int) -> int:
+    """`StepReader.steps`: memory-mapped, in this process."""
+    reader = prepared.reader()
+    return sum(int(reader.read(step).lengths.sum()) for step in range(steps))
+
+
+def governed_ray(prepared: Prepared, steps: int) -> int:
+    """`StepReader.load` in Ray Data tasks, as a run's shard does it."""
+    items = plan_items(prepared.plan)[:steps]
+    dataset = ray.data.from_items(
+        items, override_num_blocks=-(-len(items) // _BLOCK_STEPS)
+    ).map_batches(prepared.reader().load, batch_size=None, batch_format="pyarrow", num_cpus=0.5)
+    dataset.context.execution_options.preserve_order = True
+    [iterator] = dataset.streaming_split(1)
+    return sum(
+        int(rows.lengths.sum())
+        for batch in iterator.iter_batches(batch_size=1, batch_format="pyarrow")
+        for rows in step_rows(batch)
+    )
+
+
+def iter_torch_batches(prepared: Prepared, steps: int) -> int:
+    """Ray Data's own loader over the same files, in file order, decoded to tensors."""
+
+    def decode(table: pa.Table) -> dict[str, npt.NDArray[np.int32]]:
+        return {"tokens": np.stack(_rows(table, prepared.row_tokens))}
+
+    dataset = ray.data.read_parquet(prepared.shards).map_batches(
+        decode, batch_size=ROWS, batch_format="pyarrow", num_cpus=0.5
+    )
+    dataset.context.execution_options.preserve_order = True
+    read = 0
+    for step, batch in enumerate(dataset.iter_torch_batches(batch_size=ROWS), start=1):
+        read += int(batch["tokens"].numel())
+        if step == steps:
+            break
+    return read
+
+
+def pyarrow(prepared: Prepared, steps: int) -> int:
+    """pyarrow alone, from the start of the first file on."""
+    read = 0
+    for step, batch in enumerate(_sequential(prepared), start=1):
+        read += batch.numel()
+        if step == steps:
+            break
+    return read
+
+
+def pyarrow_plan(prepared: Prepared, steps: int) -> int:
+    """pyarrow alone, the same rows in the same order as ours; nothing is verified."""
+    files = [pq.ParquetFile(path, memory_map=True) for path in prepared.shards]
+    groups = [
+        (file, group, file.metadata.row_group(group).num_rows)
+        for file in files
+        for group in range(file.metadata.num_row_groups)
+    ]
+    stops = np.cumsum([rows for _, _, rows in groups])
+
+    @lru_cache(maxsize=_CACHED)
+    def decoded(index: int) -> pa.ChunkedArray:
+        file, group, _ = groups[index]
+        return file.read_row_group(group, use_threads=False).column("tokens")
+
+    [stream] = prepared.plan.streams
+    read = 0
+    for step in range(steps):
+        rows = []
+        for _, _, row in planned_rows(prepared.plan, stream.id, stream.positions(step)):
+            index = int(np.searchsorted(stops, row, side="right"))
+            first = int(stops[index - 1]) if index else 0
+            rows.append(np.frombuffer(decoded(index)[row - first].as_buffer(), "<u2"))
+        read += torch.from_numpy(np.concatenate(rows).astype(np.int64)).numel()
+    return read
+
+
+READERS: Mapping[str, Callable[[Prepared, int], int]] = {
+    "pyarrow": pyarrow,
+    "pyarrow_plan": pyarrow_plan,
+    "governed_local": governed_local,
+    "governed_ray": governed_ray,
+    "iter_torch_batches": iter_torch_batches,
+}
+
+
+def _sequential(prepared: Prepared) -> Iterator[torch.Tensor]:
+    for path in prepared.shards:
+        file = pq.ParquetFile(path, memory_map=True)
+        for batch in file.iter_batches(batch_size=ROWS, use_threads=False):
+            rows = _rows(pa.Table.from_batches([batch]), prepared.row_tokens)
+            yield torch.from_numpy(np.stack(rows).astype(np.int64))
+
+
+def _rows(table: pa.Table, row_tokens: int) -> list[npt.NDArray[np.int32]]:
+    """Full rows; the short last row of a part is filled up."""
+    rows = []
+    for value in table.column("tokens"):
+        row = np.zeros(row_tokens, dtype=np.int32)
+        ids = np.frombuffer(value.as_buffer(), "<u2")
+        row[: len(ids)] = ids
+        rows.append(row)
+    return rows
