@@ -25,6 +25,7 @@ from govray.cli import (
     init,
     keys,
     policy,
+    replay,
     schema,
     show,
     sign,
@@ -50,7 +51,7 @@ app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.add_typer(policy.app, name="policy")
 app.command("train")(train.train)
-app.command("replay")(train.replay)
+app.command("replay")(replay.replay)
 app.command("attest")(train.attest)
 app.command("trace")(trace.trace)
 app.add_typer(adapter.app, name="adapter")

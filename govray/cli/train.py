@@ -1,4 +1,4 @@
-"""``govray train``, ``replay`` and ``attest``: run an experiment, repeat it, sign what it left."""
+"""``govray train`` and ``attest``: run an experiment, sign what it left."""
 
 from __future__ import annotations
 
@@ -52,38 +52,6 @@ def train(
         line(f"Next  govray verify {result.path}/model --trust-root TRUSTED_ROOT")
 
 
-def replay(
-    run: Run,
-    without: Annotated[
-        str, typer.Option("--without", metavar="CORPUS", help="The corpus to leave out.")
-    ],
-    as_json: Json = False,
-) -> None:
-    """Run it again without a corpus and compare the weights. Exit 1 if they differ."""
-    from govray.train.record import read_record
-    from govray.train.replay import replay_without
-    from govray.train.trainer import start_ray
-
-    steps = read_record(run).plan.max_steps
-    start_ray()
-    with StageBar(f"replay without {without}", steps) as bar:
-        outcome = replay_without(run, without, on_step=lambda step, _: bar.update(step + 1, steps))
-    if as_json:
-        print_json({"identical": outcome.identical, **vars(outcome)})
-    else:
-        line(f"{'IDENTICAL' if outcome.identical else 'DIFFERENT'}  without {without}")
-        for name, digest in outcome.original.items():
-            field(name, digest)
-            if outcome.replayed[name] != digest:
-                field("replayed", outcome.replayed[name])
-        if outcome.differs:
-            field("differs", f"first at {outcome.differs}")
-        else:
-            line(f"Next  govray attest {run}   states it in the attestation")
-    if not outcome.identical:
-        raise typer.Exit(1)
-
-
 def attest(
     run: Run,
     key: Key = "env:GOVRAY_KEY",
@@ -95,7 +63,7 @@ def attest(
     """Sign a finished run's model again, with the replays since. Training does it once itself."""
     from govray.governance.keys import load_signer
     from govray.train.artifact import write_model
-    from govray.train.replay import evidence
+    from govray.train.outcome import evidence
 
     found = evidence(run, party)
     model = write_model(run, load_signer(key), found)

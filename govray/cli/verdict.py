@@ -37,7 +37,7 @@ def print_verdict(model: VerifiedModel) -> None:
     for gate in model.gates:
         field("gated", f"{gate.corpus} from step {gate.step}: {gate.reason} at {gate.since}")
     field("revoked", revocations(model))
-    field("assurance", f"{attestation.assurance_level}: {NOT_SHOWN}")
+    field("assurance", f"{model.assurance_level}{_by_whom(model)}: {NOT_SHOWN}")
     field("trust", f"root {model.trust_root.root.name} v{model.trust_root.root.version}")
     for name in model.uncovered:
         field("NOT COVERED", f"{name}: the attestation says nothing about this file")
@@ -87,7 +87,15 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
             for name, each in model.revoked.items()
         },
         "quarantine": [each.to_json() for each in attestation.quarantine],
-        "assuranceLevel": attestation.assurance_level,
+        "assuranceLevel": model.assurance_level,
+        "replayChecks": [
+            {
+                "witness": each.authority.name,
+                "digest": each.digest,
+                "check": each.document.to_json(),
+            }
+            for each in model.replay_checks
+        ],
         "disclaimer": attestation.disclaimer,
     }
 
@@ -129,6 +137,12 @@ def _start(model: VerifiedModel) -> str:
     names = ", ".join(f"{name} {_short(digest)}" for name, digest in sorted(files.items()))
     shown = ", ".join(brought[:_LISTED]) + (" …" if len(brought) > _LISTED else "")
     return f"from {names or 'existing weights'}, which bring {shown or 'nothing recorded'}"
+
+
+def _by_whom(model: VerifiedModel) -> str:
+    """The witnesses who ran it again, if any."""
+    names = sorted({each.authority.name for each in model.replay_checks})
+    return f" by {', '.join(names)}" if names else ""
 
 
 def _levels(model: VerifiedModel) -> list[str]:

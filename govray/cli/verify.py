@@ -31,6 +31,12 @@ def verify(
     ],
     trust_root: TrustRoot = None,
     delegation: Delegations = None,
+    replay: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--replay", metavar="FILE", help="A second party's replay statement. Repeatable."
+        ),
+    ] = None,
     pin: Annotated[
         bool, typer.Option("--pin", help="Keep this trust root for later, if all verifies.")
     ] = False,
@@ -61,13 +67,19 @@ def verify(
                 where="--delegation",
                 do="Leave the option out.",
             )
-        report, tell = _model(path, trust_root, revocations or [], moment)
+        report, tell = _model(path, trust_root, revocations or [], replay or [], moment)
     else:
         if revocations:
             raise UsageError(
                 "revocations are checked for a model folder",
                 where="--revocations",
                 do="Give a model folder, or leave the option out.",
+            )
+        if replay:
+            raise UsageError(
+                "a replay statement is about a model folder",
+                where="--replay",
+                do="Give the folder, or leave the option out.",
             )
         state = trust.load(trust_root, at=moment, delegations=delegations, checked=path)
         report, tell = (_corpus if path.is_dir() else _document)(path, state, moment)
@@ -84,10 +96,22 @@ def verify(
 Told = tuple[dict[str, Any], Callable[[], None]]
 
 
-def _model(path: Path, root: Path | None, revocations: Sequence[Path], at: datetime) -> Told:
+def _model(
+    path: Path,
+    root: Path | None,
+    revocations: Sequence[Path],
+    replays: Sequence[Path],
+    at: datetime,
+) -> Told:
     from govray.governance.verify import verify as verify_model
 
-    model = verify_model(path, trust_root=trust.root_path(root), revocations=revocations, at=at)
+    model = verify_model(
+        path,
+        trust_root=trust.root_path(root),
+        revocations=revocations,
+        replay_checks=replays,
+        at=at,
+    )
     inside = path.resolve().relative_to(model.path.resolve()).as_posix()
     report = verdict.to_json(model)
     if inside != ".":
@@ -183,6 +207,7 @@ def _verified(
     from govray.governance.envelope import Envelope
     from govray.governance.manifest import Manifest
     from govray.governance.policy import Policy, verify_policy
+    from govray.governance.replay_check import ReplayCheck
     from govray.governance.revocation import RevocationList, verify_revocations
     from govray.governance.trust import Verified
 
@@ -201,6 +226,12 @@ def _verified(
     elif predicate_type == RevocationList.PREDICATE_TYPE:
         verified = verify_revocations(state, data, at=at)
         kind, name = "revocation", str(verified.document)
+    elif predicate_type == ReplayCheck.PREDICATE_TYPE:
+        raise CouldNotCheck(
+            "a replay statement is about a model folder",
+            where=str(path),
+            do="Give the folder, and this file with --replay.",
+        )
     elif predicate_type == Attestation.PREDICATE_TYPE:
         raise CouldNotCheck(
             "an attestation is about the files of its model folder",

@@ -36,8 +36,9 @@ from govray.governance.manifest import Quarantined
 from govray.governance.verify import VerifiedModel
 from govray.train.artifact import final_checkpoint, write_model
 from govray.train.config import Experiment, parse_experiment
+from govray.train.outcome import evidence
 from govray.train.record import read_record
-from govray.train.replay import evidence, replay_without
+from govray.train.replay import replay
 from govray.train.trainer import from_experiment, start_ray
 
 WORKERS = 2
@@ -137,13 +138,15 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
 
     replaying = _Timed()
     with screen.bar(4, "replay", steps) as bar, _timing(replaying):
-        outcome = replay_without(
-            run, supplier.CORPUS, on_step=lambda step, _: bar.update(step + 1, steps)
+        outcome = replay(
+            run,
+            without=supplier.CORPUS,
+            on_step=lambda step, _: bar.update(step + 1, steps),
         )
     screen.stage(4, "replay", f"same run without {supplier.CORPUS}  {_clock(replaying.seconds)}")
     if not outcome.identical:
         raise GovrayError(
-            f"the base weights differ from {outcome.differs} on",
+            f"it gave other bytes: {outcome.tensor or outcome.leaf}",
             where=f"replay without {supplier.CORPUS}",
             do="Non-interference does not hold here: please report this",
         )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from dataclasses import dataclass
 from io import BufferedReader
@@ -41,6 +42,8 @@ LEDGER = f"{GOVERNANCE}/ledger.jsonl"
 CHECKPOINT = f"{GOVERNANCE}/ledger.checkpoint"
 GATES = f"{GOVERNANCE}/gates.jsonl"
 
+_REPLAY = re.compile(rf"{GOVERNANCE}/replay-([A-Za-z0-9][A-Za-z0-9._-]{{0,127}})\.dsse\.json")
+
 MAX_FILES = 10_000
 MAX_DEPTH = 8
 MAX_ENVELOPE = canonical.MAX_BYTES
@@ -55,6 +58,17 @@ def adapter_files(name: str) -> tuple[str, str]:
     """The two files of one adapter: its config and its weights."""
     folder = f"{ADAPTERS}/{name}"
     return f"{folder}/{ADAPTER_CONFIG}", f"{folder}/{ADAPTER_WEIGHTS}"
+
+
+def replay_file(party: str) -> str:
+    """The file of a second party's word about this model; see ``replay_check.py``."""
+    return f"{GOVERNANCE}/replay-{party}.dsse.json"
+
+
+def replay_party(name: str) -> str | None:
+    """The party for which a file is named, if it is such a file."""
+    match = _REPLAY.fullmatch(name)
+    return match[1] if match else None
 
 
 def covered(name: str) -> bool:

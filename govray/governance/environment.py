@@ -29,7 +29,7 @@ class SourceCode(Document):
 
     ``digest`` is over the source files of its top-level package, or its one file; what else it
     imports is fixed by ``commit`` alone. ``commit`` and ``dirty`` are absent where the files are
-    in no git repository, ``dirty`` means that the working tree held what no commit has.
+    in no git repository; ``dirty`` means that a tracked file was changed since.
     """
 
     module: Text

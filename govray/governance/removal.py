@@ -90,7 +90,12 @@ def exchange(one: Path, two: Path) -> None:
 def _stage(folder: Path, staged: Path, adapter: str, attestation: bytes) -> None:
     gone = f"{bundle.ADAPTERS}/{adapter}/"
     for name in bundle.Bundle(folder).names():
-        if name.startswith(gone) or name == bundle.ATTESTATION:
+        # What others said, they said of the folder with the adapter.
+        if (
+            name.startswith(gone)
+            or name == bundle.ATTESTATION
+            or bundle.replay_party(name) is not None
+        ):
             continue
         target = staged / name
         target.parent.mkdir(parents=True, exist_ok=True)

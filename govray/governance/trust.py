@@ -54,9 +54,9 @@ from govray.governance.keys import ALGORITHMS, PublicKey, Signer
 from govray.governance.license import LicenseCategory
 from govray.governance.statement import Sealed, Subject, read, seal, self_subject
 
-Role: TypeAlias = Literal["credential", "policy", "operator"]
+Role: TypeAlias = Literal["credential", "policy", "operator", "witness"]
 """Who issues credentials; who signs policies; who runs training (manifests, ledgers,
-attestations)."""
+attestations); who says of others' runs that a replay gave the same files."""
 
 Sensitivity: TypeAlias = Literal["public", "internal", "confidential", "restricted"]
 

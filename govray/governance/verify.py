@@ -32,9 +32,10 @@ from functools import cached_property
 from pathlib import Path
 
 from govray.errors import CouldNotCheck, Refused, UsageError, VerificationFailed
-from govray.governance import bundle, coverage
+from govray.governance import bundle, canonical, coverage
 from govray.governance.attestation import (
     DISCLAIMER,
+    AssuranceLevel,
     Attestation,
     admit,
     exclusion_levels,
@@ -53,6 +54,7 @@ from govray.governance.manifest import Manifest
 from govray.governance.note import verify_checkpoint
 from govray.governance.plan import BatchPlan, slice_rank
 from govray.governance.policy import Policy, verify_policy
+from govray.governance.replay_check import ReplayCheck, verify_replay_checks
 from govray.governance.revocation import MAX_BYTES as MAX_REVOCATIONS
 from govray.governance.revocation import Revocations, Revoked
 from govray.governance.route import Route
@@ -82,6 +84,7 @@ class VerifiedModel:
         gates: Which corpora the run left out, from which step on.
         revocations: The lists that it was checked against; None if none was given.
         revoked: Corpus, or ``policy``, to its revocation, where it counts from after the run.
+        replay_checks: What second parties signed about this attestation.
     """
 
     path: Path
@@ -100,6 +103,12 @@ class VerifiedModel:
     gates: tuple[Gate, ...]
     revocations: Revocations | None
     revoked: Mapping[str, Revoked]
+    replay_checks: tuple[Verified[ReplayCheck], ...] = ()
+
+    @property
+    def assurance_level(self) -> AssuranceLevel:
+        """What the signatures here amount to; the attestation alone is `selfAttested`."""
+        return "replayChecked" if self.replay_checks else self.attestation.assurance_level
 
     @cached_property
     def coverage(self) -> CoverageTable:
@@ -113,6 +122,7 @@ def verify(
     trust_root: Path | str | bytes | None = None,
     revocations: Sequence[Path | str | bytes] = (),
     at: datetime | None = None,
+    replay_checks: Sequence[Path | str | bytes] = (),
 ) -> VerifiedModel:
     """Verify a model folder, or the one that a file lies in, from its files alone.
 
@@ -141,12 +151,15 @@ def verify(
     12. assurance: no assurance level that nothing here shows; the disclaimer word for word.
     13. revocations: the given lists are their issuers'; nothing that the run used was revoked
         before it ended, unless a gate left it out since. What was revoked later is stated.
+    14. replay checks: each one in the folder or given is by a witness of the trust root who does
+        not share a key with the signer, about these files, this attestation, run and ledger.
 
     Args:
         path: A model folder or a file in one.
         trust_root: Envelope of the trust root, or its path; the pinned one by default.
         revocations: Envelopes of revocation lists, or their paths. Without one, nothing is known
             of revocations.
+        replay_checks: Envelopes, or their paths, that travel apart from the folder.
         at: Reference time, aware; now by default.
 
     Raises:
@@ -189,6 +202,9 @@ def verify(
     with _step(13, "revocations"):
         lists = _load_revocations(trust, revocations, at)
         revoked = _check_revocations(lists, attestation, policy, credentials, ledger, gates)
+    with _step(14, "replay checks"):
+        given = _replay_checks(folder, replay_checks)
+        checks = verify_replay_checks(trust, given, attested, canonical.sha256(data), at=at)
     _check_asked(Path(path), folder, uncovered)
     return VerifiedModel(
         path=folder.root,
@@ -207,6 +223,7 @@ def verify(
         gates=gates,
         revocations=lists,
         revoked=revoked,
+        replay_checks=checks,
     )
 
 
@@ -414,6 +431,7 @@ def _check_files(folder: Bundle, attested: Verified[Attestation]) -> tuple[str, 
         if "sha256:" + folder.sha256(name) != digest:
             raise Refused("the file is not the one that was attested", where=name)
     others = [n for n in present if n not in digests and n != bundle.ATTESTATION]
+    others = [n for n in others if bundle.replay_party(n) is None]  # step 14
     for name in others:
         if bundle.covered(name):
             raise Refused(
@@ -860,3 +878,21 @@ def _used_revoked(what: str, found: Revoked) -> Refused:
         where=what,
         do=f"That is list {found.sequence} of {found.issuer}; ask its issuer",
     )
+
+
+# Step 14
+
+
+def _replay_checks(folder: Bundle, given: Sequence[Path | str | bytes]) -> list[tuple[str, bytes]]:
+    """Name and envelope of the folder's own, and of those that came apart from it."""
+    found = [
+        (name, folder.read(name, limit=bundle.MAX_ENVELOPE))
+        for name in folder.names()
+        if bundle.replay_party(name) is not None
+    ]
+    for number, each in enumerate(given, start=1):
+        if isinstance(each, bytes):
+            found.append((f"replay check {number}", each))
+        else:
+            found.append((str(each), _read_file(Path(each), bundle.MAX_ENVELOPE)))
+    return found

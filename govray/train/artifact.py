@@ -63,7 +63,7 @@ def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> 
     committed = final_checkpoint(run, record)
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
     manifest = trust.verify(Manifest, record.manifest, role="operator", at=record.started)
-    files = _model_files(record, committed, manifest.document)
+    files = model_files(record, committed, manifest.document)
     ledger = Ledger(record.run_id, read_leaves(committed.files["ledger.jsonl"]))
     governance = {
         bundle.POLICY: record.policy,
@@ -101,7 +101,7 @@ def environment(committed: checkpoint.Committed) -> Environment:
     return Environment.from_json(state["environment"], where="state.json")
 
 
-def _model_files(
+def model_files(
     record: RunRecord, committed: checkpoint.Committed, manifest: Manifest
 ) -> dict[str, tuple[str, bytes | Path]]:
     """The files that a model consists of: name → digest, and content or where to copy it from."""

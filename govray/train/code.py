@@ -47,7 +47,9 @@ def source_of(loop: Callable[..., Any], entrypoint: str | None) -> SourceCode | 
 
 
 def git_state(file: Path) -> tuple[str | None, bool | None]:
-    """The commit that is checked out around a file, and whether the tree holds anything else.
+    """The commit that is checked out around a file, and whether a tracked file was changed since.
+
+    Untracked files don't count: a run's own outputs are often among them.
 
     (None, None) without git, outside a repository, before its first commit, and for a file that
     the repository ignores, such as one of an environment inside it.
@@ -55,7 +57,7 @@ def git_state(file: Path) -> tuple[str | None, bool | None]:
     if _git(file, "check-ignore", "-q", file.name) is not None:
         return None, None
     commit = _git(file, "rev-parse", "--verify", "HEAD")
-    status = _git(file, "status", "--porcelain")
+    status = _git(file, "status", "--porcelain", "--untracked-files=no")
     if commit is None or status is None:
         return None, None
     return commit, bool(status)

@@ -59,7 +59,7 @@ def declared_start(experiment: Experiment) -> list[Path]:
         UsageError: The module, class or loss does not exist; or whatever the entrypoint
             says of files that are not there.
     """
-    factory, _ = _resolve(experiment)
+    factory, _ = resolve(experiment)
     starts_from = getattr(factory, "starts_from", None)
     return list(starts_from(experiment.hyperparameters)) if starts_from else []
 
@@ -70,7 +70,7 @@ def load_entrypoint(experiment: Experiment) -> tuple[nn.Module, LossFn]:
     Raises:
         UsageError: The module, class, loss or an argument does not exist.
     """
-    factory, loss = _resolve(experiment)
+    factory, loss = resolve(experiment)
     try:
         signature(factory).bind(**experiment.hyperparameters)
     except TypeError as error:
@@ -80,8 +80,12 @@ def load_entrypoint(experiment: Experiment) -> tuple[nn.Module, LossFn]:
     return factory(**experiment.hyperparameters), loss
 
 
-def _resolve(experiment: Experiment) -> tuple[Callable[..., nn.Module], LossFn]:
-    """What the entrypoint names, and the loss beside it."""
+def resolve(experiment: Experiment) -> tuple[Callable[..., nn.Module], LossFn]:
+    """What the entrypoint names, and the loss beside it.
+
+    Raises:
+        UsageError: The module, class or loss does not exist.
+    """
     module_name, class_name = experiment.entrypoint.split(":")
     try:
         module = import_module(module_name)

@@ -45,6 +45,8 @@ class Order:
         threads: Threads of one worker's kernels; part of bit reproducibility.
         aggregator: Who sums gradients over ranks.
         start: Existing weights that the model begins with, if any.
+        until: The step before which the run commits and ends, for a replay of some steps; the
+            plan's last by default.
         source: The code that the model or the loop comes from, as the driver found it.
         keep: Which commits stay.
     """
@@ -67,8 +69,14 @@ class Order:
     threads: int
     aggregator: Name = "governed"
     start: Start | None = None
+    until: int | None = None
     source: SourceCode | None = None
     keep: Rules = DEFAULT
+
+    @property
+    def stop(self) -> int:
+        """The first step that the run leaves out."""
+        return self.plan.max_steps if self.until is None else self.until
 
 
 @dataclass(frozen=True, kw_only=True)

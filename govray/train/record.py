@@ -58,6 +58,11 @@ class RunRecord:
     environment: Environment
     start: Start | None
 
+    @property
+    def code(self) -> str:
+        """Digest of govray's own source."""
+        return self.environment.code_digest
+
     def write(self, run_folder: Path) -> None:
         """Write every file under ``run_folder/record``, ``run.json`` last."""
         folder = run_folder / "record"

@@ -1,175 +1,310 @@
-"""Run a recorded run again without one corpus, and compare what it did not train, byte for byte.
+"""Run a recorded run again, whole or in part, and say whether it gives the same bytes.
 
-The replay reads the same prepared rows under the same plan, in which the
-corpus's positions are tombstones. Equal digests confirm non-interference for
-that corpus in this environment, by whoever ran the replay; they say nothing
-about other environments.
+A replay reads the rows that the run read, under the plan that the run had, with the
+world sizes that its ledger says, and compares leaves and checkpoints. Nothing in
+it comes from today's files or today's clock: the inputs are those on record
+(`govray.train.recorded`), and in a replay nothing expires.
+
+``without`` a corpus, the corpus's positions are tombstones: equal bytes then confirm
+non-interference for that corpus. Equal bytes say something about this
+environment, by whoever ran the replay, and nothing about others. Data, policy
+or code that changed would make them meaningless, so then nothing is run; other
+versions or hardware are named and tried.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import ray.train
+
 from govray.engine import checkpoint
-from govray.errors import Refused, UsageError
-from govray.governance import attestation, bundle, canonical
-from govray.train.artifact import environment, final_checkpoint
+from govray.errors import CouldNotCheck, UsageError
+from govray.governance import bundle, canonical
+from govray.governance.environment import Difference, differences
+from govray.governance.ledger import read_leaves
+from govray.governance.plan import BatchPlan
+from govray.governance.route import Route
+from govray.train import collection
+from govray.train.artifact import environment
+from govray.train.code import source_of
+from govray.train.comparison import compared_files, first_leaf, first_tensor
+from govray.train.environment import environment_here
+from govray.train.experiment import resolve, train_loop
+from govray.train.order import Order
+from govray.train.outcome import FOLDER, Outcome
 from govray.train.pretrained import check_unchanged
 from govray.train.progress import StepCallback
 from govray.train.record import RunRecord, read_record
+from govray.train.recorded import Recorded, recorded_inputs
+from govray.train.segments import Segment, segments, start_and_stop
+from govray.train.snapshot import LEDGER, STATE, committed_folders, folder_name
 from govray.train.trainer import from_experiment
 
-_FOLDER = "replays"
+AHEAD = "ledger.ahead.jsonl"
+
+OnDifferences = Callable[[Sequence[Difference]], None]
 
 
-@dataclass(frozen=True)
-class Replay:
-    """What a replay found.
+def replay(
+    run: Path,
+    *,
+    without: str | None = None,
+    steps: tuple[int, int] | None = None,
+    storage: Path | None = None,
+    strict: bool = False,
+    on_differences: OnDifferences = lambda found: None,
+    on_step: StepCallback = lambda step, metrics: None,
+) -> Outcome:
+    """Replay ``run`` in a new run folder, and record the outcome there.
 
-    Attributes:
-        without: The corpus that was left out.
-        run: The replay's own run.
-        plan: Digest of its plan.
-        original, replayed: Model file to digest, for the base weights and every
-            adapter that both runs have.
-        differs: The first tensor that differs, or None if all bytes are equal.
-    """
-
-    without: str
-    run: str
-    plan: str
-    original: dict[str, str]
-    replayed: dict[str, str]
-    differs: str | None
-
-    @property
-    def identical(self) -> bool:
-        return self.original == self.replayed
-
-
-def replay_without(run: Path, corpus: str, *, on_step: StepCallback | None = None) -> Replay:
-    """Replay ``run`` without ``corpus`` and record the outcome in ``run/replays``.
+    Args:
+        run: The run's folder. Nothing in it changes, but for its folder of replays.
+        without: A corpus to leave out.
+        steps: From the state before the first to the state before the second; all that is
+            committed by default. Begins at the newest commit at or before the first.
+        storage: Where the replay's folder goes; ``run/replays`` by default.
+        strict: Run nothing where the environment differs at all.
+        on_differences: Told what differs here, before anything runs.
+        on_step: Called on the driver as work proceeds.
 
     Raises:
-        UsageError: The run has no experiment file, or never read the corpus.
-        CouldNotCheck: The run has no whole final checkpoint.
-        Refused: The prepared data, the code or the weights that the run started from are no
-            longer what it used.
+        UsageError: The run has no experiment file, never read the corpus, or is not so long.
+        CouldNotCheck: Code or data are not the run's, or there is nothing to compare with.
+        Refused: What the run recorded does not verify, or its start from existing weights
+            changed.
     """
     record = read_record(run)
-    if record.experiment is None:
-        raise UsageError(
-            "the run was started from a script, so there is no experiment to run again",
-            where=str(run),
-            do="Call the script's trainer with exclude=[corpus] and compare the weights",
-        )
-    if corpus not in record.plan.corpora or corpus in record.plan.excluded:
-        raise UsageError(
-            f"the run did not use a corpus {corpus!r}",
-            where=str(run),
-            do=f"It used {', '.join(sorted(set(record.plan.corpora) - set(record.plan.excluded)))}",
-        )
+    inputs = recorded_inputs(run, record)
+    if without is not None:
+        _check_read(run, record.plan, without)
+    kept = commits(run)
+    start, stop = start_and_stop(steps, kept)
+    leaves = read_leaves(checkpoint.open_commit(kept[max(kept)]).files[LEDGER])
+    parts = segments(leaves, start, stop)
+    _check_environment(inputs, strict, on_differences)
     if record.start:
         check_unchanged(record.start)
-    original = final_checkpoint(run, record)
-    experiment = record.experiment
-    data = experiment.data.model_copy(update={"exclude": (*experiment.data.exclude, corpus)})
-    arguments: dict[str, Any] = {"on_step": on_step} if on_step else {}
-    trainer = from_experiment(experiment.model_copy(update={"data": data}), **arguments)
-    folder = trainer.train()
-    repeated = read_record(folder)
-    for name, before, after in (
-        ("prepared data", record.plan.manifest, repeated.plan.manifest),
-        ("code", record.environment.code_digest, repeated.environment.code_digest),
-        ("pretrained start", _start(record), _start(repeated)),
-    ):
-        if before != after:
-            raise Refused(
-                f"the {name} changed since the run, so equality would show nothing",
-                where=str(run),
-                do="Restore it, or compare two new runs",
-            )
-    replayed = final_checkpoint(folder, repeated)
-    shared = _weights(original) & _weights(replayed)
-    compared = sorted(shared, key=lambda name: (name != bundle.WEIGHTS, name))
-    outcome = Replay(
-        without=corpus,
-        run=repeated.run_id,
-        plan=repeated.plan.digest,
-        original={name: canonical.sha256(original.files[name]) for name in compared},
-        replayed={name: canonical.sha256(replayed.files[name]) for name in compared},
-        differs=next(filter(None, (_difference(original, replayed, n) for n in compared)), None),
+
+    plan = record.plan.without(without) if without else record.plan
+    order = _order(inputs, plan, storage or run / FOLDER, partial=start > 0)
+    folder = Path(order.folder)
+    _begin(order, inputs, checkpoint.open_commit(kept[start]) if start else None)
+    # The replay's own rules of retention must leave what is compared, and what begins a segment.
+    _pin(folder, {start, *kept, *(part.stop for part in parts)})
+    for part in parts:
+        _fit(order, inputs, part, on_step)
+
+    repeated = commits(folder)
+    ours = {
+        step: checkpoint.open_commit(repeated[step]) for step in sorted(repeated) if step > start
+    }
+    theirs = {step: checkpoint.open_commit(kept[step]) for step in ours if step in kept}
+    last = max(theirs, default=None)
+    names: list[str] = []
+    if last is not None:
+        skipped = _adapters_of(record.plan, inputs, plan) if without else frozenset()
+        names = compared_files(theirs[last], ours[last], shared_only=without is not None)
+        names = [name for name in names if name not in skipped]
+    found = differences(
+        environment(checkpoint.open_commit(kept[max(kept)])), environment(ours[stop])
     )
-    _store(run, outcome)
+    outcome = Outcome(
+        of=record.run_id,
+        run=order.run_id,
+        without=without,
+        start=start,
+        stop=stop,
+        max_steps=plan.max_steps,
+        plan=plan.digest,
+        checkpoints=tuple(theirs),
+        leaf=first_leaf(
+            leaves,
+            read_leaves(ours[stop].files[LEDGER]),
+            start,
+            stop,
+            without=without,
+            plan=plan.digest,
+        ),
+        tensor=first_tensor(theirs, ours, start, names),
+        original=_digests(theirs[last], names) if last is not None else {},
+        replayed=_digests(ours[last], names) if last is not None else {},
+        environment=environment(ours[stop]),
+        differences=tuple(str(each) for each in found),
+    )
+    outcome.write(folder)
     return outcome
 
 
-def read_replays(run: Path) -> tuple[Replay, ...]:
-    """The outcomes recorded in a run's folder, by corpus."""
-    values: list[Any] = [
-        canonical.parse_canonical(path.read_bytes())
-        for path in sorted((run / _FOLDER).glob("*.json"))
-    ]
-    return tuple(Replay(**{"differs": None} | value) for value in values)
-
-
-def evidence(run: Path, party: str) -> tuple[attestation.Replay, ...]:
-    """The identical replays of a run, as its attestation states them.
-
-    Args:
-        party: Who ran them.
-    """
-    found = []
-    for outcome in read_replays(run):
-        folder = run.parent / outcome.run
-        if outcome.identical:
-            record = read_record(folder)
-            found.append(
-                attestation.Replay(
-                    corpus=outcome.without,
-                    party=party,
-                    plan=outcome.plan,
-                    files=outcome.replayed,
-                    environment=environment(final_checkpoint(folder, record)),
-                )
-            )
-    return tuple(found)
-
-
-def _start(record: RunRecord) -> str | None:
-    return record.start.digest if record.start else None
-
-
-def _weights(committed: checkpoint.Committed) -> set[str]:
+def commits(run: Path) -> dict[int, Path]:
+    """The step that comes next → folder, of every commit that a run kept."""
     return {
-        name
-        for name in committed.files
-        if name == bundle.WEIGHTS or name.endswith(bundle.ADAPTER_WEIGHTS)
+        step: folder
+        for step, folder in sorted(committed_folders(run))
+        if (folder / checkpoint.MANIFEST).is_file()
     }
 
 
-def _difference(
-    original: checkpoint.Committed, replayed: checkpoint.Committed, name: str
-) -> str | None:
-    """``file: tensor`` of the first tensor whose bytes differ."""
-    if original.files[name] == replayed.files[name]:
-        return None
-    ones, others = original.tensors(name), replayed.tensors(name)
-    for tensor in sorted(ones.keys() | others.keys()):
-        if tensor not in ones or tensor not in others:
-            return f"{name}: {tensor}"
-        one, other = ones[tensor], others[tensor]
-        if one.shape != other.shape or one.numpy().tobytes() != other.numpy().tobytes():
-            return f"{name}: {tensor}"
-    return f"{name}: header"
+def _check_read(run: Path, plan: BatchPlan, corpus: str) -> None:
+    read = set(plan.corpora) - set(plan.excluded)
+    if corpus not in read:
+        raise UsageError(
+            f"the run did not use a corpus {corpus!r}",
+            where=str(run),
+            do=f"It used {', '.join(sorted(read))}",
+        )
 
 
-def _store(run: Path, outcome: Replay) -> None:
-    folder = run / _FOLDER
-    folder.mkdir(exist_ok=True)
-    value = {key: found for key, found in vars(outcome).items() if found is not None}
-    temporary = folder / f".{outcome.without}.tmp"
-    temporary.write_bytes(canonical.encode(value))
-    temporary.replace(folder / f"{outcome.without}.json")
+def _check_environment(inputs: Recorded, strict: bool, tell: OnDifferences) -> None:
+    """Compare this driver with the one that ran; other code is refused before anything runs."""
+    record, experiment = inputs.record, inputs.experiment
+    resolve(experiment)
+    here = environment_here(
+        seed=record.plan.seed,
+        threads=record.environment.threads,
+        source=source_of(train_loop, experiment.entrypoint),
+    )
+    found = differences(record.environment, here)
+    if code := [each for each in found if each.is_code]:
+        raise CouldNotCheck(
+            f"the code changed since the run, so equality would show nothing ({code[0].name})",
+            where=f"run {record.run_id}",
+            do=_how_to_restore(record),
+        )
+    if found and strict:
+        raise CouldNotCheck(
+            "the environment is not the run's: " + "; ".join(str(each) for each in found),
+            where=f"run {record.run_id}",
+            do="Run it where these agree, or leave --strict out",
+        )
+    tell(found)
+
+
+def _how_to_restore(record: RunRecord) -> str:
+    version = record.environment.packages.get("govray", "of the run")
+    source = record.environment.source
+    commit = (
+        f", and commit {source.commit[:12]} of its repository" if source and source.commit else ""
+    )
+    return f"Install govray {version}{commit}, or compare two new runs"
+
+
+def _order(inputs: Recorded, plan: BatchPlan, storage: Path, *, partial: bool) -> Order:
+    """The order that the run had, for a new run folder below ``storage``."""
+    record, experiment = inputs.record, inputs.experiment
+    run_id = f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    folder = storage.resolve() / run_id
+    read = {s.id for s in plan.streams if {c.corpus for c in s.corpora} - set(plan.excluded)}
+    # A state that a commit left has every adapter, so a replay from one keeps them.
+    routes: Mapping[str, Route] = inputs.routes
+    if not partial:
+        routes = {stream: route for stream, route in routes.items() if stream in read}
+    return Order(
+        run_id=run_id,
+        folder=str(folder),
+        prepared=str(inputs.prepared),
+        manifest=inputs.manifest.document,
+        manifest_digest=inputs.manifest.digest,
+        plan=plan,
+        routes=routes,
+        groups=record.groups,
+        policy_groups=inputs.policy.document.groups or {},
+        policy_digest=inputs.policy.digest,
+        expiries={},
+        seed=plan.seed,
+        clip_norm=experiment.optimizer.clip_norm,
+        max_rows=experiment.max_rows,
+        aggregator=experiment.aggregator,
+        checkpoint_every=experiment.checkpoint.every_steps,
+        threads=record.environment.threads,
+        start=record.start,
+        source=record.environment.source,
+    )
+
+
+def _begin(order: Order, inputs: Recorded, began: checkpoint.Committed | None) -> None:
+    """Make the replay's folder: its record and, for a part of a run, the state it begins with."""
+    folder = Path(order.folder)
+    folder.mkdir(parents=True)
+    record = inputs.record
+    replace(
+        record,
+        run_id=order.run_id,
+        started=datetime.now(UTC).replace(microsecond=0),
+        finished=None,
+        plan=order.plan,
+        config=_config(inputs),
+        environment=environment_here(seed=order.seed, threads=order.threads, source=order.source),
+    ).write(folder)
+    if began is None:
+        return
+    state: Any = canonical.parse_canonical(began.files[STATE])
+    # The one binding that leaving a corpus out changes.
+    files = dict(began.files) | {STATE: canonical.encode(state | {"plan": order.plan.digest})}
+    checkpoint.commit(folder / folder_name(int(state["step"])), files)
+    (folder / AHEAD).write_bytes(began.files[LEDGER])
+
+
+def _pin(folder: Path, steps: Iterable[int]) -> None:
+    """Pin commits that are still to come."""
+    names = {folder_name(step): "compared with the replayed run" for step in sorted(steps)}
+    (folder / collection.PINS).write_bytes(canonical.encode(names))
+
+
+def _config(inputs: Recorded) -> dict[str, Any]:
+    """The loop's configuration, from the experiment and the tokenizer that made the rows."""
+    experiment = inputs.experiment
+    vocabulary = {"vocabulary": inputs.manifest.document.tokenizer.vocabulary}
+    hyperparameters = vocabulary | experiment.hyperparameters
+    resolved = experiment.model_copy(update={"hyperparameters": hyperparameters})
+    return resolved.model_dump(mode="json")
+
+
+def _fit(order: Order, inputs: Recorded, part: Segment, on_step: StepCallback) -> None:
+    experiment = inputs.experiment
+    trainer = from_experiment(
+        experiment.model_copy(
+            update={
+                # The rows are packed: no tokenizer is read.
+                "data": experiment.data.model_copy(update={"tokenizer": "bytes"}),
+                "resources": experiment.resources.model_copy(
+                    update={"num_workers": part.world_size}
+                ),
+            }
+        ),
+        train_loop_config=_config(inputs),
+        on_step=on_step,
+        run_config=ray.train.RunConfig(
+            name=order.run_id,
+            storage_path=str(Path(order.folder).parent),
+            failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
+        ),
+    )
+    trainer._fit(replace(order, until=part.stop))
+    if part.stop not in commits(Path(order.folder)):
+        raise CouldNotCheck(
+            f"the replay ended without a checkpoint of step {part.stop}", where=order.folder
+        )
+
+
+def _adapters_of(before: BatchPlan, inputs: Recorded, after: BatchPlan) -> frozenset[str]:
+    """Weight files of the adapters that no corpus trains in the replay."""
+
+    def trained(plan: BatchPlan) -> set[str]:
+        return {
+            route.adapter
+            for stream in plan.streams
+            if {c.corpus for c in stream.corpora} - set(plan.excluded)
+            if (route := inputs.routes.get(stream.id)) and route.adapter
+        }
+
+    return frozenset(bundle.adapter_files(name)[1] for name in trained(before) - trained(after))
+
+
+def _digests(committed: checkpoint.Committed, names: Sequence[str]) -> dict[str, str]:
+    return {name: committed.entries[name].digest for name in names if name in committed.entries}

@@ -68,7 +68,7 @@ class PlanData(ray.train.DataConfig):
 
     def _iterator(self, rank: int, world: int, start: int) -> Any:
         order = self._order
-        items = plan_items(order.plan, start)
+        items = plan_items(order.plan, start)[: order.stop - start]
         if not items:
             return None
         reader = StepReader(

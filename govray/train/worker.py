@@ -182,11 +182,11 @@ class Run:
         A rank that can't read its part still yields a batch, which carries the
         reason: all ranks then stop together in `step`.
         """
-        if self.start_step == self.order.plan.max_steps:
+        if self.start_step == self.order.stop:
             # An earlier attempt ended between its last commit and telling Ray of it.
             self._report({}, self._rows.checkpoint)
         rows = iter(self._rows)
-        for step in range(self.start_step, self.order.plan.max_steps):
+        for step in range(self.start_step, self.order.stop):
             try:
                 planned = next(rows)
                 if trouble := self._trouble or self._commits.failure:
@@ -242,7 +242,7 @@ class Run:
         if self._last is None:
             raise UsageError("report() was called before step()")
         done = self._last.step + 1
-        last = done == self.order.plan.max_steps
+        last = done == self.order.stop
         due = last or done % self.order.checkpoint_every == 0
         if due:
             self._commit(done)

@@ -10,6 +10,7 @@ import pytest
 from command import Run, write_key
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from witnessing import signed
 from world import World
 
 from govray.cli import main
@@ -73,6 +74,22 @@ def test_revocations_are_checked_if_a_list_is_given(
     assert "model folder" in run(
         "verify", "revoked.dsse.json", "--trust-root", root, "--revocations", source, code=2
     ).err  # fmt: skip
+
+
+def test_a_second_party_is_told_by_name(
+    run: Run, untouched: Path, world: World, root: Path, at: str, tmp_path: Path
+) -> None:
+    statement = tmp_path / "replay-auditor.dsse.json"
+    statement.write_bytes(signed(world, untouched))
+    checked = ("verify", untouched, "--trust-root", root, "--at", at, "--replay", statement)
+    assert "replayChecked by auditor: not shown are" in run(*checked).out
+    told = run(*checked, "--json").json
+    assert told["assuranceLevel"] == "replayChecked"
+    assert told["replayChecks"][0]["check"]["party"] == "auditor"
+    alone = run("verify", statement, "--trust-root", root, "--at", at, code=3).err
+    assert "--replay" in alone
+    usage = run("verify", statement, "--trust-root", root, "--replay", statement, code=2).err
+    assert "about a model folder" in usage
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

@@ -166,6 +166,7 @@ class Keys:
         default_factory=lambda: (LocalSigner.generate(), LocalSigner.generate())
     )
     operator: LocalSigner = field(default_factory=LocalSigner.generate)
+    auditor: LocalSigner = field(default_factory=LocalSigner.generate)
 
 
 class World:
@@ -230,6 +231,13 @@ class World:
                 name="operator",
                 role="operator",
                 keys=(self.keys.operator.public_key,),
+                threshold=1,
+                expires=FAR,
+            ),
+            Authority(
+                name="auditor",
+                role="witness",
+                keys=(self.keys.auditor.public_key,),
                 threshold=1,
                 expires=FAR,
             ),

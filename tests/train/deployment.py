@@ -52,7 +52,8 @@ class Deployment:
 
     def __post_init__(self) -> None:
         self.signers = {
-            name: LocalSigner.generate() for name in ("root", "issuer", "compliance", "operator")
+            name: LocalSigner.generate()
+            for name in ("root", "issuer", "compliance", "operator", "auditor")
         }
         self.corpora = self.folder / "corpora"
         self.root = self.folder / "root.json"
@@ -144,5 +145,6 @@ class Deployment:
                 authority("issuer", "credential", (everything,)),
                 authority("compliance", "policy", None),
                 authority("operator", "operator", None),
+                authority("auditor", "witness", None),
             ),
         )

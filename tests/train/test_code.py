@@ -46,7 +46,9 @@ def test_the_source_of_an_entrypoint_has_its_commit_and_its_digest(repository: P
     assert before.module == "replayed_model"
     assert before.dirty is False
     assert before.commit is not None
-    (repository / "other.txt").write_text("not committed")
+    (repository / "runs.txt").write_text("an output, not tracked")
+    assert source_of(no_loop, "replayed_model:Model") == before
+    (repository / ".gitignore").write_text("changed")
     dirty = source_of(no_loop, "replayed_model:Model")
     assert dirty == before.model_copy(update={"dirty": True})
     (repository / "replayed_model.py").write_text("class Model: x = 1\n")

@@ -25,8 +25,9 @@ from govray.governance import bundle
 from govray.train import GovernedTrainer, snapshot
 from govray.train.artifact import write_model
 from govray.train.config import parse_experiment
+from govray.train.outcome import evidence
 from govray.train.record import read_record
-from govray.train.replay import evidence, replay_without
+from govray.train.replay import replay
 from govray.train.trainer import from_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
@@ -65,9 +66,9 @@ def test_the_model_verifies_alone_and_says_what_the_ledger_says(
 def test_a_replay_without_the_removable_corpus_is_identical(
     finished: Path, deployment: Deployment
 ) -> None:
-    outcome = replay_without(finished, "acme")
+    outcome = replay(finished, without="acme")
     assert outcome.identical
-    assert outcome.differs is None
+    assert outcome.whole
     model = write_model(finished, deployment.signers["operator"], evidence(finished, "operator"))
     verified = govray.verify(model, trust_root=deployment.root)
     assert set(verified.attestation.levels["acme"].values()) == {2}
@@ -77,10 +78,12 @@ def test_a_replay_without_a_trunk_corpus_names_the_first_tensor_that_differs(
     finished: Path,
 ) -> None:
     """The negative control: leaving out what did train the base must change it."""
-    outcome = replay_without(finished, "weak-one")
+    outcome = replay(finished, without="weak-one")
     assert not outcome.identical
-    assert outcome.differs is not None
-    assert outcome.differs.startswith("model.safetensors: ")
+    assert outcome.leaf is None
+    assert outcome.tensor is not None
+    assert outcome.tensor.file == bundle.WEIGHTS
+    assert outcome.tensor.max_abs
     assert [replay.corpus for replay in evidence(finished, "operator")] in (["acme"], [])
 
 

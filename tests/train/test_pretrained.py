@@ -30,7 +30,7 @@ from govray.train.config import parse_experiment
 from govray.train.discovery import discover
 from govray.train.experiment import declared_start
 from govray.train.pretrained import Start, check_fits, find_weights, load_start, read_start
-from govray.train.replay import replay_without
+from govray.train.replay import replay
 from govray.train.trainer import from_experiment
 
 Tensors = dict[str, Tensor]
@@ -378,4 +378,4 @@ def test_a_run_from_existing_weights_is_attested_as_one(
     # A replay begins with the same bytes or not at all.
     save(gpt(8, width=32, context=32, vocabulary=257), path)
     with pytest.raises(Refused, match="changed since the run began"):
-        replay_without(run, "acme")
+        replay(run, without="acme")

@@ -1,0 +1,180 @@
+"""``govray replay``: run a run again, and say whether it gives the same bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from govray.cli import files, trust
+from govray.cli.output import Json, TrustRoot, err, field, line, print_json
+from govray.cli.progress import StageBar
+from govray.errors import CouldNotCheck, UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.environment import Difference
+    from govray.train.outcome import Outcome
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, below storage_path.")],
+    without: Annotated[
+        str | None, typer.Option("--without", metavar="CORPUS", help="Leave this corpus out.")
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option("--steps", metavar="A:B", help="Steps A to B-1 only, from a kept checkpoint."),
+    ] = None,
+    storage: Annotated[
+        Path | None,
+        typer.Option("--storage", metavar="DIR", help="Where the replay goes; RUN/replays."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Run nothing if anything about this machine differs.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="KEY", help="Sign a match as a second party: a PEM file, or env:NAME."
+        ),
+    ] = None,
+    party: Annotated[
+        str | None, typer.Option("--party", metavar="NAME", help="Who signs; with --key.")
+    ] = None,
+    trust_root: TrustRoot = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where the signed statement goes."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run it again, following its record, and compare ledger and checkpoints byte for byte.
+
+    With --key, a second party verifies RUN/model first, and signs a statement if all is the
+    same: beside the attestation, or as FILE.
+
+    Exit code 0: identical. 1: something differs; the first step and tensor are named. 3: it
+    could not be checked: other code or data, or no checkpoint to compare with.
+    """
+    from govray.train.outcome import FOLDER
+    from govray.train.record import read_record
+    from govray.train.replay import replay as replay_run
+    from govray.train.segments import parse_steps
+    from govray.train.trainer import start_ray
+
+    if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
+        run = run.resolve().parent
+    record = read_record(run)
+    witness = None
+    if key is not None or party is not None:
+        if key is None or party is None or steps or without:
+            raise UsageError(
+                "a second party signs a whole replay, under its name and with its key",
+                where="--key, --party",
+                do="Give both, and neither --steps nor --without",
+            )
+        witness = _Witness(run / "model", key, party, trust_root, to)
+    wanted = parse_steps(steps) if steps else None
+    total = wanted[1] if wanted else record.plan.max_steps
+    start_ray()
+    with StageBar(f"replay{f' without {without}' if without else ''}", total) as bar:
+        outcome = replay_run(
+            run,
+            without=without,
+            steps=wanted,
+            storage=storage,
+            strict=strict,
+            on_differences=_tell_differences,
+            on_step=lambda step, _: bar.update(step + 1, total),
+        )
+    told = outcome.to_json()
+    if witness and outcome.identical:
+        told["statement"] = str(witness.sign((storage or run / FOLDER) / outcome.run, outcome))
+    if as_json:
+        print_json(told)
+    else:
+        _tell(run, outcome)
+        if witness and outcome.identical:
+            field("signed", told["statement"])
+    if outcome.identical is None:
+        if as_json:
+            raise typer.Exit(CouldNotCheck.exit_code)
+        raise CouldNotCheck(
+            f"the ledger is the same, but no checkpoint of step {outcome.stop} is kept, so "
+            "weights could not be compared",
+            where=str(run),
+            do="End --steps at a step whose checkpoint is kept",
+        )
+    if not outcome.identical:
+        raise typer.Exit(1)
+
+
+class _Witness:
+    """A second party's verified model and key; made before anything runs."""
+
+    def __init__(self, model: Path, key: str, party: str, root: Path | None, to: Path | None):
+        from govray.governance import bundle
+        from govray.governance.keys import load_signer
+        from govray.governance.verify import verify
+        from govray.train.record import read_record
+        from govray.train.witness import require_witness
+
+        self._party = party
+        self._to = to or model / bundle.replay_file(party)
+        if to is None and bundle.replay_party(bundle.replay_file(party)) is None:
+            raise UsageError(
+                f"{party!r} is no name", where="--party", do="Use letters, digits, '.', '_', '-'"
+            )
+        if not os.access(self._to.parent, os.W_OK):
+            raise UsageError(
+                "the statement can't be written there", where=str(self._to), do="Give --out FILE"
+            )
+        now = trust.reference_time(None)
+        self._model = verify(model, trust_root=trust.root_path(root), at=now)
+        self._signer = load_signer(key)
+        require_witness(self._model, read_record(model.parent), self._signer.public_key, at=now)
+
+    def sign(self, replayed: Path, outcome: Outcome) -> Path:
+        """Sign the outcome; returns where the statement is."""
+        from govray.train.witness import sign_replay
+
+        envelope = sign_replay(
+            self._model,
+            replayed,
+            outcome,
+            signer=self._signer,
+            party=self._party,
+            at=trust.reference_time(None).replace(microsecond=0),
+        )
+        files.write(self._to, envelope)
+        return self._to
+
+
+def _tell_differences(found: Sequence[Difference]) -> None:
+    for each in found:
+        err.print(f"differs here  {each}")
+
+
+def _tell(run: Path, outcome: Outcome) -> None:
+    verdict = {True: "IDENTICAL", False: "DIFFERENT", None: "LEDGER IDENTICAL"}[outcome.identical]
+    without = f", without {outcome.without}" if outcome.without else ""
+    line(f"{verdict}  steps {outcome.start} to {outcome.stop - 1}{without}", style="bold")
+    checkpoints = ", ".join(map(str, outcome.checkpoints)) or "none is kept"
+    field("compared", f"ledger leaves, and the checkpoints of steps {checkpoints}")
+    for name, digest in outcome.original.items():
+        field(name, digest)
+        if (other := outcome.replayed.get(name, "absent")) != digest:
+            field("replayed", other)
+    if outcome.leaf:
+        field("first leaf", f"of {outcome.leaf}")
+    if outcome.tensor:
+        field("first tensor", str(outcome.tensor))
+        field("arose in", f"steps {outcome.tensor.after} to {outcome.tensor.step - 1}")
+    for each in outcome.differences:
+        field("differed", each)
+    field("replay", outcome.run)
+    if outcome.identical and outcome.whole and outcome.without:
+        line(f"Next  govray attest {run}   states it in the attestation")

@@ -1,0 +1,46 @@
+"""What a second party signs about a model of ``world.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from world import ENVIRONMENT, RUN, World, unchecked
+
+from govray.governance import bundle, canonical
+from govray.governance.attestation import Attestation
+from govray.governance.keys import LocalSigner
+from govray.governance.replay_check import ReplayCheck, sign_replay_check
+from govray.governance.trust import Verified
+
+REPLAYED = "2026-11-12T10:00:00Z"
+
+
+def attested(world: World, model: Path) -> tuple[Verified[Attestation], str]:
+    data = (model / bundle.ATTESTATION).read_bytes()
+    found = unchecked(Attestation, data, world.operator)
+    return found, canonical.sha256(data)
+
+
+def check_of(world: World, model: Path, **changes: Any) -> ReplayCheck:
+    attestation = attested(world, model)[0].document
+    fields: dict[str, Any] = {
+        "run": RUN,
+        "party": "auditor",
+        "replayed": REPLAYED,
+        "steps": attestation.plan.max_steps,
+        "ledger": attestation.ledger.root,
+        "environment": ENVIRONMENT,
+        "differences": (),
+    }
+    return ReplayCheck(**fields | changes)
+
+
+def signed(
+    world: World, model: Path, *, signer: LocalSigner | None = None, **changes: Any
+) -> bytes:
+    return sign_replay_check(
+        check_of(world, model, **changes),
+        *attested(world, model),
+        signer or world.keys.auditor,
+    )

@@ -1,0 +1,61 @@
+"""A governed run in this process: one rank, no Ray, seconds.
+
+Everything is real but for who calls whom: records are packed in a loop instead of by Ray Data,
+and the training loop is called here instead of on a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from govray.data import admission
+from govray.data.reader import StepReader, StepRows
+from govray.train import snapshot, trainer, worker
+from govray.train.order import Assignment, Order, current
+from govray.train.trainer import GovernedTrainer
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a worker gets as its shard, read here."""
+
+    order: Order
+    start_step: int
+    checkpoint: Path | None
+
+    def __iter__(self) -> Iterator[StepRows]:
+        order = self.order
+        reader = StepReader(Path(order.prepared), order.manifest, order.plan, rank=0, world=1)
+        return reader.steps(self.start_step)
+
+
+def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let trainers train here, as long as the patches last."""
+
+    def pack(packing: Any, work: Any, total: int, progress: Any) -> Mapping[Any, Any]:
+        return {item: packing._pack(item) for item in work}
+
+    def fit(self: GovernedTrainer, order: Order) -> None:
+        found = snapshot.latest(Path(order.folder))
+        checkpoint, start = found or (None, 0)
+        torch.manual_seed(order.seed)
+        torch.set_num_threads(order.threads)
+        assignment = Assignment(
+            order=order, shard=Rows(order, start, checkpoint), on_step=self.on_step
+        )
+        token = current.set(assignment)
+        try:
+            self.train_loop_per_worker(dict(self.train_loop_config or {}))
+        finally:
+            current.reset(token)
+
+    monkeypatch.setattr(admission, "_pack_all", pack)
+    monkeypatch.setattr(GovernedTrainer, "_fit", fit)
+    monkeypatch.setattr(trainer, "start_ray", lambda *args, **kwargs: None)
+    monkeypatch.setattr(worker.ray.train, "report", lambda *args, **kwargs: None)

@@ -1,0 +1,60 @@
+"""Replays on a real cluster, with two ranks and with ranks that came and went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployment import Deployment
+
+from govray.engine import checkpoint
+from govray.governance import bundle
+from govray.governance.ledger import Leaf, read_leaves
+from govray.train import replay as replaying
+from govray.train.config import parse_experiment
+from govray.train.record import read_record
+from govray.train.recorded import recorded_inputs
+from govray.train.replay import commits, replay
+from govray.train.segments import Segment
+from govray.train.trainer import from_experiment
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+
+@pytest.fixture(scope="module")
+def run(cluster: None, deployment: Deployment) -> Path:
+    """Six steps, two workers, a checkpoint every two; trained, not attested."""
+    kept = {"every_steps": 2, "save_trial_latest": 3}
+    value = deployment.experiment(name="two-ranks", max_steps=6, checkpoint=kept)
+    return Path(from_experiment(parse_experiment(value, where="test")).train())
+
+
+def test_a_whole_replay_is_identical(run: Path) -> None:
+    outcome = replay(run)
+    assert outcome.identical
+    assert outcome.whole
+    assert outcome.checkpoints == (2, 4, 6)
+    assert outcome.differences == ()
+
+
+def test_some_steps_are_replayed_from_a_kept_checkpoint(run: Path) -> None:
+    outcome = replay(run, steps=(2, 4))
+    assert outcome.identical
+    assert (outcome.start, outcome.stop, outcome.checkpoints) == (2, 4, (4,))
+
+
+def test_a_replay_follows_the_recorded_world_sizes(run: Path) -> None:
+    """A run that went on with one worker after step 2 is made, and then replayed."""
+    inputs = recorded_inputs(run, read_record(run))
+    order = replaying._order(inputs, inputs.record.plan, run.parent, partial=False)
+    replaying._begin(order, inputs, None)
+    for part in (Segment(0, 2, 2), Segment(2, 6, 1)):
+        replaying._fit(order, inputs, part, lambda step, metrics: None)
+    resized = Path(order.folder)
+    outcome = replay(resized)
+    assert outcome.identical
+    last = checkpoint.load(commits(resized / "replays" / outcome.run)[6])
+    leaves = read_leaves(last.files["ledger.jsonl"])
+    assert [leaf.world_size for leaf in leaves if isinstance(leaf, Leaf)] == [2, 2, 1, 1, 1, 1]
+    # Not what two workers give: sums over ranks are rounded in another order.
+    assert last.files[bundle.WEIGHTS] != checkpoint.load(commits(run)[6]).files[bundle.WEIGHTS]
