@@ -4,7 +4,7 @@ Every optimizer step has two exchanges, on a gloo process group of their own, so
 that they never queue behind gradients:
 
 1. ``Agreement.start`` … ``Pending.wait``, overlapping the forward pass: status,
-   policy and plan digest, step, time as read by rank 0, loss targets per layer
+   policy and plan digest, step, time and revocations as read by rank 0, loss targets per layer
    group, rows and loss targets per corpus. Awaited before the first gradient
    collective.
 2. ``Agreement.conclude``, after the last backward: status again (an exception in
@@ -29,22 +29,26 @@ import hashlib
 import json
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from govray.engine.lapse import Lapsed, lapses, moment
 from govray.errors import GovrayError, Malformed, RankFailed, Refused, UsageError
 
 _KINDS: tuple[type[GovrayError], ...] = (RankFailed, Refused, UsageError)
 """What a status means: 0 is well, i + 1 is an error of kind i."""
 
 _TEXT_BYTES = 4096
+
+_NEVER = (1 << 62) - 1
+"""The time, in seconds, from which something counts as revoked that is not."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,9 @@ class Agreement:
         setup: Anything else (JSON values) that must be equal on all ranks.
         clock: Seconds since the epoch; only rank 0's is read.
         valid_until: What expires, by name, and when (exclusive).
+        revoked: What is revoked, by a name of ``valid_until``, and from when on; only rank 0's
+            is read.
+        decided: Steps below it are repeated as they were decided, whatever the clock says.
         numbers: How many further numbers ranks tell, to learn the largest of each.
 
     Raises:
@@ -119,6 +126,8 @@ class Agreement:
         setup: Any,
         clock: Callable[[], float] | None,
         valid_until: Mapping[str, datetime],
+        revoked: Callable[[], Mapping[str, datetime]] = dict,
+        decided: int = 0,
         numbers: int = 0,
     ) -> None:
         self._numbers = numbers
@@ -127,7 +136,10 @@ class Agreement:
         self._groups = tuple(groups)
         self._corpora = tuple(corpora)
         self._clock = clock
-        self._valid_until = dict(valid_until)
+        self._valid_until = dict(sorted(valid_until.items()))
+        self._revoked = revoked
+        self._decided = decided
+        self._left_out: frozenset[str] = frozenset()
         self._group: dist.ProcessGroup | None = None
         self.rank, self.world_size = 0, 1
         if dist.is_initialized():
@@ -138,6 +150,7 @@ class Agreement:
             "corpora": self._corpora,
             "clock": clock is not None,
             "validUntil": {name: str(until) for name, until in self._valid_until.items()},
+            "decided": decided,
             "numbers": numbers,
             "setup": setup,
         }
@@ -147,6 +160,10 @@ class Agreement:
         _require_equal(rows, "policy digest", slice(0, 4))
         _require_equal(rows, "plan digest", slice(4, 8))
         _require_equal(rows, "digest of model, routes and settings", slice(8, 12))
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """What of ``valid_until`` no longer matters, from the next step on; equal on all ranks."""
+        self._left_out = frozenset(names)
 
     def start(
         self,
@@ -169,7 +186,7 @@ class Agreement:
         counts = [group_targets.get(group, 0) for group in self._groups]
         counts += [n for name in self._corpora for n in corpora.get(name, (0, 0))]
         filled = [*numbers, *[0] * (self._numbers - len(numbers))]
-        own = [_status(failure), step, time, *self._digests(), *filled, *counts]
+        own = [_status(failure), step, time, *self._digests(), *self._terms(), *filled, *counts]
         return Pending(self, self._gather(torch.tensor(own, dtype=torch.int64)), failure)
 
     def conclude(self, step: int, sums: Tensor, failure: Failure | None) -> Tensor:
@@ -249,10 +266,12 @@ class Agreement:
         _require_equal(rows, "step", slice(1, 2))
         _require_equal(rows, "policy digest", slice(3, 7))
         _require_equal(rows, "plan digest", slice(7, 11))
+        terms = 11 + 1 + len(self._valid_until)
+        _require_equal(rows, "what is left out", slice(11, 12))
         time = int(rows[0][2])
-        if self._clock:
-            self._stop_if_expired(time, steps[0])
-        rest = torch.stack(list(rows))[:, 11:]
+        if self._clock and steps[0] >= self._decided:
+            self._stop_if_lapsed(time, rows[0][12:terms].tolist(), steps[0])
+        rest = torch.stack(list(rows))[:, terms:]
         most = rest[:, : self._numbers].amax(0).tolist()
         counts = rest[:, self._numbers :].sum(0).tolist()
         split = len(self._groups)
@@ -266,16 +285,23 @@ class Agreement:
             most=tuple(most),
         )
 
-    def _stop_if_expired(self, time: int, step: int) -> None:
-        now = datetime.fromtimestamp(time, UTC)
-        expired = sorted(name for name, until in self._valid_until.items() if now >= until)
-        if expired:
-            until = self._valid_until[expired[0]].isoformat()
-            raise Refused(
-                f"{', '.join(expired)} expired: valid until {until}, now {now.isoformat()}",
-                where=f"step {step}",
-                do="Sign a new one, or resume without it. The steps done so far stay valid",
-            )
+    def _terms(self) -> list[int]:
+        """What is left out, as a number, and when each thing was revoked by rank 0's lists."""
+        listed = json.dumps(sorted(self._left_out)).encode()
+        told = self._revoked() if self.rank == 0 else {}
+        revoked = [
+            int(told[name].timestamp()) if name in told else _NEVER for name in self._valid_until
+        ]
+        return [_words(f"sha256:{hashlib.sha256(listed).hexdigest()}", "left out")[0], *revoked]
+
+    def _stop_if_lapsed(self, time: int, revoked: Sequence[int], step: int) -> None:
+        told = {
+            name: moment(since)
+            for name, since in zip(self._valid_until, revoked, strict=True)
+            if since != _NEVER
+        }
+        if found := lapses(moment(time), self._valid_until, told, self._left_out):
+            raise Lapsed.of(found, step=step, time=moment(time))
 
 
 class Pending:
@@ -295,7 +321,8 @@ class Pending:
 
         Raises:
             RankFailed: A rank has no batch, or is gone.
-            Refused: Ranks differ in policy, plan or step; or something expired.
+            Refused: Ranks differ in policy, plan or step.
+            Lapsed: Something expired, or was revoked.
         """
         if self._error is not None:
             raise self._error

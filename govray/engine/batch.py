@@ -16,7 +16,7 @@ batch plan's); look into the targets (the step compares them with
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -51,6 +51,21 @@ class MicroBatch:
         """Number of loss targets."""
         return sum(self.row_targets)
 
+    def without(self, corpora: Collection[str]) -> MicroBatch | None:
+        """The rows of other corpora, as if these had not been read; None if there are none."""
+        kept = [i for i, corpus in enumerate(self.corpora) if corpus not in corpora]
+        if len(kept) == len(self.positions):
+            return self
+        if not kept:
+            return None
+        return MicroBatch(
+            stream=self.stream,
+            tensors={name: tensor[kept] for name, tensor in self.tensors.items()},
+            positions=tuple(self.positions[i] for i in kept),
+            row_targets=tuple(self.row_targets[i] for i in kept),
+            corpora=tuple(self.corpora[i] for i in kept),
+        )
+
     def cut(self, start: int, stop: int) -> MicroBatch:
         """The rows from ``start`` up to ``stop``; itself if those are all."""
         if start <= 0 and stop >= len(self.positions):
@@ -80,6 +95,26 @@ class StepBatch:
     micro_batches: tuple[MicroBatch, ...]
     corpora: Mapping[str, tuple[int, int]]
     error: str | None = None
+
+    def without(self, corpora: Collection[str]) -> StepBatch:
+        """The batch as if these corpora had not been read.
+
+        Raises:
+            UsageError: A micro-batch does not say which corpus each of its rows is of.
+        """
+        if not any(corpus in corpora for corpus in self.corpora):
+            return self
+        for each in self.micro_batches:
+            if len(each.corpora) != len(each.positions):
+                raise UsageError(
+                    "a micro-batch does not name its rows' corpora", where=f"step {self.step}"
+                )
+        left = [each.without(corpora) for each in self.micro_batches]
+        return replace(
+            self,
+            micro_batches=tuple(each for each in left if each is not None),
+            corpora={name: use for name, use in self.corpora.items() if name not in corpora},
+        )
 
     def check(self, streams: Collection[str], corpora: Collection[str]) -> None:
         """Compare what the batch says about itself with itself and with the run.

@@ -133,6 +133,9 @@ class GovernedStep:
         max_rows: Rows that go through the model together; None for all of a pass.
         clock: Seconds since the epoch, read on rank 0 once a step.
         valid_until: What expires, by name, and when; needs the clock.
+        revoked: What is revoked, by a name of ``valid_until``, and from when on; read on rank
+            0 once a step.
+        decided: Steps below it repeat what was decided before, whatever the clock says.
         norms_every: One step of so many is a sample of gradient norms.
         bucket_layout: How a domain's parameters are put into buckets.
         aggregator: Who sums the base model's gradients over ranks: our buckets, torch's
@@ -160,6 +163,8 @@ class GovernedStep:
         max_rows: int | None = None,
         clock: Callable[[], float] | None = None,
         valid_until: Mapping[str, datetime] = _NEVER,
+        revoked: Callable[[], Mapping[str, datetime]] = dict,
+        decided: int = 0,
         norms_every: int = 50,
         bucket_layout: BucketLayout = bucket_layout,
         aggregator: Name = "governed",
@@ -172,6 +177,7 @@ class GovernedStep:
         self._adapters = adapters or Adapters(model, {}, seed=seed)
         self._clip_norm = clip_norm
         self._corpora = tuple(corpora)
+        self._left_out: frozenset[str] = frozenset()
         self._parameters = {
             **dict(model.named_parameters()),
             **dict(self._adapters.named_parameters()),
@@ -223,8 +229,19 @@ class GovernedStep:
             },
             clock=clock,
             valid_until=valid_until,
+            revoked=revoked,
+            decided=decided,
             numbers=len(self._domains) + 1,
         )
+
+    def leave_out(self, corpora: Mapping[str, str]) -> None:
+        """From the next step on, accept no row of these corpora. Equal on all ranks.
+
+        Args:
+            corpora: Corpus → its name in ``valid_until``, which no longer matters.
+        """
+        self._left_out = frozenset(corpora)
+        self._agreement.leave_out(corpora.values())
 
     def __call__(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
         """Do one step, on all ranks together.
@@ -236,7 +253,8 @@ class GovernedStep:
         Raises:
             RankFailed: A rank could not load, compute or reach the others, or
                 its gradient is not finite.
-            Refused: Ranks differ in policy, plan or step, or something expired.
+            Refused: Ranks differ in policy, plan or step.
+            Lapsed: Something expired or was revoked. The step can be done again without it.
             UsageError: The batch or the losses have a wrong shape.
         """
         passes, failure = self._plan(batch)
@@ -327,6 +345,11 @@ class GovernedStep:
         if batch.error is not None:
             return [], Failure(f"could not load its batch: {batch.error}")
         try:
+            if used := sorted(self._left_out.intersection(batch.corpora)):
+                raise Refused(
+                    f"rows of corpus {used[0]}, whose credential no longer holds",
+                    where=f"step {batch.step}",
+                )
             batch.check(self._streams, self._corpora)
             return self._planner.passes(batch.micro_batches), None
         except Exception as error:  # whatever it is, all ranks must hear of it

@@ -39,6 +39,7 @@ from govray.governance.policy import verify_policy
 from govray.governance.statement import Subject, seal
 from govray.governance.trust import TrustState, Verified
 from govray.train import snapshot
+from govray.train.gating import GATES
 from govray.train.record import RunRecord, read_record
 
 MODEL = "model"
@@ -73,6 +74,8 @@ def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> 
         bundle.LEDGER: ledger.data,
         bundle.CHECKPOINT: ledger.sign(signer),
     }
+    if GATES in committed.files:
+        governance[bundle.GATES] = committed.files[GATES]
     attestation = _attestation(record, committed, trust, manifest, ledger, governance, replays)
     subjects = [Subject.of(name, digest) for name, (digest, _) in sorted(files.items())]
     governance[bundle.ATTESTATION] = seal(attestation, subjects, [signer])

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from govray.engine import checkpoint
 from govray.errors import GovrayError
+from govray.governance.gates import Gate
 from govray.governance.ledger import AnyLeaf
 from govray.train import collection
 from govray.train.order import Order
@@ -69,7 +70,13 @@ class Commits:
         return self._failure
 
     def begin(
-        self, step: int, leaves: Sequence[AnyLeaf], *, loss: float | None, stopping: bool
+        self,
+        step: int,
+        leaves: Sequence[AnyLeaf],
+        gates: Sequence[Gate] = (),
+        *,
+        loss: float | None,
+        stopping: bool,
     ) -> None:
         """Copy the state after which step ``step`` is next, and write it. Every rank calls it.
 
@@ -78,12 +85,13 @@ class Commits:
         Args:
             step: The first step that the state does not hold.
             leaves: Ledger leaves of all steps before; rank 0's count.
+            gates: Of all steps before; rank 0's count.
             loss: Mean loss since the commit before.
             stopping: Rank 0 knows already that the run must stop, and must not commit.
         """
         self._wait(None)
         try:
-            capture = self._state.capture(step, self._order, leaves, loss=loss)
+            capture = self._state.capture(step, self._order, leaves, loss=loss, gates=gates)
         except GovrayError as error:
             # Rank 0 alone captures, after the ranks have met: the others go on to the
             # agreement, where they hear of it.

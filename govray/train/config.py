@@ -61,6 +61,9 @@ class Governance(_Section):
     policy: str
     trust_root: str
     delegations: tuple[str, ...] = Field((), description="envelopes that delegate an authority")
+    revocations: tuple[str, ...] = Field(
+        (), description="revocation lists; read again while the run goes on"
+    )
     max_quarantined: float = Field(0.25, ge=0, le=1, description="share of records; above: refuse")
 
 

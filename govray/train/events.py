@@ -27,6 +27,7 @@ from pydantic import Field, RootModel, ValidationError
 from govray.errors import Malformed
 from govray.governance import canonical
 from govray.governance.document import Document, Timestamp
+from govray.governance.gates import Gate
 
 FILE = "events.jsonl"
 MAX_LINE = 1 << 16
@@ -152,6 +153,18 @@ class Finished(Event):
         return f"finished after {self.step} steps"
 
 
+class Gated(Event):
+    """From a step on the run leaves a corpus out, for its credential no longer holds."""
+
+    kind: Literal["gated"] = "gated"
+    gate: Gate
+
+    @property
+    def text(self) -> str:
+        gate = self.gate
+        return f"{gate.corpus} left out from step {gate.step} on: {gate.reason} at {gate.since}"
+
+
 class Attested(Event):
     """The model folder is signed."""
 
@@ -172,6 +185,7 @@ AnyEvent: TypeAlias = (
     | Killed
     | Finished
     | Attested
+    | Gated
 )
 
 

@@ -6,7 +6,7 @@ record: admission does that afterwards, and only for what passed here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,10 +14,13 @@ from pathlib import Path
 from govray.data.admission import read_credentials, verify_credentials
 from govray.errors import Untrusted, UsageError
 from govray.governance.credential import Credential, CredentialClass
-from govray.governance.document import parse_time
+from govray.governance.document import format_time, parse_time
 from govray.governance.keys import PublicKey
 from govray.governance.policy import Policy, verify_policy
+from govray.governance.revocation import Revocations, Revoked
 from govray.governance.trust import TrustState, Verified
+from govray.train.gating import credential_name
+from govray.train.revoking import RevocationSource, policy_name, read_lists, revoked_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,8 @@ class Inputs:
     policy_bytes: bytes
     credentials: dict[str, Verified[Credential]]
     credential_bytes: dict[str, bytes]
+    revocation_paths: tuple[str, ...] = ()
+    revocations: Revocations | None = None
 
     @property
     def classes(self) -> dict[str, CredentialClass]:
@@ -38,11 +43,33 @@ class Inputs:
         return {corpus: v.document.credential_class for corpus, v in self.credentials.items()}
 
     def expiries(self, corpora: Sequence[str]) -> dict[str, datetime]:
-        """When the policy and each of these corpora's credentials expire, by name."""
-        dates = {f"policy {self.policy.document.name}": self.policy.document.valid.until}
+        """When the policy and each of these corpora's credentials no longer hold, by name.
+
+        Neither holds longer than the authorities that signed it, nor than the trust root.
+        """
+        policy, root = self.policy, self.trust.root.expires
+        signed_until = max(authority.expires for authority in policy.authorities)
+        dates = {policy_name(policy.document): min(policy.document.valid.until, signed_until, root)}
         for corpus in corpora:
-            dates[f"credential {corpus}"] = self.credentials[corpus].document.valid.until
+            credential = self.credentials[corpus]
+            [issuer] = [a for a in credential.authorities if a.name == credential.document.issuer]
+            dates[credential_name(corpus)] = min(
+                credential.document.valid.until, issuer.expires, root
+            )
         return {name: parse_time(until) for name, until in dates.items()}
+
+    def revocation_source(self, corpora: Sequence[str]) -> RevocationSource | None:
+        """What rank 0 needs to follow the lists, if there are any."""
+        if self.revocations is None:
+            return None
+        return RevocationSource(
+            paths=self.revocation_paths,
+            root=self.root_bytes,
+            delegations=self.delegations,
+            policy=self.policy,
+            credentials={corpus: self.credentials[corpus] for corpus in corpora},
+            accepted=self.revocations,
+        )
 
     def check_operator(self, key: PublicKey) -> None:
         """Refuse to begin what this key could not attest.
@@ -60,24 +87,32 @@ class Inputs:
 
 
 def load_inputs(
-    corpora: Path, policy: Path, trust_root: Path, delegations: Sequence[Path], *, at: datetime
+    corpora: Path,
+    policy: Path,
+    trust_root: Path,
+    delegations: Sequence[Path],
+    revocations: Sequence[Path] = (),
+    *,
+    at: datetime,
 ) -> Inputs:
-    """Read and verify the trust root, the policy and every corpus's credential.
+    """Read and verify the trust root, the policy, every corpus's credential, revocation lists.
 
     Raises:
         UsageError: A file or the folder of corpora is missing.
         Refused: A corpus has no credential, or a signature, scope, window or
-            version is not in order.
+            version is not in order; or something is revoked.
     """
     root_bytes = read(trust_root, "trust root", "govray sign policies/root.yaml")
     delegated = tuple(read(path, "delegation", "govray sign FILE") for path in delegations)
     trust = TrustState.load(root_bytes, at=at, delegations=delegated)
     policy_bytes = read(policy, "signed policy", "govray sign policies/licences.yaml")
     verified_policy = verify_policy(trust, policy_bytes, at=at)
-    if verified_policy.document.on_expiry != "stop":
-        raise UsageError("runs can only stop at an expiry so far", where=str(policy))
     envelopes = read_credentials(corpora)
     credentials = verify_credentials(corpora, envelopes, trust, at=at)
+    lists = None
+    if revocations:
+        lists = Revocations.load(trust, read_lists(revocations), at=at)
+        _check_unrevoked(revoked_names(lists, verified_policy, credentials), at)
     return Inputs(
         trust=trust,
         root_bytes=root_bytes,
@@ -86,7 +121,19 @@ def load_inputs(
         policy_bytes=policy_bytes,
         credentials=credentials,
         credential_bytes=envelopes,
+        revocation_paths=tuple(str(path.resolve()) for path in revocations),
+        revocations=lists,
     )
+
+
+def _check_unrevoked(revoked: Mapping[str, Revoked], at: datetime) -> None:
+    for name, found in sorted(revoked.items()):
+        if found.since <= at:
+            raise Untrusted(
+                f"revoked since {format_time(found.since)}: {found.reason}",
+                where=name,
+                do=f"Leave it out, or ask {found.issuer} for a new one",
+            )
 
 
 def read(path: Path, what: str, make: str) -> bytes:

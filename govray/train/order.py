@@ -18,8 +18,10 @@ from govray.governance.environment import SourceCode
 from govray.governance.manifest import Manifest
 from govray.governance.plan import BatchPlan
 from govray.governance.route import Route
+from govray.train.gating import UNDECIDED, Decisions, OnExpiry
 from govray.train.pretrained import Start
 from govray.train.retention import DEFAULT, Rules
+from govray.train.revoking import RevocationSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,9 @@ class Order:
         policy_groups: The policy's own layer groups (name to FQN globs).
         policy_digest: Digest of the depth policy in force.
         expiries: What expires, by name, and when; checked at every step.
+        on_expiry: What the policy says of an expiry in flight.
+        revocations: How rank 0 follows revocation lists, if the run does.
+        decisions: Of the run that this one replays; what it gated, and for how many steps.
         seed: Of adapters, dropout and every other random choice.
         clip_norm: Largest gradient norm of a domain, or None.
         max_rows: Rows of one forward pass, or None for the whole slice.
@@ -72,6 +77,9 @@ class Order:
     until: int | None = None
     source: SourceCode | None = None
     keep: Rules = DEFAULT
+    on_expiry: OnExpiry = "stop"
+    revocations: RevocationSource | None = None
+    decisions: Decisions = UNDECIDED
 
     @property
     def stop(self) -> int:

@@ -17,7 +17,8 @@ import ray.data
 import ray.train
 
 from govray.data.reader import StepReader, StepRows, plan_items, step_rows
-from govray.train import snapshot
+from govray.train import gating, snapshot
+from govray.train.gating import UNDECIDED, Decisions
 from govray.train.order import Order
 
 DATASET = "train"
@@ -34,11 +35,13 @@ class PlannedRows:
     Attributes:
         start_step: The first step to run.
         checkpoint: The commit that holds the state before that step, if any.
+        decisions: What was decided before; resolved with the step, once for all ranks.
     """
 
     start_step: int
     checkpoint: Path | None
     _iterator: Any
+    decisions: Decisions = UNDECIDED
 
     def __iter__(self) -> Iterator[StepRows]:
         if self._iterator is None:
@@ -61,8 +64,13 @@ class PlanData(ray.train.DataConfig):
         order = self._order
         found = snapshot.latest(Path(order.folder))
         checkpoint, start = found if found else (None, 0)
+        decided = gating.resumed(Path(order.folder), checkpoint).joined(order.decisions)
         return [
-            {DATASET: PlannedRows(start, checkpoint, self._iterator(rank, world_size, start))}
+            {
+                DATASET: PlannedRows(
+                    start, checkpoint, self._iterator(rank, world_size, start), decided
+                )
+            }
             for rank in range(world_size)
         ]
 

@@ -29,8 +29,10 @@ from govray.engine.generators import Generators, generators, restore_generators
 from govray.engine.optimizer_state import optimizer_state, restore_optimizer
 from govray.errors import Damaged, GovrayError, RankFailed, Refused
 from govray.governance import bundle, canonical
+from govray.governance.gates import Gate, encode_gates
 from govray.governance.ledger import AnyLeaf, Ledger, read_leaves
 from govray.train.environment import environment_here
+from govray.train.gating import GATES
 from govray.train.order import Order
 
 STATE = "state.json"
@@ -138,7 +140,13 @@ class State:
         self._environment: dict[str, Any] | None = None
 
     def capture(
-        self, step: int, order: Order, leaves: Sequence[AnyLeaf], *, loss: float | None = None
+        self,
+        step: int,
+        order: Order,
+        leaves: Sequence[AnyLeaf],
+        *,
+        loss: float | None = None,
+        gates: Sequence[Gate] = (),
     ) -> Capture | None:
         """Copy the state after which step ``step`` is next. Every rank calls it.
 
@@ -147,6 +155,7 @@ class State:
             order: The run's.
             leaves: Ledger leaves of all steps before; rank 0's count.
             loss: Mean loss of the steps since the commit before, if it is a number.
+            gates: Of all steps before; rank 0's count.
 
         Returns:
             The copy on rank 0, None on the others.
@@ -175,6 +184,8 @@ class State:
             config_file, weights_file = bundle.adapter_files(name)
             contents[config_file] = canonical.encode(config)
             contents[weights_file] = weights
+        if gates:
+            contents[GATES] = encode_gates(gates)
         summary: dict[str, Any] = {
             **_bindings(order),
             "run": order.run_id,

@@ -45,6 +45,7 @@ from govray.train.config import Experiment, Quota
 from govray.train.discovery import Loop, discover
 from govray.train.environment import environment_here
 from govray.train.experiment import declared_start, train_loop
+from govray.train.gating import UNDECIDED, Decisions
 from govray.train.inputs import Inputs, load_inputs
 from govray.train.order import Assignment, Order, current
 from govray.train.planning import Planned, advice, make_plan, routes_of
@@ -68,6 +69,7 @@ class GovernedTrainer:
         policy: Signed depth policy.
         trust_root: Signed trust root.
         delegations: Envelopes that delegate an authority.
+        revocations: Revocation lists; workers read the files again while the run goes on.
         max_steps: Optimizer steps; with ``rows_per_step`` it fixes what is read.
         rows_per_step: Profile name to rows (or `Quota`) of each of its route streams.
         context: Loss targets of a row.
@@ -91,6 +93,7 @@ class GovernedTrainer:
         on_admission, on_step: Called on the driver as work proceeds.
         experiment: The experiment file's content where there is one; makes a run replayable
             from its folder.
+        decisions: Of a run that this one replays: what it gated, for as many steps as it ran.
     """
 
     train_loop_per_worker: Loop
@@ -103,6 +106,7 @@ class GovernedTrainer:
     scaling_config: ray.train.ScalingConfig | None = None
     run_config: ray.train.RunConfig | None = None
     delegations: Sequence[str | Path] = ()
+    revocations: Sequence[str | Path] = ()
     context: int = 512
     tokenizer: str = "bytes"
     reserve: float = 0.02
@@ -121,6 +125,7 @@ class GovernedTrainer:
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
     experiment: Experiment | None = None
+    decisions: Decisions = UNDECIDED
 
     def fit(self) -> ray.train.Result:
         """Train, and leave an attested model in ``<result.path>/model``.
@@ -207,6 +212,7 @@ class GovernedTrainer:
             Path(self.policy),
             Path(self.trust_root),
             [Path(path) for path in self.delegations],
+            [Path(path) for path in self.revocations],
             at=at,
         )
         inputs.check_operator(signer.public_key)
@@ -273,6 +279,7 @@ class GovernedTrainer:
         run_id = (self.run_config.name if self.run_config else None) or _run_id("run")
         folder = self._storage / run_id
         folder.mkdir(parents=True, exist_ok=True)
+        read = [corpus for corpus in planned.routes if corpus not in self.exclude]
         return Order(
             run_id=run_id,
             folder=str(folder),
@@ -284,7 +291,10 @@ class GovernedTrainer:
             groups=dict(groups),
             policy_groups=inputs.policy.document.groups or {},
             policy_digest=inputs.policy.digest,
-            expiries=inputs.expiries([c for c in planned.routes if c not in self.exclude]),
+            expiries=inputs.expiries(read),
+            on_expiry=inputs.policy.document.on_expiry,
+            revocations=inputs.revocation_source(read),
+            decisions=self.decisions,
             seed=self.seed,
             clip_norm=self.clip_norm,
             max_rows=self.max_rows,
@@ -389,6 +399,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         "policy": experiment.governance.policy,
         "trust_root": experiment.governance.trust_root,
         "delegations": experiment.governance.delegations,
+        "revocations": experiment.governance.revocations,
         "max_steps": experiment.max_steps,
         "rows_per_step": experiment.data.rows_per_step,
         "context": experiment.context,

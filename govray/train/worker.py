@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +24,22 @@ from torch import Tensor, nn
 from govray.data.reader import StepRows
 from govray.engine.adapters import Adapters
 from govray.engine.batch import IGNORED, MicroBatch, StepBatch
+from govray.engine.lapse import Lapsed
 from govray.engine.layers import layer_groups
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.ledger import CorpusUse, GradientNorms, Leaf
 from govray.train.commits import Commits
+from govray.train.events import Gated, append
+from govray.train.gating import Gating
 from govray.train.norms import gradient_norms
 from govray.train.order import Assignment, Discovery, current
 from govray.train.pretrained import load_start
+from govray.train.revoking import RevocationFeed
 from govray.train.schedule import MakeScheduler, learning_rates, make_schedule, require_rates
 from govray.train.shards import PlannedRows
 from govray.train.snapshot import State
-from govray.train.writeahead import WriteAhead
+from govray.train.writeahead import FILE, WriteAhead
 
 REPORT_EVERY = 25
 """Steps between `ray.train.report` calls that carry no checkpoint: each costs a poll."""
@@ -138,6 +143,13 @@ class Run:
         parameters = dict(adapters.named_parameters())
         for names in adapters.groups.values():
             optimizer.add_param_group({"params": [parameters[name] for name in names]})
+        decided = self._rows.decisions
+        read = [corpus for corpus in order.plan.corpora if corpus not in order.plan.excluded]
+        self._gating = Gating(order.on_expiry, order.expiries, read, decided)
+        self._feed: RevocationFeed | None = None
+        if order.revocations and self._rank == 0:
+            self._feed = RevocationFeed(order.revocations)
+            self._feed.start()
         self.step_function = GovernedStep(
             model,
             optimizer,
@@ -153,6 +165,8 @@ class Run:
             aggregator=order.aggregator,
             clock=time.time,
             valid_until=order.expiries,
+            revoked=self._feed.since if self._feed else dict,
+            decided=decided.until,
         )
         self._scheduler = scheduler and make_schedule(scheduler, optimizer, self.start_step)
         scheduled = learning_rates(optimizer)
@@ -169,7 +183,7 @@ class Run:
         self._ahead: WriteAhead | None = None
         if self._rank == 0:
             with self._noting_trouble():
-                self._ahead = WriteAhead(Path(order.folder) / "ledger.ahead.jsonl", leaves)
+                self._ahead = WriteAhead(Path(order.folder) / FILE, leaves)
 
     @property
     def start_step(self) -> int:
@@ -189,11 +203,13 @@ class Run:
         for step in range(self.start_step, self.order.stop):
             try:
                 planned = next(rows)
-                if trouble := self._trouble or self._commits.failure:
+                listed = self._feed.trouble if self._feed else None
+                if trouble := self._trouble or self._commits.failure or listed:
                     raise Refused(str(trouble))
                 if planned.step != step:
                     raise Refused(f"the shard holds step {planned.step} where {step} is due")
                 batch = step_batch(planned, self._device)
+                batch = batch.without(self._gating.left_out(step))
             except Exception as error:  # whatever it is, the other ranks must hear of it
                 batch = StepBatch(step=step, micro_batches=(), corpora={}, error=_describe(error))
             yield batch
@@ -210,7 +226,7 @@ class Run:
             ``rows``, and ``seconds``.
         """
         began = time.perf_counter()
-        result = self.step_function(batch, loss_fn)
+        result = self._governed(batch, loss_fn)
         self._last = result
         if self._scheduler:
             self._scheduler.step()
@@ -229,6 +245,24 @@ class Run:
         if self._rank == 0:
             self._on_step(result.step, metrics)
         return metrics
+
+    def _governed(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
+        """One step, without the corpora whose credentials ended by its agreed time."""
+        while True:
+            left_out = self._gating.left_out(batch.step)
+            self.step_function.leave_out(left_out)
+            try:
+                return self.step_function(batch.without(left_out), loss_fn)
+            except Lapsed as lapsed:
+                # Each time at least one corpus more, or the run stops.
+                lists = self._feed.lists() if self._feed else {}
+                gates = self._gating.gate(batch.step, lapsed, lists)
+            if self._rank == 0:
+                with self._noting_trouble():
+                    for gate in gates:
+                        append(Path(self.order.folder), Gated(at=gate.time, gate=gate))
+                if self._trouble:
+                    batch = replace(batch, error=self._trouble)
 
     def report(self, metrics: Mapping[str, float]) -> None:
         """Hand metrics to Ray Train, and commit a checkpoint when one is due.
@@ -256,7 +290,8 @@ class Run:
         leaves = self._ahead.leaves if self._ahead else []
         loss = mean_loss(self._losses)
         self._losses.clear()
-        self._commits.begin(done, leaves, loss=loss, stopping=self._trouble is not None)
+        gates = self._gating.gates(done)
+        self._commits.begin(done, leaves, gates, loss=loss, stopping=self._trouble is not None)
 
     def _report(self, metrics: Mapping[str, float], final: Path | None) -> None:
         """Ray hears of the last commit only: it refuses to go on with a run of which a

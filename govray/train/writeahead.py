@@ -22,6 +22,8 @@ from typing import TypeAlias
 from govray.errors import Refused
 from govray.governance.ledger import AnyLeaf, GradientNorms, Leaf, read_leaves
 
+FILE = "ledger.ahead.jsonl"
+
 _Recorded: TypeAlias = tuple[Leaf] | tuple[Leaf, GradientNorms]
 
 
@@ -91,6 +93,15 @@ class WriteAhead:
                 where=str(self._path),
                 do="Data, plan or code changed under the run; start a new run",
             )
+
+
+def recorded_steps(run_folder: Path) -> int:
+    """The first step that a run has not recorded: 0, if it has recorded none.
+
+    Raises:
+        Malformed: A whole line of its write-ahead file is no leaf.
+    """
+    return max(_by_step(_complete_lines(run_folder / FILE)), default=-1) + 1
 
 
 def _complete_lines(path: Path) -> tuple[AnyLeaf, ...]:

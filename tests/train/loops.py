@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
 from govray.engine import gpt
 from govray.train import experiment, govern
 from govray.train.config import Experiment
+from govray.train.revoking import POLL_S
 
 
 def script(config: dict[str, Any]) -> None:
@@ -50,8 +54,6 @@ def small_files_from_step_seven(config: dict[str, Any]) -> None:
 
 
 def _fail_once(flag: Path) -> None:
-    import torch.distributed as dist
-
     if dist.get_rank() == 1 and not flag.exists():
         flag.touch()
         raise RuntimeError("a user's bug")
@@ -78,3 +80,28 @@ def _run(config: dict[str, Any], before_loss: Any) -> None:
             return loss(model, tensors)
 
         run.report(run.step(batch, checked))
+
+
+def ends_in_flight(config: dict[str, Any]) -> None:
+    """While the loop runs, a credential expires, another is revoked, and rank 1 fails once.
+
+    In step 3 rank 0 waits for the expiry. In step 6 it puts the newer revocation list in its
+    place, and waits until it has been read. In step 9 rank 1 raises.
+    """
+    until, (newer, current), flag = (
+        config.pop("until"),
+        config.pop("lists"),
+        Path(config.pop("flag")),
+    )
+
+    def happen(step: int) -> None:
+        rank = dist.get_rank()
+        if step == 3 and rank == 0:
+            time.sleep(max(0.0, until - time.time()) + 1)
+        if step == 6 and rank == 0 and os.path.exists(newer):
+            os.replace(newer, current)
+            time.sleep(3 * POLL_S)
+        if step == 9:
+            _fail_once(flag)
+
+    _run(config, happen)

@@ -1,0 +1,247 @@
+"""A worker's run through an expiry, a crash behind it and a restart, without a cluster.
+
+The clock is the test's. What a restarted worker repeats is what was recorded: the ledger has the
+same leaves and the model the same bytes as in a run that nothing disturbed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from govray.data.reader import StepRows
+from govray.engine import checkpoint
+from govray.engine.gpt import GPT, loss
+from govray.engine.lapse import Lapsed
+from govray.engine.layers import layer_groups
+from govray.governance.gates import Gate, read_gates
+from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan
+from govray.governance.route import Route
+from govray.train import events, worker
+from govray.train.gating import GATES, UNDECIDED, Decisions, credential_name, decisions, resumed
+from govray.train.order import Assignment, Order
+from govray.train.snapshot import latest
+from govray.train.worker import Run
+
+DIGEST = "sha256:" + "0" * 64
+START = datetime(2026, 11, 1, tzinfo=UTC)
+CONTEXT, STEPS, GATED_AT = 4, 8, 3
+ROUTE = Route(weights=dict.fromkeys(("embedding", "block.0", "final_norm", "head"), 1.0))
+
+
+class Rows:
+    """One worker's shard: every row of the plan."""
+
+    def __init__(self, plan: BatchPlan, folder: Path) -> None:
+        found = latest(folder)
+        self.checkpoint, self.start_step = found or (None, 0)
+        self.decisions = resumed(folder, self.checkpoint)
+        self._plan = plan
+
+    def __iter__(self) -> Iterator[StepRows]:
+        for step in range(self.start_step, STEPS):
+            rows = self._plan.rows(step)[ROUTE.digest]
+            yield StepRows(
+                step=step,
+                tokens=np.stack([_tokens(corpus, row) for _, corpus, row in rows]),
+                lengths=np.full(len(rows), CONTEXT + 1),
+                streams=(ROUTE.digest,) * len(rows),
+                positions=np.arange(len(rows)),
+                corpora=tuple(corpus for _, corpus, _ in rows),
+            )
+
+
+def _tokens(corpus: str, row: int) -> Any:
+    seed = int.from_bytes(hashlib.sha256(f"{corpus} {row}".encode()).digest()[:4], "big")
+    return np.random.default_rng(seed).integers(0, 17, CONTEXT + 1).astype(np.uint32)
+
+
+class Clock:
+    """Seconds since the epoch; a step a second."""
+
+    def __init__(self) -> None:
+        self.now = START.timestamp()
+
+    def time(self) -> float:
+        return self.now
+
+    perf_counter = time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(worker, "time", made)
+    monkeypatch.setattr(worker.ray.train, "report", lambda *_, **__: None)
+    return made
+
+
+def plan(*excluded: str) -> BatchPlan:
+    stream = StreamPlan(
+        id=ROUTE.digest,
+        profile="p",
+        corpora=(StreamCorpus(corpus="one", rows=40), StreamCorpus(corpus="two", rows=40)),
+        quota=5,
+    )
+    return BatchPlan(
+        seed=3,
+        max_steps=STEPS,
+        manifest=DIGEST,
+        context=CONTEXT,
+        excluded=excluded,
+        streams=(stream,),
+    )
+
+
+def start(folder: Path, **changes: Any) -> tuple[Run, torch.nn.Module]:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = GPT(vocabulary=17, context=CONTEXT, blocks=1, width=8, heads=2, dropout=0.1)
+    folder.mkdir(exist_ok=True)
+    fields: dict[str, Any] = {
+        "run_id": "run-1",
+        "folder": str(folder),
+        "prepared": "",
+        "manifest": None,
+        "manifest_digest": DIGEST,
+        "plan": plan(),
+        "routes": {ROUTE.digest: ROUTE},
+        "groups": layer_groups(model),
+        "policy_groups": {},
+        "policy_digest": DIGEST,
+        "expiries": {
+            credential_name("one"): START + timedelta(days=9),
+            credential_name("two"): START + timedelta(seconds=GATED_AT),
+            "policy p": START + timedelta(days=9),
+        },
+        "seed": 0,
+        "clip_norm": None,
+        "max_rows": None,
+        "checkpoint_every": 4,
+        "threads": 1,
+        "on_expiry": "gate",
+    }
+    order = Order(**fields | changes)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    rows = Rows(order.plan, folder)
+    rows.decisions = rows.decisions.joined(order.decisions)
+    assignment = Assignment(order=order, shard=rows, on_step=lambda *_: None)
+    return Run(model, optimizer, assignment), model
+
+
+def train(run: Run, clock: Clock, *, until: int = STEPS) -> None:
+    for batch in run.batches():
+        if batch.step == until:
+            return
+        clock.now += 1
+        run.report(run.step(batch, loss))
+
+
+def weights(model: torch.nn.Module) -> dict[str, bytes]:
+    return {name: p.detach().numpy().tobytes() for name, p in model.named_parameters()}
+
+
+def ledger(folder: Path) -> bytes:
+    found = latest(folder)
+    assert found is not None
+    assert found[1] == STEPS
+    return checkpoint.load(found[0]).files["ledger.jsonl"]
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path, clock: Clock) -> tuple[Path, dict[str, bytes]]:
+    folder = tmp_path / "undisturbed"
+    run, model = start(folder)
+    train(run, clock)
+    return folder, weights(model)
+
+
+def test_a_gate_is_an_event_in_the_log_and_in_the_commit(
+    undisturbed: tuple[Path, dict[str, bytes]],
+) -> None:
+    folder, _ = undisturbed
+    [event] = [each for each in events.read(folder) if isinstance(each, events.Gated)]
+    # A step a second, from second 1 on: second 3 is that of step 2.
+    assert event.gate == Gate(
+        step=2,
+        corpus="two",
+        reason="expired",
+        since="2026-11-01T00:00:03Z",
+        time="2026-11-01T00:00:03Z",
+    )
+    found = latest(folder)
+    assert found is not None
+    assert read_gates(checkpoint.load(found[0]).files[GATES]) == (event.gate,)
+    assert decisions(folder) == Decisions(STEPS, (event.gate,))
+    lines = ledger(folder).split(b"\n")
+    assert [b'"two"' in line for line in lines if b"worldSize" in line] == [
+        step < 2 for step in range(STEPS)
+    ]
+
+
+@pytest.mark.parametrize("crash", [1, 2, 3, 6])
+def test_what_was_recorded_repeats_after_a_crash(
+    tmp_path: Path, clock: Clock, undisturbed: tuple[Path, dict[str, bytes]], crash: int
+) -> None:
+    """Before the gate, at it, and behind it, with and without a commit in between."""
+    folder = tmp_path / "run"
+    clock.now = START.timestamp()
+    run, _ = start(folder)
+    train(run, clock, until=crash)
+    run._commits.settle(None)
+    # Hours later for a run that had gated; no later than it was for one that had not.
+    clock.now = START.timestamp() + (1e4 if crash > 2 else min(crash, 2) - _repeated(folder))
+    run, model = start(folder)
+    train(run, clock)
+    assert weights(model) == undisturbed[1]
+    assert ledger(folder) == ledger(undisturbed[0])
+    assert len([e for e in events.read(folder) if isinstance(e, events.Gated)]) == 1
+
+
+def _repeated(folder: Path) -> int:
+    """How many recorded steps the next attempt runs again."""
+    found = latest(folder)
+    return decisions(folder).until - (found[1] if found else 0)
+
+
+def test_a_lost_event_log_does_not_lift_a_gate(tmp_path: Path, clock: Clock) -> None:
+    folder = tmp_path / "run"
+    run, _ = start(folder)
+    train(run, clock, until=5)
+    run._commits.settle(None)
+    (folder / events.FILE).unlink()
+    clock.now = START.timestamp()  # nor does a clock that goes back
+    run, _ = start(folder)
+    train(run, clock)
+    assert b'"two"' not in ledger(folder).split(b"\n")[-2]
+
+
+def test_a_replay_follows_the_decisions_of_the_run(
+    tmp_path: Path, clock: Clock, undisturbed: tuple[Path, dict[str, bytes]]
+) -> None:
+    clock.now = START.timestamp() + 1e8  # all has expired by now, the policy too
+    run, model = start(tmp_path / "replay", decisions=decisions(undisturbed[0]))
+    train(run, clock)
+    assert weights(model) == undisturbed[1]
+    assert ledger(tmp_path / "replay") == ledger(undisturbed[0])
+    # The control: without them it stops at once.
+    run, _ = start(tmp_path / "alone", decisions=UNDECIDED)
+    with pytest.raises(Lapsed, match="policy p expired"):
+        train(run, clock)
+
+
+def test_a_policy_that_stops_stops_before_the_step(tmp_path: Path, clock: Clock) -> None:
+    run, two_steps = start(tmp_path / "two", on_expiry="stop")
+    train(run, clock, until=2)
+    clock.now = START.timestamp()
+    run, stopped = start(tmp_path / "run", on_expiry="stop")
+    with pytest.raises(Lapsed, match="step 2: credential two expired"):
+        train(run, clock)
+    assert weights(stopped) == weights(two_steps)
