@@ -86,6 +86,13 @@ def restore_generators(state: Generators) -> None:
         raise Malformed("not the state of this process's generators", where="generators") from error
 
 
+def seed_generators(seed: int) -> None:
+    """Begin all of them anew from one number, 0 … 2^32 - 1."""
+    torch.manual_seed(seed)  # the device's too
+    random.seed(seed)
+    np.random.seed(seed)
+
+
 def _float(value: float | None) -> float | None:
     """Canonical JSON writes 1.0 as 1."""
     return None if value is None else float(value)

@@ -1,10 +1,12 @@
-"""How many workers a run has: Ray Train's elastic policy, with three things changed.
+"""How many workers a run has: Ray Train's elastic policy, with some things changed.
 
 ``num_workers: [min, max]`` makes a run elastic. When a worker or its node is lost, Ray restarts
 the workers with as many as fit; when there is room for more, Ray restarts them with more. A
 restart resumes from the latest commit, and the batch plan doesn't depend on how many workers
 there are. What Ray's policy lacks:
 
+* It tries to start workers on a node that is gone until the cluster's health checks have noticed,
+  which costs a timeout each time. `Elastic` waits while a node that counts as alive doesn't answer.
 * It looks at a view of the cluster that is up to 20 s old, and so tries to start workers on a node
   that is gone. `Elastic` asks for the view to be made anew.
 * It gives every CPU to workers, and the tasks that read data wait for ever. `Elastic` leaves room
@@ -18,6 +20,7 @@ names with the installed Ray.
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +31,10 @@ from ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_cli
     AUTOSCALING_REQUESTS_GET_TIMEOUT_S,
 )
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
+    NoopDecision,
+    ScalingDecision,
+)
 from ray.train.v2._internal.util import time_monotonic
 
 from govray.train.shards import READ_CPUS
@@ -37,6 +44,9 @@ START_TIMEOUT_S = 8
 
 It bounds what a shrink costs where a node is gone and the cluster doesn't know it yet.
 """
+
+PATIENCE_S = 30.0
+"""Seconds to wait for the cluster to notice that a node is gone, before trying all the same."""
 
 Resources = Mapping[str, float]
 
@@ -53,6 +63,20 @@ class ElasticTrainer(TorchTrainer):
 class Elastic(ElasticScalingPolicy):
     """Ray's elastic policy, that sees the cluster as it is and leaves room for reading."""
 
+    def __init__(self, scaling_config: ray.train.ScalingConfig) -> None:
+        super().__init__(scaling_config)
+        self._unsure_since: float | None = None
+
+    def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
+        """Start as many workers as fit, once the cluster has noticed which nodes are gone."""
+        if all(_answers(node) for node in _alive()):
+            self._unsure_since = None
+        else:
+            self._unsure_since = self._unsure_since or time_monotonic()
+            if time_monotonic() - self._unsure_since < PATIENCE_S:
+                return NoopDecision()
+        return super().make_decision_for_non_running_worker_group()
+
     def _get_reserved_resources(self) -> Any:
         age = time_monotonic() - self._latest_reserved_resources_query_time
         if age >= self.GET_RESERVED_RESOURCES_INTERVAL_S:
@@ -68,7 +92,7 @@ class Elastic(ElasticScalingPolicy):
 
     def _count_possible_workers(self, reserved_resources: Mapping[str, Resources]) -> int:
         possible = int(super()._count_possible_workers(reserved_resources))
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in _alive()]
         worker = self.scaling_config._resources_per_worker_not_none
         room = workers_beside_a_reader(nodes, worker)
         return min(possible, max(room, self.scaling_config.min_workers))
@@ -92,3 +116,17 @@ def workers_beside_a_reader(nodes: Sequence[Resources], worker: Resources) -> in
 
 def _fitting(node: Resources, worker: Resources) -> int:
     return int(min(node.get(name, 0.0) // need for name, need in worker.items() if need > 0))
+
+
+def _alive() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _answers(node: Mapping[str, Any]) -> bool:
+    """Whether the node's raylet takes a connection; its process or its machine may be gone."""
+    try:
+        address = (node["NodeManagerAddress"], node["NodeManagerPort"])
+        socket.create_connection(address, timeout=1.0).close()
+    except OSError:
+        return False
+    return True

@@ -11,6 +11,7 @@ learning-rate schedule is not in it, for a run's is a function of the step alone
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import secrets
@@ -25,7 +26,12 @@ from torch import Tensor, nn
 
 from govray.engine import checkpoint
 from govray.engine.adapters import Adapters
-from govray.engine.generators import Generators, generators, restore_generators
+from govray.engine.generators import (
+    Generators,
+    generators,
+    restore_generators,
+    seed_generators,
+)
 from govray.engine.optimizer_state import optimizer_state, restore_optimizer
 from govray.errors import Damaged, GovrayError, RankFailed, Refused
 from govray.governance import bundle, canonical
@@ -255,13 +261,21 @@ class State:
         )
         tensors = committed.tensors(_GENERATORS)
         values: Any = canonical.parse_canonical(committed.files[_GENERATOR_VALUES])
-        if state["worldSize"] == _world():
+        if f"rank{_rank()}" in values:
             restore_generators(_of_rank(_rank(), tensors, values))
+        else:  # a rank that did not exist when the state was committed
+            seed_generators(generator_seed(order.seed, state["step"], _rank()))
         return read_leaves(committed.files[LEDGER])
 
     def _names(self) -> dict[nn.Parameter, str]:
         names = {parameter: name for name, parameter in self._model.named_parameters()}
         return names | {parameter: name for name, parameter in self._adapters.named_parameters()}
+
+
+def generator_seed(seed: int, step: int, rank: int) -> int:
+    """What a rank that is new at a step begins its generators with: 32 bits."""
+    digest = hashlib.sha256(canonical.encode(["generators", seed, step, rank])).digest()
+    return int.from_bytes(digest[:4], "big")
 
 
 def base_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from leaves import DIGEST, leaf
@@ -16,10 +18,11 @@ from govray.engine.adapters import Adapters
 from govray.errors import GovrayError
 from govray.governance import canonical
 from govray.governance.plan import BatchPlan
+from govray.train import snapshot
 from govray.train.commits import Commits
 from govray.train.order import Order
 from govray.train.retention import Rules
-from govray.train.snapshot import State, folder_name, latest
+from govray.train.snapshot import State, folder_name, generator_seed, latest
 
 
 def an_order(folder: Path, **changes: Any) -> Order:
@@ -221,3 +224,30 @@ def test_a_flipped_bit_that_the_resolver_cannot_see_leads_to_the_older_commit(
         resumed.state.restore(found[0], resumed.order)
     assert latest(tmp_path) == (tmp_path / folder_name(1), 1)
     assert len(list(tmp_path.glob("*.corrupt"))) == 1
+
+
+def test_after_a_resize_old_ranks_go_on_drawing_and_new_ones_begin_by_seed_step_and_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit holds rank 0 alone; ranks 1 and 2 are new, whatever they drew before."""
+    training = Training(tmp_path)
+    training.begin(1)
+    folder = training.commits.settle(None)
+    assert folder is not None
+    after = draw()
+
+    def drawn(rank: int, *, other: int) -> list[float]:
+        monkeypatch.setattr(snapshot, "_rank", lambda: rank)
+        torch.manual_seed(other)
+        training.state.restore(folder, training.order)
+        return draw()
+
+    assert drawn(0, other=5) == after
+    assert drawn(1, other=5) == drawn(1, other=6)
+    assert drawn(1, other=5) != drawn(2, other=5)
+    seeds = {generator_seed(*each) for each in [(0, 1, 1), (0, 1, 2), (0, 2, 1), (1, 1, 1)]}
+    assert len(seeds) == 4
+
+
+def draw() -> list[float]:
+    return [float(torch.rand(1)), random.random(), float(np.random.rand())]

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import inspect
+import re
+import socket
+from pathlib import Path
 
 import pytest
+import ray
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
     _AutoscalingCoordinatorActor,
 )
+from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
 
-from govray.train.scaling import Elastic, ElasticTrainer, workers_beside_a_reader
+from govray.train import scaling
+from govray.train.config import Resources
+from govray.train.scaling import (
+    PATIENCE_S,
+    START_TIMEOUT_S,
+    Elastic,
+    ElasticTrainer,
+    workers_beside_a_reader,
+)
 from govray.train.shards import READ_CPUS
 
 
@@ -65,3 +79,28 @@ def test_what_is_overridden_is_still_there() -> None:
     assert "scaling_policy=create_scaling_policy" in inspect.getsource(TorchTrainer.fit)
     wanted = inspect.signature(_AutoscalingCoordinatorActor.get_reserved_resources)
     assert "recompute" in wanted.parameters
+
+
+def test_the_page_and_the_cluster_file_say_what_the_code_does() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "elastic.md").read_text()
+    [resources] = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page, re.S)]
+    assert Resources(**resources["resources"]).num_workers == (1, 3)
+    assert ScalingConfig(num_workers=(1, 3)).elastic_resize_monitor_interval_s == 60
+    assert workers_beside_a_reader([{"CPU": 8}], {"CPU": 2}) == 3
+    assert f"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S={START_TIMEOUT_S}" in page
+    assert f"({PATIENCE_S:.0f} s at most)" in page
+    [settings] = re.findall(r"^RAY_health_check.*$", page, re.M)
+    assert settings in (root / "cluster.yaml").read_text()
+    server = (Path(ray.__file__).parent / "core/src/ray/gcs/gcs_server").read_bytes()
+    for setting in settings.split():
+        assert setting.partition("=")[0].removeprefix("RAY_").encode() in server
+
+
+def test_a_node_that_is_gone_does_not_answer() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        address = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": server.getsockname()[1]}
+        assert scaling._answers(address)
+    assert not scaling._answers(address)
