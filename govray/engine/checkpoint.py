@@ -296,6 +296,9 @@ class _Files(Mapping[str, bytes]):
             )
         return data
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # without reading it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 

@@ -36,9 +36,10 @@ from govray.engine.optimizer_state import optimizer_state, restore_optimizer
 from govray.errors import Damaged, GovrayError, RankFailed, Refused
 from govray.governance import bundle, canonical
 from govray.governance.gates import Gate, encode_gates
-from govray.governance.ledger import AnyLeaf, Ledger, read_leaves
+from govray.governance.ledger import AnyLeaf, read_leaves
 from govray.train.environment import environment_here
 from govray.train.gating import GATES
+from govray.train.ledgerfile import LedgerFile
 from govray.train.order import Order
 
 STATE = "state.json"
@@ -101,24 +102,18 @@ class Capture:
 
     Attributes:
         step: The first step that it does not hold.
-        run: The run's id.
-        leaves: Ledger leaves of all steps before.
-        summary: Fields of ``state.json``, but for the ledger's.
+        summary: What ``state.json`` says.
         generators: Of every rank.
         contents: Name → content of all other files.
     """
 
     step: int
-    run: str
-    leaves: Sequence[AnyLeaf]
     summary: Mapping[str, Any]
     generators: Sequence[Generators]
     contents: Mapping[str, checkpoint.Content]
 
     def files(self) -> dict[str, checkpoint.Content]:
         """Name → content of the whole commit. A function of the capture alone."""
-        ledger = Ledger(self.run, self.leaves)
-        head = {"size": ledger.size, "root": "sha256:" + ledger.root.hex()}
         return {
             **self.contents,
             _GENERATORS: {
@@ -129,8 +124,7 @@ class Capture:
             _GENERATOR_VALUES: canonical.encode(
                 {f"rank{rank}": state.values for rank, state in enumerate(self.generators)}
             ),
-            LEDGER: ledger.data,
-            STATE: canonical.encode({**self.summary, "ledger": head}),
+            STATE: canonical.encode(self.summary),
         }
 
 
@@ -144,6 +138,7 @@ class State:
         self._optimizer = optimizer
         self._adapters = adapters
         self._environment: dict[str, Any] | None = None
+        self._ledger = LedgerFile()
 
     def capture(
         self,
@@ -159,7 +154,8 @@ class State:
         Args:
             step: The first step that the state does not hold.
             order: The run's.
-            leaves: Ledger leaves of all steps before; rank 0's count.
+            leaves: Ledger leaves of all steps before, those of earlier captures first; rank
+                0's count.
             loss: Mean loss of the steps since the commit before, if it is a number.
             gates: Of all steps before; rank 0's count.
 
@@ -176,6 +172,7 @@ class State:
             self._environment = environment_here(
                 seed=order.seed, threads=order.threads, source=order.source
             ).to_json()
+        self._ledger.extend(leaves)
         tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
         contents: dict[str, checkpoint.Content] = {
             bundle.WEIGHTS: {
@@ -184,6 +181,7 @@ class State:
             },
             _OPTIMIZER: tensors,
             _OPTIMIZER_VALUES: canonical.encode(hyperparameters),
+            LEDGER: self._ledger.data,
         }
         for name in self._adapters.ranks:
             config, weights = self._adapters.export(name)
@@ -198,14 +196,16 @@ class State:
             "step": step,
             "worldSize": _world(),
             "keep": {"best": order.keep.best, "latest": order.keep.latest},
+            "ledger": {
+                "size": self._ledger.size,
+                "root": "sha256:" + self._ledger.root.hex(),
+            },
             "environment": self._environment,
         }
         if loss is not None:
             summary["loss"] = loss
         return Capture(
             step=step,
-            run=order.run_id,
-            leaves=tuple(leaves),
             summary=summary,
             generators=everyones,
             contents=contents,

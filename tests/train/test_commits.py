@@ -29,22 +29,21 @@ def an_order(folder: Path, **changes: Any) -> Order:
     fields: dict[str, Any] = {
         name: {} for name in ("routes", "groups", "policy_groups", "expiries")
     }
-    return Order(
-        run_id="run-1",
-        folder=str(folder),
-        prepared="",
-        manifest=None,  # type: ignore[arg-type]  # a commit binds its digest alone
-        manifest_digest=DIGEST,
-        plan=BatchPlan(seed=0, max_steps=9, manifest=DIGEST, context=4, streams=()),
-        policy_digest=DIGEST,
-        seed=0,
-        clip_norm=None,
-        max_rows=None,
-        checkpoint_every=1,
-        threads=1,
-        **fields,
-        **changes,
-    )
+    fields |= {
+        "run_id": "run-1",
+        "folder": str(folder),
+        "prepared": "",
+        "manifest": None,  # a commit binds its digest alone
+        "manifest_digest": DIGEST,
+        "plan": BatchPlan(seed=0, max_steps=9, manifest=DIGEST, context=4, streams=()),
+        "policy_digest": DIGEST,
+        "seed": 0,
+        "clip_norm": None,
+        "max_rows": None,
+        "checkpoint_every": 1,
+        "threads": 1,
+    }
+    return Order(**fields | changes)
 
 
 class Training:
