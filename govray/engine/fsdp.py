@@ -54,8 +54,8 @@ class FSDP2(Governed):
                 raise UsageError(
                     f"parameter {name} is not sharded",
                     where="aggregator: fsdp2",
-                    do="Apply torch.distributed.fsdp.fully_shard to the blocks and to the model, "
-                    "before the optimizer is made",
+                    do="Call govray.train.shard(model), or torch's fully_shard on the blocks and "
+                    "the model, before the optimizer is made",
                 )
         super().__init__(model, domains, layout, self._held)
         assert isinstance(model, FSDPModule)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from govray.engine.sharding import spread, whole
 from govray.errors import Malformed, UsageError
 
 Scalar = None | bool | int | float | str
@@ -25,7 +26,7 @@ Scalar = None | bool | int | float | str
 def optimizer_state(
     optimizer: Optimizer, names: Mapping[Parameter, str]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state without pickle.
+    """An optimizer's state without pickle, on the CPU. Collective if it is sharded.
 
     Args:
         optimizer: Any whose state and hyperparameters are tensors (state only),
@@ -58,7 +59,7 @@ def optimizer_state(
             name = names[parameter]
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
-                    tensors[f"{key}/{name}"] = value.detach().cpu().clone()
+                    tensors[f"{key}/{name}"] = whole(value).to("cpu", copy=True)
                 else:
                     values.setdefault(name, {})[key] = _storable(value, f"{name}, {key}")
     return tensors, {"kind": type(optimizer).__name__, "groups": groups, "values": values}
@@ -119,6 +120,8 @@ def restore_optimizer(
                 if isinstance(value, Tensor):
                     on_device = key != "step" or steps_on_device
                     value = value.clone().to(parameter.device if on_device else "cpu")
+                    if value.shape == parameter.shape:
+                        value = spread(value, parameter)
                 optimizer.state[parameter][key] = value
 
 

@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from govray.train.sharding import shard
     from govray.train.trainer import GovernedTrainer
     from govray.train.worker import Run, govern
 
-__all__ = ["GovernedTrainer", "Run", "govern"]
+__all__ = ["GovernedTrainer", "Run", "govern", "shard"]
 
-_HOMES = {"GovernedTrainer": "trainer", "Run": "worker", "govern": "worker"}
+_HOMES = {"GovernedTrainer": "trainer", "Run": "worker", "govern": "worker", "shard": "sharding"}
 
 
 def __getattr__(name: str) -> Any:

@@ -141,8 +141,8 @@ class Experiment(_Section):
     )
     aggregator: Literal["governed", "ddp", "fsdp2"] = Field(
         "governed",
-        description="who sums gradients: govray's own buckets, or torch's DDP; fsdp2 is for "
-        "loops over govray.engine, its checkpoints are not written yet",
+        description="who sums gradients: govray's own buckets, torch's DDP, or its FSDP2, which "
+        "also shards the model over workers",
     )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 17
     checkpoint: CheckpointEvery = CheckpointEvery()

@@ -18,6 +18,7 @@ from torch import nn
 
 from govray.errors import UsageError
 from govray.train.config import Experiment, Optimizer
+from govray.train.sharding import shard
 from govray.train.worker import LossFn, govern
 
 FLOOR = 0.1
@@ -28,6 +29,7 @@ def train_loop(config: dict[str, Any]) -> None:
     """The loop that `GovernedTrainer` runs; ``config`` is the JSON of an `Experiment`."""
     experiment = Experiment.model_validate(config)
     model, loss = load_entrypoint(experiment)
+    shard(model)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=experiment.optimizer.lr,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -96,11 +96,19 @@ class Discovery:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """An order in force on one worker, with its shard and its way to report progress."""
+    """An order in force on one worker, with its shard and its way to report progress.
+
+    Attributes:
+        order: The run's.
+        shard: This rank's planned rows.
+        on_step: Told of each step.
+        sharded: The models that were sharded, after they had got their first weights.
+    """
 
     order: Order
     shard: Any
     on_step: Callable[[int, Mapping[str, float]], None]
+    sharded: list[Any] = field(default_factory=list)
 
 
 current: ContextVar[Assignment | Discovery | None] = ContextVar("govray_assignment", default=None)

@@ -33,6 +33,7 @@ from govray.engine.generators import (
     seed_generators,
 )
 from govray.engine.optimizer_state import optimizer_state, restore_optimizer
+from govray.engine.sharding import is_sharded, spread, whole
 from govray.errors import Damaged, GovrayError, RankFailed, Refused
 from govray.governance import bundle, canonical
 from govray.governance.gates import Gate, encode_gates
@@ -166,6 +167,14 @@ class State:
             UsageError: A value of the optimizer cannot be stored.
         """
         everyones = _gather(generators())
+        if _rank() != 0 and not is_sharded(self._model):
+            return None
+        # Of a sharded model, all ranks gather what rank 0 keeps.
+        tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
+        weights = {
+            name: whole(tensor).to("cpu", copy=True)
+            for name, tensor in base_tensors(self._model).items()
+        }
         if _rank() != 0:
             return None
         if self._environment is None:  # looking it up takes longer than a small copy
@@ -173,21 +182,17 @@ class State:
                 seed=order.seed, threads=order.threads, source=order.source
             ).to_json()
         self._ledger.extend(leaves)
-        tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
         contents: dict[str, checkpoint.Content] = {
-            bundle.WEIGHTS: {
-                name: tensor.detach().to("cpu", copy=True)
-                for name, tensor in base_tensors(self._model).items()
-            },
+            bundle.WEIGHTS: weights,
             _OPTIMIZER: tensors,
             _OPTIMIZER_VALUES: canonical.encode(hyperparameters),
             LEDGER: self._ledger.data,
         }
         for name in self._adapters.ranks:
-            config, weights = self._adapters.export(name)
+            config, tensors = self._adapters.export(name)
             config_file, weights_file = bundle.adapter_files(name)
             contents[config_file] = canonical.encode(config)
-            contents[weights_file] = weights
+            contents[weights_file] = tensors
         if gates:
             contents[GATES] = encode_gates(gates)
         summary: dict[str, Any] = {
@@ -245,7 +250,12 @@ class State:
                     where=str(folder),
                     do="Start a new run, or restore the inputs this one began with",
                 )
-        self._model.load_state_dict(committed.tensors(bundle.WEIGHTS), strict=False)
+        held = self._model.state_dict()
+        weights = {
+            name: spread(tensor, held[name]) if name in held else tensor
+            for name, tensor in committed.tensors(bundle.WEIGHTS).items()
+        }
+        self._model.load_state_dict(weights, strict=False)
         for name in self._adapters.ranks:
             config, weights = bundle.adapter_files(name)
             self._adapters.load(

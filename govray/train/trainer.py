@@ -80,7 +80,8 @@ class GovernedTrainer:
         seed: Of the plan, the initial weights, adapters and dropout.
         clip_norm: Largest gradient norm of a domain.
         max_rows: Rows of one forward pass; more accumulate.
-        aggregator: Who sums gradients: ``governed`` or ``ddp``. ``fsdp2`` is refused here.
+        aggregator: Who sums gradients: ``governed``, ``ddp`` or, for a loop that calls
+            `govray.train.shard`, ``fsdp2``.
         checkpoint_every: Steps between commits.
         keep: How many commits stay.
         max_quarantined: Share of records; above it the run is refused.
@@ -148,13 +149,6 @@ class GovernedTrainer:
 
     def train(self) -> Path:
         """Steps 1 to 5: a trained run without an attestation. Returns the run's folder."""
-        if self.aggregator == "fsdp2":
-            raise UsageError(
-                "checkpoints of a run hold whole tensors, and those of a sharded model are "
-                "not gathered yet",
-                where="aggregator: fsdp2",
-                do="Use governed or ddp, or run govray.engine's GovernedStep in a loop of your own",
-            )
         signer, started = self.signer(), _now()
         inputs = self._inputs(signer, started)
         policy = inputs.policy.document
@@ -451,9 +445,15 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(scaling.START_TIMEOUT_S))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None and "RAY_ADDRESS" not in os.environ:
-        # A local cluster listens on loopback only and ends with this process.
+        # A local cluster listens on loopback only and ends with this process. Without the
+        # address, one that somebody else started on this machine would be joined.
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        ray.init(num_cpus=num_cpus or os.cpu_count(), log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address="local",
+            num_cpus=num_cpus or os.cpu_count(),
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
     else:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
 

@@ -26,6 +26,7 @@ from govray.engine.adapters import Adapters
 from govray.engine.batch import IGNORED, MicroBatch, StepBatch
 from govray.engine.lapse import Lapsed
 from govray.engine.layers import layer_groups
+from govray.engine.sharding import is_sharded
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.ledger import CorpusUse, GradientNorms, Leaf
@@ -128,9 +129,8 @@ class Run:
                 do="Build the same model on every worker and on every call of the loop",
             )
         self.order = order
-        if order.start and not assignment.shard.checkpoint:
-            load_start(model, order.start)
-        _broadcast_weights(model)
+        if not any(model is each for each in assignment.sharded):
+            begin_with(model, assignment)
         self._on_step = assignment.on_step
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._device = next(model.parameters()).device
@@ -331,6 +331,24 @@ class Run:
                 if rows
             },
         )
+
+
+def begin_with(model: nn.Module, assignment: Assignment) -> None:
+    """Put the weights that the run begins with into a model, on every rank. Collective.
+
+    Raises:
+        UsageError: The model is sharded, and may begin elsewhere than the run says.
+        GovrayError: The recorded start can't be loaded.
+    """
+    if is_sharded(model):
+        raise UsageError(
+            "the model was sharded before it had the weights that the run begins with",
+            where=type(model).__name__,
+            do="Call govray.train.shard(model) instead of fully_shard",
+        )
+    if assignment.order.start and not assignment.shard.checkpoint:
+        load_start(model, assignment.order.start)
+    _broadcast_weights(model)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from govray.engine import gpt
-from govray.train import experiment, govern
+from govray.train import experiment, govern, shard
 from govray.train.config import Experiment
 from govray.train.revoking import POLL_S
 
@@ -40,6 +40,21 @@ def fails_once(config: dict[str, Any]) -> None:
     _run(config, lambda step: _fail_once(flag) if step == fail_at else None)
 
 
+def dies_once(config: dict[str, Any]) -> None:
+    """The experiment's own loop, but rank 1's process ends once, before a step's report."""
+    flag = Path(config.pop("flag"))
+    die_at = config.pop("fail_at")
+
+    def die(step: int) -> None:
+        import torch.distributed as dist
+
+        if step == die_at and dist.get_rank() == 1 and not flag.exists():
+            flag.touch()
+            os._exit(1)
+
+    _run(config, lambda step: None, die)
+
+
 def small_files_from_step_seven(config: dict[str, Any]) -> None:
     """From step 7 on no file may grow beyond 16 kB: the disk is full for a checkpoint.
 
@@ -59,9 +74,10 @@ def _fail_once(flag: Path) -> None:
         raise RuntimeError("a user's bug")
 
 
-def _run(config: dict[str, Any], before_loss: Any) -> None:
+def _run(config: dict[str, Any], before_loss: Any, after_step: Any = lambda step: None) -> None:
     settings = Experiment.model_validate(config)
     model, loss = experiment.load_entrypoint(settings)
+    shard(model)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=settings.optimizer.lr,
@@ -79,7 +95,9 @@ def _run(config: dict[str, Any], before_loss: Any) -> None:
             before_loss(step)
             return loss(model, tensors)
 
-        run.report(run.step(batch, checked))
+        metrics = run.step(batch, checked)
+        after_step(batch.step)
+        run.report(metrics)
 
 
 def ends_in_flight(config: dict[str, Any]) -> None:

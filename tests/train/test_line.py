@@ -112,24 +112,6 @@ def test_a_failed_worker_resumes_and_ends_with_the_same_bytes(
     assert [leaf["step"] for leaf in leaves if "kind" in leaf] == [0]  # the sample of norms
 
 
-def test_ddp_sums_to_the_weights_of_the_governed_aggregator(
-    finished: Path, deployment: Deployment
-) -> None:
-    run = trainer_of(deployment, name="by-ddp", aggregator="ddp").train()
-    found = [snapshot.latest(each) for each in (finished, run)]
-    ours, theirs = (checkpoint.load(each[0]).tensors(bundle.WEIGHTS) for each in found)
-    assert ours.keys() == theirs.keys()
-    for name, tensor in ours.items():
-        assert (tensor - theirs[name]).norm() <= 1e-3 * tensor.norm(), name
-    model = write_model(run, deployment.signers["operator"])
-    govray.verify(model, trust_root=deployment.root)
-
-
-def test_fsdp2_is_refused_before_anything_is_read(deployment: Deployment) -> None:
-    with pytest.raises(UsageError, match="aggregator: fsdp2"):
-        trainer_of(deployment, aggregator="fsdp2").train()
-
-
 def test_an_existing_script_is_governed_in_a_few_lines(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

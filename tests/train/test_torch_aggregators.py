@@ -1,0 +1,85 @@
+"""Runs whose gradients torch's DDP or FSDP2 sums, on a real cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import loops
+import pytest
+import ray.train
+from deployment import Deployment
+
+import govray
+from govray.engine import checkpoint
+from govray.governance import bundle
+from govray.train import snapshot
+from govray.train.artifact import write_model
+from govray.train.config import parse_experiment
+from govray.train.trainer import from_experiment
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+
+def last(run: Path) -> checkpoint.Committed:
+    found = snapshot.latest(run)
+    assert found is not None
+    return checkpoint.load(found[0])
+
+
+def trained(deployment: Deployment, aggregator: str, **overrides: Any) -> Path:
+    """A run of six steps, whose model verifies."""
+    experiment = deployment.experiment(
+        name=f"by-{aggregator}", aggregator=aggregator, max_steps=6, checkpoint={"every_steps": 2}
+    )
+    run = from_experiment(parse_experiment(experiment, where="test"), **overrides).train()
+    govray.verify(write_model(run, deployment.signers["operator"]), trust_root=deployment.root)
+    return run
+
+
+@pytest.fixture(scope="module")
+def ours(cluster: None, deployment: Deployment) -> Path:
+    return trained(deployment, "governed")
+
+
+@pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
+def test_it_sums_to_the_weights_of_the_governed_aggregator(
+    ours: Path, deployment: Deployment, aggregator: str
+) -> None:
+    expected, found = last(ours), last(trained(deployment, aggregator))
+    # Whole tensors under the same names, whoever held them while training.
+    assert expected.files.keys() == found.files.keys()
+    for file in (bundle.WEIGHTS, bundle.adapter_files("acme")[1], "optimizer.safetensors"):
+        ones, others = expected.tensors(file), found.tensors(file)
+        assert ones.keys() == others.keys()
+        for name, tensor in ones.items():
+            assert (tensor - others[name]).norm() <= 1e-3 * tensor.norm(), name
+    assert expected.files["ledger.jsonl"] != b""
+
+
+def test_a_sharded_run_resumes_to_the_same_bytes(deployment: Deployment, tmp_path: Path) -> None:
+    undisturbed = last(trained(deployment, "fsdp2"))
+    experiment = deployment.experiment(
+        name="failing", aggregator="fsdp2", max_steps=6, checkpoint={"every_steps": 2}
+    )
+    trainer = from_experiment(parse_experiment(experiment, where="test"))
+    assert trainer.run_config is not None
+    failing = replace(
+        trainer,
+        train_loop_per_worker=loops.dies_once,
+        train_loop_config={
+            **(trainer.train_loop_config or {}),
+            "fail_at": 3,
+            "flag": str(tmp_path / "failed"),
+        },
+        run_config=ray.train.RunConfig(
+            name=trainer.run_config.name,
+            storage_path=trainer.run_config.storage_path,
+            failure_config=ray.train.FailureConfig(max_failures=1),
+        ),
+    )
+    resumed = last(failing.train())
+    assert (tmp_path / "failed").exists()
+    for file in (bundle.WEIGHTS, bundle.adapter_files("acme")[1], "optimizer.safetensors"):
+        assert undisturbed.files[file] == resumed.files[file], file
