@@ -41,6 +41,7 @@ class RunRecord:
         experiment: The experiment file's content, where there is one.
         environment: The driver's, when the run began; with code digests and git state.
         start: Existing weights that the run began with, if any.
+        replay_of: The run that this one repeats, if it is a replay; nobody resumes those.
     """
 
     run_id: str
@@ -57,6 +58,7 @@ class RunRecord:
     experiment: Experiment | None
     environment: Environment
     start: Start | None
+    replay_of: str | None = None
 
     @property
     def code(self) -> str:
@@ -98,6 +100,8 @@ class RunRecord:
             summary["experiment"] = self.experiment.model_dump(mode="json")
         if self.start:
             summary["start"] = self.start.to_json()
+        if self.replay_of:
+            summary["replayOf"] = self.replay_of
         return summary
 
 
@@ -138,6 +142,7 @@ def read_record(run_folder: Path) -> RunRecord:
         experiment=parse_experiment(experiment, where=str(folder)) if experiment else None,
         environment=Environment.from_json(summary["environment"], where=str(folder)),
         start=Start.from_json(summary["start"]) if "start" in summary else None,
+        replay_of=summary.get("replayOf"),
     )
 
 

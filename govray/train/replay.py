@@ -235,6 +235,7 @@ def _begin(order: Order, inputs: Recorded, began: checkpoint.Committed | None) -
     replace(
         record,
         run_id=order.run_id,
+        replay_of=record.run_id,
         started=datetime.now(UTC).replace(microsecond=0),
         finished=None,
         plan=order.plan,

@@ -119,6 +119,7 @@ def test_a_second_party_replays_the_whole_run_and_signs(run: Path, command: Any)
     assert {bundle.WEIGHTS, "optimizer.safetensors"} <= told["original"].keys()
     assert "leaf" not in told
     assert told["differences"] == []
+    assert read_record(run / "replays" / told["run"]).replay_of == run.name
     assert Path(told["statement"]) == run / "model" / bundle.replay_file("auditor")
     code, out = command("verify", run)
     assert code == 0
