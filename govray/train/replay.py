@@ -3,7 +3,8 @@
 A replay reads the rows that the run read, under the plan that the run had, with the
 world sizes that its ledger says, and compares leaves and checkpoints. Nothing in
 it comes from today's files or today's clock: the inputs are those on record
-(`govray.train.recorded`), and in a replay nothing expires.
+(`govray.train.recorded`), nothing expires in a replay, and a corpus that the run
+left out from some step on (`govray.train.gating`) is left out there again.
 
 ``without`` a corpus, the corpus's positions are tombstones: equal bytes then confirm
 non-interference for that corpus. Equal bytes say something about this
@@ -30,7 +31,7 @@ from govray.governance.environment import Difference, differences
 from govray.governance.ledger import read_leaves
 from govray.governance.plan import BatchPlan
 from govray.governance.route import Route
-from govray.train import collection
+from govray.train import collection, gating
 from govray.train.artifact import environment
 from govray.train.code import source_of
 from govray.train.comparison import compared_files, first_leaf, first_tensor
@@ -92,7 +93,13 @@ def replay(
         check_unchanged(record.start)
 
     plan = record.plan.without(without) if without else record.plan
-    order = _order(inputs, plan, storage or run / FOLDER, partial=start > 0)
+    order = _order(
+        inputs,
+        plan,
+        storage or run / FOLDER,
+        decisions=gating.resumed(run, kept[max(kept)]),
+        partial=start > 0,
+    )
     folder = Path(order.folder)
     _begin(order, inputs, checkpoint.open_commit(kept[start]) if start else None)
     # The replay's own rules of retention must leave what is compared, and what begins a segment.
@@ -194,7 +201,14 @@ def _how_to_restore(record: RunRecord) -> str:
     return f"Install govray {version}{commit}, or compare two new runs"
 
 
-def _order(inputs: Recorded, plan: BatchPlan, storage: Path, *, partial: bool) -> Order:
+def _order(
+    inputs: Recorded,
+    plan: BatchPlan,
+    storage: Path,
+    *,
+    decisions: gating.Decisions = gating.UNDECIDED,
+    partial: bool = False,
+) -> Order:
     """The order that the run had, for a new run folder below ``storage``."""
     record, experiment = inputs.record, inputs.experiment
     run_id = f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -223,6 +237,7 @@ def _order(inputs: Recorded, plan: BatchPlan, storage: Path, *, partial: bool) -
         checkpoint_every=experiment.checkpoint.every_steps,
         threads=record.environment.threads,
         start=record.start,
+        decisions=decisions,
         source=record.environment.source,
     )
 

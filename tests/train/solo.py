@@ -16,7 +16,8 @@ import torch
 
 from govray.data import admission
 from govray.data.reader import StepReader, StepRows
-from govray.train import snapshot, trainer, worker
+from govray.train import gating, snapshot, trainer, worker
+from govray.train.gating import Decisions
 from govray.train.order import Assignment, Order, current
 from govray.train.trainer import GovernedTrainer
 
@@ -28,6 +29,7 @@ class Rows:
     order: Order
     start_step: int
     checkpoint: Path | None
+    decisions: Decisions
 
     def __iter__(self) -> Iterator[StepRows]:
         order = self.order
@@ -46,8 +48,9 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
         checkpoint, start = found or (None, 0)
         torch.manual_seed(order.seed)
         torch.set_num_threads(order.threads)
+        decided = gating.resumed(Path(order.folder), checkpoint).joined(order.decisions)
         assignment = Assignment(
-            order=order, shard=Rows(order, start, checkpoint), on_step=self.on_step
+            order=order, shard=Rows(order, start, checkpoint, decided), on_step=self.on_step
         )
         token = current.set(assignment)
         try:

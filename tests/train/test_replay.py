@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from deployment import Deployment
+from deployment import POLICY, Deployment
 from solo import run_here
 
 import govray
@@ -23,12 +24,15 @@ from govray.cli import main
 from govray.engine import checkpoint
 from govray.errors import CouldNotCheck, Damaged, Refused, UsageError
 from govray.governance import bundle, canonical
+from govray.governance.ledger import read_leaves
+from govray.train import gating, worker
 from govray.train import replay as replaying
 from govray.train.artifact import write_model
 from govray.train.config import parse_experiment
 from govray.train.record import read_record
 from govray.train.recorded import recorded_inputs
 from govray.train.replay import commits, replay
+from govray.train.segments import last_branch
 from govray.train.trainer import from_experiment
 
 PAGE = Path(govray.__file__).parents[1] / "docs" / "replay.md"
@@ -142,7 +146,7 @@ def test_recorded_inputs_are_verified_at_the_recorded_time(run: Path, tmp_path: 
     record = read_record(run)
     inputs = recorded_inputs(run, record)
     assert inputs.manifest.digest == record.plan.manifest
-    order = replaying._order(inputs, record.plan, tmp_path, partial=False)
+    order = replaying._order(inputs, record.plan, tmp_path)
     assert order.expiries == {}
     with pytest.raises(Refused, match="expired"):
         recorded_inputs(run, replace(record, started=record.started + timedelta(days=3)))
@@ -247,3 +251,47 @@ def test_other_code_runs_nothing_and_other_versions_only_without_strict(
     tamper(copied, "environment", "codeDigest", value="sha256:" + "00" * 32)
     assert command("whole", copied)[0] == 3
     assert not (copied / "replays").exists()
+
+
+class Clock:
+    """Stands for the worker's ``time``: two hours pass with step 2."""
+
+    perf_counter = staticmethod(time.perf_counter)
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.passed
+
+    def tell(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.passed = 7200.0 if step >= 2 else 0.0
+
+
+def test_a_replay_leaves_out_what_the_run_left_out_and_looks_at_no_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A credential ended after step 2; policy and clock of the replay would say otherwise."""
+    gate = Deployment(tmp_path / "gate", policy_text=POLICY.replace("stop", "gate"))
+    shutil.rmtree(gate.corpora / "weak-one")
+    gate.add("weak-one", until=gate.at + timedelta(hours=1))
+    value = gate.experiment(
+        max_steps=6,
+        checkpoint={"every_steps": 2, "save_trial_latest": 3},
+        resources={"num_workers": 1},
+    )
+    clock = Clock()
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "time", clock)
+        experiment = parse_experiment(value, where="test")
+        run = Path(from_experiment(experiment, on_step=clock.tell).train())
+    leaves = last_branch(read_leaves(checkpoint.load(commits(run)[6]).files["ledger.jsonl"]))
+    assert ["weak-one" in leaf.corpora for leaf in leaves] == [True] * 3 + [False] * 3
+    assert replay(run).identical
+    assert replay(run, steps=(2, 4)).identical
+    assert replay(run, steps=(4, 6)).identical
+    monkeypatch.setattr(gating, "resumed", lambda *_: gating.UNDECIDED)  # the negative control
+    outcome = replay(run)
+    assert outcome.identical is False
+    assert outcome.leaf is not None
+    assert (outcome.leaf.step, outcome.leaf.fields) == (3, ("corpora",))

@@ -46,7 +46,7 @@ def test_some_steps_are_replayed_from_a_kept_checkpoint(run: Path) -> None:
 def test_a_replay_follows_the_recorded_world_sizes(run: Path) -> None:
     """A run that went on with one worker after step 2 is made, and then replayed."""
     inputs = recorded_inputs(run, read_record(run))
-    order = replaying._order(inputs, inputs.record.plan, run.parent, partial=False)
+    order = replaying._order(inputs, inputs.record.plan, run.parent)
     replaying._begin(order, inputs, None)
     for part in (Segment(0, 2, 2), Segment(2, 6, 1)):
         replaying._fit(order, inputs, part, lambda step, metrics: None)
