@@ -45,7 +45,6 @@ from govray.train.config import Experiment, Quota
 from govray.train.discovery import Loop, discover
 from govray.train.environment import environment_here
 from govray.train.experiment import declared_start, train_loop
-from govray.train.gating import UNDECIDED, Decisions
 from govray.train.inputs import Inputs, load_inputs
 from govray.train.order import Assignment, Order, current
 from govray.train.planning import Planned, advice, make_plan, routes_of
@@ -94,7 +93,6 @@ class GovernedTrainer:
         on_admission, on_step: Called on the driver as work proceeds.
         experiment: The experiment file's content where there is one; makes a run replayable
             from its folder.
-        decisions: Of a run that this one replays: what it gated, for as many steps as it ran.
     """
 
     train_loop_per_worker: Loop
@@ -126,7 +124,6 @@ class GovernedTrainer:
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
     experiment: Experiment | None = None
-    decisions: Decisions = UNDECIDED
 
     def fit(self) -> ray.train.Result:
         """Train, and leave an attested model in ``<result.path>/model``.
@@ -288,7 +285,6 @@ class GovernedTrainer:
             expiries=inputs.expiries(read),
             on_expiry=inputs.policy.document.on_expiry,
             revocations=inputs.revocation_source(read),
-            decisions=self.decisions,
             seed=self.seed,
             clip_norm=self.clip_norm,
             max_rows=self.max_rows,

@@ -1,0 +1,27 @@
+"""docs/expiry.md: its YAML is accepted, and the numbers it names are those of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from govray.governance import bundle
+from govray.governance.policy import Policy
+from govray.train.config import Governance
+from govray.train.revoking import PATIENCE_S, POLL_S
+
+PAGE = (Path(__file__).parents[2] / "docs" / "expiry.md").read_text()
+CHOICES, EXPERIMENT = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+
+
+def test_the_page_is_valid_and_its_numbers_hold() -> None:
+    offered = [yaml.safe_load(line)["on_expiry"] for line in CHOICES.splitlines()]
+    schema = Policy.model_json_schema()
+    assert offered == schema["properties"]["onExpiry"]["enum"]
+    governance = Governance(**yaml.safe_load(EXPERIMENT)["governance"])
+    assert len(governance.revocations) == 1
+    assert bundle.GATES in PAGE
+    assert f"Every {({2.0: 'two'})[POLL_S]} seconds" in PAGE
+    assert f"for {({60.0: 'a minute'})[PATIENCE_S]}; then the run stops" in PAGE
