@@ -1,4 +1,4 @@
-"""Medians of paired ratios, with a bootstrap interval.
+"""Medians of paired ratios and differences, with a bootstrap interval.
 
 Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", ch. 13
 (percentile interval).
@@ -46,7 +46,32 @@ def paired_ratio(
     ]
     if not ratios:
         return None
-    draw = random.Random(0)  # noqa: S311 — resampling, and the same interval for the same times
-    medians = sorted(median(draw.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
+    return Ratio(median(ratios), _interval(ratios), len(ratios))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one method takes more than another, in the unit of what was measured.
+
+    Attributes:
+        median: Of the differences of single pairs.
+        interval: 95 % percentile bootstrap interval of that median.
+        pairs: How many pairs there were.
+    """
+
+    median: float
+    interval: tuple[float, float]
+    pairs: int
+
+
+def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Difference:
+    """The difference over all rounds; at least one."""
+    differences = [one - other for one, other in zip(values, reference, strict=True)]
+    return Difference(median(differences), _interval(differences), len(differences))
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    draw = random.Random(0)  # noqa: S311 — resampling, and the same interval for the same values
+    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
     tail = round((1 - _LEVEL) / 2 * _RESAMPLES)
-    return Ratio(median(ratios), (medians[tail], medians[-1 - tail]), len(ratios))
+    return medians[tail], medians[-1 - tail]

@@ -1,0 +1,222 @@
+"""One short run with one killed worker, governed and bare; and a run that times its commits.
+
+Both runs have the same model, rows a step, optimizer, workers and steps between checkpoints.
+The bare one is what a Ray Train user writes: DDP, `torch.save` into a folder, `ray.train.report`;
+it makes its rows up, so it reads no data at all. Each worker process writes what it does, and
+when, into one file of events.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import torch
+import torch.distributed as dist
+from ray.train.torch import TorchTrainer, prepare_model
+
+from benchmarks.one_corpus import OneCorpus
+from govray.engine import gpt
+from govray.train import GovernedTrainer, govern
+
+WORLD = 2
+_CPUS = 0.5
+_VOCABULARY = 257
+
+
+@dataclass(frozen=True)
+class RunShape:
+    """What both kinds of run have in common.
+
+    Attributes:
+        blocks, width, context: Of the GPT.
+        rows: Of a step, over all workers.
+        steps: Of the run.
+        commit_every: Steps between checkpoints.
+        kill_at: The step in which rank 1 is killed, once; never if None.
+    """
+
+    blocks: int
+    width: int
+    context: int
+    rows: int
+    steps: int
+    commit_every: int
+    kill_at: int | None = None
+
+    def model(self) -> gpt.GPT:
+        """The GPT of this shape."""
+        return gpt.GPT(self.blocks, self.width, self.context, _VOCABULARY)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What one killed run's events say.
+
+    Attributes:
+        recovery: Seconds from the kill to the end of the next step.
+        lost: Steps that were done twice.
+        step: Median seconds of an undisturbed step.
+    """
+
+    recovery: float
+    lost: int
+    step: float
+
+
+def run_governed(deployment: OneCorpus, shape: RunShape, folder: Path) -> Path:
+    """A governed run; returns the file of its events."""
+    events = folder / "events.jsonl"
+    folder.mkdir(parents=True)
+    GovernedTrainer(
+        corpora=deployment.corpora,
+        policy=deployment.policy,
+        trust_root=deployment.root,
+        attestation_key=str(deployment.key),
+        max_steps=shape.steps,
+        rows_per_step={"everything": shape.rows},
+        context=shape.context,
+        epochs=1000,
+        checkpoint_every=shape.commit_every,
+        train_loop_per_worker=_governed_loop,
+        train_loop_config={"shape": asdict(shape), "events": str(events)},
+        scaling_config=_scaling(),
+        # One place for all rounds: data is prepared once.
+        run_config=_run_config(folder.name, folder.parent / "governed"),
+    ).train()
+    return events
+
+
+def run_bare(shape: RunShape, folder: Path) -> Path:
+    """The same without governance; returns the file of its events."""
+    events = folder / "events.jsonl"
+    folder.mkdir(parents=True)
+    TorchTrainer(
+        _bare_loop,
+        train_loop_config={"shape": asdict(shape), "events": str(events)},
+        scaling_config=_scaling(),
+        run_config=_run_config(folder.name, folder.parent / "bare"),
+    ).fit()
+    return events
+
+
+def recovered(events: Path) -> Recovered:
+    """Read a killed run's events."""
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    [killed] = [each for each in told if each["event"] == "kill"]
+    steps = [each for each in told if each["event"] == "step"]
+    # Rank 0 may end a step after rank 1 died in the next; another process is another attempt.
+    before = [each for each in steps if each["pid"] == steps[0]["pid"]]
+    after = [each for each in steps if each["pid"] != steps[0]["pid"]]
+    periods = sorted(
+        b["at"] - a["at"] for part in (before, after) for a, b in itertools.pairwise(part)
+    )
+    return Recovered(
+        recovery=after[0]["at"] - killed["at"],
+        lost=before[-1]["step"] + 1 - after[0]["step"],
+        step=periods[len(periods) // 2],
+    )
+
+
+def step_seconds(events: Path) -> list[tuple[int, float, float]]:
+    """(step, seconds from the end of the step before to its end, of these inside report)."""
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    steps = [each for each in told if each["event"] == "step"]
+    return [(b["step"], b["at"] - a["at"], b["reporting"]) for a, b in itertools.pairwise(steps)]
+
+
+def _governed_loop(config: dict[str, Any]) -> None:
+    shape = RunShape(**config["shape"])
+    model = shape.model()
+    run = govern(model, torch.optim.AdamW(model.parameters()))
+    tell = _Teller(Path(config["events"]), shape.kill_at)
+    for batch in run.batches():
+        tell.strike(batch.step)
+        metrics = run.step(batch, gpt.loss)
+        began = time.time()
+        run.report(metrics)
+        tell.step(batch.step, time.time() - began)
+
+
+def _bare_loop(config: dict[str, Any]) -> None:
+    shape = RunShape(**config["shape"])
+    torch.set_num_threads(1)
+    torch.manual_seed(17)
+    plain = shape.model()
+    model = prepare_model(plain)
+    optimizer = torch.optim.AdamW(model.parameters())
+    start = 0
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            state = torch.load(Path(folder) / "state.pt")
+        plain.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        start = state["step"]
+    tell = _Teller(Path(config["events"]), shape.kill_at)
+    for step in range(start, shape.steps):
+        tell.strike(step)
+        rows = torch.randint(_VOCABULARY, (shape.rows // WORLD, shape.context + 1))
+        optimizer.zero_grad()
+        gpt.loss(model, {"tokens": rows[:, :-1], "targets": rows[:, 1:]}).mean().backward()
+        optimizer.step()
+        began = time.time()
+        if (step + 1) % shape.commit_every == 0 or step + 1 == shape.steps:
+            _save(step + 1, plain, optimizer)
+        tell.step(step, time.time() - began)
+
+
+def _save(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = None
+        if dist.get_rank() == 0:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            torch.save(state, Path(folder) / "state.pt")
+            checkpoint = ray.train.Checkpoint.from_directory(folder)
+        ray.train.report({"step": step}, checkpoint=checkpoint)
+
+
+class _Teller:
+    """One worker's events; rank 0 tells of steps, rank 1 is the one that dies."""
+
+    def __init__(self, events: Path, kill_at: int | None) -> None:
+        self._events = events
+        self._kill_at = kill_at
+        self._rank = dist.get_rank()
+
+    def strike(self, step: int) -> None:
+        """Die here, if this is the step and it has not happened yet."""
+        marker = self._events.with_name("killed")
+        if self._rank == 1 and step == self._kill_at and not marker.exists():
+            marker.touch()
+            self._tell(event="kill", step=step)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def step(self, step: int, reporting: float) -> None:
+        """A step is done, and what follows it."""
+        if self._rank == 0:
+            self._tell(event="step", step=step, reporting=reporting)
+
+    def _tell(self, **event: Any) -> None:
+        with self._events.open("a") as file:
+            file.write(json.dumps({**event, "at": time.time(), "pid": os.getpid()}) + "\n")
+
+
+def _scaling() -> ray.train.ScalingConfig:
+    return ray.train.ScalingConfig(num_workers=WORLD, resources_per_worker={"CPU": _CPUS})
+
+
+def _run_config(name: str, storage: Path) -> ray.train.RunConfig:
+    return ray.train.RunConfig(
+        name=name,
+        storage_path=str(storage),
+        failure_config=ray.train.FailureConfig(max_failures=1),
+    )
