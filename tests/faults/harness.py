@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import ray
 from deployment import Deployment
 from fault_schedule import COMMIT_EVERY, MAX_STEPS, Schedule
 from ray.util.state import list_actors
@@ -88,7 +89,9 @@ def _requests(faults: Path) -> Iterator[None]:
         while not stop.wait(_POLL_S):
             for request in faults.glob("request-*"):
                 request.unlink()
-                for actor in list_actors(filters=[("state", "=", "ALIVE")]):
+                # Said, because on a machine with several clusters Ray refuses to guess.
+                address = f"http://{ray._private.worker.get_dashboard_url()}"
+                for actor in list_actors(address, filters=[("state", "=", "ALIVE")]):
                     if actor.class_name.endswith("TrainController"):
                         os.kill(actor.pid, signal.SIGKILL)
 
