@@ -74,3 +74,13 @@ class CouldNotCheck(GovrayError):
 
 class RankFailed(GovrayError):
     """One rank failed and every rank stopped together. ``where`` names the rank."""
+
+
+class InfrastructureFailed(RankFailed):
+    """Processes, nodes, the network or storage failed, not the code: another try may go well."""
+
+
+class Stopped(GovrayError):
+    """A run stopped because it was asked to, after a commit. Run it again to resume."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: not done, try again

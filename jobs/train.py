@@ -3,6 +3,9 @@
 Runs on the cluster that it is submitted to, or on this machine. The attestation
 key is read here, on the job's driver, from where the experiment says; put it on
 the head node, never into the job's environment, which the dashboard shows.
+
+An unfinished run of exactly this experiment goes on where it was. SIGTERM, which `ray job stop`
+sends, makes it commit and exit with code 75: set RAY_JOB_STOP_WAIT_TIME_S to what that takes.
 """
 
 from __future__ import annotations
@@ -18,23 +21,27 @@ def main() -> int:
     """Parse the arguments, train, print where the model is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", required=True, help="experiment file, such as jobs/train.yaml")
+    parser.add_argument("--new", action="store_true", help="don't go on with an unfinished run")
     arguments = parser.parse_args()
     try:
         experiment = read_experiment(arguments.config)
-        from govray.train.trainer import from_experiment, start_ray
+        from govray.train.trainer import new_or_unfinished, start_ray
 
         start_ray()
-        trainer = from_experiment(
+        trainer = new_or_unfinished(
             experiment,
+            new=arguments.new,
             on_step=lambda step, metrics: print(
                 f"step {step + 1}/{experiment.max_steps}  loss {metrics['loss']:.3f}", flush=True
             ),
         )
-        result = trainer.fit()
+        if trainer.resume:
+            print(f"resuming {trainer.resume}", flush=True)
+        run = trainer.train(attest=True)
     except GovrayError as error:
         print(f"govray: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"model  {result.path}/model")
+    print(f"model  {run}/model")
     return 0
 
 

@@ -26,6 +26,7 @@ from govray.cli import (
     keys,
     policy,
     replay,
+    runs,
     schema,
     show,
     sign,
@@ -51,6 +52,7 @@ app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.add_typer(policy.app, name="policy")
 app.command("train")(train.train)
+app.add_typer(runs.app, name="runs")
 app.command("replay")(replay.replay)
 app.command("attest")(train.attest)
 app.command("trace")(trace.trace)
@@ -102,5 +104,5 @@ def govray(
 ) -> None:
     """Train models so that each corpus reaches only the layers its signed policy allows.
 
-    Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check.
+    Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check, 75 stopped as asked.
     """

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli.output import Json, Key, field, line, print_json
+from govray.cli.output import Json, Key, err, field, line, print_json
 from govray.cli.progress import StageBar
+
+if TYPE_CHECKING:
+    from govray.train.config import Experiment
+    from govray.train.trainer import GovernedTrainer
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, below storage_path.")]
 
@@ -20,36 +24,50 @@ def train(
         str | None,
         typer.Option("--address", metavar="URL", help="A Ray dashboard: submit as a job there."),
     ] = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Start a new run even if one like it can go on.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train here, or as a Ray job at an address, and leave an attested model."""
+    """Train here, or as a Ray job at an address, and leave an attested model.
+
+    An unfinished run of exactly this experiment goes on where it was.
+    """
     from govray.train.config import read_experiment
 
     experiment = read_experiment(config)
     if address is not None:
         from govray.train.submit import submit
 
-        job = submit(address, config)
+        job = submit(address, config, new=new)
         if as_json:
             print_json({"job": job, "address": address})
         else:
             line(f"Submitted {job}")
             line(f"Next  ray job logs --follow {job} --address {address}")
         return
-    from govray.train.trainer import from_experiment, start_ray
+    from govray.train.trainer import new_or_unfinished, start_ray
 
     start_ray()
+    drive(experiment, as_json, lambda **more: new_or_unfinished(experiment, new=new, **more))
+
+
+def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTrainer]) -> None:
+    """Fit what ``make(on_step=...)`` returns, under a progress bar, and say what came of it."""
     with StageBar(experiment.name, experiment.max_steps) as bar:
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
             bar.update(step + 1, experiment.max_steps, f"loss {metrics['loss']:.3f}")
 
-        result = from_experiment(experiment, on_step=on_step).fit()
+        trainer = make(on_step=on_step)
+        if trainer.resume is not None:
+            err.print(f"Resuming {trainer.resume}; --new starts another run", soft_wrap=True)
+        run = trainer.train(attest=True)
     if as_json:
-        print_json({"run": result.path, "model": f"{result.path}/model"})
+        print_json({"run": str(run), "model": f"{run}/model"})
     else:
-        line(f"Trained and attested: {result.path}/model")
-        line(f"Next  govray verify {result.path}/model --trust-root TRUSTED_ROOT")
+        line(f"Trained and attested: {run}/model")
+        line(f"Next  govray verify {run}/model --trust-root TRUSTED_ROOT")
 
 
 def attest(

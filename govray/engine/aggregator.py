@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Literal
 
 import torch.distributed as dist
@@ -45,6 +46,7 @@ class Governed:
         domains: In the order of their passes, with all their parameters.
         layout: How what torch does not hold is put into buckets.
         held: Parameters that torch holds.
+        timeout: How long a collective on a process group of its own waits for other ranks.
 
     Attributes:
         held: Parameters that torch holds: every sliced backward has to reach them.
@@ -59,6 +61,8 @@ class Governed:
         domains: Sequence[Domain],
         layout: BucketLayout,
         held: Collection[str] = (),
+        *,
+        timeout: timedelta | None = None,
     ) -> None:
         self.held = frozenset(held)
         self.only_sliced: frozenset[int] = frozenset()
@@ -69,7 +73,8 @@ class Governed:
         self._parameters = {n: p for domain in domains for n, p in domain.parameters.items()}
         self._rest = [self._without_held(domain, layout) for domain in domains]
         # Its collectives may not take turns with those of torch, which come in another order.
-        group = dist.new_group() if self.held and dist.is_initialized() else None
+        own = self.held and dist.is_initialized()
+        group = dist.new_group(timeout=timeout) if own else None
         self._reducer = Reducer(self._rest, group)
 
     def passes_needed(self, passes: Mapping[int, int]) -> list[int]:

@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import torch
@@ -40,9 +40,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from govray.engine.lapse import Lapsed, lapses, moment
-from govray.errors import GovrayError, Malformed, RankFailed, Refused, UsageError
+from govray.errors import (
+    GovrayError,
+    InfrastructureFailed,
+    Malformed,
+    RankFailed,
+    Refused,
+    UsageError,
+)
 
-_KINDS: tuple[type[GovrayError], ...] = (RankFailed, Refused, UsageError)
+_KINDS: tuple[type[GovrayError], ...] = (RankFailed, Refused, UsageError, InfrastructureFailed)
 """What a status means: 0 is well, i + 1 is an error of kind i."""
 
 _TEXT_BYTES = 4096
@@ -68,7 +75,7 @@ class Failure:
     @classmethod
     def of(cls, error: Exception) -> Failure:
         """A caught error; one of ours keeps its kind, for refusals are never retried."""
-        for kind in (Refused, UsageError):
+        for kind in (Refused, UsageError, InfrastructureFailed):
             if isinstance(error, kind):
                 return cls(str(error), kind, error)
         text = str(error) if isinstance(error, GovrayError) else f"{type(error).__name__}: {error}"
@@ -110,6 +117,7 @@ class Agreement:
             is read.
         decided: Steps below it are repeated as they were decided, whatever the clock says.
         numbers: How many further numbers ranks tell, to learn the largest of each.
+        timeout: How long an exchange waits for the others; None for torch's own.
 
     Raises:
         Malformed: A digest is not ``sha256:`` and 64 hexadecimal digits.
@@ -129,6 +137,7 @@ class Agreement:
         revoked: Callable[[], Mapping[str, datetime]] = dict,
         decided: int = 0,
         numbers: int = 0,
+        timeout: timedelta | None = None,
     ) -> None:
         self._numbers = numbers
         self.policy_digest = policy_digest
@@ -143,7 +152,7 @@ class Agreement:
         self._group: dist.ProcessGroup | None = None
         self.rank, self.world_size = 0, 1
         if dist.is_initialized():
-            self._group = dist.new_group(backend="gloo")
+            self._group = dist.new_group(backend="gloo", timeout=timeout)
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         facts = {
             "groups": self._groups,
@@ -212,7 +221,7 @@ class Agreement:
         """Every rank's row, by rank. Rows have one shape and type, and live on the CPU.
 
         Raises:
-            RankFailed: Another rank is gone.
+            InfrastructureFailed: Another rank is gone.
         """
         return self._gather(row)()
 
@@ -341,7 +350,7 @@ def lost_peers_reported() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise RankFailed(
+        raise InfrastructureFailed(
             "a collective broke off, because another rank is gone or out of reach",
             where=f"rank {dist.get_rank()}",
             do=f"See the other ranks' logs. torch says: {error}",

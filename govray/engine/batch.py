@@ -89,12 +89,16 @@ class StepBatch:
         micro_batches: This rank's, possibly none.
         corpora: This rank's (rows, loss targets) by corpus.
         error: Why this rank could not load its part. All ranks stop together.
+        refused: Whether that is a refusal, which no restart would change.
+        stop: This rank was asked to stop the run; all ranks learn of it in this step.
     """
 
     step: int
     micro_batches: tuple[MicroBatch, ...]
     corpora: Mapping[str, tuple[int, int]]
     error: str | None = None
+    refused: bool = False
+    stop: bool = False
 
     def without(self, corpora: Collection[str]) -> StepBatch:
         """The batch as if these corpora had not been read.

@@ -32,7 +32,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,12 +98,15 @@ class Committed:
             raise Malformed(f"not a safetensors file: {error}", where=name) from error
 
 
-def commit(folder: Path, files: Mapping[str, Content]) -> str:
+def commit(
+    folder: Path, files: Mapping[str, Content], *, check: Callable[[], None] = lambda: None
+) -> str:
     """Write all files and the manifest, or leave nothing.
 
     Args:
         folder: Must not exist. Its parent is created if need be.
         files: Relative POSIX path → content.
+        check: Called when all else is written; what it raises stops the commit.
 
     Returns:
         The digest of the manifest, which fixes every byte of the folder.
@@ -117,7 +120,9 @@ def commit(folder: Path, files: Mapping[str, Content]) -> str:
         _require_inside(name, folder)
     partial = stage(folder)
     try:
-        return publish(partial, folder, {name: write(partial, name, files[name]) for name in files})
+        entries = {name: write(partial, name, files[name]) for name in files}
+        check()
+        return publish(partial, folder, entries)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -44,7 +45,14 @@ class DDP(Governed):
         UsageError: There is no process group.
     """
 
-    def __init__(self, model: nn.Module, domains: Sequence[Domain], layout: BucketLayout) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        domains: Sequence[Domain],
+        layout: BucketLayout,
+        *,
+        timeout: timedelta | None = None,
+    ) -> None:
         if not dist.is_initialized():
             raise UsageError(
                 "DDP needs a process group",
@@ -61,7 +69,7 @@ class DDP(Governed):
                 where="aggregator: ddp",
                 do="Use aggregator: governed, or let one class's profile link the layer groups",
             )
-        super().__init__(model, domains, layout, held if bases else ())
+        super().__init__(model, domains, layout, held if bases else (), timeout=timeout)
         self.only_sliced = frozenset(bases)
         self._held = held if bases else {}
         self._largest: dict[str, Tensor] = {}

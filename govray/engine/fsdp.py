@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -47,7 +48,14 @@ class FSDP2(Governed):
         UsageError: The model is not sharded, or only in part.
     """
 
-    def __init__(self, model: nn.Module, domains: Sequence[Domain], layout: BucketLayout) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        domains: Sequence[Domain],
+        layout: BucketLayout,
+        *,
+        timeout: timedelta | None = None,
+    ) -> None:
         self._held = trainable(model)
         for name, parameter in self._held.items():
             if not isinstance(model, FSDPModule) or not isinstance(parameter, DTensor):
@@ -57,7 +65,7 @@ class FSDP2(Governed):
                     do="Call govray.train.shard(model), or torch's fully_shard on the blocks and "
                     "the model, before the optimizer is made",
                 )
-        super().__init__(model, domains, layout, self._held)
+        super().__init__(model, domains, layout, self._held, timeout=timeout)
         assert isinstance(model, FSDPModule)
         self._root = model
         self.only_sliced = frozenset(range(len(domains)))

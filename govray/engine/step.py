@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache, partial
 from types import MappingProxyType
 
@@ -100,6 +100,7 @@ class StepResult:
         time: Rank 0's clock when the step began, in seconds since the epoch; 0
             without a clock.
         norms: Gradient norms by corpus, on sampled steps.
+        stop: Whether some rank was asked to stop the run.
     """
 
     step: int
@@ -111,6 +112,7 @@ class StepResult:
     grad_norms: Mapping[str, float]
     time: int
     norms: NormSample | None = None
+    stop: bool = False
 
 
 class GovernedStep:
@@ -140,6 +142,8 @@ class GovernedStep:
         bucket_layout: How a domain's parameters are put into buckets.
         aggregator: Who sums the base model's gradients over ranks: our buckets, torch's
             DDP, or its FSDP2 (for a model that was given to ``fully_shard``).
+        collective_timeout: How long ranks wait for each other in exchanges on process groups
+            of the step's own; None for torch's default. The default group has its own.
 
     Raises:
         Refused: The model can't be routed exactly, a route does not fit it, a
@@ -168,6 +172,7 @@ class GovernedStep:
         norms_every: int = 50,
         bucket_layout: BucketLayout = bucket_layout,
         aggregator: Name = "governed",
+        collective_timeout: timedelta | None = None,
     ) -> None:
         _require_positive("clip_norm", clip_norm)
         _require_positive("max_rows", max_rows)
@@ -193,7 +198,9 @@ class GovernedStep:
         }
         self._domains = self._lay_out(groups, routes, bucket_layout)
         keyed = key_dropout(model, seed)
-        self._aggregator = _AGGREGATORS[aggregator](model, self._domains, bucket_layout)
+        self._aggregator = _AGGREGATORS[aggregator](
+            model, self._domains, bucket_layout, timeout=collective_timeout
+        )
         self._ghosts = Ghosts(trainable(model), next(iter(self._parameters.values())).device)
         self._planner = Planner(
             self._streams,
@@ -231,7 +238,8 @@ class GovernedStep:
             valid_until=valid_until,
             revoked=revoked,
             decided=decided,
-            numbers=len(self._domains) + 1,
+            numbers=len(self._domains) + 2,
+            timeout=collective_timeout,
         )
 
     def leave_out(self, corpora: Mapping[str, str]) -> None:
@@ -262,7 +270,7 @@ class GovernedStep:
         _drop_gradients(touched)
         try:
             targets = {} if failure else self._group_targets(batch)
-            numbers = self._passes_needed(passes)
+            numbers = [*self._passes_needed(passes), int(batch.stop)]
             pending = self._agreement.start(batch.step, targets, batch.corpora, failure, numbers)
             sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
 
@@ -338,12 +346,14 @@ class GovernedStep:
             grad_norms={name: float(norm) for name, norm in norms.items()},
             time=agreed.time,
             norms=self._sample(batch.step, passes, agreed.group_targets),
+            stop=agreed.most[-1] > 0,
         )
 
     def _plan(self, batch: StepBatch) -> tuple[list[Pass], Failure | None]:
         """This rank's passes, or why it has nothing to compute with."""
         if batch.error is not None:
-            return [], Failure(f"could not load its batch: {batch.error}")
+            kind = Refused if batch.refused else RankFailed
+            return [], Failure(f"could not load its batch: {batch.error}", kind)
         try:
             if used := sorted(self._left_out.intersection(batch.corpora)):
                 raise Refused(
@@ -374,7 +384,7 @@ class GovernedStep:
         """As many passes of each domain as the aggregator needs on all ranks."""
         if not self._aggregator.only_sliced:
             return list(passes)
-        *needed, unknown = pending.wait().most
+        *needed, unknown, _ = pending.wait().most
         if unknown and any(needed):
             self._ghosts.learn(self._agreement)
         complete: list[Pass] = []

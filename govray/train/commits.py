@@ -28,6 +28,7 @@ from govray.errors import GovrayError
 from govray.governance.gates import Gate
 from govray.governance.ledger import AnyLeaf
 from govray.train import collection
+from govray.train.driver import Fence
 from govray.train.order import Order
 from govray.train.snapshot import (
     SUPERSEDED,
@@ -52,11 +53,13 @@ class Commits:
         state: What is captured.
         order: The run's.
         resumed: The first step of this attempt.
+        fence: Whether this attempt may still write.
     """
 
-    def __init__(self, state: State, order: Order, resumed: int) -> None:
+    def __init__(self, state: State, order: Order, resumed: int, fence: Fence) -> None:
         self._state = state
         self._order = order
+        self._fence = fence
         self._folder = Path(order.folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._thread: threading.Thread | None = None
@@ -139,7 +142,7 @@ class Commits:
     def _write(self, capture: Capture) -> None:
         folder = self._folder / folder_name(capture.step)
         try:
-            checkpoint.commit(folder, capture.files())
+            checkpoint.commit(folder, capture.files(), check=self._fence.check)
         except Exception as error:  # whatever it is, it must reach the agreement
             described = (
                 str(error) if isinstance(error, GovrayError) else f"{type(error).__name__}: {error}"

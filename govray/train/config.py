@@ -147,7 +147,12 @@ class Experiment(_Section):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 17
     checkpoint: CheckpointEvery = CheckpointEvery()
     max_restarts: Annotated[int, Field(ge=0)] = Field(
-        5, description="after failures of workers; a refusal by governance is never retried"
+        5,
+        description="after failures of the training code; lost workers and nodes don't count, and "
+        "a refusal by governance is never retried",
+    )
+    collective_timeout_s: Annotated[int, Field(ge=1)] = Field(
+        300, description="how long ranks wait for each other; a rank that hangs ends the attempt"
     )
     storage_path: str = "runs"
     attestation_key: str = Field(

@@ -75,12 +75,28 @@ class AttemptStarted(Event):
         return f"attempt {self.attempt} from step {self.step} with {self.world_size} workers"
 
 
+class WorkerStarted(Event):
+    """One worker of an attempt, and where its output goes, if that is a file."""
+
+    kind: Literal["workerStarted"] = "workerStarted"
+    attempt: Natural
+    rank: Natural
+    host: Text
+    pid: Natural
+    log: Text | None = None
+
+    @property
+    def text(self) -> str:
+        return f"attempt {self.attempt}, rank {self.rank}: process {self.pid} on {self.host}"
+
+
 class Failed(Event):
     """An attempt ended in an error; ``decision`` is what followed.
 
     Attributes:
         failure: ``infrastructure``, ``user`` or ``refused``; see `govray.train.failures`.
         rank: The rank that failed first, where one is known.
+        step: The first step that was not recorded when it happened.
         what: The error's own text.
     """
 
@@ -88,6 +104,7 @@ class Failed(Event):
     attempt: Natural
     failure: Literal["infrastructure", "user", "refused"]
     rank: Natural | None = None
+    step: Natural
     what: Text
     decision: Literal["restart", "stop"]
 
@@ -178,6 +195,7 @@ class Attested(Event):
 AnyEvent: TypeAlias = (
     DriverStarted
     | AttemptStarted
+    | WorkerStarted
     | Failed
     | Progress
     | StopRequested

@@ -54,6 +54,8 @@ class Order:
             plan's last by default.
         source: The code that the model or the loop comes from, as the driver found it.
         keep: Which commits stay.
+        collective_timeout_s: How long ranks wait for each other in a collective.
+        driver: Number of the driver that gave the order; a later one shuts this one's workers out.
     """
 
     run_id: str
@@ -80,6 +82,8 @@ class Order:
     on_expiry: OnExpiry = "stop"
     revocations: RevocationSource | None = None
     decisions: Decisions = UNDECIDED
+    collective_timeout_s: int = 300
+    driver: int = 0
 
     @property
     def stop(self) -> int:

@@ -17,7 +17,9 @@ import ray.data
 import ray.train
 
 from govray.data.reader import StepReader, StepRows, plan_items, step_rows
-from govray.train import gating, snapshot
+from govray.train import events, gating, snapshot
+from govray.train.clock import now
+from govray.train.driver import begin_attempt
 from govray.train.gating import UNDECIDED, Decisions
 from govray.train.order import Order
 
@@ -35,11 +37,13 @@ class PlannedRows:
     Attributes:
         start_step: The first step to run.
         checkpoint: The commit that holds the state before that step, if any.
+        attempt: Number of the attempt, which the fence compares.
         decisions: What was decided before; resolved with the step, once for all ranks.
     """
 
     start_step: int
     checkpoint: Path | None
+    attempt: int
     _iterator: Any
     decisions: Decisions = UNDECIDED
 
@@ -62,13 +66,19 @@ class PlanData(ray.train.DataConfig):
     ) -> list[dict[str, PlannedRows]]:
         """One `PlannedRows` for each rank; the base class documents the arguments."""
         order = self._order
-        found = snapshot.latest(Path(order.folder))
+        folder = Path(order.folder)
+        attempt = begin_attempt(folder, order.driver).attempt
+        found = snapshot.latest(folder)
         checkpoint, start = found if found else (None, 0)
-        decided = gating.resumed(Path(order.folder), checkpoint).joined(order.decisions)
+        decided = gating.resumed(folder, checkpoint).joined(order.decisions)
+        events.append(
+            folder,
+            events.AttemptStarted(at=now(), attempt=attempt, world_size=world_size, step=start),
+        )
         return [
             {
                 DATASET: PlannedRows(
-                    start, checkpoint, self._iterator(rank, world_size, start), decided
+                    start, checkpoint, attempt, self._iterator(rank, world_size, start), decided
                 )
             }
             for rank in range(world_size)

@@ -34,7 +34,7 @@ from govray.engine.generators import (
 )
 from govray.engine.optimizer_state import optimizer_state, restore_optimizer
 from govray.engine.sharding import is_sharded, spread, whole
-from govray.errors import Damaged, GovrayError, RankFailed, Refused
+from govray.errors import Damaged, GovrayError, InfrastructureFailed, RankFailed, Refused
 from govray.governance import bundle, canonical
 from govray.governance.gates import Gate, encode_gates
 from govray.governance.ledger import AnyLeaf, read_leaves
@@ -227,9 +227,9 @@ class State:
         Raises:
             Refused: On all ranks: the commit belongs to another policy, plan or
                 manifest, or to another model or optimizer.
-            RankFailed: On all ranks: one of them could not load it. If its bytes are
-                not those that were committed it was put aside first, so that the next
-                attempt resumes from an older one.
+            RankFailed: On all ranks: one of them could not load it.
+            InfrastructureFailed: Its bytes are not those that were committed. It was put
+                aside, so that the next attempt resumes from an older one.
         """
         leaves: tuple[AnyLeaf, ...] = ()
         failure: Exception | None = None
@@ -330,7 +330,7 @@ def _settle(folder: Path, failure: Exception | None) -> None:
         # Should it not be allowed, the next attempt stops here again and says so.
         with contextlib.suppress(OSError):
             put_aside(folder, CORRUPT)
-    raise RankFailed(
+    raise InfrastructureFailed(
         f"the checkpoint is damaged and was put aside: {damaged}",
         where=str(folder),
         do="The next attempt resumes from an older one, or from the beginning",

@@ -12,8 +12,10 @@ from govray.errors import UsageError
 ENTRY = Path("jobs/train.py")
 
 
-def submit(address: str, config: Path, folder: Path | None = None) -> str:
+def submit(address: str, config: Path, folder: Path | None = None, *, new: bool = False) -> str:
     """Submit ``config`` with a deployment folder (by default this one); returns the job's id.
+
+    With ``new``, a run like it that could go on is left alone.
 
     No key travels: the job reads ``attestation_key`` on the cluster's head node.
 
@@ -37,7 +39,7 @@ def submit(address: str, config: Path, folder: Path | None = None) -> str:
     try:
         client = JobSubmissionClient(address)
         return client.submit_job(
-            entrypoint=f"python {ENTRY} --config {shlex.quote(str(relative))}",
+            entrypoint=f"python {ENTRY} --config {shlex.quote(str(relative))}" + " --new" * new,
             runtime_env={"working_dir": str(here)},
         )
     except (ConnectionError, RuntimeError) as error:

@@ -17,40 +17,37 @@ import hashlib
 import logging
 import os
 import secrets
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import ray
 import ray.train
-import torch
-import torch.distributed as dist
 
 from govray.data.admission import Prepared, prepare
 from govray.data.tokenizer import load_tokenizer
 from govray.engine.aggregator import Name
-from govray.errors import GovrayError, Refused, UsageError
+from govray.errors import Refused, Stopped, UsageError
 from govray.governance import canonical
 from govray.governance.keys import Signer, load_signer
-from govray.train import scaling, shards
+from govray.train import attempts, events, runs, scaling, stopping
 from govray.train.artifact import write_model
+from govray.train.clock import instant, now
 from govray.train.code import source_of
 from govray.train.collection import pin_start
 from govray.train.config import Experiment, Quota
 from govray.train.discovery import Loop, discover
+from govray.train.driver import hold
 from govray.train.environment import environment_here
 from govray.train.experiment import declared_start, train_loop
 from govray.train.inputs import Inputs, load_inputs
-from govray.train.order import Assignment, Order, current
+from govray.train.order import Order
 from govray.train.planning import Planned, advice, make_plan, routes_of
 from govray.train.pretrained import Start, check_fits, find_weights, read_start
-from govray.train.progress import StepCallback, Watch
-from govray.train.record import RunRecord
+from govray.train.progress import StepCallback
+from govray.train.record import RunRecord, read_record
 from govray.train.retention import DEFAULT, Rules
 from govray.train.worker import Discovered
 
@@ -87,12 +84,15 @@ class GovernedTrainer:
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver.
         train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
         threads: Threads of one worker's kernels.
+        collective_timeout_s: How long ranks wait for each other in a collective.
         pretrained: Weights to start from, `govern` loads them: a ``.safetensors`` file, or a
             folder that has ``model.safetensors`` or its shards. A loop that loads weights
             itself names them here too, or its attestation is wrong.
         on_admission, on_step: Called on the driver as work proceeds.
         experiment: The experiment file's content where there is one; makes a run replayable
             from its folder.
+        resume: Folder of a run to go on with, instead of a new one. Everything that it rests on
+            must be as it was when it began.
     """
 
     train_loop_per_worker: Loop
@@ -120,20 +120,21 @@ class GovernedTrainer:
     max_quarantined: float = 0.25
     attestation_key: str = "env:GOVRAY_KEY"
     threads: int = 1
+    collective_timeout_s: int = 300
     pretrained: str | Path | None = None
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
     experiment: Experiment | None = None
+    resume: str | Path | None = None
 
     def fit(self) -> ray.train.Result:
         """Train, and leave an attested model in ``<result.path>/model``.
 
         Raises:
+            Stopped: The run was asked to stop, and has committed; it can be resumed.
             GovrayError: What was refused, or which rank failed and why.
         """
-        run = self.train()
-        write_model(run, self.signer())
-        return ray.train.Result.from_path(run)
+        return ray.train.Result.from_path(self.train(attest=True))
 
     def signer(self) -> Signer:
         """The operator's key, from where ``attestation_key`` says."""
@@ -141,12 +142,22 @@ class GovernedTrainer:
 
     def prepare(self) -> Prepared:
         """Steps 1 and 3 alone: admit and prepare the data, once for equal inputs."""
-        signer, started = self.signer(), _now()
+        signer, started = self.signer(), instant()
         return self._prepare(self._inputs(signer, started), signer)
 
-    def train(self) -> Path:
-        """Steps 1 to 5: a trained run without an attestation. Returns the run's folder."""
-        signer, started = self.signer(), _now()
+    def train(self, *, attest: bool = False) -> Path:
+        """Steps 1 to 5: a trained run without an attestation. Returns the run's folder.
+
+        Args:
+            attest: Do step 6 too.
+
+        Raises:
+            As `fit`.
+        """
+        record = read_record(Path(self.resume)) if self.resume else None
+        if record:
+            runs.refuse_changes(record, self._input_files, where=f"run {record.run_id}")
+        signer, started = self.signer(), instant()
         inputs = self._inputs(signer, started)
         policy = inputs.policy.document
         config = dict(self.train_loop_config or {})
@@ -173,9 +184,9 @@ class GovernedTrainer:
         for each in advice(planned.plan):
             logging.getLogger(__name__).warning(each)
         order = self._order(inputs, groups, prepared, planned, start)
-        record = RunRecord(
+        made = RunRecord(
             run_id=order.run_id,
-            started=started,
+            started=record.started if record else started,
             finished=None,
             groups=groups,
             plan=planned.plan,
@@ -190,12 +201,50 @@ class GovernedTrainer:
             start=start,
         )
         folder = Path(order.folder)
-        record.write(folder)
-        if start:
-            pin_start(Path(start.folder), f"{order.run_id} starts from it")
-        self._fit(order)
-        record.end(folder, _now())
+        with hold(folder) as driver:
+            if record:
+                runs.refuse_other_run(record, made)
+            else:
+                record = made
+                record.write(folder)
+                if start:
+                    pin_start(Path(start.folder), f"{order.run_id} starts from it")
+            stopping.clear(folder)
+            if not record.finished:
+                self._fit(replace(order, driver=driver))
+                record.end(folder, instant())
+                events.append(folder, events.Finished(at=now(), step=self.max_steps))
+            stopping.clear(folder)
+            if attest:
+                write_model(folder, signer)
+                events.append(folder, events.Attested(at=now()))
         return folder
+
+    def _fit(self, order: Order) -> None:
+        step = attempts.fit(
+            order,
+            self.train_loop_per_worker,
+            config=self.train_loop_config,
+            scaling=self.scaling_config,
+            run_config=self._ray_run_config(order.run_id),
+            on_step=self.on_step,
+        )
+        if step < order.stop:
+            events.append(Path(order.folder), events.Stopped(at=now(), step=step))
+            raise Stopped(
+                f"stopped at step {step} of {order.stop}, as requested",
+                where=f"run {order.run_id}",
+                do=f"Resume with `govray runs resume {order.folder}`",
+            )
+
+    @property
+    def _input_files(self) -> runs.InputFiles:
+        return runs.InputFiles(
+            corpora=Path(self.corpora),
+            policy=Path(self.policy),
+            trust_root=Path(self.trust_root),
+            delegations=tuple(Path(path) for path in self.delegations),
+        )
 
     def _inputs(self, signer: Signer, at: datetime) -> Inputs:
         inputs = load_inputs(
@@ -245,6 +294,12 @@ class GovernedTrainer:
             }
         )
         folder = self._storage / "prepared" / hashlib.sha256(key).hexdigest()[:16]
+        if self.resume and not folder.exists():
+            raise Refused(
+                "the prepared data that the run reads are gone",
+                where=str(folder),
+                do="Restore the folder; preparing again would draw another reserve",
+            )
         return prepare(
             Path(self.corpora),
             folder,
@@ -268,6 +323,8 @@ class GovernedTrainer:
         start: Start | None,
     ) -> Order:
         run_id = (self.run_config.name if self.run_config else None) or _run_id("run")
+        if self.resume:
+            run_id = Path(self.resume).resolve().name
         folder = self._storage / run_id
         folder.mkdir(parents=True, exist_ok=True)
         read = [corpus for corpus in planned.routes if corpus not in self.exclude]
@@ -297,80 +354,19 @@ class GovernedTrainer:
                 self.train_loop_per_worker,
                 self.experiment.entrypoint if self.experiment else None,
             ),
+            collective_timeout_s=self.collective_timeout_s,
         )
-
-    def _fit(self, order: Order) -> ray.train.Result:
-        with Watch(self.on_step) as watch:
-            trainer = scaling.ElasticTrainer(
-                GovernedLoop(self.train_loop_per_worker, order, watch.actor),
-                train_loop_config=dict(self.train_loop_config or {}),
-                scaling_config=self.scaling_config,
-                run_config=self._ray_run_config(order.run_id),
-                datasets={shards.DATASET: shards.placeholder()},
-                dataset_config=shards.PlanData(order),
-            )
-            try:
-                with _interruptible():
-                    result = trainer.fit()
-            except ray.train.TrainingFailedError as error:
-                raise _as_govray(error, order) from error
-            except ray.exceptions.RayActorError as error:
-                raise GovrayError(
-                    "the training controller ended",
-                    where=f"run {order.run_id}",
-                    do="Whole checkpoints stay; look for the cause in the Ray dashboard",
-                ) from error
-        if isinstance(result.return_value, GovrayError):
-            raise result.return_value
-        return result
 
     @property
     def _storage(self) -> Path:
+        if self.resume:
+            return Path(self.resume).resolve().parent
         configured = self.run_config.storage_path if self.run_config else None
         return Path(configured or "runs").resolve()
 
     def _ray_run_config(self, run_id: str) -> ray.train.RunConfig:
         given = self.run_config or ray.train.RunConfig()
-        return ray.train.RunConfig(
-            name=run_id,
-            storage_path=str(self._storage),
-            failure_config=given.failure_config,
-            checkpoint_config=given.checkpoint_config,
-            callbacks=given.callbacks,
-        )
-
-
-@dataclass(frozen=True)
-class GovernedLoop:
-    """The user's loop with its order in place; what every worker runs.
-
-    A refusal is *returned*: all ranks refuse together, and Ray retries what is raised.
-    """
-
-    loop: Loop
-    order: Order
-    progress: Any
-
-    def __call__(self, config: dict[str, Any]) -> GovrayError | None:
-        torch.set_num_threads(self.order.threads)
-        torch.manual_seed(self.order.seed)
-        token = current.set(
-            Assignment(
-                order=self.order,
-                shard=ray.train.get_dataset_shard(shards.DATASET),
-                on_step=lambda step, metrics: self.progress.put.remote(step, dict(metrics)),
-            )
-        )
-        try:
-            self.loop(config)
-        except Refused as error:
-            # Should one rank refuse alone, the others must not wait for it.
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            return error
-        finally:
-            current.reset(token)
-        return None
+        return replace(given, name=run_id, storage_path=str(self._storage))
 
 
 def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:
@@ -421,9 +417,22 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
             storage_path=str(Path(experiment.storage_path).resolve()),
             failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
         ),
+        "collective_timeout_s": experiment.collective_timeout_s,
         "experiment": experiment,
     }
     return GovernedTrainer(**(arguments | overrides))
+
+
+def new_or_unfinished(
+    experiment: Experiment, *, new: bool = False, **overrides: Any
+) -> GovernedTrainer:
+    """What the command starts: the newest unfinished run of exactly this experiment, or a new one.
+
+    Its ``resume`` tells which. The run that is found need not be the last word: if two commands
+    find it at once, the second is refused.
+    """
+    resume = None if new else runs.find_unfinished(experiment)
+    return from_experiment(experiment, resume=resume, **overrides)
 
 
 def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
@@ -459,43 +468,5 @@ def tokenizer_path(name: str) -> Path | None:
     return None if name == "bytes" else Path(name)
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end in `KeyboardInterrupt`.
-
-    Ray Train takes the signal over, aborts the run, exits with code 0 and leaves
-    its handler installed.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if main else None
-    try:
-        yield
-    except SystemExit:
-        raise KeyboardInterrupt from None
-    finally:
-        if main:
-            signal.signal(signal.SIGINT, before)
-
-
 def _run_id(name: str) -> str:
-    return f"{name}-{_now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-def _now() -> datetime:
-    return datetime.now(UTC).replace(microsecond=0)
-
-
-def _as_govray(error: Exception, order: Order) -> GovrayError:
-    """The first rank's own error, without Ray's wrapping and traceback."""
-    failures = getattr(error, "worker_failures", None) or {}
-    for rank in sorted(failures):
-        failure: Any = failures[rank]
-        cause = getattr(failure, "_base_exc", failure)
-        if isinstance(cause, GovrayError):
-            return cause
-        return GovrayError(
-            f"rank {rank} failed: {type(cause).__name__}: {cause}",
-            where=f"run {order.run_id}",
-            do="Whole checkpoints stay; logs are in the Ray dashboard",
-        )
-    return GovrayError(str(error).splitlines()[-1], where=f"run {order.run_id}")
+    return f"{name}-{instant():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,9 @@ from govray.engine.sharding import is_sharded
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.ledger import CorpusUse, GradientNorms, Leaf
+from govray.train import stopping
 from govray.train.commits import Commits
+from govray.train.driver import Fence
 from govray.train.events import Gated, append
 from govray.train.gating import Gating
 from govray.train.norms import gradient_norms
@@ -61,6 +64,20 @@ class Discovered(BaseException):
         super().__init__("the model is known")
         self.groups = dict(groups)
         self.model = model
+
+
+class StopRun(BaseException):
+    """Ends the loop of a run that was asked to stop, on all ranks, after a commit.
+
+    Not an `Exception`, as `Discovered`; what the loop would do after its last step is left out.
+
+    Args:
+        step: Where the run resumes.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped at step {step}")
+        self.step = step
 
 
 def govern(
@@ -167,6 +184,7 @@ class Run:
             valid_until=order.expiries,
             revoked=self._feed.since if self._feed else dict,
             decided=decided.until,
+            collective_timeout=timedelta(seconds=order.collective_timeout_s),
         )
         self._scheduler = scheduler and make_schedule(scheduler, optimizer, self.start_step)
         scheduled = learning_rates(optimizer)
@@ -174,12 +192,13 @@ class Run:
         leaves = state.restore(self._rows.checkpoint, order) if self._rows.checkpoint else ()
         if self._scheduler:
             require_rates(optimizer, scheduled, self.start_step)
-        self._commits = Commits(state, order, self.start_step)
+        self._fence = Fence(Path(order.folder), order.driver, self._rows.attempt)
+        self._commits = Commits(state, order, self.start_step, self._fence)
         self._last: StepResult | None = None
         self._losses: list[float] = []  # of the steps since the commit before
         # Only rank 0 keeps the record. What goes wrong there is carried into the next
         # agreement, so that all ranks stop together.
-        self._trouble: str | None = None
+        self._trouble: GovrayError | OSError | None = None
         self._ahead: WriteAhead | None = None
         if self._rank == 0:
             with self._noting_trouble():
@@ -205,13 +224,21 @@ class Run:
                 planned = next(rows)
                 listed = self._feed.trouble if self._feed else None
                 if trouble := self._trouble or self._commits.failure or listed:
-                    raise Refused(str(trouble))
+                    raise trouble
                 if planned.step != step:
                     raise Refused(f"the shard holds step {planned.step} where {step} is due")
                 batch = step_batch(planned, self._device)
                 batch = batch.without(self._gating.left_out(step))
             except Exception as error:  # whatever it is, the other ranks must hear of it
-                batch = StepBatch(step=step, micro_batches=(), corpora={}, error=_describe(error))
+                batch = StepBatch(
+                    step=step,
+                    micro_batches=(),
+                    corpora={},
+                    error=_describe(error),
+                    refused=isinstance(error, Refused),
+                )
+            if self._rank == 0 and stopping.requested(Path(self.order.folder)):
+                batch = replace(batch, stop=True)
             yield batch
 
     def step(self, batch: StepBatch, loss_fn: LossFn) -> dict[str, float]:
@@ -232,6 +259,7 @@ class Run:
             self._scheduler.step()
         if self._ahead:
             with self._noting_trouble():
+                self._fence.check()
                 leaf = self._leaf(result)
                 self._ahead.append(leaf, self._norms(leaf, result))
         metrics = {
@@ -262,7 +290,11 @@ class Run:
                     for gate in gates:
                         append(Path(self.order.folder), Gated(at=gate.time, gate=gate))
                 if self._trouble:
-                    batch = replace(batch, error=self._trouble)
+                    batch = replace(
+                        batch,
+                        error=_describe(self._trouble),
+                        refused=isinstance(self._trouble, Refused),
+                    )
 
     def report(self, metrics: Mapping[str, float]) -> None:
         """Hand metrics to Ray Train, and commit a checkpoint when one is due.
@@ -272,18 +304,22 @@ class Run:
         Raises:
             GovrayError: A commit failed on rank 0; every rank raises it. One that fails in
                 the middle of a run shows in the next `step`.
+            StopRun: The run was asked to stop, and this commit was its last.
         """
         if self._last is None:
             raise UsageError("report() was called before step()")
         done = self._last.step + 1
-        last = done == self.order.stop
+        last = done == self.order.stop or self._last.stop
         due = last or done % self.order.checkpoint_every == 0
         if due:
             self._commit(done)
         if last:
-            self._report(metrics, self._commits.settle(self._trouble))
+            trouble = _describe(self._trouble) if self._trouble else None
+            self._report(metrics, self._commits.settle(trouble))
         elif due or done % REPORT_EVERY == 0:
             self._report(metrics, None)
+        if last and done < self.order.stop:
+            raise StopRun(done)
 
     def _commit(self, done: int) -> None:
         """Begin the commit of the state after which step ``done`` is next."""
@@ -307,7 +343,7 @@ class Run:
         try:
             yield
         except (GovrayError, OSError) as error:
-            self._trouble = self._trouble or _describe(error)
+            self._trouble = self._trouble or error
 
     def _norms(self, leaf: Leaf, result: StepResult) -> GradientNorms | None:
         if result.norms is None:
@@ -393,7 +429,11 @@ def step_batch(rows: StepRows, device: torch.device | str = "cpu") -> StepBatch:
         count, held = corpora.get(corpus, (0, 0))
         corpora[corpus] = (count + 1, held + length - 1)
     return StepBatch(
-        step=rows.step, micro_batches=tuple(micro_batches), corpora=corpora, error=rows.error
+        step=rows.step,
+        micro_batches=tuple(micro_batches),
+        corpora=corpora,
+        error=rows.error,
+        refused=rows.error is not None,  # what a reader reports is a shard that changed or is gone
     )
 
 

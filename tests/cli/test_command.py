@@ -35,8 +35,8 @@ def test_version_names_versions(run: Run) -> None:
 def test_without_words_it_shows_the_verbs(run: Run) -> None:
     out = run().out
     assert out == run("--help").out
-    verbs = "demo init keys corpus sign show verify policy train replay attest trace adapter schema"
-    for verb in verbs.split():
+    verbs = "demo init keys corpus sign show verify policy train runs replay attest trace adapter"
+    for verb in [*verbs.split(), "schema"]:
         assert f"\n  {verb} " in out
 
 

@@ -25,7 +25,14 @@ from govray.engine.adapters import Adapters
 from govray.engine.agreement import Agreement, Failure
 from govray.engine.batch import StepBatch
 from govray.engine.gpt import GPT, loss
-from govray.errors import GovrayError, Malformed, RankFailed, Refused, UsageError
+from govray.errors import (
+    GovrayError,
+    InfrastructureFailed,
+    Malformed,
+    RankFailed,
+    Refused,
+    UsageError,
+)
 from govray.governance.route import Route
 
 Fault = Callable[[StepBatch], tuple[StepBatch, Any]]
@@ -59,6 +66,17 @@ def fingerprint(model: nn.Module) -> str:
 
 def cannot_load(batch: StepBatch) -> tuple[StepBatch, Any]:
     return StepBatch(batch.step, (), {}, error="shard 3: its digest is not the manifest's"), loss
+
+
+def is_refused_its_batch(batch: StepBatch) -> tuple[StepBatch, Any]:
+    return StepBatch(batch.step, (), {}, error="shard 3 changed", refused=True), loss
+
+
+def is_cut_off(batch: StepBatch) -> tuple[StepBatch, Any]:
+    def broken(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        raise InfrastructureFailed("storage is out of reach")
+
+    return batch, broken
 
 
 def raises_in_forward(batch: StepBatch) -> tuple[StepBatch, Any]:
@@ -121,6 +139,8 @@ def states_wrong_targets(batch: StepBatch) -> tuple[StepBatch, Any]:
 
 FAULTS: dict[Fault, tuple[type[GovrayError], str]] = {
     cannot_load: (RankFailed, "rank 1, step 1: could not load its batch: shard 3: its digest"),
+    is_refused_its_batch: (Refused, "rank 1, step 1: could not load its batch: shard 3 changed"),
+    is_cut_off: (InfrastructureFailed, "rank 1, step 1: storage is out of reach"),
     raises_in_forward: (RankFailed, "rank 1, step 1: ValueError: no such token: ünknown"),
     raises_in_backward: (RankFailed, "rank 1, step 1: ArithmeticError: backward broke"),
     is_not_finite: (
@@ -166,6 +186,25 @@ def attempt(
         fingerprint(model) != before,
         any(p.grad is not None for p in model.parameters()),
     )
+
+
+def asked_to_stop(asked: tuple[int, ...]) -> list[bool]:
+    """Whether each of two steps said that the run should stop; only the second was told to."""
+    torch.manual_seed(0)
+    model = GPT(2, 16, 8, 13)
+    route = allow_all(model)
+    run = governed(model, torch.optim.AdamW(model.parameters()), [route])
+    told = []
+    for step in (0, 1):
+        rows = token_rows(3, 8, 13, step, dist.get_rank())
+        batch = step_batch(step, [micro_batch(route, rows)])
+        told.append(run(replace(batch, stop=step == 1 and dist.get_rank() in asked), loss).stop)
+    return told
+
+
+def test_all_ranks_hear_in_the_same_step_that_one_was_asked_to_stop(two_ranks: RankPool) -> None:
+    assert two_ranks.run(asked_to_stop, (0,)) == [[False, True]] * 2
+    assert two_ranks.run(asked_to_stop, ()) == [[False, False]] * 2
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.replace("_", " "))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from govray.engine import gpt
+from govray.errors import Refused
 from govray.train import experiment, govern, shard
 from govray.train.config import Experiment
 from govray.train.revoking import POLL_S
@@ -123,3 +124,24 @@ def ends_in_flight(config: dict[str, Any]) -> None:
             _fail_once(flag)
 
     _run(config, happen)
+
+
+def fails_always(config: dict[str, Any]) -> None:
+    """Rank 1's loss raises at step 3, in every attempt."""
+    _run(config, lambda step: _fail_on_rank_one() if step == 3 else None)
+
+
+def refuses_alone(config: dict[str, Any]) -> None:
+    """Rank 1 is refused outside any agreement, while rank 0 waits for it in one."""
+    settings = Experiment.model_validate(config)
+    model, loss = experiment.load_entrypoint(settings)
+    run = govern(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
+    for batch in run.batches():
+        if batch.step == 3 and dist.get_rank() == 1:
+            raise Refused("this rank alone is refused")
+        run.report(run.step(batch, loss))
+
+
+def _fail_on_rank_one() -> None:
+    if dist.get_rank() == 1:
+        raise RuntimeError("a user's bug")

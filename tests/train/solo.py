@@ -16,10 +16,12 @@ import torch
 
 from govray.data import admission
 from govray.data.reader import StepReader, StepRows
-from govray.train import gating, snapshot, trainer, worker
+from govray.train import attempts, gating, snapshot, trainer, worker
+from govray.train.discovery import Loop
+from govray.train.driver import begin_attempt
 from govray.train.gating import Decisions
 from govray.train.order import Assignment, Order, current
-from govray.train.trainer import GovernedTrainer
+from govray.train.progress import StepCallback
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Rows:
     order: Order
     start_step: int
     checkpoint: Path | None
+    attempt: int
     decisions: Decisions
 
     def __iter__(self) -> Iterator[StepRows]:
@@ -43,22 +46,28 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def pack(packing: Any, work: Any, total: int, progress: Any) -> Mapping[Any, Any]:
         return {item: packing._pack(item) for item in work}
 
-    def fit(self: GovernedTrainer, order: Order) -> None:
-        found = snapshot.latest(Path(order.folder))
+    def fit(
+        order: Order, loop: Loop, *, config: Any, on_step: StepCallback, **for_ray: object
+    ) -> int:
+        folder = Path(order.folder)
+        attempt = begin_attempt(folder, order.driver).attempt
+        found = snapshot.latest(folder)
         checkpoint, start = found or (None, 0)
         torch.manual_seed(order.seed)
         torch.set_num_threads(order.threads)
-        decided = gating.resumed(Path(order.folder), checkpoint).joined(order.decisions)
-        assignment = Assignment(
-            order=order, shard=Rows(order, start, checkpoint, decided), on_step=self.on_step
-        )
+        decided = gating.resumed(folder, checkpoint).joined(order.decisions)
+        shard = Rows(order, start, checkpoint, attempt, decided)
+        assignment = Assignment(order=order, shard=shard, on_step=on_step)
         token = current.set(assignment)
         try:
-            self.train_loop_per_worker(dict(self.train_loop_config or {}))
+            loop(dict(config or {}))
+        except worker.StopRun as stop:
+            return stop.step
         finally:
             current.reset(token)
+        return order.stop
 
     monkeypatch.setattr(admission, "_pack_all", pack)
-    monkeypatch.setattr(GovernedTrainer, "_fit", fit)
+    monkeypatch.setattr(attempts, "fit", fit)
     monkeypatch.setattr(trainer, "start_ray", lambda *args, **kwargs: None)
     monkeypatch.setattr(worker.ray.train, "report", lambda *args, **kwargs: None)

@@ -20,6 +20,7 @@ from govray.governance import canonical
 from govray.governance.plan import BatchPlan
 from govray.train import snapshot
 from govray.train.commits import Commits
+from govray.train.driver import begin_attempt, take_over
 from govray.train.order import Order
 from govray.train.retention import Rules
 from govray.train.snapshot import State, folder_name, generator_seed, latest
@@ -56,7 +57,9 @@ class Training:
         self.model = nn.Linear(4, 4)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.state = State(self.model, self.optimizer, Adapters(self.model, {}, seed=0))
-        self.commits = Commits(self.state, self.order, resumed)
+        folder.mkdir(parents=True, exist_ok=True)
+        fence = begin_attempt(folder, take_over(folder))
+        self.commits = Commits(self.state, self.order, resumed, fence)
 
     def step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

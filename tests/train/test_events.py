@@ -16,7 +16,7 @@ from govray.train import events
 AT = "2026-11-21T09:30:00Z"
 STARTED = events.AttemptStarted(at=AT, attempt=1, world_size=2, step=0)
 FAILED = events.Failed(
-    at=AT, attempt=1, failure="user", rank=1, what="ValueError: a bug", decision="restart"
+    at=AT, attempt=1, failure="user", rank=1, step=7, what="ValueError: a bug", decision="restart"
 )
 STEP = events.Progress(at=AT, step=7, loss=2.5)
 

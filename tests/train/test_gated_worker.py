@@ -25,6 +25,7 @@ from govray.governance.gates import Gate, read_gates
 from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.route import Route
 from govray.train import events, worker
+from govray.train.driver import begin_attempt
 from govray.train.gating import GATES, UNDECIDED, Decisions, credential_name, decisions, resumed
 from govray.train.order import Assignment, Order
 from govray.train.snapshot import latest
@@ -42,6 +43,7 @@ class Rows:
     def __init__(self, plan: BatchPlan, folder: Path) -> None:
         found = latest(folder)
         self.checkpoint, self.start_step = found or (None, 0)
+        self.attempt = begin_attempt(folder, 0).attempt
         self.decisions = resumed(folder, self.checkpoint)
         self._plan = plan
 

@@ -46,11 +46,13 @@ def test_an_interrupted_run_leaves_whole_checkpoints_only(tmp_path: Path) -> Non
     finally:
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
-    assert run.returncode == 130, errors
+    assert run.returncode == 75, errors
+    assert "govray runs resume" in errors
     assert "Traceback" not in errors
     [folder] = deployment.folder.glob("runs/tiny-*")
     assert not (folder / "model").exists()
     found = snapshot.latest(folder)
     assert found is not None
+    assert f"stopped at step {found[1]} of 100000" in errors
     for whole in folder.glob("checkpoint_" + "[0-9]" * 9):
         checkpoint.load(whole)

@@ -22,7 +22,7 @@ import govray
 from govray.engine import checkpoint
 from govray.errors import GovrayError, Refused, UsageError, VerificationFailed
 from govray.governance import bundle
-from govray.train import GovernedTrainer, snapshot
+from govray.train import GovernedTrainer, runs, snapshot
 from govray.train.artifact import write_model
 from govray.train.config import parse_experiment
 from govray.train.outcome import evidence
@@ -188,18 +188,21 @@ def test_a_credential_that_expires_in_flight_stops_every_rank(tmp_path: Path) ->
         trainer.train()
 
 
-def test_a_changed_shard_stops_the_run_and_names_rank_and_file(tmp_path: Path) -> None:
+def test_a_changed_shard_is_refused_once_and_names_rank_and_file(tmp_path: Path) -> None:
     broken = Deployment(tmp_path / "broken")
-    trainer = trainer_of(broken)
+    trainer = trainer_of(broken, max_restarts=3)
     prepared = trainer.prepare().folder
     for shard in prepared.glob("class=*/*.parquet"):
         data = bytearray(shard.read_bytes())
         data[len(data) // 3] ^= 1
         shard.write_bytes(bytes(data))
-    with pytest.raises(GovrayError) as caught:
+    with pytest.raises(Refused) as caught:
         trainer.train()
     assert "rank" in str(caught.value)
     assert ".parquet" in str(caught.value)
+    [run] = runs.list_runs(broken.folder / "runs")
+    assert runs.inspect(run).attempts == 1
+    assert runs.inspect(run).state == "failed"
 
 
 def test_a_full_disk_in_mid_checkpoint_leaves_nothing_that_loads(

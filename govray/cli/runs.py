@@ -1,0 +1,204 @@
+"""``govray runs``: see runs and steer them, from their folders alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli.output import Json, field, line, out, print_json, table
+from govray.cli.train import Run, drive
+from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.train import runs
+
+app = typer.Typer(help="List runs, look into one, stop it, kill it or resume it.")
+
+_POLL_S = 0.2
+_TAIL_BYTES = 1 << 16
+
+
+@app.command("ls")
+def list_all(
+    storage: Annotated[
+        Path, typer.Argument(metavar="STORAGE", help="The experiments' storage_path.")
+    ] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List the runs below a storage path, and how each stands."""
+    from govray.train import runs
+
+    found = [runs.inspect(folder) for folder in runs.list_runs(storage)]
+    if as_json:
+        print_json([_to_json(each) for each in found])
+        return
+    grid = table("run", "state", "step", "loss", "age", right=("step", "loss", "age"))
+    for each in found:
+        loss = "" if each.loss is None else f"{each.loss:.3f}"
+        grid.add_row(
+            each.folder.name, each.state, f"{each.step}/{each.max_steps}", loss, _age(each.started)
+        )
+    out.print(grid)
+
+
+@app.command("show")
+def show(run: Run, as_json: Json = False) -> None:
+    """Show how a run stands, and what happened to it."""
+    from govray.train import events, runs
+
+    found, log = runs.inspect(run), events.read(run)
+    if as_json:
+        print_json({**_to_json(found), "events": [event.to_json() for event in log]})
+        return
+    line(f"{found.folder.name}  {found.state}")
+    field("step", f"{found.step} of {found.max_steps}")
+    if found.loss is not None:
+        field("loss", f"{found.loss:.3f}")
+    field("attempts", found.attempts)
+    if found.world_size is not None:
+        field("workers", found.world_size)
+    if found.why:
+        field("why", found.why)
+    for event in log:
+        line(f"{event.at}  {event.text}")
+    if found.state in ("stopped", "finished", "failed", "killed", "interrupted"):
+        line(f"Next  govray runs resume {run}")
+
+
+@app.command("logs")
+def logs(
+    run: Run,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines of each log.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Show the end of each worker's output, if it is here."""
+    from govray.train import runs
+
+    found = [(each, _tail(each.log, lines)) for each in runs.workers(run)]
+    if as_json:
+        print_json(
+            [
+                {"rank": w.rank, "host": w.host, "pid": w.pid, "log": w.log, "tail": tail}
+                for w, tail in found
+            ]
+        )
+        return
+    for worker, tail in found:
+        line(f"rank {worker.rank}  process {worker.pid} on {worker.host}  {worker.log or ''}")
+        if tail is None:
+            line("  not on this machine; the Ray dashboard of its cluster may have it")
+        for each in tail or ():
+            line(f"  {each}")
+
+
+@app.command("stop")
+def stop(run: Run, as_json: Json = False) -> None:
+    """Let a run commit after its step and stop; wait for it."""
+    import time
+
+    from govray.train import driver, runs, stopping
+
+    _require_driven(run)
+    stopping.request(run, "govray runs stop")
+    while driver.driving(run):
+        time.sleep(_POLL_S)
+    _print_state(runs.inspect(run), as_json)
+
+
+@app.command("kill")
+def kill(run: Run, as_json: Json = False) -> None:
+    """End a run at once; steps since its last checkpoint are lost."""
+    import os
+    import signal
+    import time
+
+    from govray.train import clock, driver, events, runs
+
+    _require_driven(run)
+    holder = driver.holder(run)
+    events.append(run, events.Killed(at=clock.now(), by="govray runs kill"))
+    driver.take_over(run)  # its workers, wherever they are, may not write any more
+    if holder is not None and holder.here:
+        os.kill(holder.pid, signal.SIGKILL)
+        while driver.driving(run):
+            time.sleep(_POLL_S)
+    elif not as_json:
+        where = holder.host if holder else "another machine"
+        line(f"The driver is on {where}; its workers end at their next step.")
+    _print_state(runs.inspect(run), as_json)
+
+
+@app.command("resume")
+def resume(run: Run, as_json: Json = False) -> None:
+    """Go on with a run, or attest one that is finished."""
+    from govray.train.record import read_record
+    from govray.train.trainer import from_experiment, start_ray
+
+    experiment = read_record(run).experiment
+    if experiment is None:
+        raise UsageError(
+            "the run was started from a script, so there is no experiment to go on with",
+            where=str(run),
+            do="Run the script with GovernedTrainer(resume=RUN)",
+        )
+    if (run / "model").is_dir():
+        raise UsageError("the run is finished and attested", where=str(run))
+    start_ray()
+    drive(experiment, as_json, lambda **more: from_experiment(experiment, resume=run, **more))
+
+
+def _require_driven(run: Path) -> None:
+    from govray.train import driver, runs
+
+    found = runs.inspect(run)
+    if not driver.driving(run):
+        raise UsageError(f"the run is {found.state}, nobody drives it", where=str(run))
+
+
+def _print_state(found: runs.Run, as_json: bool) -> None:
+    if as_json:
+        print_json(_to_json(found))
+    else:
+        line(f"{found.folder.name}  {found.state} at step {found.step} of {found.max_steps}")
+
+
+def _to_json(found: runs.Run) -> dict[str, Any]:
+    value = {
+        "run": found.folder.name,
+        "folder": str(found.folder),
+        "state": found.state,
+        "why": found.why,
+        "step": found.step,
+        "maxSteps": found.max_steps,
+        "loss": found.loss,
+        "workers": found.world_size,
+        "attempts": found.attempts,
+        "started": found.started,
+    }
+    return {name: each for name, each in value.items() if each is not None}
+
+
+def _age(started: str) -> str:
+    from govray.governance.document import parse_time
+    from govray.train.clock import instant
+
+    age = instant() - parse_time(started)
+    for unit, length in (("d", timedelta(days=1)), ("h", timedelta(hours=1))):
+        if age >= length:
+            return f"{age // length} {unit}"
+    return f"{age // timedelta(minutes=1)} min"
+
+
+def _tail(log: str | None, lines: int) -> list[str] | None:
+    """The last lines of a file; None if it is not here."""
+    if log is None:
+        return None
+    try:
+        with Path(log).open("rb") as file:
+            file.seek(max(0, Path(log).stat().st_size - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError:
+        return None

@@ -1,0 +1,216 @@
+"""Runs whose workers, controller or driver die, and runs that are told to stop.
+
+Whatever happens, a run ends with the bytes of one that nothing happened to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import loops
+import pytest
+import ray.train
+import ray.util.state
+import yaml
+from deployment import Deployment
+
+from govray import cli
+from govray.engine import checkpoint
+from govray.errors import GovrayError, Refused
+from govray.governance import bundle
+from govray.train import GovernedTrainer, driver, events, runs, snapshot
+from govray.train.config import parse_experiment
+from govray.train.record import read_record
+from govray.train.trainer import from_experiment
+from govray.train.writeahead import recorded_steps
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+COMPARED = (bundle.WEIGHTS, "optimizer.safetensors", "optimizer.json", snapshot.LEDGER)
+
+
+def outcome(run: Path) -> dict[str, bytes]:
+    """Everything that a run ends with, of its last commit."""
+    found = snapshot.latest(run)
+    assert found is not None
+    files = checkpoint.load(found[0]).files
+    adapters = [name for name in files if name.endswith(bundle.ADAPTER_WEIGHTS)]
+    return {name: files[name] for name in (*COMPARED, *adapters)}
+
+
+def trainer_of(deployment: Deployment, name: str, **changes: Any) -> GovernedTrainer:
+    changes = {"name": name, "entrypoint": "slow_gpt:GPT"} | changes
+    return from_experiment(parse_experiment(deployment.experiment(**changes), where="test"))
+
+
+def at_step(step: int, action: Callable[[], object]) -> Callable[[int, Any], None]:
+    """Do something once, when the driver hears of a step at or beyond this one."""
+    done = []
+
+    def on_step(now: int, metrics: Any) -> None:
+        if now >= step and not done:
+            done.append(now)
+            action()
+
+    return on_step
+
+
+def only_run(deployment: Deployment, name: str) -> Path:
+    [run] = (deployment.folder / "runs").glob(f"{name}-*")
+    return run
+
+
+def failures_of(run: Path) -> list[tuple[str, str]]:
+    return [(e.failure, e.decision) for e in events.read(run) if isinstance(e, events.Failed)]
+
+
+def test_a_killed_worker_restarts_and_does_not_count(
+    finished: Path, deployment: Deployment
+) -> None:
+    def kill() -> None:
+        os.kill(runs.workers(only_run(deployment, "worker"))[1].pid, signal.SIGKILL)
+
+    trainer = replace(trainer_of(deployment, "worker"), on_step=at_step(6, kill))
+    run = trainer.train()  # max_restarts is 0
+    assert failures_of(run) == [("infrastructure", "restart")]
+    assert runs.inspect(run).attempts == 2
+    assert outcome(run) == outcome(finished)
+
+
+def test_a_killed_controller_is_replaced(finished: Path, deployment: Deployment) -> None:
+    def kill() -> None:
+        # Said, because on a machine with several clusters Ray refuses to guess.
+        [controller] = ray.util.state.list_actors(
+            f"http://{ray._private.worker.get_dashboard_url()}",
+            filters=[("class_name", "=", "TrainController"), ("state", "=", "ALIVE")],
+            detail=True,
+        )
+        os.kill(controller.pid, signal.SIGKILL)
+
+    trainer = replace(trainer_of(deployment, "controller"), on_step=at_step(6, kill))
+    run = trainer.train()
+    assert failures_of(run) == [("infrastructure", "restart")]
+    assert outcome(run) == outcome(finished)
+
+
+def test_the_users_own_failures_count(deployment: Deployment) -> None:
+    trainer = replace(
+        trainer_of(deployment, "user", max_restarts=1),
+        train_loop_per_worker=loops.fails_always,
+    )
+    with pytest.raises(GovrayError, match="a user's bug"):
+        trainer.train()
+    run = only_run(deployment, "user")
+    assert failures_of(run) == [("user", "restart"), ("user", "stop")]
+    assert runs.inspect(run).state == "failed"
+
+
+def test_one_rank_that_is_refused_alone_ends_the_run_at_once(deployment: Deployment) -> None:
+    trainer = replace(
+        trainer_of(deployment, "alone", max_restarts=3, collective_timeout_s=60),
+        train_loop_per_worker=loops.refuses_alone,
+    )
+    with pytest.raises(Refused, match="this rank alone is refused"):
+        trainer.train()
+    run = only_run(deployment, "alone")
+    assert failures_of(run) == [("refused", "stop")]
+    assert runs.inspect(run).attempts == 1
+
+
+def test_workers_of_a_driver_that_was_overtaken_write_no_more(deployment: Deployment) -> None:
+    def overtake() -> None:
+        driver.take_over(only_run(deployment, "overtaken"))
+
+    trainer = replace(
+        trainer_of(deployment, "overtaken", max_restarts=3), on_step=at_step(3, overtake)
+    )
+    with pytest.raises(Refused, match="taken over"):
+        trainer.train()
+    run = only_run(deployment, "overtaken")
+    assert recorded_steps(run) < 12
+    assert runs.inspect(run).attempts == 1
+
+
+def test_the_same_command_goes_on_after_a_stop_and_after_the_drivers_death(
+    finished: Path, deployment: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "line.yaml"
+    config.write_text(yaml.safe_dump(deployment.experiment(name="line", entrypoint="slow_gpt:GPT")))
+    storage = deployment.folder / "runs"
+    here = Path(__file__).parent
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [Path(sys.executable).with_name("govray"), "train", config],
+            cwd=tmp_path,
+            env=os.environ
+            | {
+                "RAY_ADDRESS": ray.get_runtime_context().gcs_address,
+                "PYTHONPATH": os.pathsep.join([str(here), *filter(None, sys.path)]),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait(command: subprocess.Popen[str], step: int) -> Path:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            assert command.poll() is None, command.communicate()
+            found = list(storage.glob("line-*"))
+            if found and recorded_steps(found[0]) >= step:
+                return found[0]
+            time.sleep(0.05)
+        raise AssertionError("no step in two minutes")
+
+    def state(run: Path) -> Any:
+        capsys.readouterr()
+        assert cli.main(["runs", "show", str(run), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    command = start()
+    try:
+        run = wait(command, 2)
+        assert state(run)["state"] == "running"
+        assert cli.main(["runs", "stop", str(run)]) == 0
+        _, errors = command.communicate(timeout=60)
+        assert command.returncode == 75, errors
+        stopped = state(run)
+        assert stopped["state"] == "stopped"
+        assert f"stopped at step {stopped['step']} of 12" in errors
+        assert snapshot.latest(run)[1] == stopped["step"]
+
+        command = start()
+        wait(command, stopped["step"] + 2)
+        command.send_signal(signal.SIGTERM)
+        _, errors = command.communicate(timeout=60)
+        assert command.returncode == 75, errors
+        assert f"Resuming {run}" in errors
+
+        command = start()
+        wait(command, recorded_steps(run) + 1)
+        command.send_signal(signal.SIGKILL)
+        command.communicate(timeout=60)
+        assert state(run)["state"] == "interrupted"
+
+        command = start()
+        output, errors = command.communicate(timeout=120)
+        assert command.returncode == 0, errors
+        assert f"{run}/model" in output
+    finally:
+        if command.poll() is None:
+            command.kill()
+            command.communicate()
+    assert list(storage.glob("line-*")) == [run]
+    assert state(run)["state"] == "attested"
+    assert outcome(run) == outcome(finished)
+    assert runs.find_unfinished(read_record(run).experiment) is None

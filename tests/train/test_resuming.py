@@ -1,0 +1,149 @@
+"""Stopping and resuming by the same command, in this process: one rank, no Ray.
+
+`test_lifecycle.py` does it with processes that die.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deployment import POLICY, Deployment
+from solo import run_here
+
+from govray import cli
+from govray.engine import checkpoint
+from govray.errors import Refused, Stopped, UsageError
+from govray.governance import bundle
+from govray.train import driver, events, runs, snapshot, stopping
+from govray.train.config import parse_experiment
+from govray.train.record import read_record
+from govray.train.trainer import GovernedTrainer, from_experiment
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    run_here(monkeypatch)
+    return Deployment(tmp_path / "here")
+
+
+def outcome(run: Path) -> dict[str, bytes]:
+    found = snapshot.latest(run)
+    assert found is not None
+    files = checkpoint.load(found[0]).files
+    return {name: files[name] for name in (bundle.WEIGHTS, "optimizer.safetensors", "ledger.jsonl")}
+
+
+def trainer_of(here: Deployment, **more: Any) -> GovernedTrainer:
+    changes = {name: more.pop(name) for name in list(more) if name not in ("resume", "on_step")}
+    return from_experiment(parse_experiment(here.experiment(**changes), where="test"), **more)
+
+
+def asking(here: Deployment, step: int) -> Callable[[int, Any], None]:
+    """Ask the only run to stop once this step is done."""
+
+    def on_step(now: int, metrics: Any) -> None:
+        if now == step:
+            [run] = runs.list_runs(here.folder / "runs")
+            stopping.request(run, "a test")
+
+    return on_step
+
+
+def stopped_at(here: Deployment, step: int) -> Path:
+    with pytest.raises(Stopped, match=f"stopped at step {step + 2} of 12") as caught:
+        trainer_of(here, on_step=asking(here, step)).train()
+    assert caught.value.exit_code == 75
+    [run] = runs.list_runs(here.folder / "runs")
+    return run
+
+
+def test_a_stopped_run_has_committed_and_ends_with_the_same_bytes(here: Deployment) -> None:
+    run = stopped_at(here, 2)
+    found = snapshot.latest(run)
+    assert found is not None
+    assert found[1] == 4
+    assert runs.inspect(run).state == "stopped"
+    resumed = trainer_of(here, resume=run).train()
+    assert resumed == run
+    assert not stopping.requested(run)
+    assert runs.inspect(run).state == "finished"
+    undisturbed = trainer_of(here, name="other").train()
+    assert outcome(run) == outcome(undisturbed)
+    assert [e.step for e in events.read(run) if isinstance(e, events.Stopped)] == [4]
+
+
+def test_the_same_command_resumes_then_attests_then_starts_anew(
+    here: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = stopped_at(here, 2)
+    config = tmp_path / "tiny.yaml"
+    config.write_text(yaml.safe_dump(here.experiment()))
+    assert cli.main(["train", str(config), "--json"]) == 0
+    said = capsys.readouterr()
+    assert f"Resuming {run}" in said.err
+    assert json.loads(said.out)["run"] == str(run)
+    assert runs.inspect(run).state == "attested"
+    assert cli.main(["train", str(config)]) == 0
+    assert "Resuming" not in capsys.readouterr().err
+    assert len(runs.list_runs(run.parent)) == 2
+
+
+def test_new_leaves_the_unfinished_run_alone(here: Deployment, tmp_path: Path) -> None:
+    run = stopped_at(here, 2)
+    config = tmp_path / "tiny.yaml"
+    config.write_text(yaml.safe_dump(here.experiment()))
+    assert cli.main(["train", str(config), "--new"]) == 0
+    assert runs.inspect(run).state == "stopped"
+
+
+def test_a_finished_run_is_attested_without_another_step(here: Deployment) -> None:
+    run = trainer_of(here).train()
+    before = read_record(run)
+    assert cli.main(["runs", "resume", str(run)]) == 0
+    assert runs.inspect(run).state == "attested"
+    assert read_record(run) == before
+    assert driver.last_attempt(run) == 1
+
+
+def test_a_run_whose_inputs_changed_is_refused_by_name(here: Deployment) -> None:
+    run = stopped_at(here, 2)
+    policy = here.sign_policy(POLICY.replace("version: 1", "version: 2"))
+    governance = here.experiment()["governance"] | {"policy": str(policy)}
+    with pytest.raises(Refused, match=f"policy {policy}"):
+        trainer_of(here, governance=governance, resume=run).train()
+    with pytest.raises(Refused, match="batch plan"):
+        trainer_of(here, seed=18, resume=run).train()
+    for prepared in (run.parent / "prepared").iterdir():
+        prepared.rename(prepared.with_suffix(".away"))
+    with pytest.raises(Refused, match="the prepared data that the run reads are gone"):
+        trainer_of(here, resume=run).train()
+    assert runs.inspect(run).state == "interrupted"
+
+
+def test_a_second_driver_is_refused(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stopped_at(here, 2)
+    monkeypatch.setattr(driver, "_PATIENCE_S", 0.1)
+    with (
+        driver.hold(run),
+        pytest.raises(UsageError, match="being driven by process"),
+    ):
+        trainer_of(here, resume=run).train()
+
+
+def test_a_run_that_was_taken_over_writes_no_more(here: Deployment) -> None:
+    taken: list[Path] = []
+
+    def on_step(now: int, metrics: Any) -> None:
+        if now == 3:
+            taken.extend(runs.list_runs(here.folder / "runs"))
+            driver.take_over(taken[0])
+
+    with pytest.raises(Refused, match="taken over"):
+        trainer_of(here, on_step=on_step).train()
+    found = snapshot.latest(taken[0])
+    assert found is None
