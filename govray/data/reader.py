@@ -1,11 +1,12 @@
 """The rows of every step, read from shards in the order of the batch plan.
 
-One reader, two sources that give the same bytes: ``StepReader.steps`` reads memory-mapped
+One reader, two sources that give the same bytes: ``StepReader.windows`` reads memory-mapped
 shards here and now; ``StepReader.load`` does the same inside a Ray Data task
 (``map_batches``), and ``step_rows`` decodes on the other side::
 
     reader = StepReader(folder, manifest, plan, rank=rank, world=world)
-    for rows in reader.steps(start): ...                        # this process
+    for window in reader.windows(start):                        # this process
+        for rows in window: ...
 
     dataset = ray.data.from_items(plan_items(plan, start)).map_batches(
         reader.load, batch_format="pyarrow", batch_size=16)     # a cluster; preserve_order
@@ -19,6 +20,9 @@ Invariants
   plan's, at any world size.
 * **No row is returned unverified.** A row group's digest is checked whenever it is decoded; what
   is kept in memory is what was checked.
+* **A row group is decoded once for all steps that are read together.** Rows come at random, so
+  one at a time each would cost the decoding and hashing of some hundred others. Windows begin
+  with one step and double, so that the first step of a run, resumed or not, waits for itself.
 * **A step that cannot be read is still a step.** Its ``StepRows`` carries the error, so that the
   rank can tell the others.
 
@@ -30,9 +34,10 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +51,15 @@ from govray.governance.manifest import Manifest, PreparedCorpus
 from govray.governance.plan import BatchPlan, rank_slice
 
 Tokens = npt.NDArray[np.uint32]
+Where = tuple[str, int, int]
+"""A row group: corpus, number of the part, number of the group in it."""
 
-# A row group is about 64 kB in memory (shard.ROW_GROUP_TOKENS), a shard's footer as much.
-_CACHED_ROW_GROUPS = 512
+WINDOW_TOKENS = 1 << 22
+"""Tokens of a rank in one window, about; 16 MB."""
+WINDOW_STEPS = 1024
+"""Steps in one window at most."""
+
+# A shard's footer is about 64 kB in memory.
 _CACHED_SHARDS = 128
 
 SCHEMA = pa.schema(
@@ -116,16 +127,41 @@ class ArrowRows:
             Refused: the rows are not those of the manifest, or the shard is missing.
             ValueError: no such row.
         """
+        where, index = self.locate(corpus, row)
+        return self.group(where).row(index)
+
+    def locate(self, corpus: str, row: int) -> tuple[Where, int]:
+        """The row group that holds a row, and the row's place in it.
+
+        Raises:
+            ValueError: no such row.
+        """
         if not 0 <= row < self.rows_in(corpus):
             raise ValueError(f"row {row} of {corpus} is outside [0, {self.rows_in(corpus)})")
         parts = self._corpora[corpus]
-        part = parts[bisect_right(parts, row, key=lambda p: p.stop)]
+        number = bisect_right(parts, row, key=lambda p: p.stop)
+        part = parts[number]
         offset = row - part.start
-        group = int(np.searchsorted(part.group_stops, offset, side="right"))
-        first = int(part.group_stops[group - 1]) if group else 0
+        group = bisect_right(part.group_stops, offset)
+        first = part.group_stops[group - 1] if group else 0
+        return (corpus, number, group), offset - first
+
+    def group(self, where: Where) -> Rows:
+        """The rows of a row group, verified.
+
+        Raises:
+            Malformed: it does not decode. Names file and row group.
+            Refused: its rows are not those of the manifest, or the shard is missing.
+        """
+        corpus, number, group = where
+        part = self._corpora[corpus][number]
         digest = "sha256:" + part.digests[32 * group : 32 * (group + 1)].hex()
-        rows = _row_group(str(self._folder / part.file), group, digest, self._dtype)
-        return rows.row(offset - first)
+        path = str(self._folder / part.file)
+        try:
+            stamp = os.stat(path).st_mtime_ns
+        except OSError:
+            stamp = 0  # missing: opening it says so
+        return _shard(path, stamp).read(group, digest, self._dtype)
 
 
 class StepReader:
@@ -137,6 +173,9 @@ class StepReader:
         plan: The batch plan over it.
         rank, world: Whose slices; ``0 <= rank < world``.
 
+    Attributes:
+        plan, world: As given.
+
     Raises:
         Refused: the plan was made for other prepared data. Names the corpus.
     """
@@ -144,10 +183,11 @@ class StepReader:
     def __init__(
         self, folder: Path, manifest: Manifest, plan: BatchPlan, *, rank: int, world: int
     ) -> None:
+        self._folder = folder
         self._rows = ArrowRows(folder, manifest)
-        self._plan = plan
         self._rank = rank
-        self._world = world
+        self.plan = plan
+        self.world = world
         for corpus in (c for stream in plan.streams for c in stream.corpora):
             if plan.context != manifest.context or corpus.rows != self._rows.rows_in(corpus.corpus):
                 raise Refused(
@@ -156,32 +196,87 @@ class StepReader:
                     do="Plan again from this manifest.",
                 )
 
+    @property
+    def readable_here(self) -> bool:
+        """Whether this process can read the prepared folder.
+
+        A folder that is here without one of its shards is, and says so when it is read.
+        """
+        return os.access(self._folder, os.R_OK | os.X_OK)
+
     def steps(self, start: int = 0) -> Iterator[StepRows]:
         """Every remaining step from ``start`` on, in order."""
-        for step in range(start, self._plan.max_steps):
-            yield self.read(step)
+        for window in self.windows(start):
+            yield from window
+
+    def windows(self, start: int = 0, stop: int | None = None) -> Iterator[list[StepRows]]:
+        """The same, in runs of steps that are read together.
+
+        Args:
+            start: The first step.
+            stop: The first step that is left out; None for the plan's end.
+        """
+        size, stop = 1, self.plan.max_steps if stop is None else stop
+        while start < stop:
+            window: list[_Planned] = []
+            tokens = 0
+            while len(window) < size and tokens < WINDOW_TOKENS and start < stop:
+                window.append(self._planned(start))
+                tokens += len(window[-1].rows) * (self.plan.context + 1)
+                start += 1
+            yield self._read(window)
+            size = min(2 * size, WINDOW_STEPS)
 
     def read(self, step: int) -> StepRows:
         """The rows of one step; an unreadable row makes ``error``, not an exception."""
-        streams: list[str] = []
-        places: list[int] = []
-        corpora: list[str] = []
-        rows: list[npt.NDArray[np.unsignedinteger]] = []
-        try:
-            for stream_id, positions in self._plan.positions(step).items():
-                mine = rank_slice(positions, self._rank, self._world)
-                for position, corpus, row in planned_rows(self._plan, stream_id, mine):
-                    rows.append(self._rows.row(corpus, row))
-                    streams.append(stream_id)
-                    places.append(position - positions.start)
-                    corpora.append(corpus)
-        except GovrayError as error:
-            return _pack(step, self._plan.context, [], [], [], [], error=str(error))
-        return _pack(step, self._plan.context, rows, streams, places, corpora)
+        [rows] = self._read([self._planned(step)])
+        return rows
+
+    def _read(self, planned: Sequence[_Planned]) -> list[StepRows]:
+        """The rows of some steps, each row group decoded once."""
+        wanted = sorted({row.where for step in planned for row in step.rows})
+        places: dict[Where, list[tuple[StepRows, int, int]]] = {where: [] for where in wanted}
+        found = [_empty(step, self.plan.context) for step in planned]
+        for target, step in zip(found, planned, strict=True):
+            for i, row in enumerate(step.rows):
+                places[row.where].append((target, i, row.index))
+        errors: dict[Where, GovrayError] = {}
+        for where, targets in places.items():
+            try:
+                group = self._rows.group(where)
+            except GovrayError as error:
+                errors[where] = error
+                continue
+            stops = np.cumsum(group.lengths).tolist()
+            for target, i, index in targets:
+                begin = stops[index - 1] if index else 0
+                length = target.lengths[i] = stops[index] - begin
+                target.tokens[i, :length] = group.values[begin : stops[index]]
+        if not errors:
+            return found
+        # Of several errors a step has its first row's, whatever it is read together with.
+        first = [
+            next((errors[r.where] for r in s.rows if r.where in errors), None) for s in planned
+        ]
+        return [
+            rows
+            if error is None
+            else _empty(_Planned(rows.step, ()), self.plan.context, str(error))
+            for rows, error in zip(found, first, strict=True)
+        ]
+
+    def _planned(self, step: int) -> _Planned:
+        rows = []
+        for stream_id, positions in self.plan.positions(step).items():
+            mine = rank_slice(positions, self._rank, self.world)
+            for position, corpus, row in planned_rows(self.plan, stream_id, mine):
+                where, index = self._rows.locate(corpus, row)
+                rows.append(_PlannedRow(stream_id, position - positions.start, where, index))
+        return _Planned(step, tuple(rows))
 
     def load(self, items: pa.Table) -> pa.Table:
         """For ``map_batches``: ``plan_items`` rows in, one encoded ``StepRows`` each out."""
-        found = [self.read(step) for step in items.column("step").to_pylist()]
+        found = self._read([self._planned(step) for step in items.column("step").to_pylist()])
         return pa.Table.from_pylist(
             [
                 {
@@ -254,8 +349,26 @@ class _PartIndex:
     file: str
     start: int
     stop: int
-    group_stops: npt.NDArray[np.int64]
+    group_stops: tuple[int, ...]
     digests: bytes
+
+
+@dataclass(frozen=True)
+class _PlannedRow:
+    """A row of a step, and where it lies: row ``index`` of row group ``where``."""
+
+    stream: str
+    position: int
+    where: Where
+    index: int
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What a rank reads at a step."""
+
+    step: int
+    rows: tuple[_PlannedRow, ...]
 
 
 def _index(corpus: PreparedCorpus) -> tuple[_PartIndex, ...]:
@@ -268,7 +381,7 @@ def _index(corpus: PreparedCorpus) -> tuple[_PartIndex, ...]:
                 file=part.file,
                 start=start,
                 stop=start + part.rows,
-                group_stops=np.cumsum([g.rows for g in groups], dtype=np.int64),
+                group_stops=tuple(accumulate(g.rows for g in groups)),
                 digests=b"".join(bytes.fromhex(g.digest.removeprefix("sha256:")) for g in groups),
             )
         )
@@ -276,17 +389,7 @@ def _index(corpus: PreparedCorpus) -> tuple[_PartIndex, ...]:
     return tuple(parts)
 
 
-# Both caches are the process's, since Ray Data unpickles the reader for every task.
-
-
-@lru_cache(maxsize=_CACHED_ROW_GROUPS)
-def _row_group(path: str, group: int, digest: str, dtype: np.dtype[np.unsignedinteger]) -> Rows:
-    """Verified rows: whatever happens to the file later, these are what ``digest`` names."""
-    try:
-        stamp = os.stat(path).st_mtime_ns
-    except OSError:
-        stamp = 0  # missing: opening it says so
-    return _shard(path, stamp).read(group, digest, dtype)
+# The process's, since Ray Data unpickles the reader for every task.
 
 
 @lru_cache(maxsize=_CACHED_SHARDS)
@@ -295,25 +398,15 @@ def _shard(path: str, stamp: int) -> ShardFile:
     return ShardFile(Path(path))
 
 
-def _pack(
-    step: int,
-    context: int,
-    rows: list[npt.NDArray[np.unsignedinteger]],
-    streams: list[str],
-    places: list[int],
-    corpora: list[str],
-    *,
-    error: str | None = None,
-) -> StepRows:
-    tokens = np.zeros((len(rows), context + 1), dtype=np.uint32)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row)] = row
+def _empty(planned: _Planned, context: int, error: str | None = None) -> StepRows:
+    """A step's rows, whose tokens and lengths are still to be read."""
+    rows = planned.rows
     return StepRows(
-        step=step,
-        tokens=tokens,
-        lengths=np.array([len(row) for row in rows], dtype=np.int64),
-        streams=tuple(streams),
-        positions=np.array(places, dtype=np.int64),
-        corpora=tuple(corpora),
+        step=planned.step,
+        tokens=np.zeros((len(rows), context + 1), dtype=np.uint32),
+        lengths=np.zeros(len(rows), dtype=np.int64),
+        streams=tuple(row.stream for row in rows),
+        positions=np.array([row.position for row in rows], dtype=np.int64),
+        corpora=tuple(row.where[0] for row in rows),
         error=error,
     )

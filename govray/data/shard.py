@@ -47,7 +47,13 @@ class Rows:
     @property
     def digest(self) -> str:
         """SHA-256 of the content as the module's docstring defines it, ``sha256:<hex>``."""
-        content = np.empty(self.values.size + self.lengths.size, dtype="<u4")
+        count, longest = self.lengths.size, int(self.lengths.max(initial=0))
+        content = np.empty(self.values.size + count, dtype="<u4")
+        if self.values.size == count * longest:  # as nearly everywhere: several times as fast
+            rows = content.reshape(count, longest + 1)
+            rows[:, 0] = longest
+            rows[:, 1:] = self.values.reshape(count, longest)
+            return "sha256:" + hashlib.sha256(content.data).hexdigest()
         heads = np.cumsum(self.lengths + 1) - (self.lengths + 1)
         body = np.ones(content.size, dtype=bool)
         body[heads] = False

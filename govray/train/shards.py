@@ -1,9 +1,17 @@
-"""Each rank's planned, ordered, resumable Ray Data shard.
+"""Each rank's planned, ordered, resumable shard, as `get_dataset_shard` gives it.
 
 Ray Train calls `PlanData.configure` at every start of the worker group. It
 resolves, once for all ranks, where the run resumes; the answer travels with the
 shards, so no worker can resume elsewhere. The order of rows comes from the batch
-plan alone: Ray Data reads and decodes, it never decides.
+plan alone: a source reads and decodes, it never decides.
+
+A shard has two sources that give the same bytes, and each worker takes the nearer:
+
+* The prepared folder, where this node can read it: memory-mapped, some steps ahead,
+  in a thread of the worker.
+* Ray Data, where it can't: tasks read on nodes that can. Ray Data's executor is a process
+  of its own for each rank, which uses much of a CPU for as long as the run lasts; that is
+  why it is not the first choice.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ from typing import Any
 import ray.data
 import ray.train
 
+from govray.data.prefetch import prefetched
 from govray.data.reader import StepReader, StepRows, plan_items, step_rows
 from govray.train import events, gating, snapshot
 from govray.train.clock import now
@@ -24,6 +33,8 @@ from govray.train.gating import UNDECIDED, Decisions
 from govray.train.order import Order
 
 DATASET = "train"
+WINDOWS_AHEAD = 1
+"""Windows that wait; a further one is being read meanwhile."""
 ROWS_PER_BLOCK = 1024
 """Rows read by one Ray Data task, about: a task costs some tens of milliseconds by itself."""
 READ_CPUS = 0.5
@@ -32,25 +43,49 @@ READ_CPUS = 0.5
 
 @dataclass(frozen=True)
 class PlannedRows:
-    """One rank's rows of every remaining step, in order.
+    """One rank's rows of every remaining step, in order. Picklable.
 
     Attributes:
         start_step: The first step to run.
         checkpoint: The commit that holds the state before that step, if any.
         attempt: Number of the attempt, which the fence compares.
+        stop_step: The first step not to run.
+        reader: Of this rank's slices.
         decisions: What was decided before; resolved with the step, once for all ranks.
     """
 
     start_step: int
     checkpoint: Path | None
     attempt: int
-    _iterator: Any
+    stop_step: int
+    reader: StepReader
     decisions: Decisions = UNDECIDED
 
     def __iter__(self) -> Iterator[StepRows]:
-        if self._iterator is None:
+        return iter(self.here() if self.reader.readable_here else self.through_ray_data())
+
+    def here(self) -> Iterator[StepRows]:
+        """Read by this process."""
+        for window in prefetched(
+            self.reader.windows(self.start_step, self.stop_step), WINDOWS_AHEAD
+        ):
+            yield from window
+
+    def through_ray_data(self) -> Iterator[StepRows]:
+        """Read by tasks somewhere on the cluster."""
+        items = plan_items(self.reader.plan, self.start_step)[: self.stop_step - self.start_step]
+        if not items:
             return
-        for batch in self._iterator.iter_batches(batch_size=1, batch_format="pyarrow"):
+        rows = sum(stream.quota for stream in self.reader.plan.streams)
+        steps = max(1, ROWS_PER_BLOCK * self.reader.world // rows)
+        dataset = ray.data.from_items(
+            items, override_num_blocks=-(-len(items) // steps)
+        ).map_batches(self.reader.load, batch_size=None, batch_format="pyarrow", num_cpus=READ_CPUS)
+        dataset.context.execution_options.preserve_order = True
+        # A split of one runs Ray Data's executor in a process of its own. In this one it would
+        # share the interpreter lock with the training loop, and slow every step down.
+        [iterator] = dataset.streaming_split(1)
+        for batch in iterator.iter_batches(batch_size=1, batch_format="pyarrow"):
             yield from step_rows(batch)
 
 
@@ -75,33 +110,20 @@ class PlanData(ray.train.DataConfig):
             folder,
             events.AttemptStarted(at=now(), attempt=attempt, world_size=world_size, step=start),
         )
+        prepared = Path(order.prepared)
         return [
             {
                 DATASET: PlannedRows(
-                    start, checkpoint, attempt, self._iterator(rank, world_size, start), decided
+                    start,
+                    checkpoint,
+                    attempt,
+                    order.stop,
+                    StepReader(prepared, order.manifest, order.plan, rank=rank, world=world_size),
+                    decided,
                 )
             }
             for rank in range(world_size)
         ]
-
-    def _iterator(self, rank: int, world: int, start: int) -> Any:
-        order = self._order
-        items = plan_items(order.plan, start)[: order.stop - start]
-        if not items:
-            return None
-        reader = StepReader(
-            Path(order.prepared), order.manifest, order.plan, rank=rank, world=world
-        )
-        rows = sum(stream.quota for stream in order.plan.streams)
-        steps = max(1, ROWS_PER_BLOCK * world // rows)
-        dataset = ray.data.from_items(
-            items, override_num_blocks=-(-len(items) // steps)
-        ).map_batches(reader.load, batch_size=None, batch_format="pyarrow", num_cpus=READ_CPUS)
-        dataset.context.execution_options.preserve_order = True
-        # A split of one runs Ray Data's executor in a process of its own. In this one it would
-        # share the interpreter lock with the training loop, and slow every step down.
-        [iterator] = dataset.streaming_split(1)
-        return iterator
 
 
 def placeholder() -> ray.data.Dataset:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 from hypothesis import given
 from hypothesis import strategies as st
 from shelf import Shelf
 
 from govray.data import permutation, shard
+from govray.data import reader as reader_module
 from govray.data.admission import Prepared
-from govray.data.reader import ArrowRows, StepReader, StepRows, plan_items, planned_rows, step_rows
+from govray.data.reader import ArrowRows, StepReader, StepRows, planned_rows
 from govray.errors import Malformed, Refused
 from govray.governance import plan as plans
 from govray.governance.manifest import RowGroup
 from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan, round_keys
+from govray.train.shards import PlannedRows
 
 CONTEXT = 64
 STREAMS = ["sha256:" + digit * 64 for digit in "ab"]
@@ -179,29 +182,122 @@ def test_excluded_rows_are_tombstones(prepared: Prepared) -> None:
         assert np.array_equal(b.tokens, a.tokens[kept])
 
 
-def read_with_ray(prepared: Prepared, plan: BatchPlan, rank: int, world: int) -> list[StepRows]:
-    reader = StepReader(prepared.folder, prepared.manifest, plan, rank=rank, world=world)
-    dataset = ray.data.from_items(plan_items(plan), override_num_blocks=8).map_batches(
-        reader.load, batch_size=4, batch_format="pyarrow", num_cpus=0.1
-    )
-    dataset.context.execution_options.preserve_order = True
-    batches = dataset.iterator().iter_batches(batch_size=1, batch_format="pyarrow")
-    return [rows for batch in batches for rows in step_rows(batch)]
+def shards_of(prepared: Prepared, plan: BatchPlan, world: int, start: int) -> list[PlannedRows]:
+    return [
+        PlannedRows(
+            start,
+            None,
+            1,
+            60,
+            StepReader(prepared.folder, prepared.manifest, plan, rank=r, world=world),
+        )
+        for r in range(world)
+    ]
 
 
-def test_both_sources_give_the_same_bytes(prepared: Prepared, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("world", "start"), [(1, 0), (3, 17)])
+def test_both_sources_give_the_same_bytes(prepared: Prepared, world: int, start: int) -> None:
     plan = make_plan(prepared, excluded=("two",))
-    here, there = read_all(prepared, plan, 2, 3), read_with_ray(prepared, plan, 2, 3)
-    assert len(here) == len(there) == 60
-    assert all(same(a, b) for a, b in zip(here, there, strict=True))
-    # Steps that cannot be read come through as well.
+    for rank, rows in enumerate(shards_of(prepared, plan, world, start)):
+        here, there = list(rows.here()), list(rows.through_ray_data())
+        assert len(here) == len(there) == 60 - start
+        assert all(same(a, b) for a, b in zip(here, there, strict=True))
+        true = read_all(prepared, plan, rank, world)[start:]
+        assert all(same(a, b) for a, b in zip(here, true, strict=True))
+
+
+def test_both_sources_say_which_steps_cannot_be_read(prepared: Prepared, tmp_path: Path) -> None:
     spoilt = Prepared(Path(shutil.copytree(prepared.folder, tmp_path / "p")), prepared.envelope)
     (part,) = prepared.manifest.corpus("three").parts
     (spoilt.folder / part.file).unlink()
-    here, there = read_all(spoilt, plan, 2, 3), read_with_ray(spoilt, plan, 2, 3)
+    rows = shards_of(spoilt, make_plan(prepared), 3, 0)[2]
+    assert rows.reader.readable_here  # the folder is: an error, not another source
+    here, there = list(rows.here()), list(rows.through_ray_data())
     assert all(same(a, b) for a, b in zip(here, there, strict=True))
     assert any(s.error for s in here)
-    assert all(s.error is None or "shard is missing" in s.error for s in here)
+    for step in here:
+        assert step.error is None or ("shard is missing" in step.error and part.file in step.error)
+
+
+def test_a_worker_takes_the_nearer_source(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [here] = shards_of(prepared, make_plan(prepared), 1, 0)
+    elsewhere = StepReader(
+        prepared.folder / "absent", prepared.manifest, make_plan(prepared), rank=0, world=1
+    )
+    monkeypatch.setattr(PlannedRows, "through_ray_data", lambda _: iter("far"))
+    assert [rows.step for rows in here] == list(range(60))
+    assert list(PlannedRows(0, None, 1, 60, elsewhere)) == [*"far"]
+
+
+def test_a_late_start_costs_what_an_early_one_costs(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten steps from step 10,000 on read ten steps' row groups: nothing before is replayed."""
+    rows = {c.corpus: prepared.manifest.train_rows(c.corpus) for c in prepared.manifest.corpora}
+    stream = StreamPlan(
+        id=STREAMS[0],
+        profile="p",
+        corpora=(StreamCorpus(corpus="three", rows=rows["three"]),),
+        quota=4,
+        epochs=10**6,
+    )
+    plan = make_plan(prepared, streams=(stream,), max_steps=10**6)
+    read: list[tuple[str, int]] = []
+    permuted: list[int] = []
+    true_read, true_permute = shard.ShardFile.read, permutation.permute
+
+    def counted(self: shard.ShardFile, group: int, *rest: Any) -> shard.Rows:
+        read.append((str(self), group))
+        return true_read(self, group, *rest)
+
+    def permute(keys: Any, n: int, indices: Any) -> Any:
+        permuted.append(indices.size)
+        return true_permute(keys, n, indices)
+
+    monkeypatch.setattr(shard.ShardFile, "read", counted)
+    monkeypatch.setattr(permutation, "permute", permute)
+    groups = len(prepared.manifest.corpus("three").parts[0].row_groups)
+    for start in (0, 10_000, 900_000):
+        read.clear()
+        permuted.clear()
+        reader = StepReader(prepared.folder, prepared.manifest, plan, rank=0, world=1)
+        found = list(itertools.islice(reader.steps(start), 10))
+        assert [s.step for s in found] == list(range(start, start + 10))
+        # Four windows, of 1, 2, 4 and 8 steps.
+        assert sum(permuted) == 15 * 4
+        assert 4 <= len(read) <= 4 * groups
+
+
+def test_windows_double_up_to_a_bound(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = StepReader(prepared.folder, prepared.manifest, make_plan(prepared), rank=0, world=1)
+    assert [len(window) for window in reader.windows()] == [1, 2, 4, 8, 16, 29]
+    assert [[rows.step for rows in window] for window in reader.windows(3, 5)] == [[3], [4]]
+    monkeypatch.setattr(reader_module, "WINDOW_STEPS", 6)
+    assert [len(window) for window in reader.windows(40)] == [1, 2, 4, 6, 6, 1]
+    monkeypatch.setattr(reader_module, "WINDOW_TOKENS", 30 * (CONTEXT + 1))
+    held = list(reader.windows())
+    assert [rows.step for window in held for rows in window] == list(range(60))
+    # A window is full as soon as it reaches the bound.
+    assert all(sum(len(rows.lengths) for rows in window[:-1]) < 30 for window in held)
+
+
+def test_a_row_group_is_decoded_once_a_window(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+    true_read = shard.ShardFile.read
+
+    def counted(self: shard.ShardFile, *place: Any) -> shard.Rows:
+        read.append((id(self), place[0]))
+        return true_read(self, *place)
+
+    monkeypatch.setattr(shard.ShardFile, "read", counted)
+    reader = StepReader(prepared.folder, prepared.manifest, make_plan(prepared), rank=0, world=1)
+    for window in reader.windows():
+        assert len(read) == len(set(read)) <= sum(len(rows.lengths) for rows in window)
+        read.clear()
 
 
 def test_a_plan_for_other_data_is_refused(prepared: Prepared) -> None:

@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from govray.data.reader import StepReader
 from govray.engine import gpt
 from govray.errors import Refused
 from govray.train import experiment, govern, shard
@@ -54,6 +56,13 @@ def dies_once(config: dict[str, Any]) -> None:
             os._exit(1)
 
     _run(config, lambda step: None, die)
+
+
+def reads_through_ray_data(config: dict[str, Any]) -> None:
+    """The experiment's own loop, on a node that can't read the prepared folder itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepReader, "readable_here", False)
+        _run(config, lambda step: None)
 
 
 def small_files_from_step_seven(config: dict[str, Any]) -> None:

@@ -112,6 +112,20 @@ def test_a_failed_worker_resumes_and_ends_with_the_same_bytes(
     assert [leaf["step"] for leaf in leaves if "kind" in leaf] == [0]  # the sample of norms
 
 
+def test_rows_that_come_through_ray_data_train_the_same_bytes(
+    finished: Path, deployment: Deployment
+) -> None:
+    far = replace(
+        trainer_of(deployment),
+        train_loop_per_worker=loops.reads_through_ray_data,
+        train_loop_config=read_record(finished).config,
+        run_config=ray.train.RunConfig(
+            name="through-ray-data", storage_path=str(deployment.folder / "runs")
+        ),
+    )
+    assert weights(far.train()) == weights(finished)
+
+
 def test_an_existing_script_is_governed_in_a_few_lines(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
