@@ -82,9 +82,10 @@ def gc(
 ) -> None:
     """Delete the checkpoints that no rule and no pin keeps, and what a crash left behind."""
     from govray.train.collection import apply, inventory, surplus, sweep
+    from govray.train.driver import driving
 
     found = inventory(run)
-    if _driving(run):
+    if driving(run):
         raise UsageError(
             "the run is being driven, and deletes what it need not keep by itself",
             where=str(run),
@@ -100,15 +101,6 @@ def gc(
     for name, size in gone.items():
         line(f"{'would delete' if dry_run else 'deleted'}  {name}  {_bytes(size)}")
     line(f"{len(gone)} folders, {_bytes(sum(gone.values()))}")
-
-
-def _driving(run: Path) -> bool:
-    # Until `govray.train.driver` lands, nobody can tell.
-    from importlib import import_module, util
-
-    if util.find_spec("govray.train.driver") is None:
-        return False
-    return bool(import_module("govray.train.driver").driving(run))
 
 
 def _reasons(row: dict[str, Any]) -> str:

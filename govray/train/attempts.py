@@ -30,7 +30,9 @@ import ray
 import ray.train
 import torch
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.util.placement_group import get_current_placement_group, remove_placement_group
 
+from govray.engine.generators import seed_generators
 from govray.errors import GovrayError
 from govray.train import driver, events, failures, shards, stopping
 from govray.train.clock import now
@@ -102,6 +104,7 @@ def fit(
                 )
                 if not decision.restart:
                     raise decision.error from error
+                _release(watch.actor)
                 continue
             stopped = result.return_value
             return order.stop if stopped is None else int(stopped)
@@ -142,8 +145,9 @@ class GovernedLoop:
 
     def __call__(self, config: dict[str, Any]) -> int | None:
         torch.set_num_threads(self.order.threads)
-        torch.manual_seed(self.order.seed)
+        seed_generators(self.order.seed)
         shard = ray.train.get_dataset_shard(shards.DATASET)
+        self.progress.stand.remote(get_current_placement_group())
         _introduce(Path(self.order.folder), shard.attempt)
         token = current.set(
             Assignment(
@@ -202,6 +206,17 @@ def _fit(trainer: TorchTrainer, folder: Path, received: list[str]) -> ray.train.
         driver.take_over(folder)  # what still runs may no longer write
         raise
     return outcome[0]()
+
+
+def _release(progress: Any) -> None:
+    """Give back what a dead controller reserved, and end the workers that stand on it.
+
+    Ray Train's own cleaner does so too, but gives up on a machine with several clusters. The next
+    workers would find the room that they need for themselves, but none to read data in.
+    """
+    group = ray.get(progress.group.remote())
+    if group is not None:
+        remove_placement_group(group)
 
 
 def _raiser(error: BaseException) -> Callable[[], ray.train.Result]:

@@ -20,10 +20,19 @@ StepCallback = Callable[[int, Mapping[str, float]], None]
 
 @ray.remote(num_cpus=0)
 class Latest:
-    """Holds the newest step and its metrics."""
+    """Holds the newest step and its metrics, and what the newest workers stand on."""
 
     def __init__(self) -> None:
         self._step: tuple[int, dict[str, float]] | None = None
+        self._group: Any = None
+
+    def stand(self, group: Any) -> None:
+        """A worker tells its placement group."""
+        self._group = group
+
+    def group(self) -> Any:
+        """The placement group of the newest workers, None if they told none."""
+        return self._group
 
     def put(self, step: int, metrics: dict[str, float]) -> None:
         self._step = (step, metrics)

@@ -85,7 +85,6 @@ def test_a_run_without_commits_and_a_folder_that_is_none(run: Run, tmp_path: Pat
 
 
 def test_gc_leaves_a_driven_run_alone(run: Run, folder: Path) -> None:
-    pytest.importorskip("govray.train.driver")
     with open(folder / "driver.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "is being driven" in run("checkpoint", "gc", folder, code=2).err

@@ -1,20 +1,25 @@
-"""Drive a run through its schedule: start it, do what its workers cannot, start it again.
+"""Drive a run through its schedule: give the command, do what its workers cannot, give it again.
 
-Runs without a driver fault are driven by this process; the others by ``govray train FILE``
-in a process of its own, on the same cluster, so that it can be killed.
+Runs without a driver fault are driven by this process, through what the command calls; the
+others by ``govray train FILE`` in a process of its own, on the same cluster, so that it can be
+killed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import ray
+import yaml
 from deployment import Deployment
 from fault_schedule import COMMIT_EVERY, MAX_STEPS, Schedule
 from ray.util.state import list_actors
@@ -22,7 +27,7 @@ from sabotage import schedule_folder, spent
 
 from govray.errors import GovrayError
 from govray.train.config import parse_experiment
-from govray.train.trainer import from_experiment
+from govray.train.trainer import new_or_unfinished
 
 _POLL_S = 0.02
 _STARTS = 6
@@ -35,13 +40,17 @@ class Outcome:
 
     Attributes:
         run: Its folder.
-        starts: How often it was started from outside.
-        errors: What the starts before the last one said.
+        starts: How often the command was given.
+        errors: What all but the last said.
     """
 
     run: Path
     starts: int
     errors: tuple[str, ...]
+
+
+class Failed(Exception):
+    """The command ended with an error, or was killed."""
 
 
 def drive(deployment: Deployment, schedule: Schedule, folder: Path) -> Outcome:
@@ -50,29 +59,32 @@ def drive(deployment: Deployment, schedule: Schedule, folder: Path) -> Outcome:
     Args:
         deployment: What it trains on.
         schedule: What happens to it.
-        folder: Gets the schedule's markers and the run.
+        folder: Gets the schedule's markers and the experiment.
 
     Raises:
-        GovrayError: It failed although no fault had happened since it was started, or it
-            was started too often.
+        Failed: It failed although no fault had happened since it was started, or it was
+            started too often.
     """
     faults = schedule_folder(folder / "faults", schedule)
-    values = deployment.experiment(
+    experiment = deployment.experiment(
         name=f"seed-{schedule.seed}",
         entrypoint="sabotage:GPT",
         max_steps=MAX_STEPS,
         checkpoint={"every_steps": COMMIT_EVERY, "save_trial_latest": schedule.keep},
         max_restarts=len(schedule.faults),
     )
-    values["hyperparameters"] = {**values["hyperparameters"], "faults": str(faults)}
-    trainer = from_experiment(parse_experiment(values, where=str(schedule)))
+    experiment["hyperparameters"] = {**experiment["hyperparameters"], "faults": str(faults)}
+    file = folder / "experiment.yaml"
+    file.write_text(yaml.safe_dump(experiment))
+    start = _by_command if schedule.kills_driver else _here
     errors: list[str] = []
-    with _requests(faults):
+    driver: list[int] = []
+    with _requests(faults, driver):
         while True:
             before = spent(faults)
             try:
-                run = Path(trainer.fit().path)
-            except GovrayError as error:
+                run = start(file, driver)
+            except Failed as error:
                 errors.append(str(error))
                 if spent(faults) == before or len(errors) == _STARTS:
                     raise
@@ -80,20 +92,51 @@ def drive(deployment: Deployment, schedule: Schedule, folder: Path) -> Outcome:
                 return Outcome(run, len(errors) + 1, tuple(errors))
 
 
+def _here(file: Path, driver: list[int]) -> Path:
+    experiment = parse_experiment(yaml.safe_load(file.read_text()), where=str(file))
+    try:
+        return Path(new_or_unfinished(experiment).fit().path)
+    except GovrayError as error:
+        raise Failed(str(error)) from error
+
+
+def _by_command(file: Path, driver: list[int]) -> Path:
+    command = [str(Path(sys.executable).with_name("govray")), "train", str(file), "--json"]
+    address = ray.get_runtime_context().gcs_address
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "RAY_ADDRESS": address},
+        cwd=file.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    driver[:] = [process.pid]
+    try:
+        output, errors = process.communicate()
+    finally:
+        driver.clear()
+        process.kill()
+    if process.returncode:
+        raise Failed(f"exit code {process.returncode}: {errors[-2000:]}")
+    return Path(json.loads(output)["run"])
+
+
 @contextmanager
-def _requests(faults: Path) -> Iterator[None]:
-    """Meanwhile, kill what workers ask for."""
+def _requests(faults: Path, driver: list[int]) -> Iterator[None]:
+    """Meanwhile, kill whom workers ask to kill."""
     stop = threading.Event()
+    victims: dict[str, Callable[[], list[int]]] = {
+        "kill_driver": lambda: list(driver),
+        "kill_controller": _controllers,
+    }
 
     def serve() -> None:
         while not stop.wait(_POLL_S):
             for request in faults.glob("request-*"):
+                for pid in victims[request.read_text()]():
+                    os.kill(pid, signal.SIGKILL)
                 request.unlink()
-                # Said, because on a machine with several clusters Ray refuses to guess.
-                address = f"http://{ray._private.worker.get_dashboard_url()}"
-                for actor in list_actors(address, filters=[("state", "=", "ALIVE")]):
-                    if actor.class_name.endswith("TrainController"):
-                        os.kill(actor.pid, signal.SIGKILL)
 
     thread = threading.Thread(target=serve, name="requests", daemon=True)
     thread.start()
@@ -102,3 +145,10 @@ def _requests(faults: Path) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+
+
+def _controllers() -> list[int]:
+    # Said, because on a machine with several clusters Ray refuses to guess.
+    address = f"http://{ray._private.worker.get_dashboard_url()}"
+    actors = list_actors(address, filters=[("state", "=", "ALIVE")])
+    return [actor.pid for actor in actors if actor.class_name.endswith("TrainController")]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import resource
 import signal
@@ -22,7 +21,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch.distributed as dist
 from fault_schedule import Fault, Moment, Schedule
 from torch import Tensor, nn
@@ -49,8 +47,6 @@ def GPT(faults: str, **hyperparameters: Any) -> nn.Module:
     assignment = current.get()
     if isinstance(assignment, Assignment):
         global _loss
-        random.seed(0)  # commits hold these generators too
-        np.random.seed(0)
         saboteur = Saboteur(Path(faults), Path(assignment.order.folder), dist.get_rank())
         saboteur.wrap()
         _loss = saboteur.loss
@@ -146,7 +142,9 @@ class Saboteur:
             case "kill_worker":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "kill_controller" | "kill_driver":
-                (self._folder / f"request-{index}").write_text(fault.kind)
+                whole = self._folder / f"whole-{index}"
+                whole.write_text(fault.kind)
+                whole.rename(self._folder / f"request-{index}")
                 # Ray ends this process when its owner is gone.
                 time.sleep(_PATIENCE_S)
             case "fill_disk":

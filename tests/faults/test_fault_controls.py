@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from deployment import Deployment
 from fault_schedule import Fault, Schedule
-from harness import drive
+from harness import Failed, drive
 from undisturbed import Reference, check_recovered
 from weakened import Control, WeakenedPlanData
 
-from govray.errors import GovrayError
 from govray.governance import bundle
 from govray.train import shards
 
@@ -39,5 +38,5 @@ def test_a_run_without_its_safety_does_not_pass(
 ) -> None:
     monkeypatch.setattr(shards, "PlanData", lambda order: WeakenedPlanData(order, control))
     schedule = Schedule(-2, (fault,), control=control)
-    with pytest.raises((AssertionError, GovrayError), match=noticed):
+    with pytest.raises((AssertionError, Failed), match=noticed):
         check_recovered(drive(deployment, schedule, tmp_path).run, reference, deployment.root)

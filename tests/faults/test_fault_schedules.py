@@ -31,5 +31,6 @@ def test_a_run_ends_as_if_nothing_had_happened(
     schedule = Schedule.of(seed)
     outcome = drive(deployment, schedule, tmp_path)
     print(schedule, outcome)
+    assert outcome.starts == 1 + schedule.kills_driver, outcome.errors
     assert spent(tmp_path / "faults") == {*range(len(schedule.faults))}
     check_recovered(outcome.run, reference, deployment.root)

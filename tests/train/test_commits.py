@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from leaves import DIGEST, leaf
 from torch import nn
 
@@ -20,7 +21,7 @@ from govray.governance import canonical
 from govray.governance.plan import BatchPlan
 from govray.train import snapshot
 from govray.train.commits import Commits
-from govray.train.driver import begin_attempt, take_over
+from govray.train.driver import Fence, begin_attempt, take_over
 from govray.train.order import Order
 from govray.train.retention import Rules
 from govray.train.snapshot import State, folder_name, generator_seed, latest
@@ -47,6 +48,16 @@ def an_order(folder: Path, **changes: Any) -> Order:
     return Order(**fields | changes)
 
 
+def _attempt(folder: Path) -> Fence:
+    """A new attempt of a new driver, the same one on all ranks."""
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    fence = [begin_attempt(folder, take_over(folder)) if first else None]
+    if dist.is_initialized():
+        dist.broadcast_object_list(fence, src=0)
+    assert fence[0] is not None
+    return fence[0]
+
+
 class Training:
     """A model that moves a little with every step."""
 
@@ -58,8 +69,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.state = State(self.model, self.optimizer, Adapters(self.model, {}, seed=0))
         folder.mkdir(parents=True, exist_ok=True)
-        fence = begin_attempt(folder, take_over(folder))
-        self.commits = Commits(self.state, self.order, resumed, fence)
+        self.commits = Commits(self.state, self.order, resumed, _attempt(folder))
 
     def step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,61 @@
+"""A checkpoint whose bytes changed on storage, under a real cluster: older one, same end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import loops
+import pytest
+import ray.train
+from deployment import Deployment
+
+from govray.engine import checkpoint
+from govray.errors import GovrayError
+from govray.governance import bundle
+from govray.train import snapshot
+from govray.train.config import parse_experiment
+from govray.train.record import read_record
+from govray.train.trainer import from_experiment
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+
+def files(run: Path) -> dict[str, str]:
+    """Digests of what an undisturbed run and a resumed one must have in common."""
+    found = snapshot.latest(run)
+    assert found is not None
+    entries = checkpoint.load(found[0]).entries
+    return {name: entry.digest for name, entry in entries.items() if name != snapshot.STATE}
+
+
+def test_a_damaged_checkpoint_is_put_aside_and_the_run_ends_with_the_same_bytes(
+    finished: Path, deployment: Deployment, tmp_path: Path
+) -> None:
+    def trainer(max_failures: int) -> Any:
+        return replace(
+            from_experiment(parse_experiment(deployment.experiment(), where="test")),
+            train_loop_per_worker=loops.fails_once,
+            train_loop_config=read_record(finished).config
+            | {"fail_at": 7, "flag": str(tmp_path / "failed")},
+            run_config=ray.train.RunConfig(
+                name="damaged",
+                storage_path=str(deployment.folder / "runs"),
+                failure_config=ray.train.FailureConfig(max_failures=max_failures),
+            ),
+        )
+
+    run = deployment.folder / "runs" / "damaged"
+    with pytest.raises(GovrayError, match="a user's bug"):
+        trainer(0).train()
+    found = snapshot.latest(run)
+    assert found == (run / snapshot.folder_name(5), 5)
+    path = found[0] / bundle.WEIGHTS
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    trainer(1).train()
+    assert files(run) == files(finished)
+    [aside] = run.glob(f"*{snapshot.CORRUPT}")
+    assert aside.name.startswith(snapshot.folder_name(5))
