@@ -28,6 +28,7 @@ from govray.train.config import parse_experiment
 from govray.train.trainer import from_experiment, start_ray
 
 STEPS = 300
+EVERY = 10
 PATIENCE_S = 240
 NODE = {"num_cpus": 3}  # one worker of two, and one for the task that reads
 
@@ -79,7 +80,7 @@ def _trainer(
             deployment.experiment(
                 max_steps=STEPS,
                 optimizer={"lr": 1e-3},
-                checkpoint={"every_steps": 10},
+                checkpoint={"every_steps": EVERY},
                 resources={
                     "num_workers": list(workers) if isinstance(workers, tuple) else workers,
                     "cpus_per_worker": 2,
@@ -89,12 +90,12 @@ def _trainer(
         )
     )
     assert trainer.scaling_config is not None
-    losses: dict[int, float] = {}
+    ran: list[tuple[int, float]] = []
 
     def note(step: int, metrics: Mapping[str, float]) -> None:
-        losses[step] = metrics["loss"]  # of a step that is run again, what the run went on with
+        ran.append((step, metrics["loss"]))
         if step == STEPS - 1:
-            (folder / f"{name}.losses.json").write_text(json.dumps(losses))
+            (folder / f"{name}.ran.json").write_text(json.dumps(ran))
 
     return replace(
         trainer,

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
-from elastic_driver import STEPS
+from elastic_driver import EVERY, STEPS
 
 import govray
 from govray.governance import bundle
 from govray.governance.ledger import Leaf, read_leaves
 from govray.governance.plan import BatchPlan
-from govray.train import snapshot
+from govray.train import events, snapshot
 from govray.train.record import read_record
 
 pytestmark = pytest.mark.slow
@@ -101,12 +101,38 @@ def test_two_runs_differ_in_world_sizes_and_rounding_only(folder: Path) -> None:
 
 
 def test_the_loss_of_every_step_is_the_fixed_run_s(folder: Path) -> None:
-    ours, theirs = (
-        json.loads((folder / f"{name}.losses.json").read_text()) for name in ("elastic", "fixed")
-    )
+    ours, theirs = (dict(ran(folder, name)) for name in ("elastic", "fixed"))
     assert len(ours) == len(theirs) == STEPS
     assert max(abs(ours[step] - theirs[step]) / theirs[step] for step in ours) <= RELATIVE
-    assert theirs["0"] - theirs[str(STEPS - 1)] > 1  # the control: there was something to learn
+    assert theirs[0] - theirs[STEPS - 1] > 1  # the control: there was something to learn
+
+
+def test_a_loss_repeats_steps_and_a_growth_does_not(folder: Path) -> None:
+    times = Counter(step for step, _ in ran(folder, "elastic"))
+    again = {step for step, count in times.items() if count > 1}
+    assert again
+    assert len(again) <= EVERY
+    leaves = leaves_of(folder / "runs" / "elastic")
+    assert {leaves[step].world_size for step in again} == {1}
+
+
+def test_the_event_log_tells_of_the_loss_and_of_each_size(folder: Path) -> None:
+    log = events.read(folder / "runs" / "elastic")
+    attempts = [each for each in log if isinstance(each, events.AttemptStarted)]
+    assert [each.world_size for each in attempts] in ([2, 1, 3], [2, 1, 2, 3])
+    leaves = leaves_of(folder / "runs" / "elastic")
+    assert [leaves[each.step].world_size for each in attempts] == [
+        each.world_size for each in attempts
+    ]
+    [lost] = [each for each in log if isinstance(each, events.Failed)]
+    assert (lost.failure, lost.decision) == ("infrastructure", "restart")
+    wanted = [each for each in log if isinstance(each, events.ResizeWanted)]
+    assert [each.after for each in wanted] == [each.world_size for each in attempts[2:]]
+
+
+def ran(folder: Path, name: str) -> list[tuple[int, float]]:
+    """(step, loss) in the order in which steps were done, those done again included."""
+    return [(step, loss) for step, loss in json.loads((folder / f"{name}.ran.json").read_text())]
 
 
 def apart(folder: Path, other: Path) -> float:
