@@ -1,4 +1,4 @@
-"""A driver on a cluster of several nodes, of which one is lost and two more come.
+"""A driver on a cluster of several nodes, of which one, rank 0's, is lost and two more come.
 
 ``python elastic_driver.py FOLDER`` trains twice over one plan, with 2 → 1 → 3 workers and with one
 throughout, attests both, and writes what it saw into ``FOLDER/seen.json``. In a process of its own,
@@ -23,6 +23,7 @@ import ray.train
 from deployment import Deployment
 from ray.cluster_utils import Cluster
 
+from govray.train import events
 from govray.train.artifact import write_model
 from govray.train.config import parse_experiment
 from govray.train.trainer import from_experiment, start_ray
@@ -115,7 +116,7 @@ def _trainer(
 def _direct(
     cluster: Cluster, nodes: list[Any], run: Path, training: Future[Path]
 ) -> dict[str, float]:
-    """Lose a node at step 25; add two when the run has gone on without it for a while."""
+    """Lose rank 0's node at step 25; add two when the run has gone on without it for a while."""
     seen: dict[str, float] = {}
 
     def wait(condition: Callable[[dict[int, int]], bool]) -> float:
@@ -127,7 +128,7 @@ def _direct(
         return time.monotonic() - began
 
     wait(lambda worlds: len(worlds) > 25)
-    cluster.remove_node(nodes.pop(), allow_graceful=False)
+    cluster.remove_node(_node_of_rank_0(nodes, run), allow_graceful=False)
     seen["shrink_s"] = wait(lambda worlds: 1 in worlds.values())
     wait(lambda worlds: sum(world == 1 for world in worlds.values()) >= 15)
     seen["before_grow"] = len(_world_sizes(run))
@@ -135,6 +136,14 @@ def _direct(
         cluster.add_node(**NODE)
     seen["grow_s"] = wait(lambda worlds: 3 in worlds.values())
     return seen
+
+
+def _node_of_rank_0(nodes: list[Any], run: Path) -> Any:
+    """A worker's process is its raylet's child."""
+    started = [each for each in events.read(run) if isinstance(each, events.WorkerStarted)]
+    [pid] = [each.pid for each in started if each.rank == 0]
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return next(n for n in nodes if n.all_processes["raylet"][0].process.pid == parent)
 
 
 def _world_sizes(run: Path) -> dict[int, int]:
