@@ -91,12 +91,10 @@ def _trainer(
         )
     )
     assert trainer.scaling_config is not None
-    ran: list[tuple[int, float]] = []
 
     def note(step: int, metrics: Mapping[str, float]) -> None:
-        ran.append((step, metrics["loss"]))
-        if step == STEPS - 1:
-            (folder / f"{name}.ran.json").write_text(json.dumps(ran))
+        with (folder / f"{name}.ran.jsonl").open("a") as file:
+            file.write(json.dumps([step, metrics["loss"]]) + "\n")
 
     return replace(
         trainer,
