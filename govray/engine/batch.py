@@ -91,6 +91,7 @@ class StepBatch:
         error: Why this rank could not load its part. All ranks stop together.
         refused: Whether that is a refusal, which no restart would change.
         stop: This rank was asked to stop the run; all ranks learn of it in this step.
+        pause: This rank was asked to commit after this step and wait; likewise.
     """
 
     step: int
@@ -99,6 +100,7 @@ class StepBatch:
     error: str | None = None
     refused: bool = False
     stop: bool = False
+    pause: bool = False
 
     def without(self, corpora: Collection[str]) -> StepBatch:
         """The batch as if these corpora had not been read.

@@ -101,6 +101,7 @@ class StepResult:
             without a clock.
         norms: Gradient norms by corpus, on sampled steps.
         stop: Whether some rank was asked to stop the run.
+        pause: Whether some rank was asked to commit and wait.
     """
 
     step: int
@@ -113,6 +114,7 @@ class StepResult:
     time: int
     norms: NormSample | None = None
     stop: bool = False
+    pause: bool = False
 
 
 class GovernedStep:
@@ -238,7 +240,7 @@ class GovernedStep:
             valid_until=valid_until,
             revoked=revoked,
             decided=decided,
-            numbers=len(self._domains) + 2,
+            numbers=len(self._domains) + 3,
             timeout=collective_timeout,
         )
 
@@ -270,7 +272,7 @@ class GovernedStep:
         _drop_gradients(touched)
         try:
             targets = {} if failure else self._group_targets(batch)
-            numbers = [*self._passes_needed(passes), int(batch.stop)]
+            numbers = [*self._passes_needed(passes), int(batch.stop), int(batch.pause)]
             pending = self._agreement.start(batch.step, targets, batch.corpora, failure, numbers)
             sums = torch.zeros(len(self._streams), 2, dtype=torch.float64)
 
@@ -346,7 +348,8 @@ class GovernedStep:
             grad_norms={name: float(norm) for name, norm in norms.items()},
             time=agreed.time,
             norms=self._sample(batch.step, passes, agreed.group_targets),
-            stop=agreed.most[-1] > 0,
+            stop=agreed.most[-2] > 0,
+            pause=agreed.most[-1] > 0,
         )
 
     def _plan(self, batch: StepBatch) -> tuple[list[Pass], Failure | None]:
@@ -384,7 +387,7 @@ class GovernedStep:
         """As many passes of each domain as the aggregator needs on all ranks."""
         if not self._aggregator.only_sliced:
             return list(passes)
-        *needed, unknown, _ = pending.wait().most
+        *needed, unknown, _, _ = pending.wait().most
         if unknown and any(needed):
             self._ghosts.learn(self._agreement)
         complete: list[Pass] = []

@@ -75,6 +75,18 @@ class AttemptStarted(Event):
         return f"attempt {self.attempt} from step {self.step} with {self.world_size} workers"
 
 
+class ResizeWanted(Event):
+    """There is room for another number of workers; they commit, and are exchanged."""
+
+    kind: Literal["resizeWanted"] = "resizeWanted"
+    before: Natural
+    after: Natural
+
+    @property
+    def text(self) -> str:
+        return f"room for {self.after} workers instead of {self.before}: commit, then resize"
+
+
 class WorkerStarted(Event):
     """One worker of an attempt, and where its output goes, if that is a file."""
 
@@ -195,6 +207,7 @@ class Attested(Event):
 AnyEvent: TypeAlias = (
     DriverStarted
     | AttemptStarted
+    | ResizeWanted
     | WorkerStarted
     | Failed
     | Progress

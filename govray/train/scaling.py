@@ -9,6 +9,8 @@ there are. What Ray's policy lacks:
   which costs a timeout each time. `Elastic` waits while a node that counts as alive doesn't answer.
 * It looks at a view of the cluster that is up to 20 s old, and so tries to start workers on a node
   that is gone. `Elastic` asks for the view to be made anew.
+* It ends healthy workers to start more, and loses their work since the latest commit. `Elastic`
+  asks them to commit first (`govray.train.resizing`).
 * It gives every CPU to workers, and the tasks that read data wait for ever. `Elastic` leaves room
   for one such task, unless that would go below the minimum.
 
@@ -22,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -33,10 +36,13 @@ from ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_cli
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
 from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
     NoopDecision,
+    ResizeDecision,
     ScalingDecision,
 )
 from ray.train.v2._internal.util import time_monotonic
 
+from govray.train import events, resizing
+from govray.train.clock import now
 from govray.train.shards import READ_CPUS
 
 START_TIMEOUT_S = 8
@@ -56,19 +62,29 @@ class ElasticTrainer(TorchTrainer):
 
     def _initialize_and_run_controller(self, **arguments: Any) -> ray.train.Result:
         if self.scaling_config.elasticity_enabled:
-            arguments["scaling_policy"] = Elastic(self.scaling_config)
+            folder = Path(self.run_config.storage_path) / self.run_config.name
+            arguments["scaling_policy"] = Elastic(self.scaling_config, folder)
         return super()._initialize_and_run_controller(**arguments)
 
 
 class Elastic(ElasticScalingPolicy):
-    """Ray's elastic policy, that sees the cluster as it is and leaves room for reading."""
+    """Ray's elastic policy, that sees the cluster as it is and leaves room for reading.
 
-    def __init__(self, scaling_config: ray.train.ScalingConfig) -> None:
+    Args:
+        scaling_config: With a pair as ``num_workers``.
+        run_folder: Where the workers are asked to commit before they are exchanged.
+    """
+
+    def __init__(self, scaling_config: ray.train.ScalingConfig, run_folder: Path) -> None:
         super().__init__(scaling_config)
+        self._run_folder = run_folder
         self._unsure_since: float | None = None
+        self._wanted: ScalingDecision | None = None
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         """Start as many workers as fit, once the cluster has noticed which nodes are gone."""
+        self._wanted = None
+        resizing.clear(self._run_folder)
         if all(_answers(node) for node in _alive()):
             self._unsure_since = None
         else:
@@ -76,6 +92,32 @@ class Elastic(ElasticScalingPolicy):
             if time_monotonic() - self._unsure_since < PATIENCE_S:
                 return NoopDecision()
         return super().make_decision_for_non_running_worker_group()
+
+    def make_decision_for_running_worker_group(
+        self, worker_group_state: Any, worker_group_status: Any
+    ) -> ScalingDecision:
+        """Exchange the workers when there is room for more, once they have committed."""
+        if self._wanted is not None:
+            self._maybe_send_resource_request()
+            if not resizing.answered(self._run_folder):
+                return NoopDecision()
+            resizing.clear(self._run_folder)
+            wanted, self._wanted = self._wanted, None
+            return wanted
+        decision = super().make_decision_for_running_worker_group(
+            worker_group_state, worker_group_status
+        )
+        if not isinstance(decision, ResizeDecision):
+            return decision
+        self._wanted = decision
+        events.append(
+            self._run_folder,
+            events.ResizeWanted(
+                at=now(), before=worker_group_state.num_workers, after=decision.num_workers
+            ),
+        )
+        resizing.ask(self._run_folder)
+        return NoopDecision()
 
     def _get_reserved_resources(self) -> Any:
         age = time_monotonic() - self._latest_reserved_resources_query_time

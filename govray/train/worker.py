@@ -31,7 +31,7 @@ from govray.engine.sharding import is_sharded
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.ledger import CorpusUse, GradientNorms, Leaf
-from govray.train import stopping
+from govray.train import resizing, stopping
 from govray.train.commits import Commits
 from govray.train.driver import Fence
 from govray.train.events import Gated, append
@@ -237,8 +237,11 @@ class Run:
                     error=_describe(error),
                     refused=isinstance(error, Refused),
                 )
-            if self._rank == 0 and stopping.requested(Path(self.order.folder)):
-                batch = replace(batch, stop=True)
+            if self._rank == 0:
+                folder = Path(self.order.folder)
+                batch = replace(
+                    batch, stop=stopping.requested(folder), pause=resizing.asked(folder)
+                )
             yield batch
 
     def step(self, batch: StepBatch, loss_fn: LossFn) -> dict[str, float]:
@@ -299,7 +302,8 @@ class Run:
     def report(self, metrics: Mapping[str, float]) -> None:
         """Hand metrics to Ray Train, and commit a checkpoint when one is due.
 
-        Waits for the copy to host memory only; after the last step, for the commit.
+        Waits for the copy to host memory only; after the last step, and before the workers
+        are exchanged for more, for the commit.
 
         Raises:
             GovrayError: A commit failed on rank 0; every rank raises it. One that fails in
@@ -310,16 +314,23 @@ class Run:
             raise UsageError("report() was called before step()")
         done = self._last.step + 1
         last = done == self.order.stop or self._last.stop
-        due = last or done % self.order.checkpoint_every == 0
+        pause = self._last.pause and not last
+        due = last or pause or done % self.order.checkpoint_every == 0
         if due:
             self._commit(done)
-        if last:
+        if last or pause:
             trouble = _describe(self._trouble) if self._trouble else None
-            self._report(metrics, self._commits.settle(trouble))
+            newest = self._commits.settle(trouble)
+        if last:
+            self._report(metrics, newest)
         elif due or done % REPORT_EVERY == 0:
             self._report(metrics, None)
         if last and done < self.order.stop:
             raise StopRun(done)
+        if pause:
+            if self._rank == 0:
+                resizing.answer(Path(self.order.folder))
+            resizing.wait()
 
     def _commit(self, done: int) -> None:
         """Begin the commit of the state after which step ``done`` is next."""

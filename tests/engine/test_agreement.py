@@ -188,8 +188,8 @@ def attempt(
     )
 
 
-def asked_to_stop(asked: tuple[int, ...]) -> list[bool]:
-    """Whether each of two steps said that the run should stop; only the second was told to."""
+def asked_to(what: str, asked: tuple[int, ...]) -> list[tuple[bool, bool]]:
+    """Whether each of two steps said (stop, pause); only the second was told to."""
     torch.manual_seed(0)
     model = GPT(2, 16, 8, 13)
     route = allow_all(model)
@@ -198,13 +198,17 @@ def asked_to_stop(asked: tuple[int, ...]) -> list[bool]:
     for step in (0, 1):
         rows = token_rows(3, 8, 13, step, dist.get_rank())
         batch = step_batch(step, [micro_batch(route, rows)])
-        told.append(run(replace(batch, stop=step == 1 and dist.get_rank() in asked), loss).stop)
+        asking = step == 1 and dist.get_rank() in asked
+        result = run(replace(batch, **{what: asking}), loss)
+        told.append((result.stop, result.pause))
     return told
 
 
-def test_all_ranks_hear_in_the_same_step_that_one_was_asked_to_stop(two_ranks: RankPool) -> None:
-    assert two_ranks.run(asked_to_stop, (0,)) == [[False, True]] * 2
-    assert two_ranks.run(asked_to_stop, ()) == [[False, False]] * 2
+def test_all_ranks_hear_in_the_same_step_what_one_was_asked(two_ranks: RankPool) -> None:
+    nothing = (False, False)
+    assert two_ranks.run(asked_to, "stop", (0,)) == [[nothing, (True, False)]] * 2
+    assert two_ranks.run(asked_to, "pause", (1,)) == [[nothing, (False, True)]] * 2
+    assert two_ranks.run(asked_to, "stop", ()) == [[nothing, nothing]] * 2
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.replace("_", " "))

@@ -78,6 +78,19 @@ def small_files_from_step_seven(config: dict[str, Any]) -> None:
     _run(config, limit)
 
 
+def paced(config: dict[str, Any]) -> None:
+    """The experiment's own loop, but steps take a while as long as a file exists."""
+    slow = Path(config.pop("slow"))
+    waited: set[int] = set()
+
+    def wait(step: int) -> None:
+        if step not in waited and slow.exists():
+            time.sleep(0.1)
+        waited.add(step)
+
+    _run(config, wait)
+
+
 def _fail_once(flag: Path) -> None:
     if dist.get_rank() == 1 and not flag.exists():
         flag.touch()

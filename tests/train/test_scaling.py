@@ -6,6 +6,8 @@ import inspect
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
@@ -18,8 +20,12 @@ from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator impor
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
+    NoopDecision,
+    ResizeDecision,
+)
 
-from govray.train import scaling
+from govray.train import events, resizing, scaling
 from govray.train.config import Resources
 from govray.train.scaling import (
     PATIENCE_S,
@@ -104,3 +110,65 @@ def test_a_node_that_is_gone_does_not_answer() -> None:
         address = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": server.getsockname()[1]}
         assert scaling._answers(address)
     assert not scaling._answers(address)
+
+
+class Policy(Elastic):
+    """Elastic, of a cluster that has room for ``room`` workers."""
+
+    room = 3
+
+    def _maybe_send_resource_request(self) -> None: ...
+
+    def _get_reserved_resources(self) -> Any:
+        return {}
+
+    def _count_possible_workers(self, reserved_resources: Any) -> int:
+        return self.room
+
+
+def test_healthy_workers_are_exchanged_once_they_have_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy(
+        ScalingConfig(num_workers=(1, 3), elastic_resize_monitor_interval_s=0), tmp_path
+    )
+    running = SimpleNamespace(num_workers=1, start_time=0.0)
+
+    def decide() -> object:
+        return policy.make_decision_for_running_worker_group(running, None)
+
+    assert not resizing.asked(tmp_path)
+    assert isinstance(decide(), NoopDecision)
+    assert resizing.asked(tmp_path)
+    [wanted] = events.read(tmp_path)
+    assert isinstance(wanted, events.ResizeWanted)
+    assert (wanted.before, wanted.after) == (1, 3)
+    assert isinstance(decide(), NoopDecision)  # no answer yet
+    assert len(events.read(tmp_path)) == 1
+    resizing.answer(tmp_path)
+    assert not resizing.asked(tmp_path)
+    decision = decide()
+    assert isinstance(decision, ResizeDecision)
+    assert decision.num_workers == 3
+    assert not resizing.answered(tmp_path)
+    # A group that fails while its commit is awaited is started as always, and not asked again.
+    assert isinstance(decide(), NoopDecision)
+    monkeypatch.setattr(scaling, "_alive", list)
+    assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)
+    assert not resizing.asked(tmp_path)
+    policy.room = 1
+    assert isinstance(decide(), NoopDecision)
+    assert not resizing.asked(tmp_path)
+
+
+def test_no_worker_is_started_while_a_node_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy(ScalingConfig(num_workers=(1, 3)), tmp_path)
+    clock = [100.0]
+    monkeypatch.setattr(scaling, "time_monotonic", lambda: clock[0])
+    monkeypatch.setattr(scaling, "_alive", lambda: [{}])
+    monkeypatch.setattr(scaling, "_answers", lambda node: False)
+    assert isinstance(policy.make_decision_for_non_running_worker_group(), NoopDecision)
+    clock[0] += PATIENCE_S + 1
+    assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)
