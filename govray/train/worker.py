@@ -315,7 +315,9 @@ class Run:
             self._commit(done)
         if last:
             trouble = _describe(self._trouble) if self._trouble else None
-            self._report(metrics, self._commits.settle(trouble))
+            newest = self._commits.settle(trouble)
+            # A stopped run goes on, and retention will delete this commit in its time.
+            self._report(metrics, newest if done == self.order.stop else None)
         elif due or done % REPORT_EVERY == 0:
             self._report(metrics, None)
         if last and done < self.order.stop:
