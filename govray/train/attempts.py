@@ -100,7 +100,9 @@ def fit(
                 raise GovrayError(str(error).splitlines()[-1], where=_name(order)) from error
             except ray.exceptions.RayActorError as error:
                 decision = _note(
-                    folder, failures.controller_lost(_name(order)), max_restarts=max_restarts
+                    folder,
+                    failures.controller_lost(error, where=_name(order)),
+                    max_restarts=max_restarts,
                 )
                 if not decision.restart:
                     raise decision.error from error

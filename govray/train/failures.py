@@ -83,8 +83,15 @@ def classify(errors: Mapping[int, BaseException], *, where: str) -> Failure:
     )
 
 
-def controller_lost(where: str) -> Failure:
-    """The failure of an attempt whose Ray Train controller died."""
+def controller_lost(error: ray.exceptions.RayActorError, *, where: str) -> Failure:
+    """The failure of an attempt whose Ray Train controller died, or could not start."""
+    if error.actor_init_failed:
+        cause = str(error).strip().splitlines()[-1]
+        return Failure(
+            "user",
+            None,
+            GovrayError(f"the training controller could not start: {cause}", where=where),
+        )
     return Failure(
         "infrastructure",
         None,

@@ -21,7 +21,7 @@ from ranks import RankPool
 from test_commits import Training
 
 from govray.engine import checkpoint
-from govray.errors import GovrayError, InfrastructureFailed, Refused
+from govray.errors import GovrayError, InfrastructureFailed, RankFailed, Refused
 from govray.train import commits
 from govray.train.retention import Rules
 from govray.train.snapshot import folder_name, latest
@@ -110,7 +110,7 @@ def test_a_storage_error_on_one_rank_stops_all_and_puts_nothing_aside(
 ) -> None:
     ranks.run(_train, tmp_path)
     outcomes = ranks.outcomes(_restore_unreadable_on_rank_one, tmp_path)
-    assert [type(each) for each in outcomes] == [InfrastructureFailed, InfrastructureFailed]
+    assert [type(each) for each in outcomes] == [RankFailed, RankFailed]
     assert "Input/output error" in str(outcomes[0])
     assert latest(tmp_path) == (tmp_path / folder_name(2), 2)
 

@@ -19,7 +19,7 @@ from govray import cli
 from govray.engine import checkpoint
 from govray.errors import Refused, Stopped, UsageError
 from govray.governance import bundle
-from govray.train import driver, events, runs, snapshot, stopping
+from govray.train import driver, events, runs, snapshot, stopping, worker
 from govray.train.config import parse_experiment
 from govray.train.record import read_record
 from govray.train.trainer import GovernedTrainer, from_experiment
@@ -91,6 +91,20 @@ def test_the_same_command_resumes_then_attests_then_starts_anew(
     assert cli.main(["train", str(config)]) == 0
     assert "Resuming" not in capsys.readouterr().err
     assert len(runs.list_runs(run.parent)) == 2
+
+
+def test_ray_hears_of_no_checkpoint_that_retention_may_delete(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's controller doesn't start again if a checkpoint that it knows is gone."""
+    told: list[object] = []
+    monkeypatch.setattr(
+        worker.ray.train, "report", lambda *_, checkpoint, **__: told.append(checkpoint)
+    )
+    run = stopped_at(here, 2)
+    assert not any(told)
+    trainer_of(here, resume=run).train()
+    assert [Path(each.path).name for each in told if each] == [snapshot.folder_name(12)]
 
 
 def test_new_leaves_the_unfinished_run_alone(here: Deployment, tmp_path: Path) -> None:
