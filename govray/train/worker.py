@@ -321,13 +321,9 @@ class Run:
         if last or pause:
             trouble = _describe(self._trouble) if self._trouble else None
             newest = self._commits.settle(trouble)
-<<<<<<< HEAD
         if last:
-            self._report(metrics, newest)
-=======
             # A stopped run goes on, and retention will delete this commit in its time.
             self._report(metrics, newest if done == self.order.stop else None)
->>>>>>> 91d9a5d6db51b0fef5c1c3bcd1679eafcf0cd256
         elif due or done % REPORT_EVERY == 0:
             self._report(metrics, None)
         if last and done < self.order.stop:
