@@ -29,11 +29,11 @@ from govray.engine import step as step_module
 from govray.engine.adapters import Adapters
 from govray.engine.allreduce import Domain
 from govray.engine.batch import IGNORED, MicroBatch, StepBatch
-from govray.engine.checkpoint import optimizer_state
 from govray.engine.dropout import Keyed
 from govray.engine.forward import Forward
 from govray.engine.gpt import GPT, loss
 from govray.engine.layers import layer_groups
+from govray.engine.optimizer_state import optimizer_state
 from govray.engine.reducer import Reducer
 from govray.engine.step import GovernedStep
 from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -92,16 +92,15 @@ def _trainer(
     )
     assert trainer.scaling_config is not None
 
-    def note(step: int, metrics: Mapping[str, float]) -> None:
-        with (folder / f"{name}.ran.jsonl").open("a") as file:
-            file.write(json.dumps([step, metrics["loss"]]) + "\n")
-
     return replace(
         trainer,
-        on_step=note,
         threads=1,
         train_loop_per_worker=loops.paced,
-        train_loop_config={**(trainer.train_loop_config or {}), "slow": str(slow)},
+        train_loop_config={
+            **(trainer.train_loop_config or {}),
+            "slow": str(slow),
+            "ran": str(folder / f"{name}.ran.jsonl"),
+        },
         scaling_config=replace(trainer.scaling_config, elastic_resize_monitor_interval_s=2.0),
         run_config=ray.train.RunConfig(
             name=name,

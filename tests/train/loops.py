@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +50,8 @@ def dies_once(config: dict[str, Any]) -> None:
     flag = Path(config.pop("flag"))
     die_at = config.pop("fail_at")
 
-    def die(step: int) -> None:
-        import torch.distributed as dist
-
-        if step == die_at and dist.get_rank() == 1 and not flag.exists():
+    def die(metrics: Mapping[str, float]) -> None:
+        if metrics["step"] == die_at and dist.get_rank() == 1 and not flag.exists():
             flag.touch()
             os._exit(1)
 
@@ -79,8 +79,12 @@ def small_files_from_step_seven(config: dict[str, Any]) -> None:
 
 
 def paced(config: dict[str, Any]) -> None:
-    """The experiment's own loop, but steps take a while as long as a file exists."""
+    """The experiment's own loop, but steps take a while as long as a file exists.
+
+    Rank 0 notes each step that it did and its loss.
+    """
     slow = Path(config.pop("slow"))
+    ran = Path(config.pop("ran"))
     waited: set[int] = set()
 
     def wait(step: int) -> None:
@@ -88,7 +92,12 @@ def paced(config: dict[str, Any]) -> None:
             time.sleep(0.1)
         waited.add(step)
 
-    _run(config, wait)
+    def note(metrics: Mapping[str, float]) -> None:
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            with ran.open("a") as file:
+                file.write(json.dumps([int(metrics["step"]), metrics["loss"]]) + "\n")
+
+    _run(config, wait, note)
 
 
 def _fail_once(flag: Path) -> None:
@@ -97,7 +106,7 @@ def _fail_once(flag: Path) -> None:
         raise RuntimeError("a user's bug")
 
 
-def _run(config: dict[str, Any], before_loss: Any, after_step: Any = lambda step: None) -> None:
+def _run(config: dict[str, Any], before_loss: Any, after_step: Any = lambda metrics: None) -> None:
     settings = Experiment.model_validate(config)
     model, loss = experiment.load_entrypoint(settings)
     shard(model)
@@ -119,7 +128,7 @@ def _run(config: dict[str, Any], before_loss: Any, after_step: Any = lambda step
             return loss(model, tensors)
 
         metrics = run.step(batch, checked)
-        after_step(batch.step)
+        after_step(metrics)
         run.report(metrics)
 
 
