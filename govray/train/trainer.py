@@ -157,7 +157,8 @@ class GovernedTrainer:
         record = read_record(Path(self.resume)) if self.resume else None
         if record:
             runs.refuse_changes(record, self._input_files, where=f"run {record.run_id}")
-        signer, started = self.signer(), instant()
+        # What a run began with was valid then; what has ended since, its steps find out.
+        signer, started = self.signer(), record.started if record else instant()
         inputs = self._inputs(signer, started)
         policy = inputs.policy.document
         config = dict(self.train_loop_config or {})
@@ -186,7 +187,7 @@ class GovernedTrainer:
         order = self._order(inputs, groups, prepared, planned, start)
         made = RunRecord(
             run_id=order.run_id,
-            started=record.started if record else started,
+            started=started,
             finished=None,
             groups=groups,
             plan=planned.plan,

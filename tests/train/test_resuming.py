@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from govray.engine import checkpoint
 from govray.errors import Refused, Stopped, UsageError
 from govray.governance import bundle
 from govray.train import driver, events, runs, snapshot, stopping, worker
+from govray.train import trainer as trainer_module
 from govray.train.config import parse_experiment
 from govray.train.record import read_record
 from govray.train.trainer import GovernedTrainer, from_experiment
@@ -161,3 +163,17 @@ def test_a_run_that_was_taken_over_writes_no_more(here: Deployment) -> None:
         trainer_of(here, on_step=on_step).train()
     found = snapshot.latest(taken[0])
     assert found is None
+
+
+def test_what_was_valid_when_the_run_began_can_be_resumed_later(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps find out what has ended since, and stop or gate it as the policy says."""
+    run = stopped_at(here, 3)
+    later = here.at + timedelta(days=3)
+    monkeypatch.setattr(trainer_module, "instant", lambda: later)
+    trainer_of(here, resume=run).train()
+    assert read_record(run).finished == later
+    # The control: a run that begins then is refused.
+    with pytest.raises(Refused, match="expired"):
+        trainer_of(here).train()
