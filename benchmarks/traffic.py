@@ -111,8 +111,8 @@ class GovernedTraffic:
 
     def _agreement(self) -> tuple[int, int]:
         groups, corpora = len(self._groups) + 1, len(self._routes)
-        # Status, step, time, two digests, a count per group, two per corpus.
-        start = 3 + 2 * _DIGEST_WORDS + groups + 2 * corpora
+        # Status, step, time, what is left out, two digests, a count per group, two per corpus.
+        start = 4 + 2 * _DIGEST_WORDS + groups + 2 * corpora
         # Status, and two sums per stream.
         conclude = 1 + 2 * len(self._routes)
         return _WORD * start, _WORD * conclude
