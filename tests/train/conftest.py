@@ -22,6 +22,7 @@ def cluster() -> Iterator[None]:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ray.shutdown()  # a cluster of other tests, whose workers look for modules elsewhere
     start_ray(num_cpus=2)
     yield
     ray.shutdown()
