@@ -177,16 +177,24 @@ def test_start_up_is_quick() -> None:
     assert used < 0.5
 
 
+def cpu_ticks(pid: int) -> int:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
 def test_interrupted() -> None:
     fifo = Path("fifo")
     os.mkfifo(fifo)
     process = subprocess.Popen(
         [*GOVRAY, "show", str(fifo)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    # The command waits for a writer. Once there is one it has opened the file,
-    # so everything is imported and the signal finds it at work.
+    # The command waits for a writer, then for what it writes: the signal finds it at work,
+    # and not in the middle of an import.
     with fifo.open("w"):
-        time.sleep(1.0)
+        used = -1
+        while used != (used := cpu_ticks(process.pid)):
+            time.sleep(1.0)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
