@@ -100,6 +100,17 @@ def paced(config: dict[str, Any]) -> None:
     _run(config, wait, note)
 
 
+def held(config: dict[str, Any]) -> None:
+    """The experiment's own loop, but no step follows step 8 as long as a file exists."""
+    file = Path(config.pop("held_by"))
+
+    def wait(step: int) -> None:
+        while step > 8 and file.exists():
+            time.sleep(0.05)
+
+    _run(config, wait)
+
+
 def _fail_once(flag: Path) -> None:
     if dist.get_rank() == 1 and not flag.exists():
         flag.touch()

@@ -73,20 +73,38 @@ def failures_of(run: Path) -> list[tuple[str, str]]:
     return [(e.failure, e.decision) for e in events.read(run) if isinstance(e, events.Failed)]
 
 
+def meeting(trainer: GovernedTrainer, file: Path, action: Callable[[], object]) -> GovernedTrainer:
+    """The trainer, whose run waits before step 9 until something was done to it."""
+    file.touch()
+
+    def act() -> None:
+        action()
+        file.unlink()
+
+    return replace(
+        trainer,
+        train_loop_per_worker=loops.held,
+        train_loop_config={**(trainer.train_loop_config or {}), "held_by": str(file)},
+        on_step=at_step(6, act),
+    )
+
+
 def test_a_killed_worker_restarts_and_does_not_count(
-    finished: Path, deployment: Deployment
+    finished: Path, deployment: Deployment, tmp_path: Path
 ) -> None:
     def kill() -> None:
         os.kill(runs.workers(only_run(deployment, "worker"))[1].pid, signal.SIGKILL)
 
-    trainer = replace(trainer_of(deployment, "worker"), on_step=at_step(6, kill))
-    run = trainer.train()  # max_restarts is 0
+    # max_restarts is 0.
+    run = meeting(trainer_of(deployment, "worker"), tmp_path / "held", kill).train()
     assert failures_of(run) == [("infrastructure", "restart")]
     assert runs.inspect(run).attempts == 2
     assert outcome(run) == outcome(finished)
 
 
-def test_a_killed_controller_is_replaced(finished: Path, deployment: Deployment) -> None:
+def test_a_killed_controller_is_replaced(
+    finished: Path, deployment: Deployment, tmp_path: Path
+) -> None:
     def kill() -> None:
         # Said, because on a machine with several clusters Ray refuses to guess.
         [controller] = ray.util.state.list_actors(
@@ -96,8 +114,7 @@ def test_a_killed_controller_is_replaced(finished: Path, deployment: Deployment)
         )
         os.kill(controller.pid, signal.SIGKILL)
 
-    trainer = replace(trainer_of(deployment, "controller"), on_step=at_step(6, kill))
-    run = trainer.train()
+    run = meeting(trainer_of(deployment, "controller"), tmp_path / "held", kill).train()
     assert failures_of(run) == [("infrastructure", "restart")]
     assert outcome(run) == outcome(finished)
 
@@ -126,13 +143,14 @@ def test_one_rank_that_is_refused_alone_ends_the_run_at_once(deployment: Deploym
     assert runs.inspect(run).attempts == 1
 
 
-def test_workers_of_a_driver_that_was_overtaken_write_no_more(deployment: Deployment) -> None:
+def test_workers_of_a_driver_that_was_overtaken_write_no_more(
+    deployment: Deployment, tmp_path: Path
+) -> None:
     def overtake() -> None:
         driver.take_over(only_run(deployment, "overtaken"))
 
-    trainer = replace(
-        trainer_of(deployment, "overtaken", max_restarts=3), on_step=at_step(3, overtake)
-    )
+    trainer = trainer_of(deployment, "overtaken", max_restarts=3)
+    trainer = meeting(trainer, tmp_path / "held", overtake)
     with pytest.raises(Refused, match="taken over"):
         trainer.train()
     run = only_run(deployment, "overtaken")
