@@ -57,7 +57,8 @@ def optimizer_state(
         )
         for parameter in group["params"]:
             name = names[parameter]
-            for key, value in optimizer.state.get(parameter, {}).items():
+            # Sorted, because shards are gathered here, and what a file restored has any order.
+            for key, value in sorted(optimizer.state.get(parameter, {}).items()):
                 if isinstance(value, Tensor):
                     tensors[f"{key}/{name}"] = whole(value).to("cpu", copy=True)
                 else:
