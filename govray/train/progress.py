@@ -7,6 +7,7 @@ is in the ledger.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,8 @@ import ray
 POLL_S = 0.2
 
 StepCallback = Callable[[int, Mapping[str, float]], None]
+
+_log = logging.getLogger(__name__)
 
 
 @ray.remote(num_cpus=0)
@@ -42,7 +45,10 @@ class Latest:
 
 
 class Watch:
-    """Context manager on the driver: calls back with each new step that it sees."""
+    """Context manager on the driver: calls back with each new step that it sees.
+
+    A callback that raises is logged and called no more; the run goes on.
+    """
 
     def __init__(self, on_step: StepCallback) -> None:
         self.actor: Any = Latest.remote()
@@ -65,10 +71,16 @@ class Watch:
             last = self._stop.wait(POLL_S)
             try:
                 newest = ray.get(self.actor.get.remote(), timeout=5)
+            except ray.exceptions.GetTimeoutError:  # a busy machine
+                newest = None
             except Exception:  # the cluster is going away: nothing left to draw
                 return
             if newest and newest[0] != seen:
                 seen = newest[0]
-                self._on_step(*newest)
+                try:
+                    self._on_step(*newest)
+                except Exception:
+                    _log.exception("on_step failed at step %d and is called no more", seen)
+                    return
             if last:
                 return

@@ -81,7 +81,7 @@ def _trainer(
             deployment.experiment(
                 max_steps=STEPS,
                 optimizer={"lr": 1e-3},
-                checkpoint={"every_steps": EVERY},
+                checkpoint={"every_steps": EVERY, "save_trial_latest": 2},
                 resources={
                     "num_workers": list(workers) if isinstance(workers, tuple) else workers,
                     "cpus_per_worker": 2,

@@ -78,8 +78,10 @@ def meeting(trainer: GovernedTrainer, file: Path, action: Callable[[], object]) 
     file.touch()
 
     def act() -> None:
-        action()
-        file.unlink()
+        try:
+            action()
+        finally:
+            file.unlink()
 
     return replace(
         trainer,
@@ -107,12 +109,14 @@ def test_a_killed_controller_is_replaced(
 ) -> None:
     def kill() -> None:
         # Said, because on a machine with several clusters Ray refuses to guess.
-        [controller] = ray.util.state.list_actors(
+        controllers = ray.util.state.list_actors(
             f"http://{ray._private.worker.get_dashboard_url()}",
             filters=[("class_name", "=", "TrainController"), ("state", "=", "ALIVE")],
             detail=True,
         )
-        os.kill(controller.pid, signal.SIGKILL)
+        # That of the test before may still be listed.
+        newest = max(controllers, key=lambda actor: actor.start_time_ms)
+        os.kill(newest.pid, signal.SIGKILL)
 
     run = meeting(trainer_of(deployment, "controller"), tmp_path / "held", kill).train()
     assert failures_of(run) == [("infrastructure", "restart")]
