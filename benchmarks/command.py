@@ -1,7 +1,8 @@
-"""How a benchmark ends: its exit code, and errors in one paragraph."""
+"""What the benchmarks' commands share: options that are counts, the exit code, errors in a line."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 
@@ -20,3 +21,10 @@ def run(main: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     return 0
+
+
+def positive(text: str) -> int:
+    """The type of an option that is a count of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return int(text)

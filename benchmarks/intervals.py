@@ -16,11 +16,11 @@ _LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """What a method's step takes over what another's takes.
+class Paired:
+    """One method against another, measured in pairs: a ratio, or a difference.
 
     Attributes:
-        median: Of the ratios of single pairs.
+        median: Of the single pairs.
         interval: 95 % percentile bootstrap interval of that median.
         pairs: How many pairs there were.
     """
@@ -32,7 +32,7 @@ class Ratio:
 
 def paired_ratio(
     seconds: Sequence[float | None], reference: Sequence[float | None]
-) -> Ratio | None:
+) -> Paired | None:
     """The ratio over the rounds in which both were timed; None if there was none.
 
     Args:
@@ -46,28 +46,13 @@ def paired_ratio(
     ]
     if not ratios:
         return None
-    return Ratio(median(ratios), _interval(ratios), len(ratios))
+    return Paired(median(ratios), _interval(ratios), len(ratios))
 
 
-@dataclass(frozen=True)
-class Difference:
-    """What one method takes more than another, in the unit of what was measured.
-
-    Attributes:
-        median: Of the differences of single pairs.
-        interval: 95 % percentile bootstrap interval of that median.
-        pairs: How many pairs there were.
-    """
-
-    median: float
-    interval: tuple[float, float]
-    pairs: int
-
-
-def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Difference:
-    """The difference over all rounds; at least one."""
+def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Paired:
+    """The difference over all rounds, in the values' unit; at least one round."""
     differences = [one - other for one, other in zip(values, reference, strict=True)]
-    return Difference(median(differences), _interval(differences), len(differences))
+    return Paired(median(differences), _interval(differences), len(differences))
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:

@@ -21,7 +21,7 @@ import pyarrow
 import ray
 
 import govray
-from benchmarks.command import run
+from benchmarks.command import positive, run
 from benchmarks.hashing import HASHERS, Hashed
 from benchmarks.intervals import paired_ratio
 from benchmarks.one_corpus import CORPUS, OneCorpus
@@ -186,22 +186,16 @@ def _environment(options: argparse.Namespace) -> str:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__)
-    parser.add_argument("--pairs", type=_positive, help=f"rounds; {_PAIRS} by default")
-    parser.add_argument("--read-mb", type=_positive, help=f"text; {_READ_MB} by default")
-    parser.add_argument("--steps", type=_positive, default=400, help="of a reading, at most")
-    parser.add_argument("--context", type=_positive, default=512, help="loss targets of a row")
+    parser.add_argument("--pairs", type=positive, help=f"rounds; {_PAIRS} by default")
+    parser.add_argument("--read-mb", type=positive, help=f"text; {_READ_MB} by default")
+    parser.add_argument("--steps", type=positive, default=400, help="of a reading, at most")
+    parser.add_argument("--context", type=positive, default=512, help="loss targets of a row")
     parser.add_argument("--quick", action="store_true", help="little data and 2 rounds")
     options = parser.parse_args(argv)
     options.pairs = options.pairs or (_QUICK_PAIRS if options.quick else _PAIRS)
     options.read_mb = options.read_mb or (_QUICK_MB if options.quick else _READ_MB)
     options.hash_mb = _QUICK_MB if options.quick else _HASH_MB
     return options
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
-    return int(text)
 
 
 if __name__ == "__main__":

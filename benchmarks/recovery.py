@@ -22,7 +22,7 @@ import ray
 import torch
 
 import govray
-from benchmarks.command import run
+from benchmarks.command import positive, run
 from benchmarks.goodput import goodput
 from benchmarks.intervals import paired_difference, paired_ratio
 from benchmarks.one_corpus import OneCorpus
@@ -211,19 +211,13 @@ def _environment(killed: RunShape, committing: RunShape, pairs: int) -> str:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
-    parser.add_argument("--pairs", type=_positive, help=f"killed runs of each; {_PAIRS} by default")
-    parser.add_argument("--commit-pairs", type=_positive, help=f"{_COMMIT_PAIRS} by default")
+    parser.add_argument("--pairs", type=positive, help=f"killed runs of each; {_PAIRS} by default")
+    parser.add_argument("--commit-pairs", type=positive, help=f"{_COMMIT_PAIRS} by default")
     parser.add_argument("--quick", action="store_true", help="tiny runs, one pair of each")
     options = parser.parse_args(argv)
     options.pairs = options.pairs or (1 if options.quick else _PAIRS)
     options.commit_pairs = options.commit_pairs or (1 if options.quick else _COMMIT_PAIRS)
     return options
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
-    return int(text)
 
 
 if __name__ == "__main__":

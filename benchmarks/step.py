@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 import govray
-from benchmarks.command import run
+from benchmarks.command import positive, run
 from benchmarks.flops import flop_ratio, gpt_operations
-from benchmarks.intervals import Ratio, paired_ratio
+from benchmarks.intervals import Paired, paired_ratio
 from benchmarks.memory import measure_memory
 from benchmarks.methods import METHODS
 from benchmarks.methods.governed import SAMPLED_EVERY
@@ -49,7 +49,7 @@ class Row:
     """
 
     seconds: float
-    time: Ratio
+    time: Paired
     memory: float | None
 
 
@@ -211,13 +211,13 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         default=[*METHODS],
         help="comma-separated; ddp and governed always run",
     )
-    parser.add_argument("--pairs", type=_positive, help="rounds; 30 by default")
-    parser.add_argument("--processes", type=_positive, help="2 by default, on cuda 1")
+    parser.add_argument("--pairs", type=positive, help="rounds; 30 by default")
+    parser.add_argument("--processes", type=positive, help="2 by default, on cuda 1")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--quick", action="store_true", help="a tiny shape and 3 rounds")
     parser.add_argument("--no-memory", dest="memory", action="store_false")
     for size in ("blocks", "width", "tokens", "rows", "vocabulary"):
-        parser.add_argument(f"--{size}", type=_positive)
+        parser.add_argument(f"--{size}", type=positive)
     options = parser.parse_args(argv)
 
     sizes = {s: getattr(options, s) for s in ("blocks", "width", "tokens", "rows", "vocabulary")}
@@ -246,12 +246,6 @@ def _names(known: Mapping[str, object]) -> Any:
         return [name for name in known if name in names]
 
     return parse
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
-    return int(text)
 
 
 if __name__ == "__main__":

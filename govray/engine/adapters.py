@@ -42,9 +42,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from govray.engine.lora import adapted_linear, fits
+from govray.engine.lora import adapted_linear, added, fits
 from govray.errors import Malformed, UsageError
 
 ALPHA_PER_RANK = 2
@@ -135,7 +134,7 @@ class Adapters:
         self.ranks = dict(ranks)
         self._active: str | None = None
         self._layers = layers if ranks else {}
-        self._whole: Tensor | None = None
+        self._whole: Tensor | None = None  # the output that holds the adapter's part already
         self._transposed = any(is_conv1d(layer) for layer in layers.values())
         self._pairs: dict[str, dict[str, tuple[nn.Parameter, nn.Parameter]]] = {
             name: {fqn: _first_pair(layer, seed, name, fqn, rank) for fqn, layer in layers.items()}
@@ -156,10 +155,7 @@ class Adapters:
                 return None
             a, b = self._pairs[self._active][fqn]
             (inputs,) = args or kwargs.values()
-            low = F.linear(inputs, a).flatten(0, -2)
-            # B row by row: both products of its backward are several times faster then.
-            added = torch.addmm(output.flatten(0, -2), low, b.t().contiguous(), alpha=_SCALE)
-            return added.view(output.shape)
+            return added(output, inputs, a, b, _SCALE)
 
         return add
 
@@ -192,7 +188,7 @@ class Adapters:
         try:
             yield
         finally:
-            self._active = before
+            self._active, self._whole = before, None
             for layer in overridden:
                 del layer.forward
 

@@ -142,6 +142,40 @@ class Governed:
         return lay_out(domain.name, domain.groups, rest, layout)
 
 
+class Hosted(Governed):
+    """What DDP and FSDP2 have in common: torch holds parameters, and sums them.
+
+    Args:
+        model, domains, layout, timeout: As for ``Governed``.
+        held: The parameters that torch holds, by name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        domains: Sequence[Domain],
+        layout: BucketLayout,
+        held: Mapping[str, nn.Parameter],
+        *,
+        timeout: timedelta | None = None,
+    ) -> None:
+        super().__init__(model, domains, layout, held, timeout=timeout)
+        self._held = held
+        # Of this rank's gradients, before torch sums them in place.
+        self._largest: dict[str, Tensor] = {}
+
+    def begin(self, counts: Counts, meet: Meet) -> None:
+        super().begin(counts, meet)
+        self._meet = meet
+        self._largest = {}
+
+    def sums(self) -> dict[str, Tensor]:
+        return super().sums() | _taken(self._held)
+
+    def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
+        return super().own(names) | {name: self._largest.get(name) for name in self._held}
+
+
 def base_domains(domains: Sequence[Domain], held: Collection[str]) -> list[int]:
     """Places of the domains that have a parameter of the base model."""
     return [
@@ -151,7 +185,7 @@ def base_domains(domains: Sequence[Domain], held: Collection[str]) -> list[int]:
     ]
 
 
-def taken(held: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+def _taken(held: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
     """What torch put into ``.grad``, out of it: also into that of parameters that no route reaches,
     and there the optimizer would decay it."""
     gradients = {name: p.grad for name, p in held.items() if p.grad is not None}

@@ -21,7 +21,7 @@ Training".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 
@@ -30,14 +30,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from govray.engine.aggregator import Governed, Meet, base_domains, taken, trainable
+from govray.engine.aggregator import Hosted, base_domains, trainable
 from govray.engine.allreduce import BucketLayout, Domain
 from govray.engine.planner import Pass
-from govray.engine.reducer import Counts
 from govray.errors import Refused, UsageError
 
 
-class DDP(Governed):
+class DDP(Hosted):
     """See ``Governed`` for the arguments.
 
     Raises:
@@ -69,10 +68,8 @@ class DDP(Governed):
                 where="aggregator: ddp",
                 do="Use aggregator: governed, or let one class's profile link the layer groups",
             )
-        super().__init__(model, domains, layout, held if bases else (), timeout=timeout)
+        super().__init__(model, domains, layout, held if bases else {}, timeout=timeout)
         self.only_sliced = frozenset(bases)
-        self._held = held if bases else {}
-        self._largest: dict[str, Tensor] = {}
         self._passes: Sequence[Pass] = ()
         self._first: int | None = None
         self._last: int | None = None
@@ -88,11 +85,6 @@ class DDP(Governed):
         for place in self.only_sliced:
             needed[place] = min(1, passes.get(place, 0))
         return needed
-
-    def begin(self, counts: Counts, meet: Meet) -> None:
-        super().begin(counts, meet)
-        self._meet = meet
-        self._largest = {}
 
     def expect(self, passes: Sequence[Pass]) -> None:
         super().expect(passes)
@@ -113,12 +105,6 @@ class DDP(Governed):
     def before_backward(self, place: int) -> None:
         if place == self._last:
             self._meet()
-
-    def sums(self) -> dict[str, Tensor]:
-        return super().sums() | taken(self._held)
-
-    def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
-        return super().own(names) | {name: self._largest.get(name) for name in self._held}
 
     def _is_hosted(self, each: Pass) -> bool:
         return each.slices is not None and not self.held.isdisjoint(each.weights)

@@ -23,7 +23,7 @@ Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Da
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -34,14 +34,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
-from govray.engine.aggregator import Governed, Meet, taken, trainable
+from govray.engine.aggregator import Hosted, trainable
 from govray.engine.allreduce import BucketLayout, Domain
 from govray.engine.planner import Pass
-from govray.engine.reducer import Counts
 from govray.errors import UsageError
 
 
-class FSDP2(Governed):
+class FSDP2(Hosted):
     """See ``Governed`` for the arguments.
 
     Raises:
@@ -56,8 +55,8 @@ class FSDP2(Governed):
         *,
         timeout: timedelta | None = None,
     ) -> None:
-        self._held = trainable(model)
-        for name, parameter in self._held.items():
+        held = trainable(model)
+        for name, parameter in held.items():
             if not isinstance(model, FSDPModule) or not isinstance(parameter, DTensor):
                 raise UsageError(
                     f"parameter {name} is not sharded",
@@ -65,14 +64,13 @@ class FSDP2(Governed):
                     do="Call govray.train.shard(model), or torch's fully_shard on the blocks and "
                     "the model, before the optimizer is made",
                 )
-        super().__init__(model, domains, layout, self._held, timeout=timeout)
+        super().__init__(model, domains, layout, held, timeout=timeout)
         assert isinstance(model, FSDPModule)
         self._root = model
         self.only_sliced = frozenset(range(len(domains)))
         self.tries = False
         self.zeros = True
         self._last = -1
-        self._largest: dict[str, Tensor] = {}
         self._watched: set[int] = set()
         for fqn, module in model.named_modules():
             if isinstance(module, FSDPModule):
@@ -83,11 +81,6 @@ class FSDP2(Governed):
 
     def passes_needed(self, passes: Mapping[int, int]) -> list[int]:
         return [passes.get(place, 0) for place in range(len(self._domains))]
-
-    def begin(self, counts: Counts, meet: Meet) -> None:
-        super().begin(counts, meet)
-        self._meet = meet
-        self._largest = {}
 
     def expect(self, passes: Sequence[Pass]) -> None:
         super().expect(passes)
@@ -101,12 +94,6 @@ class FSDP2(Governed):
 
     def before_backward(self, place: int) -> None:
         self._meet()
-
-    def sums(self) -> dict[str, Tensor]:
-        return super().sums() | taken(self._held)
-
-    def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
-        return super().own(names) | {name: self._largest.get(name) for name in self._held}
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         sharded = [g for name, g in gradients.items() if name in self.held]

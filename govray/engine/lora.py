@@ -1,15 +1,17 @@
-"""A linear layer that does not learn and the adapter that does, as one operation.
+"""LoRA's two products, added to a layer's output.
 
-    y  =  x Wᵀ + c + s · (x Aᵀ) Bᵀ,      with W and c constant
+    y  =  x Wᵀ + c + s · (x Aᵀ) Bᵀ
 
-Apart, autograd keeps and adds whole activations for the sake of two thin products:
-the adapter's output to the layer's, and in backward one input gradient to the other.
-Here both are added by the matrix product that makes the second of them.
+``added`` takes the layer's output as it is. ``adapted_linear`` computes all of it as one
+operation, where W and c are constant. Apart, autograd keeps and adds whole activations
+for the sake of two thin products: the adapter's output to the layer's, and in backward
+one input gradient to the other. In one operation both are added by the matrix product
+that makes the second of them.
 
-Invariants: output and gradients are bit for bit those of the layer followed by
-``torch.addmm(y, x Aᵀ, Bᵀ, alpha=s)``.
+Invariants: output and gradients of both are the same, bit for bit.
 
-What it does not do: learn W or c, autocast, layers other than ``nn.Linear``.
+What it does not do: hold adapters (``adapters.py``). In one operation: learn W or c,
+autocast, layers other than ``nn.Linear``.
 
 Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", §4.1.
 """
@@ -34,6 +36,12 @@ def fits(layer: nn.Module, inputs: Tensor) -> bool:
         and not torch.is_autocast_enabled(inputs.device.type)
         and not torch.compiler.is_compiling()
     )
+
+
+def added(output: Tensor, inputs: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """A layer's output with its adapter's; arguments as for `adapted_linear`."""
+    low = F.linear(inputs, a).flatten(0, -2)
+    return torch.addmm(output.flatten(0, -2), low, _by_row(b), alpha=scale).view(output.shape)
 
 
 def adapted_linear(layer: nn.Linear, inputs: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
@@ -62,8 +70,7 @@ class _Adapted(torch.autograd.Function):
     ) -> Tensor:
         x = inputs.flatten(0, -2)
         low = F.linear(x, a)
-        # B row by row: both products of its backward are several times faster then.
-        b_t = b.t().contiguous()
+        b_t = _by_row(b)
         y = F.linear(x, w, c).addmm_(low, b_t, alpha=scale)
         ctx.save_for_backward(x, w, a, b_t, low)
         ctx.scale, ctx.shape = scale, inputs.shape
@@ -81,3 +88,8 @@ class _Adapted(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             d_x = (d_y @ w).addmm_(d_low, a).view(ctx.shape)
         return d_x, None, None, d_a, d_b, None
+
+
+def _by_row(b: Tensor) -> Tensor:
+    """Bᵀ row by row: both products of its backward are several times faster then."""
+    return b.t().contiguous()
