@@ -27,8 +27,9 @@ BELOW: dict[str, frozenset[str]] = {
     "engine": frozenset({"errors", "governance"}),
     "data": frozenset({"errors", "governance"}),
     "train": frozenset({"errors", "governance", "engine", "data"}),
-    "demo": frozenset({"errors", "governance", "engine", "data", "train"}),
-    "cli": frozenset({"errors", "governance", "engine", "data", "train", "demo"}),
+    "tune": frozenset({"errors", "governance", "engine", "data", "train"}),
+    "demo": frozenset({"errors", "governance", "engine", "data", "train", "tune"}),
+    "cli": frozenset({"errors", "governance", "engine", "data", "train", "tune", "demo"}),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
 }
@@ -47,6 +48,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "train": BASE
     | {"ray", "torch", "pyarrow", "numpy", "safetensors", "tokenizers"}
     | {"transformers", "lightning"},  # each in the module that bears its name
+    "tune": BASE | {"ray"},
     "demo": BASE | {"ray", "torch", "pyarrow", "numpy", "safetensors", "rich"},
     "cli": BASE | {"typer", "rich", "ray", "torch", "pyarrow", "numpy", "safetensors"},
 }
@@ -133,6 +135,8 @@ def test_imports_point_down_only(path: Path) -> None:
         ("engine", "from govray import data"),
         ("data", "if TYPE_CHECKING:\n    from govray.engine.layers import layer_groups"),
         ("train", "from govray.cli.output import line"),
+        ("train", "from govray.tune import config"),
+        ("tune", "import optuna"),
         ("demo", "import govray.cli"),
         ("errors", "import pydantic"),
         ("cli", "from govray.governance import keys"),
@@ -170,6 +174,7 @@ HEAVY = {"ray", "torch", "pyarrow", "numpy", "pandas", "fastapi", "sqlmodel"}
         ("import govray.cli.app", HEAVY | {"pydantic", "cryptography"}),
         ("import govray; govray.verify", HEAVY),
         ("import govray.engine", HEAVY - {"torch", "numpy"}),
+        ("import govray.tune.config", HEAVY),
     ],
 )
 def test_what_an_import_does_not_load(statement: str, absent: set[str]) -> None:

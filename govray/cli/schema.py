@@ -33,9 +33,9 @@ def schema(kind: Annotated[Kind, typer.Argument(help="What to describe.")]) -> N
 def _describe(kind: Kind) -> Schema:
     match kind:
         case Kind.EXPERIMENT:
-            from govray.train.config import Experiment
+            from govray.tune.config import ExperimentFile
 
-            return Experiment.model_json_schema()
+            return ExperimentFile.model_json_schema()
         case Kind.POLICY:
             return _policy()
         case Kind.CREDENTIAL:

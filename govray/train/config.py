@@ -17,11 +17,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from govray.errors import UsageError
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A closed, frozen part of what people write."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Quota(_Section):
+class Quota(Section):
     """Rows that one route stream contributes to a step, over all workers."""
 
     rows: Annotated[int, Field(ge=1)]
@@ -30,7 +32,7 @@ class Quota(_Section):
     ] = 1
 
 
-class Data(_Section):
+class Data(Section):
     """Where the corpora are and how they are read."""
 
     corpora: str = Field(description="folder of corpora, each with its signed credential")
@@ -55,7 +57,7 @@ class Data(_Section):
         return value
 
 
-class Governance(_Section):
+class Governance(Section):
     """The signed policy and the root of trust that it is checked against."""
 
     policy: str
@@ -77,7 +79,7 @@ def _check_workers(value: Any) -> Any:
     return value
 
 
-class Resources(_Section):
+class Resources(Section):
     """What Ray reserves for the workers."""
 
     num_workers: Annotated[
@@ -90,7 +92,7 @@ class Resources(_Section):
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0
 
 
-class Optimizer(_Section):
+class Optimizer(Section):
     """AdamW; the weights of a policy are relative, since it cancels a common factor."""
 
     name: Literal["adamw"] = "adamw"
@@ -101,7 +103,7 @@ class Optimizer(_Section):
     warmup_steps: Annotated[int, Field(ge=0)] = 0
 
 
-class CheckpointEvery(_Section):
+class CheckpointEvery(Section):
     """How often weights and governance state are committed together."""
 
     every_steps: Annotated[int, Field(ge=1)] = 100
@@ -113,7 +115,7 @@ class CheckpointEvery(_Section):
     )
 
 
-class Experiment(_Section):
+class Experiment(Section):
     """One governed training run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -179,16 +181,20 @@ def read_experiment(path: str | Path) -> Experiment:
         UsageError: The file is missing, is not YAML, or does not fit the schema;
             the message names each field and, for a misspelt one, the nearest name.
     """
+    return parse_experiment(read_yaml(path), where=str(path))
+
+
+def read_yaml(path: str | Path) -> Any:
+    """The value that an experiment file holds, not yet validated; raises as `read_experiment`."""
     path = Path(path)
     try:
-        value = yaml.safe_load(path.read_text("utf-8"))
+        return yaml.safe_load(path.read_text("utf-8"))
     except FileNotFoundError:
         raise UsageError(
             "no such experiment file", where=str(path), do="Start from jobs/train.yaml"
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"not readable as YAML: {error}", where=str(path)) from error
-    return parse_experiment(value, where=str(path))
 
 
 def parse_experiment(value: Any, *, where: str) -> Experiment:
@@ -198,16 +204,21 @@ def parse_experiment(value: Any, *, where: str) -> Experiment:
     try:
         return Experiment.model_validate(value)
     except ValidationError as error:
-        problems = "; ".join(_problem(detail) for detail in error.errors())
-        raise UsageError(problems, where=where, do="`govray schema experiment` lists it") from None
+        raise UsageError(
+            problems(error, Experiment), where=where, do="`govray schema experiment` lists it"
+        ) from None
 
 
-def _problem(detail: Any) -> str:
+def problems(error: ValidationError, model: type[BaseModel]) -> str:
+    """What is wrong with a ``model``'s source: each field, and the nearest name of a slip."""
+    return "; ".join(_problem(detail, model) for detail in error.errors())
+
+
+def _problem(detail: Any, section: Any) -> str:
     field = ".".join(str(part) for part in detail["loc"])
     if detail["type"] != "extra_forbidden":
         message = str(detail["msg"]).removeprefix("Value error, ")
         return f"{field}: {message}" if field else message
-    section: Any = Experiment
     for part in detail["loc"][:-1]:
         annotation = getattr(section, "model_fields", {}).get(part)
         section = annotation.annotation if annotation else None

@@ -1,0 +1,1 @@
+"""Search over governed runs: hyperparameters vary, policy and corpora never do."""

@@ -1,0 +1,145 @@
+"""The search section: closed, with names that may vary, tried on the experiment when read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from govray.errors import UsageError
+from govray.train.config import Experiment
+from govray.tune.config import Search, SearchFile, parse_search
+
+FILE: dict[str, Any] = {
+    "name": "tiny",
+    "hyperparameters": {"context": 32, "width": 16},
+    "data": {
+        "corpora": "data/corpora",
+        "rows_per_step": {"everything": 4, "upper_half": {"rows": 1, "every": 3}},
+    },
+    "governance": {"policy": "p.dsse.json", "trust_root": "root.json"},
+    "max_steps": 90,
+    "search": {
+        "space": {
+            "optimizer.lr": {"log": [1e-4, 1e-2]},
+            "hyperparameters.width": {"choice": [16, 32]},
+            "data.rows_per_step.upper_half": {"int": [1, 64]},
+        },
+        "max_trials": 8,
+        "memorization": {"statistic": "min_k_plus_plus", "unit": "nats", "tau": 0.5},
+        "stop": [
+            {"no_improvement": 5},
+            {"threshold": {"below": 1.0}},
+            {"divergence": 3},
+            {"memorization": 2},
+            {"rule": "here:it"},
+        ],
+    },
+}
+
+
+def with_search(**change: Any) -> dict[str, Any]:
+    return FILE | {"search": FILE["search"] | change}
+
+
+def test_a_file_is_an_experiment_and_its_search() -> None:
+    found = parse_search(FILE, where="here.yaml")
+    assert found.max_time == 90
+    assert found.search.tau == 0.5
+    assert [type(rule).__name__ for rule in found.search.stop] == [
+        "NoImprovement",
+        "Threshold",
+        "Divergence",
+        "Memorization",
+        "Custom",
+    ]
+    assert Search.model_validate(found.search.model_dump(mode="json")) == found.search
+
+
+def test_without_a_limit_memorization_is_not_held_against_a_trial() -> None:
+    search = {k: v for k, v in FILE["search"].items() if k != "memorization"}
+    assert parse_search(FILE | {"search": search}, where="x").search.tau == math.inf
+    limit = FILE["search"]["memorization"] | {"tau": math.inf}
+    assert parse_search(with_search(memorization=limit), where="x").search.tau == math.inf
+
+
+def test_a_trial_is_the_experiment_with_its_values() -> None:
+    found: SearchFile = parse_search(FILE, where="here.yaml")
+    trial = found.trial(
+        {
+            "optimizer.lr": 0.003,
+            "hyperparameters.width": 32,
+            "data.rows_per_step.upper_half": 7,
+            "seed": 3,
+        }
+    )
+    assert type(trial) is Experiment
+    assert (trial.optimizer.lr, trial.hyperparameters["width"], trial.seed) == (0.003, 32, 3)
+    assert trial.data.rows_per_step["upper_half"].model_dump() == {
+        "rows": 7,
+        "every": 3,
+    }
+    assert trial.data.rows_per_step["everything"].rows == 4
+    same = found.trial({})
+    assert same == found.experiment
+    assert trial.governance == same.governance
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("governance.policy", "governance.policy must not vary"),
+        ("governance", "governance must not vary"),
+        ("data.corpora", "data.corpora must not vary"),
+        ("data.exclude", "data.exclude must not vary"),
+        ("data", "no name that may vary"),
+        ("data.reserve", "no name that may vary"),
+        ("data.tokenizer", "no name that may vary"),
+        ("data.rows_per_step", "no name that may vary"),
+        ("hyperparameters", "no name that may vary"),
+        ("hyperparameters.context", "context must not vary"),
+        ("storage_path", "no name that may vary"),
+        ("attestation_key", "no name that may vary"),
+        ("max_steps", "no name that may vary"),
+        ("pretrained", "no name that may vary"),
+        ("optimizer.lrr", "did you mean 'lr'"),
+        ("optimizer.betas.x.y", "no 'betas'"),
+    ],
+)
+def test_a_name_that_must_not_vary_is_refused(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=r"must not vary|no name|did you mean|has no") as caught:
+        parse_search(with_search(space={name: {"choice": [0.5]}}), where="here.yaml")
+    assert message in str(caught.value)
+    with pytest.raises(UsageError, match=r"must not vary|no name|did you mean|has no"):
+        parse_search(FILE, where="here.yaml").trial({name: 0.5})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_trails": 3}, "did you mean 'max_trials'"),
+        ({"max_time": 91}, "above max_steps 90"),
+        ({"space": {}}, "space"),
+        ({"space": {"seed": {"lin": [0, 1]}}}, "give one of log, uniform, int, choice"),
+        ({"space": {"seed": {"int": [0, 1], "log": [1, 2]}}}, "give one of log, uniform"),
+        ({"space": {"seed": {"int": [3, 1]}}}, "low one first"),
+        ({"space": {"optimizer.lr": {"log": [0, 1]}}}, "begins above 0"),
+        ({"space": {"optimizer.lr": {"uniform": [0.1, math.inf]}}}, "finite"),
+        ({"space": {"optimizer.lr": {"uniform": [-1, 1]}}}, "optimizer.lr"),
+        ({"divisor": 1}, "divisor"),
+        ({"stop": [{"nonsense": 1}]}, "give one of no_improvement"),
+        ({"stop": [{"threshold": {}}]}, "give one of below, above"),
+        ({"memorization": {"statistic": "m", "unit": "u", "tau": math.nan}}, "tau"),
+    ],
+)
+def test_a_mistake_in_the_search_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_search(with_search(**change), where="here.yaml")
+    assert message in str(caught.value)
+    assert "here.yaml" in str(caught.value) or "trial" in str(caught.value)
+
+
+def test_a_file_without_a_search_says_so() -> None:
+    with pytest.raises(UsageError, match="no search section"):
+        parse_search({k: v for k, v in FILE.items() if k != "search"}, where="here.yaml")
