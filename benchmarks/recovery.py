@@ -44,7 +44,7 @@ _QUICK_KILLED = replace(KILLED, blocks=2, width=32, context=32, steps=12, commit
 _QUICK_COMMITTING = RunShape(blocks=2, width=32, context=32, rows=4, steps=14, commit_every=5)
 _FAILURES_EVERY = (100, 1_000, 10_000)
 _PAIRS, _COMMIT_PAIRS = 10, 3
-_CORPUS_BYTES = 1 << 20
+CORPUS_BYTES = 1 << 20
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _options(argv)
     killed = _QUICK_KILLED if options.quick else KILLED
     committing = _QUICK_COMMITTING if options.quick else COMMITTING
-    print(_environment(killed, committing, options.pairs), flush=True)
+    print(environment(), f"killed: {killed}; {options.pairs} pairs", sep="\n")
+    print(f"committing: {committing}", flush=True)
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="govray-recovery-") as scratch:
             folder = Path(scratch)
-            deployment = OneCorpus.deploy(folder / "deployment", _CORPUS_BYTES)
+            deployment = OneCorpus.deploy(folder / "deployment", CORPUS_BYTES)
             rounds = _killed(deployment, killed, folder, options.pairs)
             commits = _commits(deployment, committing, folder, options.commit_pairs)
     finally:
@@ -201,11 +202,11 @@ def _table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _environment(killed: RunShape, committing: RunShape, pairs: int) -> str:
+def environment() -> str:
+    """Versions that a figure depends on."""
     return (
         f"Python {platform.python_version()}, torch {torch.__version__}, Ray {ray.__version__}, "
-        f"govray {govray.__version__}\n"
-        f"killed: {killed}; {pairs} pairs\ncommitting: {committing}"
+        f"govray {govray.__version__}"
     )
 
 

@@ -27,8 +27,6 @@ from benchmarks.one_corpus import OneCorpus
 from govray.engine import gpt
 from govray.train import GovernedTrainer, govern
 
-WORLD = 2
-_CPUS = 0.5
 _VOCABULARY = 257
 
 
@@ -42,6 +40,8 @@ class RunShape:
         steps: Of the run.
         commit_every: Steps between checkpoints.
         kill_at: The step in which rank 1 is killed, once; never if None.
+        workers: How many, or the least and the most.
+        cpus: Of a worker.
     """
 
     blocks: int
@@ -51,6 +51,8 @@ class RunShape:
     steps: int
     commit_every: int
     kill_at: int | None = None
+    workers: int | tuple[int, int] = 2
+    cpus: float = 0.5
 
     def model(self) -> gpt.GPT:
         """The GPT of this shape."""
@@ -88,7 +90,7 @@ def run_governed(deployment: OneCorpus, shape: RunShape, folder: Path) -> Path:
         checkpoint_every=shape.commit_every,
         train_loop_per_worker=_governed_loop,
         train_loop_config={"shape": asdict(shape), "events": str(events)},
-        scaling_config=_scaling(),
+        scaling_config=_scaling(shape),
         # One place for all rounds: data is prepared once.
         run_config=_run_config(folder.name, folder.parent / "governed"),
     ).train()
@@ -102,17 +104,23 @@ def run_bare(shape: RunShape, folder: Path) -> Path:
     TorchTrainer(
         _bare_loop,
         train_loop_config={"shape": asdict(shape), "events": str(events)},
-        scaling_config=_scaling(),
+        scaling_config=_scaling(shape),
         run_config=_run_config(folder.name, folder.parent / "bare"),
     ).fit()
     return events
 
 
+def told(events: Path) -> list[dict[str, Any]]:
+    """What the workers of a run told, in order; a line that is being written is left out."""
+    lines = events.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
 def recovered(events: Path) -> Recovered:
     """Read a killed run's events."""
-    told = [json.loads(line) for line in events.read_text().splitlines()]
-    [killed] = [each for each in told if each["event"] == "kill"]
-    steps = [each for each in told if each["event"] == "step"]
+    all_told = told(events)
+    [killed] = [each for each in all_told if each["event"] == "kill"]
+    steps = [each for each in all_told if each["event"] == "step"]
     # Rank 0 may end a step after rank 1 died in the next; another process is another attempt.
     before = [each for each in steps if each["pid"] == steps[0]["pid"]]
     after = [each for each in steps if each["pid"] != steps[0]["pid"]]
@@ -128,8 +136,7 @@ def recovered(events: Path) -> Recovered:
 
 def step_seconds(events: Path) -> list[tuple[int, float, float]]:
     """(step, seconds from the end of the step before to its end, of these inside report)."""
-    told = [json.loads(line) for line in events.read_text().splitlines()]
-    steps = [each for each in told if each["event"] == "step"]
+    steps = [each for each in told(events) if each["event"] == "step"]
     return [(b["step"], b["at"] - a["at"], b["reporting"]) for a, b in itertools.pairwise(steps)]
 
 
@@ -164,7 +171,7 @@ def _bare_loop(config: dict[str, Any]) -> None:
     tell = _Teller(Path(config["events"]), shape.kill_at)
     for step in range(start, shape.steps):
         tell.strike(step)
-        rows = torch.randint(_VOCABULARY, (shape.rows // WORLD, shape.context + 1))
+        rows = torch.randint(_VOCABULARY, (shape.rows // dist.get_world_size(), shape.context + 1))
         optimizer.zero_grad()
         gpt.loss(model, {"tokens": rows[:, :-1], "targets": rows[:, 1:]}).mean().backward()
         optimizer.step()
@@ -210,8 +217,10 @@ class _Teller:
             file.write(json.dumps({**event, "at": time.time(), "pid": os.getpid()}) + "\n")
 
 
-def _scaling() -> ray.train.ScalingConfig:
-    return ray.train.ScalingConfig(num_workers=WORLD, resources_per_worker={"CPU": _CPUS})
+def _scaling(shape: RunShape) -> ray.train.ScalingConfig:
+    return ray.train.ScalingConfig(
+        num_workers=shape.workers, resources_per_worker={"CPU": shape.cpus}
+    )
 
 
 def _run_config(name: str, storage: Path) -> ray.train.RunConfig:

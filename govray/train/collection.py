@@ -24,6 +24,7 @@ from typing import Any
 from govray.engine import checkpoint
 from govray.errors import GovrayError, Malformed, UsageError
 from govray.governance import canonical
+from govray.train.atomic import put
 from govray.train.retention import DEFAULT, Commit, Rules, kept
 from govray.train.snapshot import CORRUPT, STATE, SUPERSEDED, committed_folders
 
@@ -148,9 +149,7 @@ def pin(run_folder: Path, name: str, reason: str) -> None:
         if not (run_folder / name / checkpoint.MANIFEST).is_file():
             raise UsageError("no such commit to pin", where=str(run_folder / name))
         pins = dict(read_pins(run_folder)) | {name: reason}
-        temporary = run_folder / f".{PINS}.tmp"
-        temporary.write_bytes(canonical.encode(pins))
-        os.replace(temporary, run_folder / PINS)
+        put(run_folder / PINS, canonical.encode(pins))
 
 
 def pin_start(start_folder: Path, reason: str) -> None:

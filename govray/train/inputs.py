@@ -19,8 +19,15 @@ from govray.governance.keys import PublicKey
 from govray.governance.policy import Policy, verify_policy
 from govray.governance.revocation import Revocations, Revoked
 from govray.governance.trust import TrustState, Verified
+from govray.train.clock import instant
 from govray.train.gating import credential_name
-from govray.train.revoking import RevocationSource, policy_name, read_lists, revoked_names
+from govray.train.revoking import (
+    RevocationSource,
+    kept_lists,
+    policy_name,
+    read_lists,
+    revoked_names,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +101,15 @@ def load_inputs(
     revocations: Sequence[Path] = (),
     *,
     at: datetime,
+    resumed: Path | None = None,
 ) -> Inputs:
     """Read and verify the trust root, the policy, every corpus's credential, revocation lists.
+
+    Args:
+        corpora, policy, trust_root, delegations, revocations: Where they are.
+        at: The time at which they must be in order: when the run began, or begins.
+        resumed: Folder of the run that goes on. Its lists are today's and follow those that it
+            accepted; what they revoke its steps find out.
 
     Raises:
         UsageError: A file or the folder of corpora is missing.
@@ -111,8 +125,12 @@ def load_inputs(
     credentials = verify_credentials(corpora, envelopes, trust, at=at)
     lists = None
     if revocations:
-        lists = Revocations.load(trust, read_lists(revocations), at=at)
-        _check_unrevoked(revoked_names(lists, verified_policy, credentials), at)
+        today = instant() if resumed else at
+        before = kept_lists(resumed, trust, at=today) if resumed else None
+        lists = Revocations.load(trust, read_lists(revocations), at=today, previous=before)
+        revoked = revoked_names(lists, verified_policy, credentials)
+        if not resumed:
+            _check_unrevoked(revoked, at)
     return Inputs(
         trust=trust,
         root_bytes=root_bytes,

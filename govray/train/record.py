@@ -7,7 +7,6 @@ the operator's own assertion.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,6 +18,7 @@ from govray.governance import canonical
 from govray.governance.document import format_time, parse_time
 from govray.governance.environment import Environment
 from govray.governance.plan import BatchPlan
+from govray.train.atomic import put
 from govray.train.config import Experiment, parse_experiment
 from govray.train.pretrained import Start
 
@@ -69,17 +69,17 @@ class RunRecord:
         """Write every file under ``run_folder/record``, ``run.json`` last."""
         folder = run_folder / "record"
         folder.mkdir(parents=True, exist_ok=True)
-        _put(folder / "policy.dsse.json", self.policy)
-        _put(folder / "root.json", self.root)
-        _put(folder / "manifest.dsse.json", self.manifest)
-        _put(folder / "credentials.jsonl", _lines(self.credentials[c] for c in self.credentials))
-        _put(folder / "delegations.jsonl", _lines(self.delegations))
-        _put(folder / "run.json", canonical.encode(self._summary()))
+        put(folder / "policy.dsse.json", self.policy)
+        put(folder / "root.json", self.root)
+        put(folder / "manifest.dsse.json", self.manifest)
+        put(folder / "credentials.jsonl", _lines(self.credentials[c] for c in self.credentials))
+        put(folder / "delegations.jsonl", _lines(self.delegations))
+        put(folder / "run.json", canonical.encode(self._summary()))
 
     def end(self, run_folder: Path, finished: datetime) -> RunRecord:
         """The same run, finished, and recorded so."""
         ended = replace(self, finished=finished)
-        _put(run_folder / "record" / "run.json", canonical.encode(ended._summary()))
+        put(run_folder / "record" / "run.json", canonical.encode(ended._summary()))
         return ended
 
     def _summary(self) -> dict[str, Any]:
@@ -148,9 +148,3 @@ def read_record(run_folder: Path) -> RunRecord:
 
 def _lines(envelopes: Any) -> bytes:
     return b"".join(envelope.rstrip(b"\n") + b"\n" for envelope in envelopes)
-
-
-def _put(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)

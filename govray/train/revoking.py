@@ -6,7 +6,8 @@ agreement (`govray.engine.agreement`), so that all act in the same step.
 
 Invariants:
 
-* Lists only grow: what was accepted stays accepted, and a list that goes back is refused.
+* Lists only grow: what was accepted stays accepted, and a list that goes back is refused, also by
+  a later attempt and a later driver: the run's folder keeps the newest list of each issuer.
 * Fail closed, with patience: a list that cannot be read or does not verify leaves the last good
   one in force for `PATIENCE_S`, then the run stops.
 
@@ -25,9 +26,13 @@ from pathlib import Path
 from govray.errors import GovrayError, RankFailed, UsageError
 from govray.governance.credential import Credential
 from govray.governance.policy import Policy
-from govray.governance.revocation import MAX_BYTES, Revocations, Revoked
+from govray.governance.revocation import MAX_BYTES, Revocations, Revoked, verify_revocations
 from govray.governance.trust import TrustState, Verified
+from govray.train.atomic import put
 from govray.train.gating import credential_name
+
+KEPT = "revocations"
+"""Folder, in a run's, of the lists that were accepted last, a file for each issuer."""
 
 POLL_S = 2.0
 PATIENCE_S = 60.0
@@ -95,25 +100,56 @@ def read_lists(paths: Sequence[str | Path]) -> tuple[bytes, ...]:
     return tuple(found)
 
 
+def keep_lists(run: Path, trust: TrustState, envelopes: Sequence[bytes], *, at: datetime) -> None:
+    """Let later attempts know which lists were accepted."""
+    for data in envelopes:
+        issuer = verify_revocations(trust, data, at=at).document.issuer
+        (run / KEPT).mkdir(exist_ok=True)
+        put(run / KEPT / f"{issuer}.dsse.json", data)
+
+
+def kept_lists(run: Path, trust: TrustState, *, at: datetime) -> Revocations | None:
+    """The lists that a run accepted last, None if there is none.
+
+    Raises:
+        GovrayError: A file there can't be read, or is no list that the trust root carries.
+    """
+    files = sorted((run / KEPT).glob("*.dsse.json"))
+    return Revocations.load(trust, read_lists(files), at=at) if files else None
+
+
 class RevocationFeed:
     """The lists of a run as rank 0 knows them now; `start` begins to read them again.
 
     Args:
         source: Where they are, and what they are checked against.
+        run: The run's folder.
+        at: The time by this machine's clock, aware.
         poll_s: Seconds between two looks.
         patience_s: See `PATIENCE_S`.
     """
 
     def __init__(
-        self, source: RevocationSource, *, poll_s: float = POLL_S, patience_s: float = PATIENCE_S
+        self,
+        source: RevocationSource,
+        run: Path,
+        *,
+        at: datetime,
+        poll_s: float = POLL_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._source = source
+        self._run = run
         self._poll_s, self._patience_s = poll_s, patience_s
         self._accepted = source.accepted
-        self._read: tuple[bytes, ...] = ()
-        self._revoked = revoked_names(source.accepted, source.policy, source.credentials)
         self._failing_since: float | None = None
         self._trouble: GovrayError | None = None
+        try:
+            self._accepted = kept_lists(run, self._trust(at), at=at) or source.accepted
+        except GovrayError as error:  # of rank 0 alone: the others hear of it in the agreement
+            self._trouble = error
+        self._read: tuple[bytes, ...] = ()
+        self._revoked = revoked_names(self._accepted, source.policy, source.credentials)
         self._end = threading.Event()
 
     @property
@@ -161,13 +197,21 @@ class RevocationFeed:
         self._failing_since = None
 
     def _accept(self, data: tuple[bytes, ...], at: datetime) -> None:
-        source = self._source
-        trust = TrustState.load(source.root, at=at, delegations=source.delegations)
+        source, trust = self._source, self._trust(at)
         lists = Revocations.load(trust, data, at=at, previous=self._accepted)
         # In this order: what is revoked is known before the lists count as read.
         self._revoked = revoked_names(lists, source.policy, source.credentials)
         self._accepted = lists
+        try:
+            keep_lists(self._run, trust, data, at=at)
+        except OSError as error:
+            raise UsageError(
+                f"the revocation lists can't be kept: {error.strerror}", where=str(self._run)
+            ) from error
         self._read = data
+
+    def _trust(self, at: datetime) -> TrustState:
+        return TrustState.load(self._source.root, at=at, delegations=self._source.delegations)
 
     def _follow(self) -> None:
         while not self._end.wait(self._poll_s):

@@ -255,6 +255,7 @@ class GovernedTrainer:
             [Path(path) for path in self.delegations],
             [Path(path) for path in self.revocations],
             at=at,
+            resumed=Path(self.resume) if self.resume else None,
         )
         inputs.check_operator(signer.public_key)
         return inputs

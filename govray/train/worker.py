@@ -32,6 +32,7 @@ from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.ledger import CorpusUse, GradientNorms, Leaf
 from govray.train import resizing, stopping
+from govray.train.clock import instant
 from govray.train.commits import Commits
 from govray.train.driver import Fence
 from govray.train.events import Gated, append
@@ -165,7 +166,7 @@ class Run:
         self._gating = Gating(order.on_expiry, order.expiries, read, decided)
         self._feed: RevocationFeed | None = None
         if order.revocations and self._rank == 0:
-            self._feed = RevocationFeed(order.revocations)
+            self._feed = RevocationFeed(order.revocations, Path(order.folder), at=instant())
             self._feed.start()
         self.step_function = GovernedStep(
             model,

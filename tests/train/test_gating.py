@@ -130,11 +130,16 @@ def world() -> World:
     return World()
 
 
-def a_list(signer: Signer, issuer: str, sequence: int, *corpora: str, since: str) -> bytes:
+def a_list(
+    signer: Signer,
+    issuer: str,
+    sequence: int,
+    *corpora: str,
+    since: str,
+    issued: str = "2026-11-19T00:00:00Z",
+) -> bytes:
     entries = tuple(Revocation(corpus=c, since=since, reason="ended") for c in corpora)
-    document = RevocationList(
-        issuer=issuer, sequence=sequence, issued="2026-11-19T00:00:00Z", entries=entries
-    )
+    document = RevocationList(issuer=issuer, sequence=sequence, issued=issued, entries=entries)
     return seal_revocations(document, [signer])
 
 
@@ -152,7 +157,7 @@ def feed(world: World, tmp_path: Path) -> RevocationFeed:
         },
         accepted=Revocations.load(world.trust, read_lists([path]), at=AT),
     )
-    return RevocationFeed(source, patience_s=60)
+    return RevocationFeed(source, tmp_path, at=AT, patience_s=60)
 
 
 def acme(world: World, sequence: int, *corpora: str) -> bytes:
@@ -206,6 +211,36 @@ def test_a_list_that_stays_bad_stops_the_run(
     assert isinstance(feed.trouble, kind)
 
 
+def test_a_later_attempt_refuses_a_list_from_before_the_newest_that_was_accepted(
+    world: World, feed: RevocationFeed, tmp_path: Path
+) -> None:
+    path = tmp_path / "revoked.dsse.json"
+    path.write_bytes(acme(world, 2, "acme"))
+    feed.look(at=AT, elapsed_s=0)
+    path.write_bytes(acme(world, 1))
+    later = RevocationFeed(feed._source, tmp_path, at=AT, patience_s=60)
+    assert set(later.since()) == {"credential acme"}
+    later.look(at=AT, elapsed_s=0)
+    later.look(at=AT, elapsed_s=60)
+    assert "a sequence never goes back" in str(later.trouble)
+    # The control: a run that accepted no newer one.
+    (tmp_path / "other").mkdir()
+    other = RevocationFeed(feed._source, tmp_path / "other", at=AT, patience_s=60)
+    other.look(at=AT, elapsed_s=0)
+    other.look(at=AT, elapsed_s=60)
+    assert other.trouble is None
+    assert other.since() == {}
+
+
+def test_kept_lists_that_were_changed_stop_the_run(
+    world: World, feed: RevocationFeed, tmp_path: Path
+) -> None:
+    feed.look(at=AT, elapsed_s=0)
+    [kept] = (tmp_path / "revocations").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-9])
+    assert RevocationFeed(feed._source, tmp_path, at=AT).trouble is not None
+
+
 def test_a_run_does_not_begin_with_what_is_revoked(tmp_path: Path) -> None:
     here = Deployment(tmp_path / "here")
     path = tmp_path / "revoked.dsse.json"
@@ -220,9 +255,38 @@ def test_a_run_does_not_begin_with_what_is_revoked(tmp_path: Path) -> None:
     inputs = load("acme", since=here.at + timedelta(days=1))
     # It travels to rank 0 by pickle.
     source = pickle.loads(pickle.dumps(inputs.revocation_source(["acme"])))
-    assert set(RevocationFeed(source).since()) == {"credential acme"}
+    assert set(RevocationFeed(source, tmp_path, at=here.at).since()) == {"credential acme"}
     with pytest.raises(Untrusted, match="credential acme: revoked since"):
         load("acme", since=here.at)
+
+
+def test_a_run_goes_on_with_the_lists_of_today(tmp_path: Path) -> None:
+    """They were issued after it began, and revoke from before it began; its steps find out."""
+    here, run, path = Deployment(tmp_path / "here"), tmp_path / "run", tmp_path / "list.json"
+    run.mkdir()
+    began = datetime.now(UTC) - timedelta(hours=1)
+
+    def load(sequence: int, resumed: Path | None) -> Inputs:
+        since = format_time(began - timedelta(seconds=60))
+        issued = format_time(datetime.now(UTC).replace(microsecond=0))
+        data = a_list(
+            here.signers["issuer"], "issuer", sequence, "acme", since=since, issued=issued
+        )
+        path.write_bytes(data)
+        return load_inputs(
+            here.corpora, here.policy, here.root, [], [path], at=began, resumed=resumed
+        )
+
+    inputs = load(2, run)
+    source = inputs.revocation_source(["acme"])
+    assert source is not None
+    feed = RevocationFeed(source, run, at=datetime.now(UTC))
+    feed.look(at=datetime.now(UTC), elapsed_s=0)
+    assert set(feed.since()) == {"credential acme"}
+    with pytest.raises(Untrusted, match="a sequence never goes back"):
+        load(1, run)
+    with pytest.raises(Untrusted, match="issued at"):
+        load(3, None)
 
 
 def test_nothing_holds_longer_than_who_signed_it(tmp_path: Path) -> None:
