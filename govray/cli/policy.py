@@ -131,6 +131,7 @@ def explain(
                     {"group": each.group, "weight": each.weight, "rules": list(each.rules)}
                     for each in explanation.groups
                 ],
+                "memorization": explanation.memorization,
             }
         )
         return
@@ -149,6 +150,8 @@ def explain(
     out.print(grid)
     if any(policy.profiles[name].adapter == PER_CORPUS for name in decision.profiles):
         line("Each corpus of this profile is a stream of its own: rows_per_step counts for each.")
+    if explanation.memorization is not None:
+        field("memorization", f"{explanation.memorization}, if it deviates from its reserve")
 
 
 @app.command()
@@ -199,6 +202,9 @@ def diff(
             field("gains", ", ".join(each.gains))
         if each.losses:
             field("loses", ", ".join(each.losses))
+        was, now = each.before.memorization, each.after.memorization
+        if was != now:
+            field("memorization", f"{was or 'not monitored'} → {now or 'not monitored'}")
 
 
 def _read(path: Path) -> Policy:
@@ -283,4 +289,5 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "label": outcome.label,
         "weights": dict(outcome.weights),
         "rank": outcome.rank,
+        "memorization": outcome.memorization,
     }

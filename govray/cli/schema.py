@@ -57,7 +57,23 @@ def _policy() -> Schema:
     match = described["$defs"]["Match"]["properties"]
     for name, attribute in match.items():
         match[name] = _either(attribute["items"], attribute)
+    _shorten(described["$defs"])
     return described
+
+
+def _shorten(definitions: Schema) -> None:
+    """The short forms of the memorization section."""
+    from govray.governance.monitoring import CALIBRATED
+
+    section = definitions["Monitoring"]["properties"]
+    pair = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+    bands = section["bands"]["patternProperties"]
+    for glob in bands:
+        bands[glob] = _either(pair, bands[glob])
+    section["bands"] = _either({"const": CALIBRATED}, section["bands"])
+    name = definitions["RuleAction"]["properties"]["action"]
+    actions = section["actions"]
+    actions["additionalProperties"] = _either(name, actions["additionalProperties"])
 
 
 def _source(node: Any) -> Any:

@@ -30,6 +30,7 @@ from govray.governance.license import (
     category_bounds,
     normalise,
 )
+from govray.governance.monitoring import ACTIONS, Action, relaxed
 from govray.governance.policy import Decision, Policy, Rule
 from govray.governance.route import ADAPTER, profile_weights, resolve
 from govray.governance.selector import parse_selector
@@ -42,6 +43,7 @@ Code: TypeAlias = Literal[
     "unknown_group",  # a selector or group that means nothing in the model
     "not_a_successor",  # another name than the previous version's, or no higher version
     "widens",  # a class may update more than under the previous version
+    "relaxes_monitor",  # memorization is watched less closely, or less follows from it
 ]
 
 
@@ -74,12 +76,14 @@ class Outcome:
         weights: Layer group → weight, 0 included; an adapter counts as a group of
             weight 1. Empty unless ``status`` is ``trains``.
         rank: The adapter's rank, if there is one.
+        memorization: What follows if it memorizes; None without a monitor, or training.
     """
 
     status: Literal["trains", "quarantined", "refused"]
     label: str
     weights: Mapping[str, float]
     rank: int | None
+    memorization: Action | None = None
 
 
 @dataclass(frozen=True)
@@ -123,10 +127,12 @@ class Explanation:
         decision: The policy's decision, with every rule that matches.
         groups: Every layer group in the model's order, then the adapter if one is
             trained.
+        memorization: What follows if the class memorizes; None without a monitor.
     """
 
     decision: Decision
     groups: tuple[GroupReason, ...]
+    memorization: Action | None = None
 
 
 def lint(
@@ -156,6 +162,7 @@ def lint(
         if classes is None:
             classes = representative_classes(previous, policy)
         findings += _widenings(previous, policy, classes, groups)
+        findings += _relaxations(previous, policy, classes)
     return tuple(findings)
 
 
@@ -184,7 +191,7 @@ def explain(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Expl
     if decision.adapter is not None:
         rules = tuple(r for r in decision.rules if decision.profiles[profile_of[r]].adapter)
         reasons.append(GroupReason(f"{ADAPTER}{decision.adapter}", 1.0, rules))
-    return Explanation(decision, tuple(reasons))
+    return Explanation(decision, tuple(reasons), _action(policy, decision))
 
 
 def diff(
@@ -199,7 +206,14 @@ def diff(
         groups: The model's layer groups in order, without adapters.
     """
     changes = (Change(c, outcome(old, c, groups), outcome(new, c, groups)) for c in classes)
-    return tuple(c for c in changes if c.gains or c.losses or c.before.status != c.after.status)
+    return tuple(
+        c
+        for c in changes
+        if c.gains
+        or c.losses
+        or c.before.status != c.after.status
+        or c.before.memorization != c.after.memorization
+    )
 
 
 def outcome(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Outcome:
@@ -214,7 +228,7 @@ def outcome(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Outc
     weights = {group: route.weights.get(group, 0.0) for group in groups}
     if route.adapter is not None:
         weights[f"{ADAPTER}{route.adapter}"] = 1.0
-    return Outcome("trains", decision.label, weights, route.rank)
+    return Outcome("trains", decision.label, weights, route.rank, _action(policy, decision))
 
 
 def representative_classes(*policies: Policy) -> tuple[CredentialClass, ...]:
@@ -337,6 +351,8 @@ def _makes_redundant(policy: Policy, stricter: Rule, rule: Rule) -> bool:
 
 def _unused_profiles(policy: Policy) -> Iterator[Finding]:
     used = {rule.profile for rule in policy.rules}
+    if policy.memorization:
+        used |= {each.fallback for each in policy.memorization.actions.values() if each.fallback}
     for name in sorted(policy.profiles.keys() - used):
         yield Finding("unused_profile", name, f"no rule names profile {name!r}")
 
@@ -394,6 +410,30 @@ def _widenings(
             yield _widening(cls, f"was {was} and now trains ({after.label})")
         elif not _meet_within(after, before):
             yield _widening(cls, f"may gain layers ({before.label} → {after.label})")
+
+
+def _relaxations(
+    previous: Policy, policy: Policy, classes: Sequence[CredentialClass]
+) -> Iterator[Finding]:
+    for sentence in relaxed(previous.memorization, policy.memorization):
+        yield Finding("relaxes_monitor", "memorization", f"in the monitor, {sentence}")
+    if previous.memorization is None or policy.memorization is None:
+        return
+    for cls in classes:
+        before, after = _decision(previous, cls), _decision(policy, cls)
+        if before is None or after is None or before.quarantined or after.quarantined:
+            continue
+        was, now = _action(previous, before), _action(policy, after)
+        if was and now and ACTIONS.index(now) < ACTIONS.index(was):
+            yield Finding(
+                "relaxes_monitor", str(cls), f"if the class memorizes, {now} follows, not {was}"
+            )
+
+
+def _action(policy: Policy, decision: Decision) -> Action | None:
+    if policy.memorization is None or decision.quarantined:
+        return None
+    return policy.memorization.action(decision.rules)
 
 
 def _widening(cls: CredentialClass, message: str) -> Finding:

@@ -26,36 +26,21 @@ argument), or follow a run through its branches (``incidents.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
-from govray.governance import canonical, globs
+from govray.governance import canonical
 from govray.governance.document import Digest, Document, Name
-from govray.governance.globs import Glob
-
-MAX_NUMBER = 1e15
-"""Canonical JSON has no numbers from 2^53 to 1e21; nothing measured comes near."""
+from govray.governance.monitoring import Action, Monitoring, Number, Statistic
 
 Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
-Number = Annotated[
-    float,
-    Field(ge=-MAX_NUMBER, le=MAX_NUMBER),
-    AfterValidator(lambda number: number + 0.0),  # canonical JSON has no minus zero
-]
 Probability = Annotated[float, Field(gt=0, le=1)]
 Layer = Annotated[str, Field(min_length=1, max_length=1024)]
-
-Action = Literal["flag", "gate", "rollback"]
-ACTIONS: tuple[Action, ...] = ("flag", "gate", "rollback")
-"""From the mildest to the strictest."""
-
-Statistic = Literal["composite", "min_k", "surprise", "entropy"]
-"""Whose deviation a band bounds."""
 
 
 class Side(Document):
@@ -148,101 +133,6 @@ class EntropyProfile(Document):
         return frozenset(measure.corpus for measure in self.measures)
 
 
-class Band(Document):
-    """The deviations that call for nothing, both ends included. Two-sided."""
-
-    low: Number
-    high: Number
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.low > self.high:
-            raise ValueError("low is above high")
-        return self
-
-    def contains(self, deviation: float) -> bool:
-        """Whether ``deviation`` lies within."""
-        return self.low <= deviation <= self.high
-
-
-class RuleAction(Document):
-    """What follows when a class of a rule is flagged.
-
-    Attributes:
-        action: ``flag`` records it. ``gate`` puts the corpus under its fallback profile from the
-            next step on. ``rollback`` returns to a checkpoint before it was flagged, and leaves
-            the corpus out from there on.
-        fallback: The profile that a gated corpus follows; there exactly for ``gate``.
-    """
-
-    action: Action
-    fallback: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")] | None = None
-
-    @model_validator(mode="after")
-    def _fallback_of_a_gate(self) -> Self:
-        if (self.action == "gate") != (self.fallback is not None):
-            raise ValueError("fallback belongs to gate, and gate needs one")
-        return self
-
-
-class Monitoring(Document):
-    """The ``memorization`` section of a depth policy; a policy without it has no monitor.
-
-    Attributes:
-        every: Steps between two probes.
-        probe_rows: Rows of each side, per corpus; fewer where there are fewer.
-        turns: A corpus is measured in one probe of so many, which one follows from its name.
-        statistic: Whose deviation is measured.
-        bands: Glob over layer names → band. Where several match, all hold; a layer that none
-            matches is recorded and decides nothing.
-        fdr: Level of the Benjamini-Hochberg procedure, in each domain and probe.
-        consecutive: Probes of a corpus in a row that must exceed before anything follows.
-        rollbacks: How many rollbacks each domain has in a run.
-        actions: Rule of the policy → what follows. A class gets the strictest action of all the
-            rules that match it, and ``flag`` where none is named.
-    """
-
-    every: Positive
-    probe_rows: Annotated[int, Field(ge=2, le=1 << 16)]
-    turns: Annotated[int, Field(ge=1, le=1 << 16)] = 1
-    statistic: Statistic = "composite"
-    bands: Annotated[dict[Glob, Band], Field(min_length=1, max_length=256)]
-    fdr: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    consecutive: Annotated[int, Field(ge=1, le=100)] = 2
-    rollbacks: Annotated[int, Field(ge=0, le=100)] = 0
-    actions: Annotated[dict[str, RuleAction], Field(max_length=256)] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _rollbacks_are_budgeted(self) -> Self:
-        wanted = any(each.action == "rollback" for each in self.actions.values())
-        if wanted != (self.rollbacks > 0):
-            raise ValueError(
-                "rollbacks is the budget of the action rollback: give both, or neither"
-            )
-        return self
-
-    def due(self, step: int) -> bool:
-        """Whether a probe follows ``step``."""
-        return (step + 1) % self.every == 0
-
-    def in_turn(self, corpus: str, step: int) -> bool:
-        """Whether the probe after ``step`` measures ``corpus``; a function of these alone."""
-        if not self.due(step):
-            return False
-        turn = int(canonical.sha256(corpus.encode()).removeprefix("sha256:"), 16) % self.turns
-        return (step + 1) // self.every % self.turns == turn
-
-    def within(self, measure: Measure) -> bool | None:
-        """Whether a measure lies in every band of its layer; None if the layer has none."""
-        found = [band for glob, band in self.bands.items() if globs.matches(glob, measure.layer)]
-        return all(band.contains(measure.deviation) for band in found) if found else None
-
-    def action(self, rules: Iterable[str]) -> Action:
-        """The strictest action of these rules."""
-        named = [self.actions[rule].action for rule in rules if rule in self.actions]
-        return max(named, key=ACTIONS.index, default="flag")
-
-
 @dataclass(frozen=True)
 class Subject:
     """What policy and routes say of a corpus that is measured.
@@ -304,7 +194,7 @@ def exceeding(
             (measure, within)
             for measure in profile.measures
             if measure.corpus in found and subjects[measure.corpus].domain == domain
-            if (within := section.within(measure)) is not None
+            if (within := section.within(measure.layer, measure.deviation)) is not None
         ]
         falls = rejected([measure.p for measure, _ in tested], section.fdr)
         for (measure, within), falls_here in zip(tested, falls, strict=True):

@@ -44,6 +44,8 @@ from govray.governance.document import Document, Name
 from govray.governance.globs import Glob
 from govray.governance.keys import Signer
 from govray.governance.license import LicenseCategory, Use
+from govray.governance.monitoring import Monitoring
+from govray.governance.monitoring import expanded as expanded_monitoring
 from govray.governance.selector import parse_selector
 from govray.governance.source import read_yaml
 from govray.governance.statement import seal, self_subject
@@ -261,6 +263,7 @@ class Policy(Document):
         groups: Layer groups of the policy's own: name → globs over parameter names.
         profiles: Name → profile.
         rules: All that match apply.
+        memorization: What is measured of memorization, and what follows; absent, nothing is.
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/depth-policy/v1"
@@ -272,6 +275,7 @@ class Policy(Document):
     groups: Annotated[dict[GroupName, _Globs], Field(max_length=_MAX_ENTRIES)] | None = None
     profiles: Annotated[dict[Label, Profile], Field(min_length=1, max_length=_MAX_ENTRIES)]
     rules: Annotated[tuple[Rule, ...], Field(min_length=1, max_length=_MAX_ENTRIES)]
+    memorization: Monitoring | None = None
 
     def __str__(self) -> str:
         return f"{self.name} v{self.version}"
@@ -287,6 +291,27 @@ class Policy(Document):
                 raise ValueError(
                     f"rule {rule.name!r} names profile {rule.profile!r}, which does not exist"
                     + _suggestion(rule.profile, self.profiles)
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _actions_are_of_rules_and_fall_back_to_nothing(self) -> Self:
+        actions = self.memorization.actions if self.memorization else {}
+        for name, each in actions.items():
+            if name not in (rules := {rule.name for rule in self.rules}):
+                raise ValueError(
+                    f"memorization acts on rule {name!r}, which does not exist"
+                    + _suggestion(name, dict.fromkeys(rules))
+                )
+            if each.fallback is not None and each.fallback not in self.profiles:
+                raise ValueError(
+                    f"the fallback of rule {name!r} is profile {each.fallback!r}, which does not "
+                    "exist" + _suggestion(each.fallback, self.profiles)
+                )
+            if each.fallback is not None and not self.profiles[each.fallback].is_empty:
+                raise ValueError(
+                    f"the fallback of rule {name!r} is profile {each.fallback!r}, which permits "
+                    "something; a gated corpus can only be left out so far"
                 )
         return self
 
@@ -365,6 +390,10 @@ def read_policy(text: str | bytes, *, name: str = "policy") -> Policy:
         fields["rules"] = [
             _expanded_rule(value, source.where("rules", index)) for index, value in enumerate(rules)
         ]
+    if "memorization" in fields:
+        fields["memorization"] = expanded_monitoring(
+            fields["memorization"], source.where("memorization")
+        )
     if "valid" in fields:
         fields["valid"] = _expanded_period(fields["valid"], source.where("valid"))
     return Policy.from_source(fields, where=name)

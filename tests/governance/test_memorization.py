@@ -13,17 +13,15 @@ from pydantic import ValidationError
 from govray.errors import Malformed
 from govray.governance import canonical
 from govray.governance.memorization import (
-    Band,
     Decision,
     EntropyProfile,
     Measure,
-    Monitoring,
-    RuleAction,
     Side,
     Subject,
     decide,
     rejected,
 )
+from govray.governance.monitoring import Band, Monitoring, RuleAction
 
 SECTION = Monitoring(every=10, probe_rows=8, bands={"*": Band(low=-2, high=2)})
 

@@ -1,0 +1,132 @@
+"""The policy's memorization section: its source, what lint, explain and diff say of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from govray.cli.schema import _policy
+from govray.errors import Malformed
+from govray.governance.credential import CredentialClass
+from govray.governance.lint import diff, explain, lint, representative_classes
+from govray.governance.monitoring import Band, RuleAction
+from govray.governance.policy import Policy, read_policy
+
+PLAIN = """\
+schema: govray.dev/depth-policy/v1
+name: licences
+version: 1
+valid: {from: 2026-11-01, until: 2027-11-01}
+on_expiry: stop
+profiles:
+  everything: {layers: all}
+  removable: {layers: none, adapter: "{corpus}", rank: 8}
+  nothing: {layers: none}
+rules:
+  - {name: open, match: {license_category: permissive}, profile: everything}
+  - {name: contracts, match: {license_category: commercial}, profile: removable}
+"""
+SECTION = """\
+memorization:
+  every: 100
+  probe_rows: 32
+  bands: {"*": [-3, 3], head: {low: -2, high: 2}}
+  rollbacks: 1
+  actions:
+    open: {action: gate, fallback: nothing}
+    contracts: rollback
+"""
+GROUPS = ("embedding", "block.0", "final_norm", "head")
+
+
+def policy(section: str = SECTION, *, version: int = 1) -> Policy:
+    return read_policy(PLAIN.replace("version: 1", f"version: {version}") + section)
+
+
+def the_class(license: str) -> CredentialClass:
+    category = {"MIT": "permissive"}.get(license, "commercial")
+    return CredentialClass.from_source(
+        {
+            "corpus": "acme",
+            "license": license,
+            "license_category": category,
+            "jurisdiction": "ZZ",
+            "sensitivity": "public",
+            "use": "commercial",
+        }
+    )
+
+
+def test_short_forms_are_written_out_and_the_rest_has_defaults() -> None:
+    section = policy().memorization
+    assert section is not None
+    assert section.bands == {"*": Band(low=-3, high=3), "head": Band(low=-2, high=2)}
+    assert section.actions["contracts"] == RuleAction(action="rollback")
+    assert (section.statistic, section.fdr, section.consecutive) == ("composite", 0.05, 2)
+    assert section.within("head", 2.5) is False
+    assert section.within("block.0", 2.5) is True
+    assert Policy.from_json(policy().to_json()) == policy()
+
+
+def test_a_policy_without_the_section_is_what_it_was() -> None:
+    assert "memorization" not in read_policy(PLAIN).to_json()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('{"*": [-3, 3], head: {low: -2, high: 2}}', "calibrated", "not calibrated"),
+        ("open: {", "opne: {", "did you mean 'open'"),
+        ("fallback: nothing", "fallback: nothign", "did you mean 'nothing'"),
+        ("fallback: nothing", "fallback: everything", "permits something"),
+        ("every: 100", "evry: 100", "did you mean 'every'"),
+        ("  rollbacks: 1\n", "", "budget"),
+        ("[-3, 3]", "[3, -3]", "low is above high"),
+        ("[-3, 3]", "[-3]", "bands"),
+    ],
+)
+def test_a_section_that_says_something_else_is_refused(old: str, new: str, message: str) -> None:
+    assert old in SECTION
+    with pytest.raises(Malformed, match=message):
+        policy(SECTION.replace(old, new))
+
+
+def test_the_strictest_action_of_the_matching_rules_counts() -> None:
+    section = policy().memorization
+    assert section is not None
+    assert section.action(["open", "contracts"]) == "rollback"
+    assert section.action(["open"]) == "gate"
+    assert section.action(["unnamed"]) == "flag"
+
+
+def test_lint_tells_a_relaxed_monitor_from_a_stricter_one() -> None:
+    before = policy()
+    relaxed = policy(
+        SECTION.replace("every: 100", "every: 200")
+        .replace("[-3, 3]", "[-4, 3]")
+        .replace("open: {action: gate, fallback: nothing}", "open: flag"),
+        version=2,
+    )
+    found = [f.message for f in lint(relaxed, previous=before) if f.code == "relaxes_monitor"]
+    assert any("every goes from 100 to 200" in each for each in found)
+    assert any("[-3, 3] to [-4, 3]" in each for each in found)
+    assert any("flag follows, not gate" in each for each in found)
+    stricter = policy(SECTION.replace("every: 100", "every: 50"), version=2)
+    assert "relaxes_monitor" not in {f.code for f in lint(stricter, previous=before)}
+    gone = [f.code for f in lint(policy("", version=2), previous=before)]
+    assert gone.count("relaxes_monitor") == 1
+    assert "unused_profile" not in {f.code for f in lint(before)}  # a fallback is a use
+
+
+def test_explain_and_diff_name_the_action() -> None:
+    assert explain(policy(), the_class("LicenseRef-acme"), GROUPS).memorization == "rollback"
+    assert explain(read_policy(PLAIN), the_class("MIT"), GROUPS).memorization is None
+    classes = representative_classes(policy())
+    changes = diff(policy(""), policy(), classes, GROUPS)
+    assert {each.after.memorization for each in changes} == {"gate", "rollback"}
+    assert not any(each.widens for each in changes)
+
+
+def test_the_schema_offers_the_short_forms() -> None:
+    section = _policy()["$defs"]["Monitoring"]["properties"]
+    assert {"const": "calibrated"} in section["bands"]["anyOf"]
+    assert len(section["actions"]["additionalProperties"]["anyOf"]) == 2
