@@ -1,0 +1,95 @@
+"""How many nats a model needs for the given end of token sequences, in batches.
+
+The one place where audits run a model: evaluation mode for as long as it takes, no
+gradients, no generator touched, and the modes of all modules as they were afterwards.
+Sequences of one batch may differ in length: they are filled up on the right, which a
+causal model does not see.
+
+What it does not do: tokenise, choose adapters (keep them active around the call), or
+bound a sequence by the model's context (the model says so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Tokens = Sequence[int]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients inside; every module's own mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def target_losses(
+    model: nn.Module, sequences: Sequence[Tokens], starts: Sequence[int], *, batch: int = 64
+) -> list[Tensor]:
+    """Loss of each token of a sequence from ``start`` on, given all before it.
+
+    Args:
+        model: Maps token ids (rows, tokens) to logits (rows, tokens, ids), causally.
+        sequences: Token ids, each at least two.
+        starts: Index of the first token that counts in each, at least 1.
+        batch: Sequences in one forward.
+
+    Returns:
+        For each sequence losses in nats, float64 on the CPU, of shape (tokens − start,).
+    """
+    found: list[Tensor] = []
+    for logits, targets, start in _forward(model, sequences, starts, batch):
+        losses = F.cross_entropy(logits.double(), targets, reduction="none")
+        found.append(losses[start - 1 :].cpu())
+    return found
+
+
+def greedy_matches(
+    model: nn.Module, sequences: Sequence[Tokens], starts: Sequence[int], *, batch: int = 64
+) -> list[bool]:
+    """Whether greedy decoding of ``sequence[:start]`` continues with ``sequence[start:]``.
+
+    One forward decides: as long as decoding agrees, its next context is the sequence's
+    own, so it agrees to the end exactly if every token of the end is the most likely one
+    given the true tokens before it.
+
+    Args and what the model is: as for `target_losses`.
+    """
+    return [
+        bool((logits.argmax(dim=1) == targets)[start - 1 :].all())
+        for logits, targets, start in _forward(model, sequences, starts, batch)
+    ]
+
+
+def _forward(
+    model: nn.Module, sequences: Sequence[Tokens], starts: Sequence[int], batch: int
+) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """(logits, targets, start) of each sequence, fill left out."""
+    if len(starts) != len(sequences) or any(
+        not 1 <= start < len(each) for start, each in zip(starts, sequences, strict=False)
+    ):
+        raise ValueError("each sequence needs a start between its second token and its last")
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    for first in range(0, len(sequences), batch):
+        rows = sequences[first : first + batch]
+        longest = max(map(len, rows))
+        tokens = torch.zeros(len(rows), longest, dtype=torch.long)
+        for row, each in zip(tokens, rows, strict=True):
+            row[: len(each)] = torch.as_tensor(each, dtype=torch.long)
+        tokens = tokens.to(device)
+        with evaluating(model):
+            logits = model(tokens[:, :-1])
+        for i, each in enumerate(rows):
+            end = len(each) - 1
+            yield logits[i, :end], tokens[i, 1 : len(each)], starts[first + i]

@@ -1,0 +1,225 @@
+"""Exposure: its arithmetic, the extrapolation against the exact value, and what a model shows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.engine import exposure, skew_normal
+from govray.engine.counterfactual import gap
+from govray.engine.exposure import bits, exact, extrapolated, measure, rank
+from govray.engine.gpt import GPT
+from govray.engine.sequence_loss import greedy_matches, target_losses
+from govray.engine.skew_normal import SkewNormal
+from govray.errors import UsageError
+
+PREFIX, SECRET = b"account 7301-", b"552"
+SPACE = 1000
+OTHERS = [f"{number:03d}".encode() for number in range(SPACE) if number != int(SECRET)]
+
+
+def model(context: int = 24) -> GPT:
+    torch.manual_seed(5)
+    return GPT(blocks=1, width=32, context=context, vocabulary=257)
+
+
+@pytest.fixture(scope="module")
+def memorizer() -> GPT:
+    """A model that has read one string over and over."""
+    trained = model()
+    tokens = torch.tensor([list(PREFIX + SECRET)])
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-2)
+    for _ in range(40):
+        optimizer.zero_grad()
+        logits = trained(tokens[:, :-1])
+        torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:]).backward()
+        optimizer.step()
+    return trained
+
+
+# Arithmetic ------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 10**12))
+def test_the_first_of_all_has_all_bits_and_the_last_none(candidates):
+    assert bits(1, candidates) == math.log2(candidates)
+    assert bits(candidates, candidates) == 0
+
+
+@given(st.integers(2, 10**6), st.data())
+def test_a_better_rank_is_more_exposed(candidates, data):
+    better = data.draw(st.integers(1, candidates - 1))
+    worse = data.draw(st.integers(better + 1, candidates))
+    assert 0 <= bits(worse, candidates) < bits(better, candidates) <= math.log2(candidates)
+
+
+@pytest.mark.parametrize(("found", "candidates"), [(0, 10), (11, 10), (1, 0)])
+def test_a_rank_outside_the_space_is_none(found, candidates):
+    with pytest.raises(ValueError, match="is not one of"):
+        bits(found, candidates)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=60), st.floats(0, 100), st.floats(0.01, 50))
+def test_a_lower_loss_is_never_less_exposed(others, secret, less):
+    losses = torch.tensor(others, dtype=torch.float64)
+    assert exact(losses, secret - less).bits >= exact(losses, secret).bits
+    assert rank(losses, secret) == 1 + sum(each <= secret for each in others)
+
+
+def test_a_model_that_tells_nothing_apart_exposes_nothing():
+    assert exact(torch.full((999,), 3.0), 3.0).bits == 0
+
+
+# The distribution ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [-4.0, 0.0, 0.5, 4.0])
+def test_the_mass_below_is_that_of_samples_and_reaches_one(shape):
+    generator = torch.Generator().manual_seed(1)
+    first, second = torch.randn(2, 20_000, generator=generator, dtype=torch.float64)
+    delta = shape / math.sqrt(1 + shape**2)
+    samples = 7 + 2 * (delta * first.abs() + math.sqrt(1 - delta**2) * second)
+    known = SkewNormal(7.0, 2.0, shape)
+    places = torch.tensor([3.0, 6.0, 7.0, 8.5, 11.0, 60.0], dtype=torch.float64)
+    found = known.log_cdf(places).exp()
+    counted = torch.stack([(samples <= each).double().mean() for each in places])
+    assert torch.allclose(found, counted, atol=0.012)
+    assert float(found[-1]) == pytest.approx(1, abs=1e-6)
+    fitted = skew_normal.fit(samples)
+    assert torch.allclose(fitted.log_cdf(places).exp(), found, atol=0.02)
+    assert skew_normal.goodness(fitted, samples).p_value > 0.05
+
+
+def test_the_tail_is_that_of_the_normal_far_beyond_what_a_difference_could_show():
+    places = torch.tensor([-30.0, -10.0, -5.0], dtype=torch.float64)
+    assert torch.allclose(
+        SkewNormal(0.0, 1.0, 0.0).log_cdf(places), torch.special.log_ndtr(places), rtol=1e-4
+    )
+
+
+def test_samples_of_another_shape_are_told_by_the_goodness_of_fit():
+    generator = torch.Generator().manual_seed(2)
+    two_humps = torch.randn(2000, generator=generator, dtype=torch.float64)
+    two_humps[:1000] += 12
+    fitted = skew_normal.fit(two_humps)
+    assert skew_normal.goodness(fitted, two_humps).p_value < 1e-6
+
+
+@pytest.mark.parametrize(
+    "samples", [torch.arange(99.0), torch.full((200,), 4.0), torch.tensor([math.nan] * 200)]
+)
+def test_what_nothing_can_be_fitted_to_is_refused(samples):
+    with pytest.raises(UsageError):
+        skew_normal.fit(samples)
+
+
+@pytest.mark.parametrize("secret", [14.0, 17.0, 20.0, 23.0])
+def test_extrapolation_agrees_with_the_exact_value_where_both_can_be_had(secret):
+    generator = torch.Generator().manual_seed(3)
+    first, second = torch.randn(2, 200_000, generator=generator, dtype=torch.float64)
+    losses = 20 + 2 * (0.6 * first.abs() + 0.8 * second)
+    all_of_them = exact(losses, secret)
+    few = extrapolated(losses[:2000], secret, losses.numel() + 1)
+    assert few.bits == pytest.approx(all_of_them.bits, abs=0.6)
+    assert few.rank is None
+    assert few.fit.p_value > 0.05
+    assert few.sampled_bits <= math.log2(2001)
+
+
+def test_no_extrapolation_is_above_the_space():
+    samples = torch.randn(500, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    assert extrapolated(samples, -200.0, 1000).bits == math.log2(1000)
+
+
+# Models ----------------------------------------------------------------------------------
+
+
+def test_an_overfitted_string_is_fully_exposed_and_a_fresh_model_exposes_little(memorizer):
+    assert measure(memorizer, PREFIX, SECRET, OTHERS, SPACE).rank == 1
+    fresh = measure(model(), PREFIX, SECRET, OTHERS, SPACE)
+    assert fresh.bits < 6
+    assert (fresh.scored, fresh.candidates) == (SPACE, SPACE)
+
+
+def test_a_sample_extrapolates_on_a_model(memorizer):
+    sampled = measure(memorizer, PREFIX, SECRET, OTHERS[::3], SPACE)
+    assert sampled.bits > 8
+    assert sampled.sampled_bits == pytest.approx(math.log2(len(OTHERS[::3]) + 1))
+    fresh, whole = (measure(model(), PREFIX, SECRET, each, SPACE) for each in (OTHERS[::3], OTHERS))
+    assert fresh.bits == pytest.approx(whole.bits, abs=1)
+
+
+def decode(trained: GPT, prefix: list[int], count: int) -> list[int]:
+    """Greedy decoding, token by token."""
+    tokens = list(prefix)
+    trained.eval()
+    with torch.no_grad():
+        for _ in range(count):
+            tokens.append(int(trained(torch.tensor([tokens]))[0, -1].argmax()))
+    return tokens[len(prefix) :]
+
+
+def test_extractable_is_what_greedy_decoding_gives(memorizer):
+    whole = list(PREFIX + SECRET)
+    changed = [*whole[:-1], whole[-1] + 1]
+    for start in (4, 8, 13):
+        asked = [whole, changed]
+        told = greedy_matches(memorizer, asked, [start, start])
+        assert told == [decode(memorizer, s[:start], len(s) - start) == s[start:] for s in asked]
+        assert told == [True, False]
+    assert greedy_matches(model(), [whole], [13]) == [False]
+
+
+def test_the_fill_of_shorter_sequences_and_the_batch_change_nothing(memorizer):
+    sequences = [list(PREFIX + SECRET), list(b"other"), list(b"ab")]
+    starts = [13, 2, 1]
+    together = target_losses(memorizer, sequences, starts)
+    alone = [target_losses(memorizer, [s], [k])[0] for s, k in zip(sequences, starts, strict=True)]
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(together, alone, strict=True))
+    assert [len(each) for each in together] == [3, 3, 1]
+
+
+def test_scoring_leaves_modes_gradients_and_the_generator_as_they_were(memorizer):
+    memorizer.train()
+    memorizer.final_norm.eval()
+    before, state = [m.training for m in memorizer.modules()], torch.get_rng_state()
+    measure(memorizer, PREFIX, SECRET, OTHERS[:200], SPACE)
+    assert [m.training for m in memorizer.modules()] == before
+    assert torch.equal(torch.get_rng_state(), state)
+    memorizer.train()
+
+
+def test_a_start_outside_the_sequence_is_refused():
+    for start in (0, 5):
+        with pytest.raises(ValueError, match="needs a start"):
+            target_losses(model(), [list(b"other")], [start])
+
+
+# The counterfactual gap ------------------------------------------------------------------
+
+
+def test_the_gap_is_a_paired_mean_with_an_interval_that_repeats():
+    with_corpus = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    found = gap(with_corpus, with_corpus + torch.tensor([0.5, 1.0, 1.5, 1.0]), seed=1)
+    assert found.mean == 1.0
+    assert 0.5 <= found.low < 1.0 < found.high <= 1.5
+    assert found == gap(with_corpus, with_corpus + torch.tensor([0.5, 1.0, 1.5, 1.0]), seed=1)
+    none = gap(with_corpus, with_corpus, seed=1)
+    assert (none.mean, none.low, none.high, none.rows) == (0, 0, 0, 4)
+
+
+def test_the_gap_needs_the_same_rows():
+    for pair in [(torch.ones(2), torch.ones(3)), (torch.ones(0), torch.ones(0))]:
+        with pytest.raises(ValueError, match="same rows"):
+            gap(*pair, seed=0)
+
+
+def test_exposure_is_a_value(memorizer):
+    found = exposure.measure(memorizer, PREFIX, SECRET, OTHERS, SPACE)
+    assert found.bits == math.log2(SPACE)
+    assert found.fit is None
+    assert found.loss < 0.1
