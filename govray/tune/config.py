@@ -156,7 +156,7 @@ class Search(Section):
         "{uniform: [low, high]}, {int: [low, high]} or {choice: [...]}",
     )
     metric: str = Field("loss", description="the loss that trials report; 0 or more, less is best")
-    max_trials: Annotated[int, Field(ge=1, le=100_000)]
+    max_trials: Annotated[int, Field(ge=1, le=10_000)]
     max_concurrent_trials: Annotated[int, Field(ge=1)] | None = Field(
         None, description="fewer if the cluster has room for fewer; all that fit by default"
     )

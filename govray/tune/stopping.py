@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any, Literal, Protocol
 
@@ -19,25 +18,7 @@ from pydantic import Field, model_validator
 
 from govray.errors import UsageError
 from govray.train.config import Section
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What a trial said of itself once.
-
-    Attributes:
-        step: Steps done.
-        loss: The search's metric, in its own unit.
-        memorization: M, in the unit that the search declares; None where nothing measures it.
-        v: The violation max(0, M - tau).
-        objective: The number that the search minimizes.
-    """
-
-    step: int
-    loss: float
-    memorization: float | None
-    v: float
-    objective: float
+from govray.tune.objective import Report
 
 
 class Rule(Protocol):

@@ -1,0 +1,266 @@
+"""Successive halving by promotion, as a state machine: events in, decisions out; no clock, no Ray.
+
+A trial that reaches a rung goes on if it is among the best one in ``divisor`` so far, counting
+itself, and ahead of its equals. Otherwise it pauses, and goes on later if the rung has filled up
+so that it is among them, or if one that went on in its place has died. Paused trials stop when
+none of their bracket runs any more.
+
+With ``synchronous`` no trial goes on before all trials of the rung are there: Hyperband.
+
+Invariants, whatever order events come in:
+
+* A trial counts once at a rung, with its first report there, however often it reports.
+* A trial that died counts as the worst at the rung that it was on the way to, goes nowhere, and
+  takes no place from a living one. One whose hyperparameters turn out invalid counts nowhere,
+  and its place in the bracket is free again.
+* A trial whose objective is infinite or no number goes nowhere.
+* When all trials have been added (`close`) and none runs, none is paused either: nothing stalls.
+
+Two machines that see the same events make the same decisions, so a search resumes by replaying
+its record. What it does not do: draw trials, start them, or judge a report.
+
+Li et al., "A system for massively parallel hyperparameter tuning" (2020), algorithm 2; counting
+and ties as Determined AI's ASHA has them.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from govray.tune.brackets import Bracket, places
+
+
+class Action(StrEnum):
+    """What a trial does next."""
+
+    CONTINUE = "continue"
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one trial does next, and why."""
+
+    trial: str
+    action: Action
+    reason: str
+
+
+class State(StrEnum):
+    """Where a trial is."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    DIED = "died"
+    INVALID = "invalid"
+
+
+@dataclass
+class Trial:
+    """One trial: its bracket, the rung that it is on the way to, its state, its last report."""
+
+    bracket: int
+    rung: int = 0
+    state: State = State.RUNNING
+    step: int = 0
+    objective: float = math.inf
+
+
+@dataclass
+class Rung:
+    """The trials that were counted at one rung.
+
+    ``entries`` is sorted by objective, the newest of equals first; those that died are at the end.
+    """
+
+    entries: list[tuple[float, str]] = field(default_factory=list)
+    promoted: set[str] = field(default_factory=set)
+
+    def insert(self, objective: float, trial: str) -> int:
+        """Count a trial; returns its index among all, ahead of its equals."""
+        index = bisect_left(self.entries, objective, key=lambda entry: entry[0])
+        self.entries.insert(index, (objective, trial))
+        return index
+
+    def remove(self, trial: str) -> None:
+        """Count a trial no longer."""
+        self.entries = [entry for entry in self.entries if entry[1] != trial]
+        self.promoted.discard(trial)
+
+
+class Promotion:
+    """The state of one search; see the module.
+
+    Args:
+        brackets: Rungs and trials of each bracket, the first to be filled first.
+        divisor: One trial in so many goes on.
+        synchronous: Wait for all trials of a rung before any goes on.
+    """
+
+    def __init__(
+        self, brackets: Sequence[Bracket], divisor: int, *, synchronous: bool = False
+    ) -> None:
+        self.brackets = tuple(brackets)
+        self.divisor = divisor
+        self.synchronous = synchronous
+        self.trials: dict[str, Trial] = {}
+        self.rungs = [[Rung() for _ in bracket.rungs] for bracket in self.brackets]
+        self._closed = False
+
+    @property
+    def done(self) -> bool:
+        """Whether no trial runs or waits, and none will be added."""
+        waiting = (State.RUNNING, State.PAUSED)
+        return self._closed and all(each.state not in waiting for each in self.trials.values())
+
+    def add(self, trial: str) -> int:
+        """A new trial starts; returns its bracket: the first with a free place, else the first."""
+        if trial in self.trials:
+            return self.trials[trial].bracket
+        free = [i for i, each in enumerate(self.brackets) if self._valid(i) < each.trials]
+        bracket = free[0] if free else 0
+        self.trials[trial] = Trial(bracket)
+        return bracket
+
+    def close(self) -> tuple[Decision, ...]:
+        """No more trials will be added."""
+        self._closed = True
+        return tuple(d for i in range(len(self.brackets)) for d in self._settle(i))
+
+    def report(self, trial: str, step: int, objective: float) -> tuple[Decision, ...]:
+        """A trial reports; the first decision is always about itself.
+
+        Args:
+            trial: Its name.
+            step: Steps done.
+            objective: Less is better.
+        """
+        self.add(trial)
+        found = self.trials[trial]
+        if found.state is State.PAUSED:
+            return (Decision(trial, Action.PAUSE, "waits at its rung"),)
+        if found.state is not State.RUNNING:
+            return (Decision(trial, Action.STOP, f"is {found.state} already"),)
+        found.step, found.objective = step, math.inf if math.isnan(objective) else objective
+        own = self._climb(trial)
+        others = self._settle(found.bracket)
+        # What settling decides about the trial itself is the newer word.
+        final = [each for each in others if each.trial == trial]
+        if final:
+            own = final[-1]
+            if own.action is Action.RESUME:
+                own = Decision(trial, Action.CONTINUE, own.reason)
+        return (own, *(each for each in others if each.trial != trial))
+
+    def died(self, trial: str) -> tuple[Decision, ...]:
+        """A trial ended by a failure, or ended before its last rung."""
+        found = self.trials.get(trial)
+        if found is None or found.state not in (State.RUNNING, State.PAUSED):
+            return ()
+        if found.state is State.RUNNING:
+            self._rung(found).entries.append((math.inf, trial))
+        found.state = State.DIED
+        return self._settle(found.bracket)
+
+    def invalid(self, trial: str) -> tuple[Decision, ...]:
+        """A trial's hyperparameters cannot be run."""
+        found = self.trials.get(trial)
+        if found is None or found.state not in (State.RUNNING, State.PAUSED):
+            return ()
+        found.state = State.INVALID
+        for rung in self.rungs[found.bracket]:
+            rung.remove(trial)
+        return self._settle(found.bracket)
+
+    def _valid(self, bracket: int) -> int:
+        return sum(
+            each.bracket == bracket and each.state is not State.INVALID
+            for each in self.trials.values()
+        )
+
+    def _rung(self, trial: Trial) -> Rung:
+        return self.rungs[trial.bracket][trial.rung]
+
+    def _climb(self, name: str) -> Decision:
+        """Count a running trial at each rung that its last report has reached, while it goes on."""
+        trial = self.trials[name]
+        steps = self.brackets[trial.bracket].rungs
+        reason = f"on the way to step {steps[trial.rung]}"
+        while trial.step >= steps[trial.rung]:
+            rung, here = self._rung(trial), f"at step {steps[trial.rung]}"
+            index = rung.insert(trial.objective, name)
+            if trial.rung == len(steps) - 1:
+                trial.state = State.STOPPED
+                return Decision(name, Action.STOP, f"ran to the last rung, {here}")
+            count = len(rung.entries)
+            standing = f"place {index + 1} of {count} {here}"
+            if (
+                self.synchronous
+                or not math.isfinite(trial.objective)
+                or index >= places(count, self.divisor)
+            ):
+                trial.state = State.PAUSED
+                return Decision(name, Action.PAUSE, standing)
+            rung.promoted.add(name)
+            trial.rung += 1
+            reason = standing
+        return Decision(name, Action.CONTINUE, reason)
+
+    def _settle(self, bracket: int) -> tuple[Decision, ...]:
+        """Promote and stop what the rungs of a bracket now allow, from the lowest up."""
+        decisions = []
+        for level in range(len(self.rungs[bracket]) - 1):
+            decisions += self._promote(bracket, level, self._complete(bracket, level))
+        if self._complete(bracket, len(self.rungs[bracket]) - 1):
+            for name, trial in self.trials.items():
+                if trial.bracket == bracket and trial.state is State.PAUSED:
+                    trial.state = State.STOPPED
+                    here = f"at step {self.brackets[bracket].rungs[trial.rung]}"
+                    reason = f"not among the best 1 in {self.divisor} {here}"
+                    decisions.append(Decision(name, Action.STOP, reason))
+        return tuple(decisions)
+
+    def _complete(self, bracket: int, level: int) -> bool:
+        """Whether nobody is on the way to the rung any more, or to one below it."""
+        full = self._closed or self._valid(bracket) >= self.brackets[bracket].trials
+        return full and not any(
+            each.bracket == bracket and each.rung <= level and each.state is State.RUNNING
+            for each in self.trials.values()
+        )
+
+    def _promote(self, bracket: int, level: int, complete: bool) -> list[Decision]:
+        rung = self.rungs[bracket][level]
+        if self.synchronous and not complete:
+            return []
+        count = len(rung.entries)
+        here = f"at step {self.brackets[bracket].rungs[level]}"
+        # An early comer goes on alone, so the one place of a small rung is given already,
+        # unless who had it died.
+        open_places = places(count, self.divisor) if complete else count // self.divisor
+        living = [
+            name
+            for objective, name in rung.entries
+            if math.isfinite(objective) and self.trials[name].state is not State.DIED
+        ]
+        decisions = []
+        for place, name in enumerate(living[:open_places]):
+            trial = self.trials[name]
+            if name in rung.promoted or trial.state is not State.PAUSED:
+                continue
+            rung.promoted.add(name)
+            trial.rung += 1
+            trial.state = State.RUNNING
+            own = self._climb(name)
+            if own.action is Action.CONTINUE:
+                reason = f"place {place + 1} of {count} {here}"
+                decisions.append(Decision(name, Action.RESUME, reason))
+            elif own.action is Action.STOP:
+                decisions.append(own)
+        return decisions

@@ -1,0 +1,141 @@
+"""The governed order: a memorizer never wins, a scale changes nothing, what is unknown is last."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from govray.tune.objective import (
+    WORST,
+    Report,
+    conclude,
+    governed,
+    pareto_front,
+    penalized,
+    rank,
+    report,
+    violation,
+)
+
+losses = st.floats(0, 1e100)
+violations = st.floats(0, 1e100, exclude_min=True)
+scales = st.floats(1e-50, 1e50)
+anything = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(losses, violations, losses, scales)
+def test_a_memorizer_never_beats_a_governed_trial_at_any_scale(
+    memorizers: float, v: float, others: float, scale: float
+) -> None:
+    for better in (memorizers, memorizers * scale):
+        for worse in (others, others * scale):
+            assert rank(worse, 0.0) < rank(better, v)
+            assert governed(worse, 0.0) < governed(better, v)
+
+
+def test_a_penalty_lets_a_memorizer_win() -> None:
+    """The control: what the order rules out, the weighted sum does at some scale."""
+    assert penalized(0.1, 0.5, 1.0) < penalized(2.0, 0.0, 1.0)
+    assert penalized(100 * 0.1, 0.5, 1.0) < penalized(100 * 2.0, 0.0, 1.0)
+    assert penalized(0.01 * 0.1, 0.5, 1.0) > penalized(0.01 * 2.0, 0.0, 1.0)
+
+
+@given(st.lists(st.tuples(losses, st.just(0.0) | violations), min_size=2, max_size=6), scales)
+def test_the_order_is_that_of_the_rescaled_loss(
+    trials: list[tuple[float, float]], scale: float
+) -> None:
+    for (a, va), (b, vb) in itertools.permutations(trials, 2):
+        if rank(a, va) < rank(b, vb):
+            # Two losses may round to one, never the other way round.
+            assert rank(a * scale, va) <= rank(b * scale, vb)
+
+
+@given(anything, st.just(0.0) | anything, anything, st.just(0.0) | anything)
+def test_the_number_keeps_the_order(a: float, va: float, b: float, vb: float) -> None:
+    if rank(a, va) <= rank(b, vb):
+        assert governed(a, va) <= governed(b, vb)
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6))
+def test_the_number_tells_losses_apart(a: float, b: float) -> None:
+    assume(a < b * (1 - 1e-6))
+    assert (governed(a, 0) < governed(b, 0)) or b < 1e-300
+
+
+@given(st.floats(allow_nan=False), st.none() | anything)
+def test_without_a_limit_the_number_is_the_loss(loss: float, m: float | None) -> None:
+    found = report(step=1, loss=loss, memorization=m)
+    assert (found.objective, found.v) == (loss, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "m"),
+    [(math.nan, 0.0), (math.inf, 0.0), (-1.0, 0.0), (0.1, None), (0.1, math.nan), (0.1, math.inf)],
+)
+def test_what_cannot_be_judged_is_last(loss: float, m: float | None) -> None:
+    found = report(step=1, loss=loss, memorization=m, tau=1.0)
+    assert found.objective == WORST
+    assert found.objective > report(step=1, loss=1e300, memorization=1e300, tau=1.0).objective
+
+
+def test_a_loss_that_is_no_number_is_last_in_every_form() -> None:
+    assert report(step=1, loss=math.nan, memorization=None).objective == WORST
+    assert report(step=1, loss=1, memorization=None, tau=1, penalty=0).objective == WORST
+    assert report(step=1, loss=2, memorization=3, tau=1, penalty=0.5).objective == 3.0
+
+
+def test_the_violation() -> None:
+    assert violation(3.0, 1.0) == 2.0
+    assert violation(1.0, 1.0) == 0.0
+    assert violation(-5.0, 1.0) == 0.0
+    assert violation(None, math.inf) == 0.0
+
+
+def test_a_report_survives_the_way_through_ray() -> None:
+    for m in (None, 0.25):
+        found = report(step=7, loss=1.5, memorization=m, tau=0.5)
+        assert Report.from_result({**found.to_result(), "trial_id": "x"}) == found
+
+
+def trials(*pairs: tuple[float, float | None], tau: float = 1.0) -> dict[str, Report]:
+    return {
+        chr(ord("a") + i): report(step=1, loss=loss, memorization=m, tau=tau)
+        for i, (loss, m) in enumerate(pairs)
+    }
+
+
+def test_a_search_ends_with_the_best_governed_trial_and_why_the_lowest_loss_lost() -> None:
+    end = conclude(trials((2.0, 0.5), (1.0, 3.0), (3.0, 0.1), (2.5, 0.6)))
+    assert (end.best, end.lowest_loss) == ("a", "b")
+    assert end.why == "it memorizes: M 3 is 2 above the limit"
+    assert end.front == ("b", "a", "c")
+
+
+def test_a_search_whose_lowest_loss_is_governed_has_nothing_to_explain() -> None:
+    end = conclude(trials((1.0, 0.5), (2.0, 3.0)))
+    assert (end.best, end.lowest_loss, end.why) == ("a", "a", None)
+
+
+def test_a_search_may_have_no_winner() -> None:
+    end = conclude(trials((1.0, 5.0), (2.0, None)))
+    assert (end.best, end.lowest_loss) == (None, "a")
+    assert conclude(trials((math.nan, 0.0))).lowest_loss is None
+    unmeasured = conclude(trials((1.0, None), (2.0, 0.5)))
+    assert (unmeasured.best, unmeasured.why) == ("b", "its memorization was not measured")
+
+
+@given(
+    st.dictionaries(st.text("abcdef", min_size=1), st.tuples(st.integers(0, 4), st.integers(0, 4)))
+)
+def test_the_front_is_who_nobody_beats(pairs: dict[str, tuple[int, int]]) -> None:
+    reports = {n: report(step=1, loss=a, memorization=m, tau=1) for n, (a, m) in pairs.items()}
+    expected = {
+        name
+        for name, (a, m) in pairs.items()
+        if not any(x <= a and y <= m and (x, y) != (a, m) for x, y in pairs.values())
+    }
+    assert set(pareto_front(reports)) == expected
