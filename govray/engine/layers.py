@@ -122,6 +122,17 @@ def layer_groups(
     return {group: tuple(groups[group]) for group in sorted(groups, key=place)}
 
 
+def blocks(model: nn.Module) -> dict[str, str]:
+    """``block.i`` → FQN of the module, for the repeated blocks as they are inferred.
+
+    Empty if the model has none, or if they hold no parameter.
+    """
+    found = _blocks(model, _lists(model), {})
+    return {
+        f"block.{number}": fqn for fqn, number in sorted(found.items(), key=lambda each: each[1])
+    }
+
+
 def _named(fqns: Sequence[str], custom: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """FQN → the policy's group whose globs match it."""
     named: dict[str, str] = {}
