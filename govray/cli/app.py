@@ -32,6 +32,7 @@ from govray.cli import (
     sign,
     trace,
     train,
+    tune,
     verify,
 )
 
@@ -52,6 +53,7 @@ app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.add_typer(policy.app, name="policy")
 app.command("train")(train.train)
+app.command("tune")(tune.tune)
 app.add_typer(runs.app, name="runs")
 app.command("replay")(replay.replay)
 app.command("attest")(train.attest)

@@ -112,13 +112,13 @@ class Promotion:
         self.synchronous = synchronous
         self.trials: dict[str, Trial] = {}
         self.rungs = [[Rung() for _ in bracket.rungs] for bracket in self.brackets]
-        self._closed = False
+        self.closed = False
 
     @property
     def done(self) -> bool:
         """Whether no trial runs or waits, and none will be added."""
         waiting = (State.RUNNING, State.PAUSED)
-        return self._closed and all(each.state not in waiting for each in self.trials.values())
+        return self.closed and all(each.state not in waiting for each in self.trials.values())
 
     def add(self, trial: str) -> int:
         """A new trial starts; returns its bracket: the first with a free place, else the first."""
@@ -131,7 +131,7 @@ class Promotion:
 
     def close(self) -> tuple[Decision, ...]:
         """No more trials will be added."""
-        self._closed = True
+        self.closed = True
         return tuple(d for i in range(len(self.brackets)) for d in self._settle(i))
 
     def report(self, trial: str, step: int, objective: float) -> tuple[Decision, ...]:
@@ -229,7 +229,7 @@ class Promotion:
 
     def _complete(self, bracket: int, level: int) -> bool:
         """Whether nobody is on the way to the rung any more, or to one below it."""
-        full = self._closed or self._valid(bracket) >= self.brackets[bracket].trials
+        full = self.closed or self._valid(bracket) >= self.brackets[bracket].trials
         return full and not any(
             each.bracket == bracket and each.rung <= level and each.state is State.RUNNING
             for each in self.trials.values()

@@ -1,0 +1,75 @@
+"""``govray tune``: search an experiment's hyperparameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli.output import Json, field, line, out, print_json, table
+from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.tune.config import SearchFile
+    from govray.tune.simulate import Preview
+
+
+def tune(
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="An experiment file with a search section.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Run nothing: show trials, rungs and the budget.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Search hyperparameters over governed runs, with one policy and one data set for all.
+
+    With --dry-run, show what the search will cost, in steps, before it runs.
+    """
+    from govray.tune.config import read_search
+    from govray.tune.recipe import load_searcher
+
+    file = read_search(config)
+    preview = load_searcher(file.search.searcher).preview(file)
+    if not dry_run:
+        raise UsageError("only --dry-run is there yet", where="govray tune")
+    if as_json:
+        print_json({"search": file.experiment.name, **preview.to_json()})
+    else:
+        _print_preview(file, preview)
+
+
+def _print_preview(file: SearchFile, preview: Preview) -> None:
+    search, full = file.search, f"{file.max_time:,} steps"
+    line(f"{file.experiment.name}: {search.searcher}, {preview.trials:,} trials, at most {full}")
+    limit = search.memorization
+    field(
+        "order",
+        "the loss alone"
+        if limit is None
+        else f"{limit.statistic} up to {limit.tau:g} {limit.unit}, then {search.metric}",
+    )
+    for name, dimension in search.space.items():
+        field("varies", f"{name}  {dimension.model_dump(exclude_none=True)}")
+    line()
+    brackets = table("bracket", "trials", "compared at step", right=("trials",))
+    for number, bracket in enumerate(preview.brackets):
+        steps = ", ".join(f"{step:,}" for step in bracket.rungs)
+        brackets.add_row(str(number), f"{bracket.trials:,}", steps)
+    out.print(brackets)
+    line()
+    ends = table("end at step", "trials", "steps", right=("end at step", "trials", "steps"))
+    for step, trials in preview.ends.items():
+        ends.add_row(f"{step:,}", f"{trials:,}", f"{step * trials:,}")
+    out.print(ends)
+    line()
+    share = preview.budget / preview.most
+    line(f"Budget {preview.budget:,} steps, {share:.0%} of {preview.most:,} if none ends early")
+    for number, point in enumerate(preview.points):
+        field(f"trial {number}", "  ".join(f"{name}={_short(v)}" for name, v in point.items()))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,278 @@
+"""Successive halving as Ray Tune's schedulers, over the governed order.
+
+`GovernedASHA` is Ray's own asynchronous scheduler with another cutoff: a trial goes on if its
+place, counting itself and ahead of its equals, is among the best one in ``divisor``. Ray's cutoff
+interpolates between two results, so a map that keeps their order may change its decisions; a place
+does not change. A search without a limit of memorization uses Ray's class itself.
+
+`PromotionScheduler` pauses trials at rungs and promotes them later: `govray.tune.asha` decides, and
+this class tells Ray. A pause ends the trial's processes; it goes on from its last checkpoint.
+
+Invariants:
+
+* Both decide by place alone, so no scale of the loss changes a decision.
+* Both write what they see to a journal, and read it when a search is resumed.
+* A trial whose objective is no finite number goes nowhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
+from ray.tune.schedulers.async_hyperband import _Bracket
+
+from govray.tune.asha import Action, Decision, Promotion, State
+from govray.tune.brackets import Bracket, places
+from govray.tune.journal import Event, Journal, reported
+from govray.tune.recipe import INVALID, METRIC, TIME
+from govray.tune.searcher import Points
+
+CONTINUE, PAUSE, STOP = (
+    str(TrialScheduler.CONTINUE),
+    str(TrialScheduler.PAUSE),
+    str(TrialScheduler.STOP),
+)
+
+
+class GovernedASHA(AsyncHyperBandScheduler):
+    """Ray's ASHA with places for percentiles, over given brackets.
+
+    Args:
+        brackets: Rungs and trials of each bracket, the first to be filled first.
+        divisor: One trial in so many goes on.
+        journal: Where it writes what it sees.
+
+    Attributes:
+        reasons: Trial to why it was stopped.
+    """
+
+    def __init__(self, brackets: Sequence[Bracket], divisor: int, journal: Journal) -> None:
+        longest = max(bracket.rungs[-1] for bracket in brackets)
+        super().__init__(time_attr=TIME, max_t=longest, reduction_factor=divisor)
+        self._brackets = [_Ladder(bracket, divisor) for bracket in brackets]
+        self.reasons: dict[str, str] = {}
+        self._journal = journal
+        self._read = False
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Put the trial into the first bracket that has room."""
+        if not self._read:
+            self._read = True
+            for event in self._journal.read():
+                self._again(event)
+        if trial.trial_id not in self._trial_info:
+            self._journal.append(Event(kind="add", trial=trial.trial_id))
+            self._add(trial.trial_id)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Ray's decision by our cutoff, with its reason."""
+        name = trial.trial_id
+        if INVALID in result:
+            self.reasons[name] = f"invalid: {result[INVALID]}"
+            return STOP
+        if TIME in result and METRIC in result:
+            self._journal.append(reported(name, result[TIME], result[METRIC]))
+        action = str(super().on_trial_result(tune_controller, trial, result))
+        if action == STOP:
+            self.reasons[name] = (
+                f"ran to the last rung, at step {result[TIME]}"
+                if result[TIME] >= self._max_t
+                else self._trial_info[name].standing
+            )
+        return action
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        """Its results were seen one by one; the last is no news."""
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        """What it reported stays counted."""
+
+    def _add(self, name: str) -> None:
+        free = [bracket for bracket in self._brackets if bracket.room > 0]
+        bracket = free[0] if free else self._brackets[0]
+        bracket.room -= 1
+        self._trial_info[name] = bracket
+
+    def _again(self, event: Event) -> None:
+        if event.kind == "add":
+            self._add(event.trial)
+        elif event.kind == "report":
+            reward = -math.inf if event.objective is None else -event.objective
+            self._trial_info[event.trial].count(event.trial, event.step, reward)
+
+
+class _Ladder(_Bracket):
+    """One bracket: Ray's bookkeeping, our rungs and cutoff."""
+
+    def __init__(self, bracket: Bracket, divisor: int) -> None:
+        super().__init__(bracket.rungs[0], bracket.rungs[-1], divisor, 0)
+        # Ray goes through rungs from the last.
+        self._rungs: list[tuple[int, dict[str, float]]] = [
+            (step, {}) for step in reversed(bracket.rungs)
+        ]
+        self.room = bracket.trials
+        self.standing = ""
+
+    def cutoff(self, recorded: dict[str, float]) -> float | None:
+        """The least reward that goes on, of those at the rung before this trial; None: any."""
+        going_on = places(len(recorded) + 1, self.rf)
+        best = sorted(recorded.values(), reverse=True)
+        return best[going_on - 1] if len(best) >= going_on else None
+
+    def on_result(self, trial: Trial, cur_iter: int, cur_rew: float) -> str:
+        """As Ray's; what cannot be judged is recorded, and stops."""
+        action = str(super().on_result(trial, cur_iter, cur_rew))
+        reached = next((rung for rung in self._rungs if cur_iter >= rung[0]), None)
+        if not math.isfinite(cur_rew):
+            self.standing = "its objective is no finite number"
+            return STOP
+        if reached and action == STOP:
+            ahead = sum(reward > cur_rew for reward in reached[1].values())
+            self.standing = f"place {ahead + 1} of {len(reached[1])} at step {reached[0]}"
+        return action
+
+    def count(self, name: str, step: int, reward: float) -> None:
+        """Record what was recorded before the search was resumed."""
+        for rung, recorded in self._rungs:
+            if step >= rung and name not in recorded:
+                recorded[name] = reward
+                return
+
+
+class PromotionScheduler(TrialScheduler):
+    """`Promotion`, driven by Ray Tune's events.
+
+    Args:
+        machine: The search's state, still empty.
+        points: The search's points; it counts who runs.
+        journal: Where it writes what it sees.
+
+    Attributes:
+        reasons: Trial to why it was last paused or stopped.
+    """
+
+    _supports_buffered_results = False
+
+    def __init__(self, machine: Promotion, points: Points, journal: Journal) -> None:
+        super().__init__()
+        self.machine = machine
+        self.reasons: dict[str, str] = {}
+        self._points = points
+        self._journal = journal
+        self._read = False
+        self._promoted: list[str] = []  # and not heard of since
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Take what `TuneConfig` says."""
+        self._metric = metric
+        return (metric, mode) == (METRIC, "min")
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """A new trial, or one of a search that is resumed."""
+        if not self._read:
+            self._read = True
+            for event in self._journal.read():
+                self._heard(self._apply(event))
+        if trial.status not in (Trial.TERMINATED, Trial.ERROR):
+            self._points.wake(trial.trial_id)
+        if trial.trial_id not in self.machine.trials:
+            self._see(tune_controller, Event(kind="add", trial=trial.trial_id))
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Decide about the trial, and tell Ray what follows for others."""
+        name = trial.trial_id
+        if name in self._promoted:
+            self._promoted.remove(name)
+        if INVALID in result:
+            self.reasons[name] = f"invalid: {result[INVALID]}"
+            self._see(tune_controller, Event(kind="invalid", trial=name))
+            return STOP
+        if TIME not in result or METRIC not in result:
+            return CONTINUE
+        event = reported(name, int(result[TIME]), float(result[METRIC]))
+        own = self._see(tune_controller, event)[0]
+        if own.action is Action.PAUSE:
+            self._points.pause(name)
+        return {Action.CONTINUE: CONTINUE, Action.PAUSE: PAUSE, Action.STOP: STOP}[own.action]
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        """The trial ended, by our decision or before it."""
+        self._ended(tune_controller, trial.trial_id)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """The trial failed."""
+        self._ended(tune_controller, trial.trial_id)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        """The trial ended while it waited."""
+        self._ended(tune_controller, trial.trial_id)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """A promoted trial goes before a new one, once fewer run than may."""
+        trials = {trial.trial_id: trial for trial in tune_controller.get_trials()}
+        active = [t for t in trials.values() if t.status in (Trial.RUNNING, Trial.PENDING)]
+        for name in self._promoted:
+            # Ray asks again until the trial runs, and wants the same answer.
+            if name in trials and trials[name].status == Trial.PENDING:
+                return trials[name]
+        if len(active) < self._points.concurrent:
+            for name in self._promoted:
+                if name in trials and trials[name].status == Trial.PAUSED:
+                    return trials[name]
+        return next((trial for trial in active if trial.status == Trial.PENDING), None)
+
+    def debug_string(self) -> str:
+        """One line for Ray's status."""
+        states = [trial.state for trial in self.machine.trials.values()]
+        return "Promotion: " + ", ".join(
+            f"{states.count(state)} {state}" for state in State if state in states
+        )
+
+    def _ended(self, tune_controller: Any, name: str) -> None:
+        if name in self._promoted:
+            self._promoted.remove(name)
+        if self.machine.trials[name].state in (State.RUNNING, State.PAUSED):
+            self._see(tune_controller, Event(kind="died", trial=name))
+
+    def _see(self, tune_controller: Any, event: Event) -> list[Decision]:
+        """Write an event down, take it in, and do to other trials what follows."""
+        self._journal.append(event)
+        decisions = list(self._apply(event))
+        if self._points.spent and not self.machine.closed:
+            close = Event(kind="close")
+            self._journal.append(close)
+            decisions += self._apply(close)
+        self._heard(decisions)
+        trials = {trial.trial_id: trial for trial in tune_controller.get_trials()}
+        for decision in decisions:
+            if decision.trial == event.trial or decision.trial not in trials:
+                continue
+            if decision.action is Action.RESUME:
+                self._promoted.append(decision.trial)
+                self._points.wake(decision.trial)
+            elif decision.action is Action.STOP:
+                tune_controller.stop_trial(trials[decision.trial])
+        return decisions
+
+    def _apply(self, event: Event) -> Sequence[Decision]:
+        match event.kind:
+            case "add":
+                self.machine.add(event.trial)
+                return ()
+            case "report":
+                objective = math.inf if event.objective is None else event.objective
+                return self.machine.report(event.trial, event.step, objective)
+            case "died":
+                return self.machine.died(event.trial)
+            case "invalid":
+                return self.machine.invalid(event.trial)
+            case "close":
+                return self.machine.close()
+
+    def _heard(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            self.reasons[decision.trial] = decision.reason

@@ -1,0 +1,98 @@
+"""Ray Tune's searcher over points that are known beforehand: random ones, or a grid.
+
+Invariants:
+
+* At most ``concurrent`` trials run at once; those that a scheduler has paused don't count, so a
+  search that pauses goes on drawing. (Ray's own limiter counts them, and would stand still.)
+* A trial whose hyperparameters turn out invalid is replaced by the next point, up to as many
+  times as there are trials.
+* Its state is three numbers and the names of trials, saved as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from govray.tune.points import Point
+from govray.tune.recipe import INVALID
+
+
+class Points(tune.search.Searcher):
+    """Deal points to trials, in order.
+
+    Args:
+        point: Trial number to its point, or None beyond the last.
+        trials: How many valid trials there shall be.
+        concurrent: How many run at once.
+    """
+
+    def __init__(self, point: Callable[[int], Point | None], trials: int, concurrent: int) -> None:
+        super().__init__(metric="objective", mode="min")
+        self._point = point
+        self._trials = trials
+        self.concurrent = concurrent
+        self._dealt = 0
+        self._invalid = 0
+        self._live: set[str] = set()
+        self._paused: set[str] = set()
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
+    ) -> bool:
+        """Nothing is learned from results, so any metric will do."""
+        return True
+
+    @property
+    def spent(self) -> bool:
+        """Whether no more points will be dealt, whatever turns out invalid."""
+        return self._dealt >= 2 * self._trials or self._point(self._dealt) is None
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next point; None for not now; `FINISHED` once nothing can follow."""
+        wanted = self._dealt < self._trials + self._invalid and not self.spent
+        if wanted and len(self._live - self._paused) < self.concurrent:
+            point = self._point(self._dealt)
+            self._dealt += 1
+            self._live.add(trial_id)
+            return point
+        return None if wanted or self._live else tune.search.Searcher.FINISHED
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """A trial ended, for whatever reason."""
+        if trial_id in self._live and result and INVALID in result:
+            self._invalid += 1
+        self._live.discard(trial_id)
+        self._paused.discard(trial_id)
+
+    def pause(self, trial_id: str) -> None:
+        """A scheduler has paused the trial."""
+        self._paused.add(trial_id)
+
+    def wake(self, trial_id: str) -> None:
+        """A scheduler lets the trial go on, or finds it in a search that is resumed."""
+        self._live.add(trial_id)
+        self._paused.discard(trial_id)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write the state as JSON."""
+        state = {"dealt": self._dealt, "invalid": self._invalid, "live": sorted(self._live)}
+        Path(checkpoint_path).write_text(json.dumps(state))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Read what `save` wrote."""
+        state = json.loads(Path(checkpoint_path).read_text())
+        self._dealt, self._invalid = int(state["dealt"]), int(state["invalid"])
+        self._live, self._paused = set(map(str, state["live"])), set()
+
+
+def from_sequence(points: Iterable[Point]) -> Callable[[int], Point | None]:
+    """The points of a finite sequence, by number."""
+    dealt = list(points)
+    return lambda number: dealt[number] if number < len(dealt) else None

@@ -1,0 +1,52 @@
+"""Asynchronous successive halving (ASHA) over random points, with adaptive brackets.
+
+``form: stopping`` decides at once at each rung whether a trial goes on. ``form: promotion`` pauses
+those that don't, and promotes them once the rung has filled up behind them; a pause costs a
+restart. ``mode``, ``max_rungs`` and ``divisor`` shape the brackets: see `govray tune --dry-run`.
+
+Without a limit of memorization the stopping form is Ray's own `AsyncHyperBandScheduler`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+
+from govray.tune.config import SearchFile
+from govray.tune.recipe import METRIC, TIME, Recipe
+from govray.tune.simulate import halving as preview
+
+__all__ = ["preview", "recipe"]
+
+
+def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+    """Deal ``max_trials`` random points, ``concurrent`` at once, and halve them at each rung."""
+    from ray.tune import TuneConfig
+    from ray.tune.schedulers import AsyncHyperBandScheduler
+
+    from govray.tune.asha import Promotion
+    from govray.tune.journal import Journal
+    from govray.tune.points import draw
+    from govray.tune.schedulers import GovernedASHA, PromotionScheduler
+    from govray.tune.searcher import Points
+
+    search, brackets = file.search, preview(file).brackets
+    points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
+    journal = Journal(folder / "rungs.jsonl")
+    if search.form == "promotion":
+        scheduler = PromotionScheduler(Promotion(brackets, search.divisor), points, journal)
+    elif math.isfinite(search.tau):
+        scheduler = GovernedASHA(brackets, search.divisor, journal)
+    else:
+        scheduler = AsyncHyperBandScheduler(
+            time_attr=TIME,
+            max_t=file.max_time,
+            grace_period=brackets[0].rungs[0],
+            reduction_factor=search.divisor,
+            brackets=len(brackets),
+        )
+    config = TuneConfig(
+        metric=METRIC, mode="min", search_alg=points, scheduler=scheduler, num_samples=-1
+    )
+    return Recipe({}, config)

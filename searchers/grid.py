@@ -1,0 +1,26 @@
+"""Grid search: every combination of the values, each run to its end.
+
+For a handful of values; a range of numbers needs a ``count``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from govray.tune.config import SearchFile
+from govray.tune.recipe import METRIC, Recipe
+from govray.tune.simulate import grid_points as preview
+
+__all__ = ["preview", "recipe"]
+
+
+def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+    """Deal all points of the grid, ``concurrent`` at once."""
+    from ray.tune import TuneConfig
+
+    from govray.tune.points import grid
+    from govray.tune.searcher import Points, from_sequence
+
+    points = list(grid(file.search))
+    searcher = Points(from_sequence(points), len(points), concurrent)
+    return Recipe({}, TuneConfig(metric=METRIC, mode="min", search_alg=searcher, num_samples=-1))

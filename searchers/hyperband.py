@@ -1,0 +1,41 @@
+"""Hyperband over random points: all brackets, and at each rung trials wait for one another.
+
+Li et al., "Hyperband" (2018), with the brackets of `searchers/asha.py` in its conservative mode.
+Every decision is among all trials of a rung, at the price of pauses: each costs a restart.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from govray.tune.config import SearchFile
+from govray.tune.recipe import METRIC, Recipe
+from govray.tune.simulate import Preview, halving
+
+__all__ = ["preview", "recipe"]
+
+
+def preview(file: SearchFile) -> Preview:
+    """What runs, exactly: no trial goes on before its rung is complete."""
+    return halving(file, "conservative")
+
+
+def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+    """Deal ``max_trials`` random points, ``concurrent`` at once, and halve them rung by rung."""
+    from ray.tune import TuneConfig
+
+    from govray.tune.asha import Promotion
+    from govray.tune.journal import Journal
+    from govray.tune.points import draw
+    from govray.tune.schedulers import PromotionScheduler
+    from govray.tune.searcher import Points
+
+    search = file.search
+    points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
+    machine = Promotion(preview(file).brackets, search.divisor, synchronous=True)
+    scheduler = PromotionScheduler(machine, points, Journal(folder / "rungs.jsonl"))
+    config = TuneConfig(
+        metric=METRIC, mode="min", search_alg=points, scheduler=scheduler, num_samples=-1
+    )
+    return Recipe({}, config)

@@ -1,0 +1,27 @@
+"""Random search: points drawn from the space, each run to its end.
+
+The baseline that others have to beat; every trial is independent of the others.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from govray.tune.config import SearchFile
+from govray.tune.recipe import METRIC, Recipe
+from govray.tune.simulate import random_points as preview
+
+__all__ = ["preview", "recipe"]
+
+
+def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+    """Deal ``max_trials`` random points, ``concurrent`` at once."""
+    from ray.tune import TuneConfig
+
+    from govray.tune.points import draw
+    from govray.tune.searcher import Points
+
+    search = file.search
+    points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
+    return Recipe({}, TuneConfig(metric=METRIC, mode="min", search_alg=points, num_samples=-1))
