@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
+
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from govray.cli.output import err, printable
 
 
 class StageBar:
-    """One long step: a bar, how many of how many, a text, the time. A context manager."""
+    """One long step: a bar, how many of how many, a text, the time. A context manager.
+
+    What others print to standard output meanwhile, as Ray does when a worker dies, goes to
+    standard error: results stand alone on standard output.
+    """
 
     def __init__(self, name: str, total: int) -> None:
         self._progress = Progress(
@@ -22,13 +29,16 @@ class StageBar:
             disable=not err.is_terminal,
         )
         self._task = self._progress.add_task(printable(name), total=total, text="")
+        self._others = redirect_stdout(sys.stderr)
 
     def __enter__(self) -> StageBar:
+        self._others.__enter__()
         self._progress.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
+        self._others.__exit__(None, None, None)
 
     def update(self, done: int, total: int, text: str = "") -> None:
         """Show ``done`` of ``total``."""
