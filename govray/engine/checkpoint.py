@@ -14,21 +14,23 @@ one of them then gathers the entries and publishes.
 SHA-256 when it is read, before it is handed out. `load` reads all files at once.
 Neither opens a file twice.
 
+A commit may also lie on storage that is no file system: `RemoteFolder` is what such
+storage does for one, and the functions here take either. The rules above on staging,
+rename and fsync are those of a path.
+
 Equal content gives equal bytes: see ``tensor_file.py`` for tensors; the manifest
-is canonical. Nothing is ever pickled.
+(``commit_manifest.py``) is canonical. Nothing is ever pickled.
 
 What it does not do: decide what belongs into a checkpoint, sign it (the digest
 that `publish` returns is what to sign), prune old ones.
 
-Source: RFC 8785 for the manifest; fsync, rename, fsync of the parent as in POSIX
-rename(2), fsync(2).
+Source: fsync, rename, fsync of the parent as in POSIX rename(2), fsync(2).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import stat
@@ -36,30 +38,47 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO, Protocol
 
 import safetensors.torch
 from torch import Tensor
 
-from govray.engine import tensor_file
+from govray.engine import commit_manifest, tensor_file
+from govray.engine.commit_manifest import MANIFEST, Entry
 from govray.errors import Damaged, Malformed, UsageError
 from govray.governance import canonical
 
-MANIFEST = "manifest.json"
-SCHEMA = "govray.dev/checkpoint/v1"
 PARTIAL = ".partial"
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 Content = bytes | Mapping[str, Tensor]
 """What a file holds; a mapping of tensors is written as safetensors."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One file as the manifest has it: ``sha256:<hex>``, and bytes."""
+class RemoteFolder(Protocol):
+    """What storage that is no file system does for one commit.
 
-    digest: str
-    size: int
+    The methods are the functions of this module. Each raises `InfrastructureFailed` where
+    the storage can't be reached or refuses.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def commit(self, files: Mapping[str, Content], check: Callable[[], None]) -> str: ...
+
+    def open_commit(self) -> Committed: ...
+
+    def open_file(self, name: str) -> BinaryIO: ...
+
+    def committed_at(self) -> float | None: ...
+
+    def remove(self) -> None: ...
+
+    def put_aside(self, suffix: str) -> None: ...
+
+
+Folder = Path | RemoteFolder
+"""Where a commit lies, or will lie."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +92,7 @@ class Committed:
         files: Name → the bytes, checked.
     """
 
-    folder: Path
+    folder: Folder
     digest: str
     entries: Mapping[str, Entry]
     files: Mapping[str, bytes]
@@ -99,7 +118,7 @@ class Committed:
 
 
 def commit(
-    folder: Path, files: Mapping[str, Content], *, check: Callable[[], None] = lambda: None
+    folder: Folder, files: Mapping[str, Content], *, check: Callable[[], None] = lambda: None
 ) -> str:
     """Write all files and the manifest, or leave nothing.
 
@@ -115,9 +134,13 @@ def commit(
         UsageError: If the folder exists, a name leaves it, or the disk refuses
             (full, read-only). Nothing of the attempt remains. That also holds
             for any other exception, ``KeyboardInterrupt`` included.
+        InfrastructureFailed: Remote storage refuses. What remains of the attempt, if
+            anything, does not load.
     """
     for name in files:
-        _require_inside(name, folder)
+        commit_manifest.require_inside(name, str(folder))
+    if not isinstance(folder, Path):
+        return folder.commit(files, check)
     partial = stage(folder)
     try:
         entries = {name: write(partial, name, files[name]) for name in files}
@@ -149,19 +172,29 @@ def write(partial: Path, name: str, content: Content) -> Entry:
         UsageError: If the name leaves the folder, a tensor cannot be stored, or the
             disk refuses. What was written so far remains, in the staged folder.
     """
-    _require_inside(name, partial)
+    commit_manifest.require_inside(name, str(partial))
     path = partial / name
-    pieces = [content] if isinstance(content, bytes) else tensor_file.pieces(content, where=name)
-    digest, size = hashlib.sha256(), 0
     with _as_usage_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "xb") as file:
-            for piece in pieces:
-                file.write(piece)
-                digest.update(piece)
-                size += len(piece)
+            entry = pour(content, file.write, where=name)
             file.flush()
             os.fsync(file.fileno())
+    return entry
+
+
+def pour(content: Content, sink: Callable[[bytes | memoryview], object], *, where: str) -> Entry:
+    """Hand a file's bytes to ``sink`` piece by piece, and return their digest and size.
+
+    Raises:
+        UsageError: A tensor cannot be stored.
+    """
+    pieces = [content] if isinstance(content, bytes) else tensor_file.pieces(content, where=where)
+    digest, size = hashlib.sha256(), 0
+    for piece in pieces:
+        sink(piece)
+        digest.update(piece)
+        size += len(piece)
     return Entry(f"sha256:{digest.hexdigest()}", size)
 
 
@@ -181,15 +214,7 @@ def publish(partial: Path, folder: Path, entries: Mapping[str, Entry]) -> str:
             staged folder remains; after it the commit is whole.
     """
     _require_free(folder)
-    manifest = canonical.encode(
-        {
-            "schema": SCHEMA,
-            "files": {
-                name: {"digest": entry.digest, "size": entry.size}
-                for name, entry in entries.items()
-            },
-        }
-    )
+    manifest = commit_manifest.encode(entries)
     with _as_usage_error(folder):
         for directory, _, _ in os.walk(partial, topdown=False):
             _fsync_directory(directory)
@@ -210,12 +235,15 @@ def publish(partial: Path, folder: Path, entries: Mapping[str, Entry]) -> str:
     return canonical.sha256(manifest)
 
 
-def remove(folder: Path) -> None:
+def remove(folder: Folder) -> None:
     """Delete a commit or what is left of one: its manifest first, so that no part of it loads.
 
     Raises:
         UsageError: The disk refuses. What remains does not load.
+        InfrastructureFailed: Remote storage refuses. The same holds.
     """
+    if not isinstance(folder, Path):
+        return folder.remove()
     try:
         (folder / MANIFEST).unlink(missing_ok=True)
         _fsync_directory(folder)
@@ -226,19 +254,90 @@ def remove(folder: Path) -> None:
         ) from error
 
 
-def load(folder: Path) -> Committed:
+def put_aside(folder: Folder, suffix: str) -> None:
+    """Let no run resume from a commit; nothing of it is deleted.
+
+    Args:
+        folder: Renamed; on remote storage, marked.
+        suffix: Why, such as ``.corrupt``.
+
+    Raises:
+        UsageError: The disk refuses.
+        InfrastructureFailed: Remote storage refuses.
+    """
+    if not isinstance(folder, Path):
+        return folder.put_aside(suffix)
+    try:
+        os.rename(folder, folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{suffix}"))
+    except OSError as error:
+        raise UsageError(
+            f"the checkpoint could not be put aside: {error.strerror}", where=str(folder)
+        ) from error
+
+
+def committed_at(folder: Folder) -> float | None:
+    """When a commit's manifest was written, in seconds since the epoch by the storage's clock.
+
+    None if there is no manifest: such a folder holds what a write or a deletion left. 0 where
+    the storage keeps no times.
+
+    Raises:
+        UsageError: The disk refuses.
+        InfrastructureFailed: Remote storage refuses.
+    """
+    if not isinstance(folder, Path):
+        return folder.committed_at()
+    try:
+        return (folder / MANIFEST).stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def open_file(folder: Folder, name: str) -> BinaryIO:
+    """Open one file for reading, unchecked.
+
+    Raises:
+        UsageError: It is not there, or the disk refuses.
+        InfrastructureFailed: Remote storage refuses.
+    """
+    if not isinstance(folder, Path):
+        return folder.open_file(name)
+    try:
+        return open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def copy_file(folder: Folder, name: str, target: Path) -> None:
+    """Copy one file to ``target``, unchecked.
+
+    Raises:
+        OSError: ``target`` cannot be written, or a local file cannot be read.
+        InfrastructureFailed: Remote storage refuses.
+    """
+    if isinstance(folder, Path):
+        shutil.copyfile(folder / name, target)  # inside the kernel, where it can
+    else:
+        with folder.open_file(name) as source, open(target, "wb") as sink:
+            shutil.copyfileobj(source, sink, tensor_file.PIECE)
+
+
+def load(folder: Folder) -> Committed:
     """Read a committed folder, every byte checked.
 
     Raises:
         UsageError: If the folder does not exist or cannot be read.
         Damaged: If it was never committed, or a file is missing, added, changed,
             cut, or not a regular file.
+        InfrastructureFailed: Remote storage refuses.
     """
     committed = open_commit(folder)
     return Committed(folder, committed.digest, committed.entries, dict(committed.files))
 
 
-def open_commit(folder: Path) -> Committed:
+def open_commit(folder: Folder) -> Committed:
     """Open a committed folder: names and sizes checked now, a file's bytes when they are read.
 
     Reading ``files[name]`` of the result raises as `load` does.
@@ -247,7 +346,10 @@ def open_commit(folder: Path) -> Committed:
         UsageError: If the folder does not exist or cannot be read.
         Damaged: If it was never committed, its manifest is malformed, or a file is
             missing, added, of another size, or not a regular file.
+        InfrastructureFailed: Remote storage refuses.
     """
+    if not isinstance(folder, Path):
+        return folder.open_commit()
     if folder.resolve().name.endswith(PARTIAL):
         raise Damaged(
             "was never committed",
@@ -256,47 +358,68 @@ def open_commit(folder: Path) -> Committed:
         )
     try:
         sizes = _regular_files(folder)
-        if MANIFEST not in sizes:
-            raise Damaged(
-                f"has no {MANIFEST}, so it was never committed",
-                where=str(folder),
-                do="Resume from another checkpoint",
-            )
-        manifest = _read(folder / MANIFEST, sizes.pop(MANIFEST))
+        manifest = _read(folder / MANIFEST, sizes[MANIFEST]) if MANIFEST in sizes else None
     except OSError as error:
         raise _unreadable(folder, error) from error
-    entries = _entries(manifest, folder)
-    if odd := entries.keys() ^ sizes.keys():
+
+    def read(name: str, size: int) -> bytes:
+        try:
+            return _read(folder / name, size)
+        except OSError as error:
+            raise _unreadable(folder, error) from error
+
+    return opened(folder, sizes, manifest, read)
+
+
+def opened(
+    folder: Folder,
+    sizes: Mapping[str, int],
+    manifest: bytes | None,
+    read: Callable[[str, int], bytes],
+) -> Committed:
+    """A commit of whose files names and sizes are known, and whose manifest was read.
+
+    Args:
+        folder: Where it is.
+        sizes: Name → bytes of every file that is there.
+        manifest: The manifest's bytes, or None if there is none.
+        read: ``(name, size) -> bytes``: the file's, and one byte more than ``size`` at most,
+            so that growth shows in the digest.
+
+    Raises:
+        Damaged: As `open_commit`.
+    """
+    if manifest is None:
         raise Damaged(
-            "missing" if min(odd) in entries else f"not in {MANIFEST}",
-            where=str(folder / min(odd)),
+            f"has no {MANIFEST}, so it was never committed",
+            where=str(folder),
             do="Resume from another checkpoint",
         )
-    for name, entry in entries.items():
-        if sizes[name] != entry.size:
-            raise Damaged(
-                f"has {sizes[name]} bytes, {MANIFEST} says {entry.size}", where=str(folder / name)
-            )
-    return Committed(folder, canonical.sha256(manifest), entries, _Files(folder, entries))
+    entries = commit_manifest.parse(manifest, str(folder))
+    others = {name: size for name, size in sizes.items() if name != MANIFEST}
+    commit_manifest.require_whole(entries, others, str(folder))
+    return Committed(
+        folder, canonical.sha256(manifest), entries, _Files(str(folder), entries, read)
+    )
 
 
 class _Files(Mapping[str, bytes]):
     """Files that are read, and checked, when they are asked for."""
 
-    def __init__(self, folder: Path, entries: Mapping[str, Entry]) -> None:
-        self._folder = folder
+    def __init__(
+        self, where: str, entries: Mapping[str, Entry], read: Callable[[str, int], bytes]
+    ) -> None:
+        self._where = where
         self._entries = entries
+        self._read = read
 
     def __getitem__(self, name: str) -> bytes:
         entry = self._entries[name]
-        try:
-            data = _read(self._folder / name, entry.size)
-        except OSError as error:
-            raise _unreadable(self._folder, error) from error
+        data = self._read(name, entry.size)
         if canonical.sha256(data) != entry.digest:
             raise Damaged(
                 f"differs from its digest in {MANIFEST}",
-                where=str(self._folder / name),
+                where=f"{self._where}/{name}",
                 do="Resume from another checkpoint",
             )
         return data
@@ -309,18 +432,6 @@ class _Files(Mapping[str, bytes]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-def _require_inside(name: str, folder: Path) -> None:
-    if not _is_inside(name):
-        raise UsageError(f"{name!r} is no path inside the checkpoint", where=str(folder))
-
-
-def _is_inside(name: str) -> bool:
-    """Whether a manifest name is a plain relative path, and not the manifest's own."""
-    parts = name.split("/")
-    plain = all(part not in ("", ".", "..") for part in parts)
-    return plain and name != MANIFEST and not set(name) & {"\\", "\0"}
 
 
 def _require_free(folder: Path) -> None:
@@ -376,30 +487,3 @@ def _read(path: Path, size: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     with open(descriptor, "rb") as file:
         return file.read(size + 1)
-
-
-def _entries(manifest: bytes, folder: Path) -> dict[str, Entry]:
-    """Name → entry of a manifest, strictly parsed."""
-    where = str(folder / MANIFEST)
-    try:
-        value: Any = canonical.parse_canonical(manifest, where=where)
-    except Malformed as error:
-        raise Damaged(error.what, where=error.where, do=error.do) from error
-    if not isinstance(value, dict) or value.keys() != {"schema", "files"}:
-        raise Damaged("expected the fields schema and files", where=where)
-    if value["schema"] != SCHEMA or not isinstance(value["files"], dict):
-        raise Damaged(f"not a {SCHEMA} manifest", where=where)
-    entries: dict[str, Entry] = {}
-    for name, entry in value["files"].items():
-        match entry:
-            case {"digest": str(digest), "size": int(size), **rest} if (
-                not rest
-                and type(size) is int
-                and size >= 0
-                and _is_inside(name)
-                and _DIGEST.fullmatch(digest)
-            ):
-                entries[name] = Entry(digest, size)
-            case _:
-                raise Damaged(f"the entry of {name!r} is malformed", where=where)
-    return entries

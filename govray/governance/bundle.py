@@ -22,6 +22,7 @@ import stat
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from govray.errors import Malformed, UsageError
 from govray.governance import canonical
@@ -107,6 +108,27 @@ def find_model(path: Path) -> Path | None:
     return next((p for p in (path, *path.parents) if (p / ATTESTATION).is_file()), None)
 
 
+def tensor_names(file: BinaryIO, name: str) -> frozenset[str]:
+    """The tensor names in the header of a safetensors file that is open at its beginning.
+
+    Raises:
+        Malformed: the header is cut off, too large or not a JSON object of tensors.
+    """
+    size = int.from_bytes(file.read(8), "little")
+    if size > MAX_HEADER:
+        raise Malformed(f"a header of {size} bytes", where=name)
+    data = file.read(size)
+    if len(data) != size or size == 0:
+        raise Malformed("the safetensors header is cut off", where=name)
+    # The format pads the header with spaces.
+    header = canonical.parse(data.rstrip(b" "), limit=MAX_HEADER, where=name)
+    if not isinstance(header, dict) or not all(
+        isinstance(entry, dict) for entry in header.values()
+    ):
+        raise Malformed("the safetensors header is no object of tensors", where=name)
+    return frozenset(header) - {"__metadata__"}
+
+
 @dataclass(frozen=True)
 class Bundle:
     """A model folder, opened for reading."""
@@ -188,19 +210,7 @@ class Bundle:
             Malformed: the header is cut off, too large or not a JSON object of tensors.
         """
         with self._open(name) as file:
-            size = int.from_bytes(file.read(8), "little")
-            if size > MAX_HEADER:
-                raise Malformed(f"a header of {size} bytes", where=name)
-            data = file.read(size)
-        if len(data) != size or size == 0:
-            raise Malformed("the safetensors header is cut off", where=name)
-        # The format pads the header with spaces.
-        header = canonical.parse(data.rstrip(b" "), limit=MAX_HEADER, where=name)
-        if not isinstance(header, dict) or not all(
-            isinstance(entry, dict) for entry in header.values()
-        ):
-            raise Malformed("the safetensors header is no object of tensors", where=name)
-        return frozenset(header) - {"__metadata__"}
+            return tensor_names(file, name)
 
     def _open(self, name: str) -> BufferedReader:
         *folders, last = check_name(name).split("/")

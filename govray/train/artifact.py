@@ -13,8 +13,9 @@ it since, `verify`, which hashes every byte, says so.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,9 @@ from govray.train.gating import GATES
 from govray.train.record import RunRecord, read_record
 
 MODEL = "model"
+
+Source = bytes | Callable[[Path], None]
+"""A file's content, or what writes it to a path."""
 
 
 def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> Path:
@@ -106,8 +110,8 @@ def environment(committed: checkpoint.Committed) -> Environment:
 
 def model_files(
     record: RunRecord, committed: checkpoint.Committed, manifest: Manifest
-) -> dict[str, tuple[str, bytes | Path]]:
-    """The files that a model consists of: name → digest, and content or where to copy it from."""
+) -> dict[str, tuple[str, Source]]:
+    """The files that a model consists of: name → digest, and content or what copies it."""
     experiment = record.experiment
     config: dict[str, Any] = {
         "context": record.plan.context,
@@ -122,7 +126,7 @@ def model_files(
     return {
         bundle.CONFIG: (canonical.sha256(encoded), encoded),
         **{
-            name: (entry.digest, committed.folder / name)
+            name: (entry.digest, partial(checkpoint.copy_file, committed.folder, name))
             for name, entry in committed.entries.items()
             if name == bundle.WEIGHTS or name.startswith(f"{bundle.ADAPTERS}/")
         },
@@ -139,10 +143,9 @@ def _attestation(
     replays: tuple[Replay, ...],
 ) -> Attestation:
     at = record.started
-    headers = bundle.Bundle(committed.folder)
     updated = {fqn for fqns in record.groups.values() for fqn in fqns}
     adapters = {
-        name.split("/")[1]: tuple(sorted(headers.tensor_names(name)))
+        name.split("/")[1]: tuple(sorted(_tensor_names(committed, name)))
         for name in committed.entries
         if name.endswith(bundle.ADAPTER_WEIGHTS)
     }
@@ -167,10 +170,15 @@ def _attestation(
         adapter_tensors=adapters,
         environment=environment(committed),
         files={name: canonical.sha256(data) for name, data in governance.items()},
-        buffers=sorted(headers.tensor_names(bundle.WEIGHTS) - updated),
+        buffers=sorted(_tensor_names(committed, bundle.WEIGHTS) - updated),
         pretrained=record.start.taint if record.start else None,
         replays=replays,
     )
+
+
+def _tensor_names(committed: checkpoint.Committed, name: str) -> frozenset[str]:
+    with checkpoint.open_file(committed.folder, name) as file:
+        return bundle.tensor_names(file, name)
 
 
 def _finished(record: RunRecord) -> datetime:
@@ -183,27 +191,27 @@ def _lines(envelopes: Any) -> bytes:
     return b"".join(envelope + b"\n" for envelope in envelopes)
 
 
-def _replace(folder: Path, files: Mapping[str, bytes | Path]) -> Path:
+def _replace(folder: Path, files: Mapping[str, Source]) -> Path:
     """Write or copy all files beside ``folder``, then put them in its place."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    beside = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(beside, ignore_errors=True)
     try:
         for name, source in files.items():
-            path = partial / name
+            path = beside / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(source, bytes):
                 path.write_bytes(source)
             else:
-                shutil.copyfile(source, path)  # inside the kernel, where it can
+                source(path)
         if folder.exists():
             previous = folder.with_name(f".{folder.name}.previous")
             shutil.rmtree(previous, ignore_errors=True)
             folder.rename(previous)
-            partial.rename(folder)
+            beside.rename(folder)
             shutil.rmtree(previous)
         else:
-            partial.rename(folder)
+            beside.rename(folder)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(beside, ignore_errors=True)
         raise
     return folder

@@ -15,29 +15,29 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from govray.engine import checkpoint
-from govray.errors import GovrayError, Malformed, UsageError
+from govray.errors import GovrayError, InfrastructureFailed, Malformed, UsageError
 from govray.governance import canonical
 from govray.train.atomic import put
 from govray.train.retention import DEFAULT, Commit, Rules, kept
-from govray.train.snapshot import CORRUPT, STATE, SUPERSEDED, committed_folders
+from govray.train.snapshot import STATE, committed_folders
+from govray.train.storage import storage_of
 
 PINS = "pins.json"
-_LEFTOVERS = (checkpoint.PARTIAL, SUPERSEDED, CORRUPT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """What lies in a run's folder.
+    """What a run has stored.
 
     Attributes:
         commits: The whole ones, newest first. Their bytes were not hashed.
+        places: Of these, and of the leftovers: name → folder.
         damaged: Folder → why it is not whole. Left for a person to see.
         leftovers: Folders that nothing loads, with their bytes: of writes and deletions
             that were cut short, and commits that were put aside.
@@ -45,40 +45,42 @@ class Inventory:
     """
 
     commits: tuple[Commit, ...]
+    places: Mapping[str, checkpoint.Folder]
     damaged: Mapping[str, str]
     leftovers: Mapping[str, int]
     rules: Rules
 
 
 def inventory(run_folder: Path) -> Inventory:
-    """List a run's folder. Reads manifests and each commit's ``state.json``, and no tensors.
+    """List what a run has stored. Reads manifests and each commit's ``state.json``, no tensors.
 
     Raises:
         UsageError: The folder cannot be read.
+        InfrastructureFailed: Remote storage refuses.
     """
     if not run_folder.is_dir():
         raise UsageError("no such run folder", where=str(run_folder))
+    storage = storage_of(run_folder)
+    leftovers = storage.leftovers()
+    places = {name: folder for name, (folder, _) in leftovers.items()}
     commits: list[Commit] = []
     damaged: dict[str, str] = {}
     rules: Rules | None = None
-    leftovers = [
-        entry.name
-        for entry in run_folder.glob("checkpoint_*")
-        if entry.name.endswith(_LEFTOVERS) and entry.is_dir() and not entry.is_symlink()
-    ]
-    for step, folder in committed_folders(run_folder):
-        if not (folder / checkpoint.MANIFEST).exists():
-            leftovers.append(folder.name)  # a commit has one: this is a deletion cut short
-            continue
+    for step, folder in storage.commits():
         try:
+            committed_at = checkpoint.committed_at(folder)
+            if committed_at is None:
+                continue  # a leftover
             committed = checkpoint.open_commit(folder)
             state: Any = canonical.parse_canonical(committed.files[STATE])
             loss, stated = state.get("loss"), Rules(**state["keep"])
-            committed_at = (folder / checkpoint.MANIFEST).stat().st_mtime
-        except (GovrayError, OSError, KeyError, TypeError, AttributeError) as error:
+        except InfrastructureFailed:
+            raise
+        except (GovrayError, KeyError, TypeError, AttributeError) as error:
             damaged[folder.name] = str(error) or type(error).__name__
             continue
         rules = rules or stated
+        places[folder.name] = folder
         commits.append(
             Commit(
                 name=folder.name,
@@ -90,8 +92,9 @@ def inventory(run_folder: Path) -> Inventory:
         )
     return Inventory(
         commits=tuple(commits),
+        places=places,
         damaged=damaged,
-        leftovers={name: _size(run_folder / name) for name in sorted(leftovers)},
+        leftovers={name: size for name, (_, size) in leftovers.items()},
         rules=rules or DEFAULT,
     )
 
@@ -113,13 +116,15 @@ def apply(run_folder: Path, rules: Rules) -> tuple[str, ...]:
         The names of what was deleted.
 
     Raises:
-        UsageError: The storage refuses.
+        UsageError: The disk refuses.
+        InfrastructureFailed: Remote storage refuses.
         Malformed: ``pins.json`` is not readable. Nothing was deleted.
     """
     with _locked(run_folder):
-        gone = tuple(each.name for each in surplus(run_folder, inventory(run_folder), rules))
+        found = inventory(run_folder)
+        gone = tuple(each.name for each in surplus(run_folder, found, rules))
         for name in gone:
-            checkpoint.remove(run_folder / name)
+            checkpoint.remove(found.places[name])
     return gone
 
 
@@ -130,12 +135,13 @@ def sweep(run_folder: Path) -> tuple[str, ...]:
         The names of what was deleted.
 
     Raises:
-        UsageError: The storage refuses.
+        UsageError: The disk refuses.
+        InfrastructureFailed: Remote storage refuses.
     """
-    leftovers = tuple(inventory(run_folder).leftovers)
-    for name in leftovers:
-        checkpoint.remove(run_folder / name)
-    return leftovers
+    found = inventory(run_folder)
+    for name in found.leftovers:
+        checkpoint.remove(found.places[name])
+    return tuple(found.leftovers)
 
 
 def pin(run_folder: Path, name: str, reason: str) -> None:
@@ -146,7 +152,10 @@ def pin(run_folder: Path, name: str, reason: str) -> None:
         Malformed: ``pins.json`` is not readable.
     """
     with _locked(run_folder):
-        if not (run_folder / name / checkpoint.MANIFEST).is_file():
+        if not any(
+            folder.name == name and checkpoint.committed_at(folder) is not None
+            for _, folder in committed_folders(run_folder)
+        ):
             raise UsageError("no such commit to pin", where=str(run_folder / name))
         pins = dict(read_pins(run_folder)) | {name: reason}
         put(run_folder / PINS, canonical.encode(pins))
@@ -187,16 +196,6 @@ def read_pins(run_folder: Path) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise Malformed("expected names with reasons", where=str(path))
     return value
-
-
-def _size(folder: Path) -> int:
-    """Bytes of all files below; those that vanish meanwhile don't count."""
-    total = 0
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(directory, name)).st_size
-    return total
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ Invariants:
 * At most one commit is in flight; the next one waits for it.
 * A commit that failed is known to rank 0 alone until the next agreement, in which
   it travels; `Commits.settle`, after the last step, shares the outcome by itself.
-* A process that ends with a commit in flight leaves a ``….partial`` folder, which
-  never loads.
+* A process that ends with a commit in flight leaves what never loads: a ``….partial``
+  folder or, on remote storage, one without a manifest.
 
 What it does not do: stop a run. That is the agreement's.
 """
@@ -30,14 +30,8 @@ from govray.governance.ledger import AnyLeaf
 from govray.train import collection
 from govray.train.driver import Fence
 from govray.train.order import Order
-from govray.train.snapshot import (
-    SUPERSEDED,
-    Capture,
-    State,
-    committed_folders,
-    folder_name,
-    put_aside,
-)
+from govray.train.snapshot import SUPERSEDED, Capture, State
+from govray.train.storage import storage_of
 
 PATIENCE_S = 10.0
 """How long rank 0 waits for its thread before it tells the others that it still does: far below
@@ -61,11 +55,15 @@ class Commits:
         self._order = order
         self._fence = fence
         self._folder = Path(order.folder)
+        self._storage = storage_of(self._folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._thread: threading.Thread | None = None
         self._failure: GovrayError | None = None
         if self._rank == 0:
-            self._clear(resumed)
+            try:
+                self._clear(resumed)
+            except GovrayError as error:
+                self._failure = error
 
     @property
     def failure(self) -> GovrayError | None:
@@ -107,7 +105,7 @@ class Commits:
         )
         self._thread.start()
 
-    def settle(self, trouble: str | None) -> Path | None:
+    def settle(self, trouble: str | None) -> checkpoint.Folder | None:
         """Wait until nothing is in flight, and share the outcome. Every rank calls it.
 
         Args:
@@ -119,16 +117,27 @@ class Commits:
         Raises:
             GovrayError: A commit failed on rank 0; every rank raises the same.
         """
-        outcome: list[str | bool | None] = [True]
-        while outcome[0] is True:
+        waiting, failed, newest = True, trouble, None
+        while waiting:
             if self._rank == 0 and self._wait(PATIENCE_S):
-                outcome = [trouble or (str(self._failure) if self._failure else None)]
+                failed = failed or (str(self._failure) if self._failure else None)
+                waiting = False
+                if not failed:
+                    failed, newest = self._newest()
             if dist.is_initialized():
+                outcome = [waiting, failed, newest]
                 dist.broadcast_object_list(outcome, src=0)
-        if outcome[0] is not None:
-            raise GovrayError(str(outcome[0]))
-        newest = next(committed_folders(self._folder), None)
-        return newest[1] if newest else None
+                waiting, failed, newest = outcome
+        if failed:
+            raise GovrayError(failed)
+        return newest
+
+    def _newest(self) -> tuple[str | None, checkpoint.Folder | None]:
+        """Why it can't be looked up, or the newest commit if there is one."""
+        try:
+            return None, next((folder for _, folder in self._storage.commits()), None)
+        except GovrayError as error:
+            return str(error), None
 
     def _wait(self, seconds: float | None) -> bool:
         """Whether nothing is in flight, after so many seconds at most."""
@@ -140,7 +149,7 @@ class Commits:
         return True
 
     def _write(self, capture: Capture) -> None:
-        folder = self._folder / folder_name(capture.step)
+        folder = self._storage.place(capture.step, (self._fence.driver, self._fence.attempt))
         try:
             checkpoint.commit(folder, capture.files(), check=self._fence.check)
         except Exception as error:  # whatever it is, it must reach the agreement
@@ -164,6 +173,6 @@ class Commits:
 
         Such a folder was not whole when the run was resolved, or came after that.
         """
-        for step, folder in committed_folders(self._folder):
+        for step, folder in self._storage.commits():
             if step > resumed:
-                put_aside(folder, SUPERSEDED)
+                checkpoint.put_aside(folder, SUPERSEDED)

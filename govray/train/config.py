@@ -12,9 +12,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from govray.errors import UsageError
+from govray.train.storage_url import check_url
 
 
 class Section(BaseModel):
@@ -112,6 +121,11 @@ class CheckpointEvery(Section):
     )
     save_trial_latest: Annotated[int, Field(ge=1)] = Field(
         1, description="newest commits that stay"
+    )
+    storage: Annotated[str, AfterValidator(check_url)] | None = Field(
+        None,
+        description="an object store's URL for the commits, such as s3://bucket/prefix; the run's "
+        "folder by default",
     )
 
 

@@ -13,7 +13,6 @@ commit holds. What this module does not do: read a clock or a revocation list.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Literal
 
 from govray.engine import checkpoint
 from govray.engine.lapse import Lapsed
-from govray.errors import GovrayError
+from govray.errors import GovrayError, InfrastructureFailed
 from govray.governance.document import format_time
 from govray.governance.gates import Gate, read_gates
 from govray.train import events
@@ -69,14 +68,23 @@ def decisions(run_folder: Path) -> Decisions:
     return Decisions(recorded_steps(run_folder), logged).joined(Decisions())
 
 
-def resumed(run_folder: Path, commit: Path | None) -> Decisions:
-    """`decisions`, and the gates that a commit holds, should the event log be lost."""
+def resumed(run_folder: Path, commit: checkpoint.Folder | None) -> Decisions:
+    """`decisions`, and the gates that a commit holds, should the event log be lost.
+
+    Raises:
+        InfrastructureFailed: Remote storage refuses.
+        Malformed: As `decisions`.
+    """
     held: tuple[Gate, ...] = ()
     if commit is not None:
         # A commit that turns out damaged is found, and put aside, by the workers that load it.
-        with contextlib.suppress(GovrayError):
+        try:
             files = checkpoint.open_commit(commit).files
             held = read_gates(files[GATES]) if GATES in files else ()
+        except InfrastructureFailed:
+            raise
+        except GovrayError:
+            pass
     return decisions(run_folder).joined(Decisions(gates=held))
 
 

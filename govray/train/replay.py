@@ -148,12 +148,12 @@ def replay(
     return outcome
 
 
-def commits(run: Path) -> dict[int, Path]:
+def commits(run: Path) -> dict[int, checkpoint.Folder]:
     """The step that comes next → folder, of every commit that a run kept."""
     return {
         step: folder
-        for step, folder in sorted(committed_folders(run))
-        if (folder / checkpoint.MANIFEST).is_file()
+        for step, folder in reversed(committed_folders(run))
+        if checkpoint.committed_at(folder) is not None
     }
 
 

@@ -26,6 +26,7 @@ import ray.train
 
 from govray.data.prefetch import prefetched
 from govray.data.reader import StepReader, StepRows, plan_items, step_rows
+from govray.engine.checkpoint import Folder
 from govray.train import events, gating, snapshot
 from govray.train.clock import now
 from govray.train.driver import begin_attempt
@@ -55,7 +56,7 @@ class PlannedRows:
     """
 
     start_step: int
-    checkpoint: Path | None
+    checkpoint: Folder | None
     attempt: int
     stop_step: int
     reader: StepReader

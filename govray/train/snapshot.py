@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import re
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,59 +39,48 @@ from govray.train.environment import environment_here
 from govray.train.gating import GATES
 from govray.train.ledgerfile import LedgerFile
 from govray.train.order import Order
+from govray.train.storage import CORRUPT as CORRUPT
+from govray.train.storage import SUPERSEDED as SUPERSEDED
+from govray.train.storage import folder_name as folder_name
+from govray.train.storage import storage_of
 
 STATE = "state.json"
 LEDGER = "ledger.jsonl"
-SUPERSEDED = ".superseded"
-"""Suffix of a commit that a run put aside, since it resumed before it and came there again."""
-CORRUPT = ".corrupt"
-"""Suffix of a commit whose bytes turned out to be others than its manifest says."""
 
-_STEP = re.compile(r"checkpoint_(\d{9})")
 _OPTIMIZER = "optimizer.safetensors"
 _OPTIMIZER_VALUES = "optimizer.json"
 _GENERATORS = "generators.safetensors"
 _GENERATOR_VALUES = "generators.json"
 
 
-def folder_name(step: int) -> str:
-    """Name of the checkpoint folder whose next step is ``step``."""
-    return f"checkpoint_{step:09d}"
+def committed_folders(run_folder: Path) -> Sequence[tuple[int, checkpoint.Folder]]:
+    """Every folder under the name of a commit, whole or not, with its next step; newest first.
+
+    Raises:
+        InfrastructureFailed: Remote storage refuses.
+    """
+    return storage_of(run_folder).commits()
 
 
-def committed_folders(run_folder: Path) -> Iterator[tuple[int, Path]]:
-    """Every folder under the name of a commit, whole or not, with its next step; newest first."""
-    yield from sorted(
-        (
-            (int(match[1]), entry)
-            for entry in run_folder.glob("checkpoint_*")
-            if (match := _STEP.fullmatch(entry.name)) and entry.is_dir() and not entry.is_symlink()
-        ),
-        reverse=True,
-    )
-
-
-def latest(run_folder: Path) -> tuple[Path, int] | None:
+def latest(run_folder: Path) -> tuple[checkpoint.Folder, int] | None:
     """The newest commit under a run folder that has all its files, and its next step.
 
     The one resolver of where a run resumes. It looks at names, sizes and the
     manifest's form; the worker that loads the commit hashes every byte, and puts
     it aside if one is wrong, so that the next resolution finds an older one.
+
+    Raises:
+        InfrastructureFailed: Remote storage refuses: nothing is known of any commit then.
     """
     for step, folder in committed_folders(run_folder):
         try:
             checkpoint.open_commit(folder)
+        except InfrastructureFailed:
+            raise
         except GovrayError:
             continue
         return folder, step
     return None
-
-
-def put_aside(folder: Path, suffix: str) -> Path:
-    """Rename a commit, so that no run resumes from it. Returns where it is now."""
-    aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{suffix}")
-    os.rename(folder, aside)
-    return aside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +202,7 @@ class State:
             contents=contents,
         )
 
-    def restore(self, folder: Path, order: Order) -> tuple[AnyLeaf, ...]:
+    def restore(self, folder: checkpoint.Folder, order: Order) -> tuple[AnyLeaf, ...]:
         """Load a commit into the model, the optimizer, the adapters and this rank's generators.
 
         Every rank calls it, reads each file once, and hears how the others fared.
@@ -228,8 +214,9 @@ class State:
             Refused: On all ranks: the commit belongs to another policy, plan or
                 manifest, or to another model or optimizer.
             RankFailed: On all ranks: one of them could not load it.
-            InfrastructureFailed: Its bytes are not those that were committed. It was put
-                aside, so that the next attempt resumes from an older one.
+            InfrastructureFailed: Remote storage refused one of them; or its bytes are not those
+                that were committed. It was put aside then, so that the next attempt resumes from
+                an older one.
         """
         leaves: tuple[AnyLeaf, ...] = ()
         failure: Exception | None = None
@@ -240,7 +227,7 @@ class State:
         _settle(folder, failure)
         return leaves
 
-    def _load(self, folder: Path, order: Order) -> tuple[AnyLeaf, ...]:
+    def _load(self, folder: checkpoint.Folder, order: Order) -> tuple[AnyLeaf, ...]:
         committed = checkpoint.open_commit(folder)
         state: Any = canonical.parse_canonical(committed.files[STATE])
         for key, expected in _bindings(order).items():
@@ -313,7 +300,7 @@ def _world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def _settle(folder: Path, failure: Exception | None) -> None:
+def _settle(folder: checkpoint.Folder, failure: Exception | None) -> None:
     """Raise the same error on all ranks if any has one; the gravest, of the lowest rank."""
     found = [each for each in _gather(_graveness(failure)) if each]
     if not found:
@@ -323,13 +310,14 @@ def _settle(folder: Path, failure: Exception | None) -> None:
         raise Refused(refused)
     damaged = next((text for grave, text in found if grave == "damaged"), None)
     if damaged is None:
-        raise RankFailed(
+        kind = RankFailed if any(g == "failed" for g, _ in found) else InfrastructureFailed
+        raise kind(
             f"a rank could not load the checkpoint: {found[0][1]}", where=str(folder)
         ) from failure
     if _rank() == 0:
         # Should it not be allowed, the next attempt stops here again and says so.
-        with contextlib.suppress(OSError):
-            put_aside(folder, CORRUPT)
+        with contextlib.suppress(GovrayError):
+            checkpoint.put_aside(folder, CORRUPT)
     raise InfrastructureFailed(
         f"the checkpoint is damaged and was put aside: {damaged}",
         where=str(folder),
@@ -345,7 +333,11 @@ def _graveness(failure: Exception | None) -> tuple[str, str] | None:
     )
     if isinstance(failure, Damaged):
         return "damaged", text
-    return "refused" if isinstance(failure, Refused) else "failed", f"rank {_rank()}: {text}"
+    if isinstance(failure, Refused):
+        grave = "refused"
+    else:
+        grave = "unreachable" if isinstance(failure, InfrastructureFailed) else "failed"
+    return grave, f"rank {_rank()}: {text}"
 
 
 def _generator_name(rank: int, name: str) -> str:

@@ -32,7 +32,7 @@ from govray.engine.aggregator import Name
 from govray.errors import Refused, Stopped, UsageError
 from govray.governance import canonical
 from govray.governance.keys import Signer, load_signer
-from govray.train import attempts, events, runs, scaling, stopping
+from govray.train import attempts, events, runs, scaling, stopping, storage
 from govray.train.artifact import write_model
 from govray.train.clock import instant, now
 from govray.train.code import source_of
@@ -80,6 +80,7 @@ class GovernedTrainer:
             `govray.train.shard`, ``fsdp2``.
         checkpoint_every: Steps between commits.
         keep: How many commits stay.
+        checkpoint_storage: An object store's URL for the commits; the run's folder by default.
         max_quarantined: Share of records; above it the run is refused.
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver.
         train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
@@ -117,6 +118,7 @@ class GovernedTrainer:
     aggregator: Name = "governed"
     checkpoint_every: int = 100
     keep: Rules = DEFAULT
+    checkpoint_storage: str | None = None
     max_quarantined: float = 0.25
     attestation_key: str = "env:GOVRAY_KEY"
     threads: int = 1
@@ -154,6 +156,8 @@ class GovernedTrainer:
         Raises:
             As `fit`.
         """
+        if self.checkpoint_storage:
+            storage.require_reachable(self.checkpoint_storage)
         record = read_record(Path(self.resume)) if self.resume else None
         if record:
             runs.refuse_changes(record, self._input_files, where=f"run {record.run_id}")
@@ -203,6 +207,7 @@ class GovernedTrainer:
         )
         folder = Path(order.folder)
         with hold(folder) as driver:
+            storage.choose(folder, self.checkpoint_storage)
             if record:
                 runs.refuse_other_run(record, made)
             else:
@@ -405,6 +410,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
             best=experiment.checkpoint.save_trial_best,
             latest=experiment.checkpoint.save_trial_latest,
         ),
+        "checkpoint_storage": experiment.checkpoint.storage,
         "max_quarantined": experiment.governance.max_quarantined,
         "attestation_key": experiment.attestation_key,
         "threads": max(1, int(resources.cpus_per_worker)),

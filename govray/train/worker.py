@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from govray.data.reader import StepRows
 from govray.engine.adapters import Adapters
 from govray.engine.batch import IGNORED, MicroBatch, StepBatch
+from govray.engine.checkpoint import Folder
 from govray.engine.lapse import Lapsed
 from govray.engine.layers import layer_groups
 from govray.engine.sharding import is_sharded
@@ -44,6 +45,7 @@ from govray.train.revoking import RevocationFeed
 from govray.train.schedule import MakeScheduler, learning_rates, make_schedule, require_rates
 from govray.train.shards import PlannedRows
 from govray.train.snapshot import State
+from govray.train.storage import shown_to_ray
 from govray.train.writeahead import FILE, WriteAhead
 
 REPORT_EVERY = 25
@@ -342,12 +344,15 @@ class Run:
         gates = self._gating.gates(done)
         self._commits.begin(done, leaves, gates, loss=loss, stopping=self._trouble is not None)
 
-    def _report(self, metrics: Mapping[str, float], final: Path | None) -> None:
+    def _report(self, metrics: Mapping[str, float], final: Folder | None) -> None:
         """Ray hears of the last commit only: it refuses to go on with a run of which a
         checkpoint that it knows was deleted, and the others may be."""
+        shown = None
+        if final and self._rank == 0:
+            shown = ray.train.Checkpoint(str(shown_to_ray(Path(self.order.folder), final)))
         ray.train.report(
             dict(metrics),
-            checkpoint=ray.train.Checkpoint(str(final)) if final and self._rank == 0 else None,
+            checkpoint=shown,
             checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD,
         )
 

@@ -13,6 +13,7 @@ from govray.engine import checkpoint
 from govray.governance import canonical
 from govray.train.collection import pin
 from govray.train.snapshot import folder_name
+from govray.train.storage import choose, storage_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 
@@ -92,6 +93,25 @@ def test_gc_leaves_a_driven_run_alone(run: Run, folder: Path) -> None:
         run("checkpoint", "ls", folder)
     run("checkpoint", "gc", folder)
     assert left(folder) == [10, 20, 50]
+
+
+def test_a_run_that_commits_elsewhere_is_listed_and_collected(run: Run, tmp_path: Path) -> None:
+    choose(tmp_path, "fsspec+memory:///verbs")
+    storage = storage_of(tmp_path)
+    for step in (10, 20):
+        state = {"step": step, "keep": {"best": 1, "latest": 1}}
+        checkpoint.commit(storage.place(step, (1, 1)), {"state.json": canonical.encode(state)})
+    checkpoint.put_aside(storage.commits()[1][1], ".superseded")
+    checkpoint.commit(storage.place(15, (1, 1)), {"state.json": canonical.encode(state)})
+    told = run("checkpoint", "ls", tmp_path, "--json").json
+    assert [row["step"] for row in told["commits"]] == [20, 15]
+    assert len(told["leftovers"]) == 1
+    assert "never loads" in run("checkpoint", "ls", tmp_path).out
+    said = run("checkpoint", "gc", tmp_path, "--dry-run", "--json").json
+    assert len(storage.commits()) == 2
+    assert run("checkpoint", "gc", tmp_path, "--json").json["deleted"] == said["deleted"]
+    assert [step for step, _ in storage.commits()] == [20]
+    assert not storage.leftovers()
 
 
 def test_the_commands_of_the_page_work(run: Run, folder: Path) -> None:
