@@ -1,0 +1,40 @@
+"""Bayesian search: Optuna's tree-structured Parzen estimator, each trial run to its end.
+
+It learns from the governed objective: all points that stay within the limit of memorization rank
+before all others, so it turns away from regions that memorize. Needs ``pip install optuna``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from govray.errors import UsageError
+from govray.tune.config import SearchFile
+from govray.tune.recipe import METRIC, Recipe
+from govray.tune.simulate import learned_points as preview
+
+__all__ = ["preview", "recipe"]
+
+
+def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+    """Let Optuna draw ``max_trials`` points, ``concurrent`` at once."""
+    from ray.tune import TuneConfig
+    from ray.tune.search.optuna import OptunaSearch
+
+    from govray.tune.domains import domains
+
+    search = file.search
+    try:
+        algorithm = OptunaSearch(seed=search.seed)
+    except (AssertionError, ImportError) as error:
+        raise UsageError(
+            "Optuna is not installed", where="search.searcher", do="pip install 'govray[search]'"
+        ) from error
+    config = TuneConfig(
+        metric=METRIC,
+        mode="min",
+        search_alg=algorithm,
+        num_samples=search.max_trials,
+        max_concurrent_trials=concurrent,
+    )
+    return Recipe(domains(search.space), config)

@@ -1,0 +1,56 @@
+"""Population-based training: trials that fall behind take over a better one's state and change.
+
+Jaderberg et al., "Population based training of neural networks" (2017), by Ray's scheduler. Only
+``optimizer.*`` may vary: a trial goes on from another's weights, so their shapes must agree. All
+trials run side by side, and are compared ``max_rungs`` times. Ray draws its mutations from a
+generator that no seed of the search reaches.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from govray.errors import UsageError
+from govray.tune.config import SearchFile
+from govray.tune.recipe import METRIC, TIME, Recipe
+from govray.tune.simulate import Preview, random_points
+
+__all__ = ["preview", "recipe"]
+
+
+def preview(file: SearchFile) -> Preview:
+    """All trials run to the end."""
+    for name in file.search.space:
+        if not name.startswith("optimizer."):
+            what = f"{name} can't change while a trial runs"
+            raise UsageError(what, where="searchers/pbt.py", do="Vary optimizer.* alone")
+    return random_points(file)
+
+
+def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+    """A population of ``max_trials``, which needs room for as many at once."""
+    from ray.tune import TuneConfig
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    from govray.tune.domains import domains, within
+    from govray.tune.points import draw
+    from govray.tune.searcher import Points
+
+    search, size = file.search, preview(file).trials
+    if concurrent < size:
+        what = (
+            f"a population of {size} needs room for {size} trials, there is room for {concurrent}"
+        )
+        raise UsageError(what, where="searchers/pbt.py", do="Lower max_trials, or add nodes")
+    scheduler = PopulationBasedTraining(
+        time_attr=TIME,
+        perturbation_interval=max(file.max_time // search.max_rungs, 1),
+        hyperparam_mutations=domains(search.space),
+        custom_explore_fn=partial(within, search.space),
+    )
+    points = Points(partial(draw, search.space, search.seed), size, concurrent)
+    config = TuneConfig(
+        metric=METRIC, mode="min", search_alg=points, scheduler=scheduler, num_samples=-1
+    )
+    return Recipe({}, config)

@@ -1,0 +1,67 @@
+"""The recipes: short, all six there, each what Ray Tune takes; none may vary what must not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from search_files import search_file
+
+from govray.errors import UsageError
+from govray.tune.domains import domains, within
+from govray.tune.recipe import load_searcher
+
+FOLDER = Path(__file__).parents[2] / "searchers"
+NAMES = ["asha", "bayesian", "grid", "hyperband", "pbt", "random"]
+ONE = {"optimizer.lr": {"log": [1e-4, 1e-2], "count": 3}}
+
+
+def test_the_six_are_there_and_short() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == NAMES
+    for path in FOLDER.glob("*.py"):
+        assert len(path.read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_minimizes_the_objective(name: str, tmp_path: Path) -> None:
+    file = search_file(searcher=name, space=ONE)
+    searcher = load_searcher(name)
+    recipe = searcher.recipe(file, 10, tmp_path)
+    assert recipe.tune_config.metric == "objective"
+    assert recipe.tune_config.mode == "min"
+    assert searcher.preview(file).trials == (3 if name == "grid" else 10)
+
+
+def test_a_population_varies_the_optimizer_alone_and_needs_room(tmp_path: Path) -> None:
+    pbt = load_searcher("pbt")
+    with pytest.raises(UsageError, match=r"hyperparameters\.width can't change"):
+        pbt.preview(search_file(space={"hyperparameters.width": {"choice": [8]}}))
+    with pytest.raises(UsageError, match="room for 10 trials, there is room for 9"):
+        pbt.recipe(search_file(), 9, tmp_path)
+
+
+def test_optuna_draws_within_the_space(tmp_path: Path) -> None:
+    space = ONE | {"seed": {"int": [3, 5]}, "optimizer.weight_decay": {"choice": [0.0, 0.1]}}
+    file = search_file(space=space)
+    recipe = load_searcher("bayesian").recipe(file, 2, tmp_path)
+    searcher = recipe.tune_config.search_alg
+    assert searcher.set_search_properties("objective", "min", recipe.param_space)
+    for number in range(30):
+        point = searcher.suggest(str(number))
+        file.trial(point)
+        assert set(point) == set(space)
+        assert point == within(file.search.space, point)
+        worst = float("inf") if number % 3 == 0 else random.random()
+        searcher.on_trial_complete(str(number), {"objective": worst})
+
+
+def test_what_a_mutation_carried_out_of_range_comes_back() -> None:
+    space = search_file(space=ONE | {"seed": {"int": [3, 5]}}).search.space
+    assert within(space, {"optimizer.lr": 0.5, "seed": 3.6, "other": 1}) == {
+        "optimizer.lr": 1e-2,
+        "seed": 4,
+        "other": 1,
+    }
+    drawn = {domains(space)["seed"].sample() for _ in range(60)}
+    assert drawn == {3, 4, 5}

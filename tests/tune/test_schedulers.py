@@ -1,0 +1,394 @@
+"""Ray's schedulers over the governed order, driven with synthetic results: no cluster.
+
+The fake controller does what Ray's does with a scheduler and a searcher: it asks the searcher for
+trials, starts what the scheduler chooses and all that is pending, and acts on decisions.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
+from search_files import search_file
+
+from govray.errors import Malformed
+from govray.tune.asha import Promotion
+from govray.tune.brackets import Bracket
+from govray.tune.journal import Journal
+from govray.tune.objective import report
+from govray.tune.recipe import Recipe, load_searcher
+from govray.tune.schedulers import GovernedASHA, PromotionScheduler
+from govray.tune.searcher import Points, from_sequence
+
+LIMIT = {"statistic": "min_k_plus_plus", "unit": "nats", "tau": 1.0}
+
+
+class FakeTrial:
+    def __init__(self, trial_id: str, config: Any = None) -> None:
+        self.trial_id, self.config = trial_id, config
+        self.status = "PENDING"
+        self.step = 0
+        self.last_result: dict[str, Any] = {}
+
+
+Curve = Callable[[FakeTrial], "dict[str, Any] | None"]
+
+
+class FakeController:
+    """Ray's loop around a scheduler, one report at a time, in an order of its own."""
+
+    def __init__(self, recipe: Recipe, curve: Curve, seed: int = 0, width: int = 2) -> None:
+        config = recipe.tune_config
+        self.scheduler = config.scheduler or FIFOScheduler()
+        self.points = config.search_alg
+        self.scheduler.set_search_properties(config.metric, config.mode)
+        self.curve, self.width = curve, width
+        self.order = random.Random(seed)
+        self.trials: list[FakeTrial] = []
+        self.reports = 0
+        self.most_active = 0
+
+    def get_trials(self) -> list[FakeTrial]:
+        return self.trials
+
+    def stop_trial(self, trial: FakeTrial) -> None:
+        if trial.status in ("TERMINATED", "ERROR"):
+            return
+        if trial.status == "RUNNING":
+            self.scheduler.on_trial_complete(self, trial, trial.last_result)
+            self.points.on_trial_complete(trial.trial_id, result=trial.last_result)
+        else:
+            self.scheduler.on_trial_remove(self, trial)
+            self.points.on_trial_complete(trial.trial_id)
+        trial.status = "TERMINATED"
+
+    def active(self) -> list[FakeTrial]:
+        return [each for each in self.trials if each.status == "RUNNING"]
+
+    def step(self) -> bool:
+        """One turn; False once the search is over."""
+        name = f"t{len(self.trials)}"
+        suggested = self.points.suggest(name)
+        if isinstance(suggested, dict):
+            trial = FakeTrial(name, suggested)
+            self.trials.append(trial)
+            self.scheduler.on_trial_add(self, trial)
+        chosen = self.scheduler.choose_trial_to_run(self)
+        if chosen is not None:
+            assert self.scheduler.choose_trial_to_run(self) is chosen
+            chosen.status = "PENDING"
+            assert self.scheduler.choose_trial_to_run(self) is chosen
+        for trial in self.trials:
+            if trial.status == "PENDING":
+                trial.status = "RUNNING"
+        running = self.active()
+        self.most_active = max(self.most_active, len(running))
+        if not running:
+            over = suggested == "FINISHED"
+            assert over or isinstance(suggested, dict), "the search stalls"
+            assert not over or all(t.status in ("TERMINATED", "ERROR") for t in self.trials)
+            return not over
+        self.advance(self.order.choice(running))
+        return True
+
+    def advance(self, trial: FakeTrial) -> None:
+        result = self.curve(trial)
+        self.reports += 1
+        if result is None:
+            self.scheduler.on_trial_error(self, trial)
+            self.points.on_trial_complete(trial.trial_id, error=True)
+            trial.status = "ERROR"
+            return
+        trial.last_result = result
+        over = "done" in result
+        decision = "STOP" if over else self.scheduler.on_trial_result(self, trial, result)
+        if decision == "STOP":
+            self.stop_trial(trial)
+        elif decision == "PAUSE":
+            trial.status = "PAUSED"
+
+    def run(self, turns: int = 100_000) -> FakeController:
+        for _ in range(turns):
+            if not self.step():
+                return self
+        raise AssertionError("the search does not end")
+
+
+def by_loss(trial: FakeTrial, every: int = 50) -> dict[str, Any]:
+    """Loss falls with steps, and is lower the nearer the learning rate is to 1e-3."""
+    trial.step += every
+    off = abs(math.log10(trial.config["optimizer.lr"]) + 3)
+    return report(
+        step=trial.step, loss=1 + off + 10 / trial.step, memorization=0.0, tau=1.0
+    ).to_result()
+
+
+def recipe(name: str, folder: Path, concurrent: int = 2, **search: Any) -> Recipe:
+    file = search_file(searcher=name, memorization=LIMIT, **search)
+    return load_searcher(name).recipe(file, concurrent, folder)
+
+
+FORMS: list[tuple[str, dict[str, Any]]] = [
+    ("random", {}),
+    ("asha", {}),
+    ("asha", {"form": "promotion"}),
+    ("hyperband", {}),
+]
+
+
+@pytest.fixture(params=FORMS, ids=lambda form: "-".join([form[0], *form[1].values()]))
+def form(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    return request.param  # type: ignore[no-any-return]
+
+
+def test_every_search_ends_within_its_room(
+    form: tuple[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    found = FakeController(recipe(form[0], tmp_path, concurrent=3, **form[1]), by_curve).run()
+    assert len(found.trials) == 10
+    assert found.most_active <= 3
+    assert max(trial.step for trial in found.trials) == 900
+    if form[0] != "random":
+        assert found.reports * 50 < 9000 * 0.7
+
+
+def by_curve(trial: FakeTrial) -> dict[str, Any] | None:
+    """As `by_loss`, in a run that ends by itself at its last step."""
+    return trial.last_result | {"done": True} if trial.step >= 900 else by_loss(trial)
+
+
+def test_hyperband_runs_its_preview_exactly(tmp_path: Path) -> None:
+    found = FakeController(recipe("hyperband", tmp_path), by_loss).run()
+    ends: dict[int, int] = {}
+    for trial in found.trials:
+        ends[trial.step] = ends.get(trial.step, 0) + 1
+    preview = load_searcher("hyperband").preview(search_file())
+    assert ends == preview.ends
+
+
+def test_the_dead_and_the_invalid_stall_nothing(
+    form: tuple[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    if form[0] == "random":
+        pytest.skip("no scheduler to stall")
+
+    def curve(trial: FakeTrial) -> dict[str, Any] | None:
+        number = int(trial.trial_id[1:])
+        if number in (0, 4):
+            return {"invalid": "no such width"}
+        if number == 1 or (number == 2 and trial.step >= 300):
+            return None
+        return by_loss(trial)
+
+    for seed in range(5):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        found = FakeController(recipe(form[0], folder, **form[1]), curve, seed).run()
+        assert len(found.trials) == 12  # two replaced
+        assert found.scheduler.reasons["t0"] == "invalid: no such width"
+        finished = [trial for trial in found.trials if trial.status == "TERMINATED"]
+        assert all(found.scheduler.reasons[trial.trial_id] for trial in finished)
+
+
+def test_a_space_where_nothing_is_valid_ends(tmp_path: Path) -> None:
+    for name, more in FORMS[1:]:
+        folder = tmp_path / (name + more.get("form", ""))
+        folder.mkdir()
+        found = FakeController(
+            recipe(name, folder, **more), lambda trial: {"invalid": "never"}
+        ).run()
+        assert len(found.trials) == 20
+
+
+def test_a_promoted_trial_goes_before_a_new_one(tmp_path: Path) -> None:
+    losses = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+
+    def curve(trial: FakeTrial) -> dict[str, Any]:
+        trial.step += 100
+        return report(step=trial.step, loss=next(losses), memorization=0.0, tau=1.0).to_result()
+
+    points = Points(from_sequence([{"n": n} for n in range(9)]), 9, 1)
+    machine = Promotion([Bracket((100, 1000), 9)], 2)
+    from ray.tune import TuneConfig
+
+    config = TuneConfig(
+        metric="objective",
+        mode="min",
+        search_alg=points,
+        scheduler=PromotionScheduler(machine, points, Journal(tmp_path / "j")),
+    )
+    found = FakeController(Recipe({}, config), curve)
+    found.step()  # t0 reports 1.0, and goes on
+    found.advance(found.trials[0])  # t0, 2.0 at step 200
+    found.trials[0].step = 900
+    found.advance(found.trials[0])  # its end
+    for _ in range(3):
+        found.step()  # t1 4.0, t2 5.0, t3 6.0: two in four go on, so t1 is promoted
+    assert found.trials[1].status == "PAUSED"
+    found.step()
+    assert len(found.trials) == 4
+    assert found.trials[1].status == "RUNNING"
+
+
+def results(count: int, seed: int) -> Iterator[tuple[str, int, float]]:
+    draw = random.Random(seed)
+    level = {f"t{i}": draw.random() * 3 for i in range(count)}
+    for step in (50, 100, 150, 300, 450, 900):
+        for name in draw.sample(sorted(level), count):
+            yield name, step, level[name] + draw.random() / step
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_a_limit_it_is_ray_s_own_search_exactly(seed: int, tmp_path: Path) -> None:
+    file = search_file(searcher="asha", mode="conservative")
+    ours = load_searcher("asha").recipe(file, 1, tmp_path).tune_config.scheduler
+    assert type(ours) is AsyncHyperBandScheduler
+    ours.set_search_properties("objective", "min")
+    rays = AsyncHyperBandScheduler(
+        time_attr="step", metric="loss", mode="min", max_t=900, grace_period=100,
+        reduction_factor=3, brackets=3,
+    )  # fmt: skip
+    trials = {f"t{i}": FakeTrial(f"t{i}") for i in range(30)}
+    for scheduler in (ours, rays):
+        np.random.seed(seed)
+        for trial in trials.values():
+            scheduler.on_trial_add(None, trial)
+    decisions = []
+    for name, step, loss in results(30, seed):
+        result = report(step=step, loss=loss, memorization=5.0).to_result()
+        one = ours.on_trial_result(None, trials[name], result)
+        assert one == rays.on_trial_result(None, trials[name], result)
+        decisions.append(one)
+    assert {"STOP", "CONTINUE"} <= set(decisions)
+
+
+def decisions(scheduler: Any, seed: int, of_loss: Callable[[float], float]) -> list[str]:
+    scheduler.set_search_properties("objective", "min")
+    np.random.seed(seed)
+    trials = {f"t{i}": FakeTrial(f"t{i}") for i in range(30)}
+    for trial in trials.values():
+        scheduler.on_trial_add(None, trial)
+    return [
+        scheduler.on_trial_result(None, trials[name], {"step": step, "objective": of_loss(loss)})
+        for name, step, loss in results(30, seed)
+    ]
+
+
+def stretched(loss: float) -> float:
+    return float(loss**5)
+
+
+def test_our_cutoff_is_a_place_so_no_map_of_the_loss_changes_a_decision(tmp_path: Path) -> None:
+    brackets = [Bracket((100, 300, 900), 30)]
+    for seed in range(5):
+        found = [
+            decisions(GovernedASHA(brackets, 3, Journal(tmp_path / f"{seed}{i}")), seed, of_loss)
+            for i, of_loss in enumerate([float, stretched, lambda loss: loss / (1 + loss)])
+        ]
+        assert found[0] == found[1] == found[2]
+
+
+def test_ray_s_cutoff_interpolates_so_such_a_map_does() -> None:
+    """The control, and the reason for the subclass."""
+
+    def rays() -> AsyncHyperBandScheduler:
+        return AsyncHyperBandScheduler(
+            time_attr="step", max_t=900, grace_period=100, reduction_factor=3
+        )
+
+    assert any(
+        decisions(rays(), seed, float) != decisions(rays(), seed, stretched) for seed in range(5)
+    )
+
+
+def test_the_place_rule_of_the_issue(tmp_path: Path) -> None:
+    scheduler = GovernedASHA([Bracket((1, 9), 9)], 3, Journal(tmp_path / "j"))
+    scheduler.set_search_properties("objective", "min")
+
+    def decide(name: str, objective: float) -> str:
+        trial = FakeTrial(name)
+        scheduler.on_trial_add(None, trial)
+        return scheduler.on_trial_result(None, trial, {"step": 1, "objective": objective})
+
+    said = [decide(name, value) for name, value in zip("abcdef", [5, 6, 7, 5, 9, 5.5], strict=True)]
+    assert said == ["CONTINUE", "STOP", "STOP", "CONTINUE", "STOP", "STOP"]
+    assert scheduler.reasons["b"] == "place 2 of 2 at step 1"
+    assert scheduler.reasons["f"] == "place 3 of 6 at step 1"
+    assert decide("g", math.inf) == "STOP"
+    assert scheduler.reasons["g"] == "its objective is no finite number"
+
+
+def test_a_memorizer_stops_where_a_governed_trial_is(tmp_path: Path) -> None:
+    """Memorizers with the lowest losses: plain ASHA takes one to the end, governed ASHA none."""
+
+    def curve(trial: FakeTrial) -> dict[str, Any]:
+        memorizes = int(trial.trial_id[1:]) % 2 == 1
+        trial.step += 100
+        loss = (0.01 if memorizes else 2.0) + trial.config["optimizer.lr"]
+        m = 3.0 if memorizes and trial.step >= 300 else 0.0  # it appears late
+        return report(step=trial.step, loss=loss, memorization=m, tau=tau).to_result()
+
+    tau = 1.0
+    found = FakeController(recipe("asha", tmp_path, form="promotion"), curve).run()
+    to_the_end = [trial for trial in found.trials if trial.step == 900]
+    assert any(trial.last_result["v"] == 0 for trial in to_the_end)
+    best = min(to_the_end, key=lambda trial: trial.last_result["objective"])
+    assert best.last_result["v"] == 0
+    tau = math.inf
+    (tmp_path / "plain").mkdir()
+    plain = FakeController(recipe("asha", tmp_path / "plain", form="promotion"), curve).run()
+    to_the_end = [trial for trial in plain.trials if trial.step == 900]
+    best = min(to_the_end, key=lambda trial: trial.last_result["objective"])
+    assert best.last_result["memorization"] == 3.0
+
+
+@pytest.mark.parametrize("at", [1, 5, 20, 40])
+@pytest.mark.parametrize(("name", "more"), FORMS[1:])
+def test_a_resumed_search_knows_its_rungs(
+    at: int, name: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    first = FakeController(recipe(name, tmp_path, **more), by_loss)
+    for _ in range(at):
+        first.step()
+    first.points.save(str(tmp_path / "points.json"))
+    second = FakeController(recipe(name, tmp_path, **more), by_loss)
+    second.points.restore(str(tmp_path / "points.json"))
+    for trial in first.trials:  # as Ray does: what was not finished is queued again
+        second.trials.append(trial)
+        if trial.status in ("RUNNING", "PAUSED"):
+            trial.status = "PENDING"
+            second.scheduler.on_trial_add(second, trial)
+    if name != "asha" or more:
+        assert second.scheduler.machine.trials == first.scheduler.machine.trials
+        assert second.scheduler.machine.rungs == first.scheduler.machine.rungs
+    else:
+        # Ray counts no trial at the last rung: there it ends.
+        assert [b._rungs[1:] for b in second.scheduler._brackets] == [
+            b._rungs[1:] for b in first.scheduler._brackets
+        ]
+    second.run()
+    assert len(second.trials) == 10
+
+
+def test_a_journal_loses_no_more_than_a_line_that_a_crash_cut_off(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    assert journal.read() == []
+    from govray.tune.journal import Event, reported
+
+    events = [Event(kind="add", trial="a"), reported("a", 3, math.inf), reported("a", 4, 0.25)]
+    for event in events:
+        journal.append(event)
+    with journal.path.open("a") as file:
+        file.write('{"kind": "rep')
+    assert journal.read() == events
+    journal.append(events[0])
+    assert journal.read() == [*events, events[0]]
+    journal.path.write_text('{"kind": "dance", "trial": "a"}\n')
+    with pytest.raises(Malformed, match="line 1: not an event"):
+        journal.read()
