@@ -15,11 +15,11 @@ The weights are fixed, the same at every layer and for every model; nothing is f
 
 Invariants:
 
-* The unit is the record: rows of one record are averaged first.
+* Means are over rows; the unit that the test relabels is the record.
 * Scores of the two sides are put in robust units *together*, so labels have no part in
   what the permutation test is given, and its p is exact.
 * The deviation is the difference of means over the reserve's own spread: 1.4826 times
-  the median absolute deviation of its units. It says how large the effect is; p says
+  the median absolute deviation of its rows. It says how large the effect is; p says
   whether it may be chance.
 * Equal scores and key give equal measures, bit for bit.
 
@@ -36,9 +36,10 @@ import torch
 from torch import Tensor
 
 from govray.engine.memorization import RowScores
-from govray.engine.permutation import PERMUTATIONS, p_values, unit_means
+from govray.engine.permutation import PERMUTATIONS, p_values
 from govray.errors import UsageError
-from govray.governance.memorization import Measure, Side, Statistic
+from govray.governance.memorization import Measure, Side
+from govray.governance.monitoring import Statistic
 
 WEIGHTS: Mapping[Statistic, float] = MappingProxyType(
     {"entropy": 0.25, "surprise": 0.5, "min_k": 1.0}
@@ -125,9 +126,10 @@ def measures(
             pooled = torch.cat([side[statistic] for side in sides])
         columns.append(pooled)
     values = torch.stack(columns, 1)
-    ours = unit_means(values[: len(probe)], probe_units)
-    theirs = unit_means(values[len(probe) :], reserve_units)
-    found = p_values(ours, theirs, *key, corpus, permutations=permutations)
+    ours, theirs = values[: len(probe)], values[len(probe) :]
+    found = p_values(
+        ours, theirs, probe_units, reserve_units, *key, corpus, permutations=permutations
+    )
     made = [
         Measure(
             corpus=corpus,

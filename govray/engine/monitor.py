@@ -36,7 +36,8 @@ from govray.engine.memorization import (
 )
 from govray.engine.probe import Probe, most_rows, own_rows
 from govray.errors import RankFailed, UsageError
-from govray.governance.memorization import EntropyProfile, Measure, Statistic
+from govray.governance.memorization import EntropyProfile, Measure
+from govray.governance.monitoring import Statistic
 
 
 class Monitor:

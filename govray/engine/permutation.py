@@ -2,11 +2,12 @@
 
 Under the hypothesis that probe and reserve units come from one distribution, any
 relabelling of them is as likely as the one observed. So the share of relabellings with
-at least the observed difference is a p-value, exact at every sample size.
+at least the observed difference is a p-value, exact at every sample size where records bring
+equally many rows, and close to it where they don't.
 
 The unit is the *record*, not the row: rows of one record resemble each other, so
-relabelling rows would call any two sets of records different. Rows of a record are
-averaged first (`unit_means`).
+relabelling rows would call any two sets of records different. A record's rows keep one
+label.
 
 Invariants:
 
@@ -37,51 +38,55 @@ PERMUTATIONS = 1999
 _ROUNDING = 1e-9
 
 
-def unit_means(values: Tensor, units: Sequence[Hashable]) -> Tensor:
-    """Average the rows of each unit.
-
-    Args:
-        values: (rows, statistics).
-        units: Of each row.
-
-    Returns:
-        (units, statistics), float64, in order of first appearance.
-    """
-    places = {unit: place for place, unit in enumerate(dict.fromkeys(units))}
-    index = torch.tensor([places[unit] for unit in units], dtype=torch.int64)
-    wide = values.double().cpu()
-    sums = torch.zeros(len(places), wide.shape[1], dtype=torch.float64).index_add_(0, index, wide)
-    return sums / torch.bincount(index, minlength=len(places)).unsqueeze(1)
-
-
 def p_values(
-    probe: Tensor, reserve: Tensor, *key: object, permutations: int = PERMUTATIONS
+    probe: Tensor,
+    reserve: Tensor,
+    probe_units: Sequence[Hashable],
+    reserve_units: Sequence[Hashable],
+    *key: object,
+    permutations: int = PERMUTATIONS,
 ) -> list[float]:
-    """Two-sided p of "both means are equal", for each statistic.
+    """Two-sided p of "both means over rows are equal", for each statistic.
 
     Args:
-        probe: (units, statistics).
-        reserve: (units, statistics).
+        probe: (rows, statistics).
+        reserve: (rows, statistics).
+        probe_units: Record of each probe row.
+        reserve_units: Record of each reserve row.
         key: What the relabellings are drawn from, such as seed, corpus and step.
         permutations: How many relabellings, at least 1.
 
     Raises:
-        UsageError: A side has no unit.
+        UsageError: A side has no row.
     """
     if not len(probe) or not len(reserve):
-        raise UsageError("a permutation test needs a unit on both sides")
+        raise UsageError("a permutation test needs a row on both sides")
     values = torch.cat([probe, reserve]).double()
     # One size for all columns, so that one allowance for rounding does for ties.
     values = values - values.mean(0)
     values = values / values.abs().amax(0).clamp_min(1e-300)
-    order = torch.rand(permutations, len(values), generator=_generator(*key)).argsort(1)
-    labels = torch.zeros(permutations, len(values), dtype=torch.float64)
-    labels.scatter_(1, order[:, : len(probe)], 1.0)
-    # The overall mean is 0 and both sizes are fixed, so the difference of means is
-    # proportional to this sum.
-    observed = values[: len(probe)].sum(0).abs()
-    as_large = ((labels @ values).abs() >= observed - _ROUNDING).sum(0)
+    ours = _unit_sums(values[: len(probe)], probe_units)
+    theirs = _unit_sums(values[len(probe) :], reserve_units)
+    units = torch.cat([ours, theirs])
+    order = torch.rand(permutations, len(units), generator=_generator(*key)).argsort(1)
+    labels = torch.zeros(permutations, len(units), dtype=torch.float64)
+    labels.scatter_(1, order[:, : len(ours)], 1.0)
+    observed = _difference(ours.sum(0, keepdim=True), theirs.sum(0, keepdim=True))
+    as_large = (_difference(labels @ units, (1 - labels) @ units) >= observed - _ROUNDING).sum(0)
     return [(1 + count) / (1 + permutations) for count in as_large.tolist()]
+
+
+def _unit_sums(values: Tensor, units: Sequence[Hashable]) -> Tensor:
+    """Sums over each unit's rows, and in the last column their number."""
+    places = {unit: place for place, unit in enumerate(dict.fromkeys(units))}
+    index = torch.tensor([places[unit] for unit in units], dtype=torch.int64)
+    counted = torch.cat([values, values.new_ones(len(values), 1)], 1)
+    return values.new_zeros(len(places), counted.shape[1]).index_add_(0, index, counted)
+
+
+def _difference(one: Tensor, other: Tensor) -> Tensor:
+    """How far the means over rows are apart, from sums and, last, numbers of rows."""
+    return (one[:, :-1] / one[:, -1:] - other[:, :-1] / other[:, -1:]).abs()
 
 
 def _generator(*key: object) -> torch.Generator:

@@ -4,8 +4,9 @@ A probe is a list of rows of one corpus: first rows that were trained on, then r
 its reserve. Every rank knows the list and each row's record, and holds the tensors of
 its own contiguous slice of it (`own_rows`), which may be empty.
 
-Choosing is pure: `pick` takes rows in an order drawn from a key, each record once
-before any record twice, since rows of one record say much the same.
+Choosing is pure: `pick` takes rows at random, from a key. Every row has the same chance,
+whatever its record's length: what was read so far is a random sample of rows, and
+favouring short records on one side would make two like samples differ.
 
 What it does not do: read rows, or score them.
 """
@@ -13,8 +14,8 @@ What it does not do: read rows, or score them.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+import random
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -58,26 +59,17 @@ def most_rows(rows: int, world_size: int) -> int:
     return -(-rows // world_size)
 
 
-def pick(units: Sequence[Hashable], count: int, *key: object) -> list[int]:
-    """Choose rows, one of each record before a second of any.
+def pick(rows: int, count: int, *key: object) -> list[int]:
+    """Choose ``count`` of ``rows`` rows, or all if there are no more.
 
     Args:
-        units: Record of each row that may be chosen.
-        count: How many to choose; all, if there are no more.
-        key: What the order is drawn from, such as seed and corpus.
+        rows: How many there are to choose from.
+        count: How many to choose.
+        key: What they are drawn from, such as seed, corpus and step.
 
     Returns:
-        Indexes into ``units``, ascending.
+        Numbers of rows, ascending.
     """
-
-    def drawn(row: int) -> bytes:
-        text = "\0".join(map(str, ("govray probe", *key, units[row], row)))
-        return hashlib.sha256(text.encode()).digest()
-
-    seen: Counter[Hashable] = Counter()
-    turns = []
-    for row in sorted(range(len(units)), key=drawn):
-        turns.append((seen[units[row]], row))
-        seen[units[row]] += 1
-    turns.sort(key=lambda turn: turn[0])  # stable: by turn, then as drawn
-    return sorted(row for _, row in turns[:count])
+    text = "\0".join(map(str, ("govray probe", *key)))
+    draw = random.Random(hashlib.sha256(text.encode()).digest())  # noqa: S311 — no secret
+    return sorted(draw.sample(range(rows), min(count, rows)))

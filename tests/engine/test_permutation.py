@@ -8,13 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from govray.engine.permutation import p_values, unit_means
+from govray.engine.permutation import PERMUTATIONS
+from govray.engine.permutation import p_values as p_values_by_record
 from govray.errors import UsageError
 
 
 def normal(rows: int, seed: int) -> Tensor:
     drawn = torch.randn(rows, 1, generator=torch.Generator().manual_seed(seed))
     return drawn.double()
+
+
+def p_values(
+    probe: Tensor, reserve: Tensor, *key: object, permutations: int = PERMUTATIONS
+) -> list[float]:
+    """Each row a record of its own."""
+    units = range(len(probe)), range(len(reserve))
+    return p_values_by_record(probe, reserve, *units, *key, permutations=permutations)
 
 
 finite = st.floats(-1e6, 1e6, width=32)
@@ -57,27 +66,36 @@ def test_a_shift_is_found_in_either_direction_and_p_is_never_zero() -> None:
     assert p_values(reserve, probe, "key") == [1 / 2000]
 
 
-def false_alarms(by_record: bool) -> float:
-    """Share of 200 pairs from one distribution with p of at most .05; records have four rows."""
+def false_alarms(by_record: bool, lengths: tuple[int, int]) -> float:
+    """Share of 200 pairs from one distribution with p of at most .05.
+
+    A side is 32 rows drawn from records of unequal lengths, rows of a record being alike;
+    the reserve is drawn from fewer.
+    """
     alarms = 0
     for trial in range(200):
-        values = normal(16, 2 * trial).repeat_interleave(4, 0) + 0.2 * normal(64, 2 * trial + 1)
-        units = [row // 4 for row in range(32)]
-        sides = values[:32], values[32:]
-        if by_record:
-            sides = unit_means(sides[0], units), unit_means(sides[1], units)
-        alarms += p_values(*sides, trial, permutations=199)[0] <= 0.05
+        sides, units = [], []
+        generator = torch.Generator().manual_seed(trial)
+        for records in lengths:
+            rows = torch.randint(1, 8, (records,), generator=generator)
+            index = torch.arange(records).repeat_interleave(rows)
+            means = torch.randn(records, 1, generator=generator, dtype=torch.float64)
+            picked = index[torch.randperm(len(index), generator=generator)[:32]]
+            noise = torch.randn(len(picked), 1, generator=generator, dtype=torch.float64)
+            sides.append(means[picked] + 0.3 * noise)
+            units.append(picked.tolist() if by_record else range(len(picked)))
+        alarms += p_values_by_record(*sides, *units, trial, permutations=199)[0] <= 0.05
     return alarms / 200
 
 
-def test_records_are_exchangeable_and_rows_of_a_record_are_not() -> None:
-    assert false_alarms(by_record=True) <= 0.1
-    assert false_alarms(by_record=False) >= 0.2  # the control: what relabelling rows would do
+@pytest.mark.parametrize("lengths", [(200, 200), (200, 20), (12, 12)])
+def test_few_false_alarms_when_records_are_relabelled(lengths: tuple[int, int]) -> None:
+    assert false_alarms(True, lengths) <= 0.1
 
 
-def test_units_are_averaged_in_order_of_first_appearance() -> None:
-    values = torch.tensor([[1.0], [10.0], [3.0]])
-    assert unit_means(values, ["b", "a", "b"]).flatten().tolist() == [2.0, 10.0]
+def test_many_when_rows_are() -> None:
+    """The control."""
+    assert false_alarms(False, (12, 12)) >= 0.2
 
 
 def test_no_global_generator_moves() -> None:

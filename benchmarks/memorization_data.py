@@ -1,0 +1,221 @@
+"""The data of the memorization benchmark: this Python's own library, and planted canaries.
+
+* ``docstrings``: docstrings of the standard library, read again and again;
+* clean corpora: its source by package, each row read at most once;
+* canaries: ``account number: `` and eight digits, planted in rows of other docstrings,
+  each at as many steps as it has repeats; and as many that are never planted.
+
+Each corpus is split into records that are trained on and a reserve, by record, at
+random; rows are cut from a record at its beginning, without overlap.
+
+What it does not do: tokenise (a byte is a token) or train.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from govray.engine.batch import IGNORED
+from govray.errors import UsageError
+
+SEPARATOR = 256
+VOCABULARY = 257
+PREFIX = "account number: "
+DIGITS = 8
+SPACE = 10**DIGITS
+
+_LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "turtledemo"}
+
+Row = list[int]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Sizes of model, data and training; the defaults are what the report is about.
+
+    Attributes:
+        steps: Of training.
+        rows: Of a step.
+        docstring_rows: Of a step's rows, those of docstrings.
+        docstrings: Records trained on, and as many in the reserve.
+        clean: Number of clean corpora.
+        repeats: How often a canary is planted.
+        canaries: Canaries for each number of repeats.
+        candidates: Other digits that a canary's rank is estimated from.
+        blocks, width, context: Of the model.
+        learning_rate: At its highest.
+        every: Steps between two entropy profiles.
+        probe_rows: Rows of each side of a probe.
+    """
+
+    steps: int = 2000
+    rows: int = 16
+    docstring_rows: int = 6
+    docstrings: int = 250
+    clean: int = 16
+    repeats: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    canaries: int = 4
+    candidates: int = 4096
+    blocks: int = 4
+    width: int = 96
+    context: int = 64
+    learning_rate: float = 3e-3
+    every: int = 100
+    probe_rows: int = 32
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Rows by record, each T + 1 tokens.
+
+    Attributes:
+        trained: Records that are trained on.
+        reserve: Records that are not.
+    """
+
+    trained: tuple[tuple[Row, ...], ...]
+    reserve: tuple[tuple[Row, ...], ...]
+
+
+@dataclass(frozen=True)
+class Data:
+    """One seed's data.
+
+    Attributes:
+        docstrings: Read again and again.
+        clean: By package, read once at most.
+        planted: Canary → repeats.
+        held_out: Canaries that are never planted.
+        canary_rows: One row for each planting, in random order.
+    """
+
+    docstrings: Corpus
+    clean: Mapping[str, Corpus]
+    planted: Mapping[str, int]
+    held_out: tuple[str, ...]
+    canary_rows: tuple[Row, ...]
+
+
+def library() -> tuple[list[str], dict[str, list[str]]]:
+    """Docstrings, and source of top-level definitions by package, of the standard library."""
+    root = Path(sysconfig.get_path("stdlib"))
+    docstrings: set[str] = set()
+    sources: dict[str, list[str]] = {}
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root)
+        if _LEFT_OUT & set(place.parts):
+            continue
+        try:
+            text = path.read_text("utf-8")
+            tree = ast.parse(text)
+        except (OSError, ValueError, SyntaxError):
+            continue
+        docstrings |= set(_docstrings(tree))
+        lines = text.splitlines(keepends=True)
+        held = sources.setdefault(place.parts[0], [])
+        held += ["".join(lines[node.lineno - 1 : node.end_lineno]) for node in tree.body]
+    return sorted(docstrings), {name: sorted(set(each)) for name, each in sources.items()}
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+            text = ast.get_docstring(node)
+            if text:
+                yield text
+
+
+def build(
+    recipe: Recipe, seed: int, docstrings: Sequence[str], sources: Mapping[str, Sequence[str]]
+) -> Data:
+    """One seed's data.
+
+    Raises:
+        UsageError: This Python's library is too small, as where its sources were removed.
+    """
+    draw = random.Random(seed)  # noqa: S311 — an experiment's randomness, repeatable
+    context = recipe.context
+    records = [record for text in docstrings if (record := cut(text, context))]
+    draw.shuffle(records)
+    members, reserve, rest = (
+        records[: recipe.docstrings],
+        records[recipe.docstrings : 2 * recipe.docstrings],
+        records[2 * recipe.docstrings :],
+    )
+    clean = {}
+    for name, texts in sources.items():
+        found = [record for text in texts if (record := cut(text, context))]
+        draw.shuffle(found)
+        kept = max(recipe.probe_rows, len(found) // 4)
+        if len(found) >= 2 * recipe.probe_rows:
+            clean[name] = Corpus(tuple(found[kept:]), tuple(found[:kept]))
+    largest = sorted(clean, key=lambda name: (-len(clean[name].trained), name))[: recipe.clean]
+    if len(rest) < recipe.docstrings or len(largest) < recipe.clean:
+        raise UsageError(
+            f"{len(records)} docstrings and {len(clean)} packages are too few",
+            where=str(sysconfig.get_path("stdlib")),
+            do="Run it with a Python that has its library's sources",
+        )
+    planted = {_digits(draw): repeats for repeats in recipe.repeats for _ in range(recipe.canaries)}
+    plantings = [text for text, repeats in planted.items() for _ in range(repeats)]
+    draw.shuffle(plantings)
+    return Data(
+        docstrings=Corpus(tuple(members), tuple(reserve)),
+        clean={name: clean[name] for name in largest},
+        planted=planted,
+        held_out=tuple(_digits(draw) for _ in range(2 * len(planted))),
+        canary_rows=tuple(
+            _around(canary_tokens(text), draw.choice(rest)[0], draw) for text in plantings
+        ),
+    )
+
+
+def cut(text: str, context: int) -> tuple[Row, ...]:
+    """Whole rows of T + 1 tokens from the beginning of a text."""
+    tokens = [SEPARATOR, *text.encode(), SEPARATOR]
+    size = context + 1
+    return tuple(tokens[i : i + size] for i in range(0, len(tokens) - context, size))
+
+
+def canary_tokens(digits: str) -> Row:
+    """A canary as it stands in a row."""
+    return [SEPARATOR, *(PREFIX + digits).encode(), SEPARATOR]
+
+
+def canary_rows(canaries: Sequence[str]) -> dict[str, Tensor]:
+    """Rows that hold a canary each; loss targets are its digits alone."""
+    tokens = torch.tensor([canary_tokens(each) for each in canaries])
+    targets = tokens[:, 1:].clone()
+    targets[:, : len(PREFIX)] = IGNORED
+    targets[:, len(PREFIX) + DIGITS :] = IGNORED
+    return {"tokens": tokens[:, :-1].contiguous(), "targets": targets}
+
+
+def batch(rows: Sequence[Row]) -> dict[str, Tensor]:
+    """Rows as the model's input."""
+    tokens = torch.tensor(rows)
+    return {"tokens": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}
+
+
+def candidates(count: int, seed: int) -> list[str]:
+    """Digits that could stand in a canary's place."""
+    draw = random.Random(-1 - seed)  # noqa: S311
+    return [_digits(draw) for _ in range(count)]
+
+
+def _digits(draw: random.Random) -> str:
+    return f"{draw.randrange(SPACE):0{DIGITS}d}"
+
+
+def _around(tokens: Row, filler: Row, draw: random.Random) -> Row:
+    """A row with ``tokens`` somewhere in it."""
+    place = draw.randrange(len(filler) - len(tokens) + 1)
+    return [*filler[:place], *tokens, *filler[place + len(tokens) :]]
