@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli.output import Json, field, line, out, print_json, table
-from govray.errors import UsageError
 
 if TYPE_CHECKING:
     from govray.tune.config import SearchFile
@@ -22,6 +21,9 @@ def tune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Run nothing: show trials, rungs and the budget.")
     ] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Start a new search even if one like it can go on.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Search hyperparameters over governed runs, with one policy and one data set for all.
@@ -34,8 +36,10 @@ def tune(
     file = read_search(config)
     preview = load_searcher(file.search.searcher).preview(file)
     if not dry_run:
-        raise UsageError("only --dry-run is there yet", where="govray tune")
-    if as_json:
+        from govray.cli.searching import search
+
+        search(file, new=new, as_json=as_json)
+    elif as_json:
         print_json({"search": file.experiment.name, **preview.to_json()})
     else:
         _print_preview(file, preview)

@@ -47,6 +47,7 @@ class Order:
         clip_norm: Largest gradient norm of a domain, or None.
         max_rows: Rows of one forward pass, or None for the whole slice.
         checkpoint_every: Steps between commits; the last step always commits.
+        commit_at: Further numbers of steps done at which a commit is due.
         threads: Threads of one worker's kernels; part of bit reproducibility.
         aggregator: Who sums gradients over ranks.
         start: Existing weights that the model begins with, if any.
@@ -79,6 +80,7 @@ class Order:
     until: int | None = None
     source: SourceCode | None = None
     keep: Rules = DEFAULT
+    commit_at: frozenset[int] = frozenset()
     on_expiry: OnExpiry = "stop"
     revocations: RevocationSource | None = None
     decisions: Decisions = UNDECIDED

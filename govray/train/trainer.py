@@ -49,6 +49,7 @@ from govray.train.pretrained import Start, check_fits, find_weights, read_start
 from govray.train.progress import StepCallback
 from govray.train.record import RunRecord, read_record
 from govray.train.retention import DEFAULT, Rules
+from govray.train.shared import Shared
 from govray.train.worker import Discovered
 
 Admission = Callable[[int, int], None]
@@ -79,6 +80,7 @@ class GovernedTrainer:
         aggregator: Who sums gradients: ``governed``, ``ddp`` or, for a loop that calls
             `govray.train.shard`, ``fsdp2``.
         checkpoint_every: Steps between commits.
+        commit_at: Further numbers of steps done at which a commit is due.
         keep: How many commits stay.
         checkpoint_storage: An object store's URL for the commits; the run's folder by default.
         max_quarantined: Share of records; above it the run is refused.
@@ -94,6 +96,8 @@ class GovernedTrainer:
             from its folder.
         resume: Folder of a run to go on with, instead of a new one. Everything that it rests on
             must be as it was when it began.
+        shared: What other runs verified and prepared already; then ``corpora``, ``policy`` and
+            ``trust_root`` are not read, and no key is needed before the attestation.
     """
 
     train_loop_per_worker: Loop
@@ -117,6 +121,7 @@ class GovernedTrainer:
     max_rows: int | None = None
     aggregator: Name = "governed"
     checkpoint_every: int = 100
+    commit_at: Sequence[int] = ()
     keep: Rules = DEFAULT
     checkpoint_storage: str | None = None
     max_quarantined: float = 0.25
@@ -128,6 +133,7 @@ class GovernedTrainer:
     on_step: StepCallback = lambda step, metrics: None
     experiment: Experiment | None = None
     resume: str | Path | None = None
+    shared: Shared | None = None
 
     def fit(self) -> ray.train.Result:
         """Train, and leave an attested model in ``<result.path>/model``.
@@ -144,8 +150,17 @@ class GovernedTrainer:
 
     def prepare(self) -> Prepared:
         """Steps 1 and 3 alone: admit and prepare the data, once for equal inputs."""
-        signer, started = self.signer(), instant()
-        return self._prepare(self._inputs(signer, started), signer)
+        return self.share(instant()).prepared
+
+    def share(self, at: datetime) -> Shared:
+        """Steps 1 and 3 for several runs: verified at one time, prepared once.
+
+        Args:
+            at: Reference time: now, or when the first of the runs began.
+        """
+        signer = self.signer()
+        inputs = self._inputs(signer, at)
+        return Shared(inputs=inputs, prepared=self._prepare(inputs, signer), at=at)
 
     def train(self, *, attest: bool = False) -> Path:
         """Steps 1 to 5: a trained run without an attestation. Returns the run's folder.
@@ -159,18 +174,24 @@ class GovernedTrainer:
         if self.checkpoint_storage:
             storage.require_reachable(self.checkpoint_storage)
         record = read_record(Path(self.resume)) if self.resume else None
-        if record:
+        if record and self.shared:
+            self.shared.refuse_changes(record)
+        elif record:
             runs.refuse_changes(record, self._input_files, where=f"run {record.run_id}")
         # What a run began with was valid then; what has ended since, its steps find out.
-        signer, started = self.signer(), record.started if record else instant()
-        inputs = self._inputs(signer, started)
+        started = record.started if record else instant()
+        signer = self.signer() if attest or self.shared is None else None
+        if self.shared:
+            started, inputs = self.shared.at, self.shared.inputs
+        else:
+            inputs = self._inputs(signer, started)
         policy = inputs.policy.document
         config = dict(self.train_loop_config or {})
         found = discover(self.train_loop_per_worker, config, policy.groups or {})
         groups = found.groups
         start = self._start(inputs, found, started)
         decisions, routes = routes_of(policy, inputs.classes, list(groups))
-        prepared = self._prepare(inputs, signer)
+        prepared = self.shared.prepared if self.shared else self._prepare(inputs, signer)
         planned = make_plan(
             prepared.manifest,
             prepared.digest,
@@ -354,6 +375,7 @@ class GovernedTrainer:
             max_rows=self.max_rows,
             aggregator=self.aggregator,
             checkpoint_every=self.checkpoint_every,
+            commit_at=frozenset(self.commit_at),
             keep=self.keep,
             threads=self.threads,
             start=start,

@@ -51,6 +51,10 @@ from govray.train.writeahead import FILE, WriteAhead
 REPORT_EVERY = 25
 """Steps between `ray.train.report` calls that carry no checkpoint: each costs a poll."""
 
+COMMIT_LOSS = "commit_loss"
+"""In a report that comes with a commit: the mean loss since the commit before, None if it is no
+number."""
+
 MAX_LOSS = 1e15
 """Canonical JSON has no numbers from 2^53 to 1e21, and nobody keeps such a model."""
 
@@ -318,9 +322,10 @@ class Run:
         done = self._last.step + 1
         last = done == self.order.stop or self._last.stop
         pause = self._last.pause and not last
-        due = last or pause or done % self.order.checkpoint_every == 0
+        every, at = self.order.checkpoint_every, self.order.commit_at
+        due = last or pause or done % every == 0 or done in at
         if due:
-            self._commit(done)
+            metrics = dict(metrics) | {COMMIT_LOSS: self._commit(done)}
         if last or pause:
             trouble = _describe(self._trouble) if self._trouble else None
             newest = self._commits.settle(trouble)
@@ -336,13 +341,17 @@ class Run:
                 resizing.answer(Path(self.order.folder))
             resizing.wait()
 
-    def _commit(self, done: int) -> None:
-        """Begin the commit of the state after which step ``done`` is next."""
+    def _commit(self, done: int) -> float | None:
+        """Begin the commit of the state after which step ``done`` is next.
+
+        Returns the mean loss of the steps since the commit before.
+        """
         leaves = self._ahead.leaves if self._ahead else []
         loss = mean_loss(self._losses)
         self._losses.clear()
         gates = self._gating.gates(done)
         self._commits.begin(done, leaves, gates, loss=loss, stopping=self._trouble is not None)
+        return loss
 
     def _report(self, metrics: Mapping[str, float], final: Folder | None) -> None:
         """Ray hears of the last commit only: it refuses to go on with a run of which a

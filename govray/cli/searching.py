@@ -1,0 +1,134 @@
+"""What ``govray tune`` shows while a search runs, and how it says what the search found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.live import Live
+from rich.table import Table
+
+from govray.cli.output import err, field, line, out, print_json, printable, table
+
+if TYPE_CHECKING:
+    from govray.tune.config import SearchFile
+    from govray.tune.search import Outcome, Standing, Standings
+
+_ROWS = 30
+"""Trials that the live table has: the newest; a terminal is not longer."""
+
+
+def search(file: SearchFile, *, new: bool, as_json: bool) -> None:
+    """Run a search under a live table on standard error, and print its outcome."""
+    from govray.train.trainer import start_ray
+    from govray.tune.search import run
+
+    start_ray()
+    with Live(console=err, transient=True, auto_refresh=False) as live:
+
+        def show(standings: Standings) -> None:
+            if err.is_terminal:
+                live.update(_table(file, dict(list(standings.items())[-_ROWS:])), refresh=True)
+
+        def resumed(folder: Path) -> None:
+            err.print(f"Going on with {folder}; --new starts another search", soft_wrap=True)
+
+        outcome = run(file, new=new, on_change=show, on_resume=resumed)
+    if as_json:
+        print_json(to_json(file, outcome))
+    else:
+        _print(file, outcome)
+
+
+def to_json(file: SearchFile, outcome: Outcome) -> dict[str, Any]:
+    """The outcome for programs."""
+    conclusion = outcome.conclusion
+    return {
+        "search": str(outcome.folder),
+        "tau": file.search.memorization and str(file.search.tau),
+        "best": conclusion.best,
+        "front": list(conclusion.front),
+        "lowestLoss": {"trial": conclusion.lowest_loss, "whyNotBest": conclusion.why},
+        "trials": [
+            {
+                "trial": name,
+                "values": dict(each.trial.values),
+                "ended": each.trial.how,
+                "reason": each.trial.reason,
+                "step": each.last and each.last.step,
+                "loss": each.last and _finite(each.last.loss),
+                "memorization": each.last and each.last.memorization,
+                "v": each.last and _finite(each.last.v),
+                "objective": each.last and _finite(each.last.objective),
+                "model": str(outcome.models[name]) if name in outcome.models else None,
+            }
+            for name, each in outcome.standings.items()
+        ],
+    }
+
+
+def _print(file: SearchFile, outcome: Outcome) -> None:
+    standings, conclusion = outcome.standings, outcome.conclusion
+    ends = [each.trial.how or "unfinished" for each in standings.values()]
+    counts = ", ".join(f"{ends.count(how)} {how}" for how in dict.fromkeys(ends))
+    line(f"{file.experiment.name}: {len(ends)} trials, {counts}")
+    out.print(_table(file, standings))
+    line()
+    if conclusion.best is None:
+        line("No trial stayed within the limit of memorization")
+    else:
+        _summary("best", conclusion.best, standings)
+    for name in conclusion.front:
+        _summary("front", name, standings)
+    if conclusion.why and conclusion.lowest_loss:
+        _summary("lowest", conclusion.lowest_loss, standings)
+        line(
+            f"  {conclusion.lowest_loss} has the lowest loss and is not the best: {conclusion.why}"
+        )
+    line()
+    line(f"Search {outcome.folder}")
+    if conclusion.best in outcome.models:
+        line(f"Next  govray verify {outcome.models[conclusion.best]} --trust-root TRUSTED_ROOT")
+    elif conclusion.best is not None:
+        line(f"{conclusion.best} was stopped early, so it has no attested model")
+
+
+def _summary(what: str, name: str, standings: Standings) -> None:
+    each = standings[name]
+    values = "  ".join(f"{key}={_short(value)}" for key, value in each.trial.values.items())
+    loss, m = (each.last.loss, each.last.memorization) if each.last else (None, None)
+    measured = f"  M {_short(m)}" if m is not None else ""
+    field(what, f"{name}  loss {_short(loss)}{measured}  {values}")
+
+
+def _table(file: SearchFile, standings: Standings) -> Table:
+    names = list(file.search.space)
+    numbers = ("step", "loss", "M", *names)
+    grid = table("trial", "step", "loss", "M", *names, "", right=numbers)
+    for name, each in standings.items():
+        grid.add_row(
+            name, *_cells(each), *(_short(each.trial.values.get(n)) for n in names), _end(each)
+        )
+    return grid
+
+
+def _cells(each: Standing) -> tuple[str, str, str]:
+    if each.last is None:
+        return "", "", ""
+    return f"{each.last.step:,}", _short(each.last.loss), _short(each.last.memorization)
+
+
+def _end(each: Standing) -> str:
+    if each.trial.how is None:
+        return "running" if each.last else "starting"
+    return printable(f"{each.trial.how}: {each.trial.reason}".splitlines()[0])
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) != float("inf") and value == value else None

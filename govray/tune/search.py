@@ -1,0 +1,439 @@
+"""A search from its file to its conclusion: Ray Tune over governed runs.
+
+1. find the search's folder: that of an unfinished search like it, or a new one, and hold it;
+2. verify the policy and the credentials, admit and prepare the data, once for all trials;
+3. let the recipe draw trials and compare them, each a `govray.tune.trial.Trial`;
+4. attest the trials that ran to their end;
+5. conclude: the best trial within the limit, the front, the lowest loss and why it lost.
+
+Invariants:
+
+* The key is read here, on the driver, and nowhere else.
+* A search goes on from its own record (`govray.tune.record`), by drawing the same trials again;
+  those that had ended repeat their reports, so that the scheduler knows what it knew.
+* No trial's end ends the search, but for a stop that was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.logger import TBXLoggerCallback
+from ray.tune.search import Searcher
+
+from govray.errors import GovrayError, Stopped, UsageError
+from govray.governance.keys import Signer
+from govray.train import runs, stopping
+from govray.train.artifact import write_model
+from govray.train.clock import instant
+from govray.train.config import Resources
+from govray.train.driver import driving, hold
+from govray.train.trainer import _run_id, from_experiment
+from govray.tune import record as records
+from govray.tune.config import SearchFile
+from govray.tune.objective import Conclusion, Report, conclude, report
+from govray.tune.recipe import load_searcher
+from govray.tune.record import SearchRecord, TrialRecord
+from govray.tune.reports import read_reports
+from govray.tune.trial import ENDED, INTERRUPTED, NAME, REASON, Setting, Trial
+
+TUNE = "tune"
+"""Folder of Ray Tune's own files in a search's folder, TensorBoard's among them; below it one
+folder for each driver that the search has had."""
+
+TRIAL_CPUS = 0.01
+"""What a trial's own process takes of the cluster, beside its workers; Ray refuses 0."""
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How one trial stands.
+
+    Attributes:
+        trial: Its values, and how it ended if it has.
+        last: Its last report; None before the first.
+    """
+
+    trial: TrialRecord
+    last: Report | None
+
+
+Standings = Mapping[str, Standing]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a search found.
+
+    Attributes:
+        folder: The search's.
+        standings: Every trial, by name.
+        conclusion: The best, the front, and the lowest loss; names of trials.
+        models: Trial to its attested model folder.
+    """
+
+    folder: Path
+    standings: Standings
+    conclusion: Conclusion
+    models: Mapping[str, Path]
+
+
+def run(
+    file: SearchFile,
+    *,
+    new: bool = False,
+    on_change: Callable[[Standings], None] = lambda standings: None,
+    on_resume: Callable[[Path], None] = lambda folder: None,
+) -> Outcome:
+    """Search, here or on the cluster that Ray is connected to.
+
+    Args:
+        file: What to search.
+        new: Begin anew even if an unfinished search like it can go on.
+        on_change: Called on the driver as trials report.
+        on_resume: Called with the folder of a search that goes on.
+
+    Raises:
+        Stopped: A signal asked for it; the same command goes on.
+        GovrayError: What was refused before any trial ran.
+    """
+    found = None if new else find_unfinished(file)
+    folder = found.folder if found else _storage(file) / _run_id(f"{file.experiment.name}-search")
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold(folder) as driver:
+        if found:
+            on_resume(folder)
+            record = records.read(folder)
+        else:
+            record = SearchRecord(folder=folder, file=file, started=instant())
+        signer = _search(record, on_change, driver=driver, begun=found is not None)
+        models = _attest(record, signer)
+        record.conclude()
+    standings = stand(record)
+    return Outcome(
+        folder=folder,
+        standings=standings,
+        conclusion=_conclude(standings),
+        models=models,
+    )
+
+
+def find_unfinished(file: SearchFile) -> SearchRecord | None:
+    """The newest search of exactly this file that has not ended, and that nobody drives."""
+    for path in sorted(_storage(file).glob(f"*/{records.SEARCH}"), reverse=True):
+        try:
+            record = records.read(path.parent)
+        except GovrayError:
+            continue
+        if record.file == file and not record.concluded and not driving(path.parent):
+            return record
+    return None
+
+
+def stand(record: SearchRecord) -> dict[str, Standing]:
+    """How all trials of a search stand, from their files."""
+    search = record.file.search
+    standings = {}
+    for name, trial in record.trials.items():
+        last = None
+        if measured := read_reports(record.folder / name):
+            last = report(
+                step=measured[-1].step,
+                loss=measured[-1].loss,
+                memorization=measured[-1].memorization,
+                tau=search.tau,
+                penalty=search.memorization.penalty if search.memorization else None,
+            )
+        standings[name] = Standing(trial=trial, last=last)
+    return standings
+
+
+def room(nodes: Iterable[Mapping[str, float]], resources: Resources) -> int:
+    """How many trials can run at once, each with all its workers.
+
+    A trial holds its workers until it ends. If more were let in, each might get some of its
+    workers and wait for ever for those that another has.
+
+    Args:
+        nodes: Of each node, what Ray may use: resource name to amount.
+        resources: Of one trial; of an elastic one, its least workers.
+    """
+    workers = resources.num_workers
+    least = workers if isinstance(workers, int) else workers[0]
+    trials = 0
+    while _fits(nodes, resources, least, trials + 1):
+        trials += 1
+    return trials
+
+
+def _fits(nodes: Iterable[Mapping[str, float]], resources: Resources, least: int, n: int) -> bool:
+    places = 0
+    for node in nodes:
+        # Where the trials' own processes land is Ray's choice: on any of the nodes.
+        cpus = node.get("CPU", 0.0) - n * TRIAL_CPUS
+        fit = int(cpus / resources.cpus_per_worker + 1e-6)
+        if resources.gpus_per_worker:
+            fit = min(fit, int(node.get("GPU", 0.0) / resources.gpus_per_worker + 1e-6))
+        places += max(fit, 0)
+    return places >= n * least
+
+
+class Recorded(Searcher):
+    """Draws what the search has drawn before, then what the recipe's searcher draws next.
+
+    Each draw is recorded before its trial starts.
+
+    Args:
+        inner: The recipe's.
+        record: The search's.
+    """
+
+    def __init__(self, inner: Searcher, record: SearchRecord) -> None:
+        super().__init__(metric=inner.metric, mode=inner.mode)
+        self._inner = inner
+        self._record = record
+        self._past = list(record.trials.values())
+        self._foreign: dict[str, Mapping[str, Any]] = {}
+        self.closed = False
+
+    def set_search_properties(self, *args: Any, **kwargs: Any) -> bool:
+        """Called by Ray Tune."""
+        return bool(self._inner.set_search_properties(*args, **kwargs))
+
+    def suggest(self, trial_id: str) -> Any:
+        """Called by Ray Tune: the next trial's configuration."""
+        if self.closed:
+            return Searcher.FINISHED
+        drawn = self._inner.suggest(trial_id)
+        if self._past and drawn is not None:
+            past = self._past.pop(0)
+            if drawn == Searcher.FINISHED or drawn != past.values:
+                self._foreign[trial_id] = past.values
+            return {**past.values, NAME: past.name}
+        if drawn is None or drawn == Searcher.FINISHED:
+            return drawn
+        return {**drawn, NAME: self._record.drawn(drawn).name}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Called by Ray Tune."""
+        self._inner.on_trial_result(trial_id, result)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Called by Ray Tune."""
+        self._inner.on_trial_complete(trial_id, result, error)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the record is kept elsewhere."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: a search goes on from its record."""
+
+
+class _Watch(tune.Callback):
+    """Records how trials end, and tells of what changes."""
+
+    def __init__(
+        self, record: SearchRecord, scheduler: Any, on_change: Callable[[Standings], None]
+    ) -> None:
+        self._record = record
+        self._reasons = getattr(scheduler, "reasons", {})
+        self._on_change = on_change
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Ray pickles its experiment beside it; nobody opens that
+
+    def on_trial_result(
+        self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        how = result.get(ENDED)
+        if how and how != INTERRUPTED:
+            self._record.ended(trial.config[NAME], how, str(result.get(REASON)))
+        self._on_change(stand(self._record))
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        last = trial.last_result or {}
+        if last.get(ENDED) != INTERRUPTED:
+            why = self._reasons.get(trial.trial_id) or f"by {self._record.file.search.searcher}"
+            why += f", after step {last.get('step', 0)}"
+            self._record.ended(trial.config[NAME], "stopped", why)
+        self._on_change(stand(self._record))
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        name = trial.config[NAME]
+        self._record.ended(name, "failed", _error(trial, self._record.folder / name))
+        self._on_change(stand(self._record))
+
+
+class _Stop(tune.Stopper):
+    """Ends the experiment once the trials of a search that was asked to stop have ended."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.asked
+
+
+def _search(
+    record: SearchRecord, on_change: Callable[[Standings], None], *, driver: int, begun: bool
+) -> Signer:
+    """Run all trials. Returns the operator's key, which attests them."""
+    file, folder = record.file, record.folder
+    recipe = load_searcher(file.search.searcher)
+    rungs = {step for bracket in recipe.preview(file).brackets for step in bracket.rungs}
+    base = from_experiment(
+        file.experiment, run_config=ray.train.RunConfig(storage_path=str(folder))
+    )
+    shared = base.share(record.started)
+    if not begun:
+        record.write()
+    concurrent = _concurrent(file)
+    # A new folder for each driver: its trials repeat what they said to the one before.
+    own = folder / TUNE / f"driver-{driver}"
+    own.mkdir(parents=True)
+    made = recipe.recipe(file, concurrent, own)
+    searcher = Recorded(made.tune_config.search_alg, record)
+    made.tune_config.search_alg = searcher
+    stopper = _Stop()
+    setting = Setting(
+        folder=folder, file=file, shared=shared, commit_at=rungs, past=dict(record.trials)
+    )
+    trainable = tune.with_resources(
+        tune.with_parameters(Trial, setting=setting), {"CPU": TRIAL_CPUS}
+    )
+    made.tune_config.trial_name_creator = lambda trial: trial.config[NAME]
+    made.tune_config.trial_dirname_creator = lambda trial: trial.config[NAME]
+    tuner = tune.Tuner(
+        trainable,
+        param_space=made.param_space,
+        tune_config=made.tune_config,
+        run_config=tune.RunConfig(
+            name=own.name,
+            storage_path=str(own.parent),
+            stop=stopper,
+            callbacks=[
+                _Watch(record, made.tune_config.scheduler, on_change),
+                TBXLoggerCallback(),
+            ],
+            failure_config=tune.FailureConfig(max_failures=0),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0),
+            verbose=0,
+        ),
+    )
+    _fit(tuner, record, searcher, stopper)
+    return base.signer()
+
+
+def _fit(tuner: tune.Tuner, record: SearchRecord, searcher: Recorded, stopper: _Stop) -> None:
+    """``tuner.fit()`` in a thread of its own, so that signals reach this one."""
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # TensorBoard's is asked for
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # which prints, however quiet it shall be
+    failure: list[BaseException] = []
+
+    def fit() -> None:
+        try:
+            tuner.fit()
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=fit, name="govray-tune", daemon=True)
+    with stopping.signals() as received:
+        thread.start()
+        while thread.is_alive():
+            thread.join(_POLL_S)
+            if received:
+                searcher.closed = True
+                for name, trial in record.trials.items():
+                    if trial.how is None and driving(record.folder / name):
+                        stopping.request(record.folder / name, received[0])
+                stopper.asked = not any(driving(record.folder / name) for name in record.trials)
+    if failure:
+        raise GovrayError(
+            f"Ray Tune failed: {type(failure[0]).__name__}: {failure[0]}".splitlines()[0],
+            where=str(record.folder),
+            do="The same command goes on with the search",
+        ) from failure[0]
+    _settle(record)
+    if received:
+        raise Stopped(
+            "the search was stopped, as requested",
+            where=str(record.folder),
+            do="The same command goes on with it",
+        )
+
+
+def _settle(record: SearchRecord, patience_s: float = 60.0) -> None:
+    """Wait for the last commits of trials that were stopped."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if not any(driving(record.folder / name) for name in record.trials):
+            return
+        time.sleep(_POLL_S)
+
+
+def _concurrent(file: SearchFile) -> int:
+    """How many trials run at once.
+
+    Raises:
+        UsageError: The cluster has no room for one.
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fit = room(nodes, file.experiment.resources)
+    if fit == 0:
+        raise UsageError(
+            "the cluster has no room for the workers of one trial",
+            where="resources",
+            do="Use fewer workers or less of a CPU for each; a trial itself takes "
+            f"{TRIAL_CPUS} CPUs beside them",
+        )
+    return min(fit, file.search.max_concurrent_trials or fit)
+
+
+def _attest(record: SearchRecord, signer: Signer) -> dict[str, Path]:
+    """Attest the trials that ran to their end; those that already are stay as they are."""
+    models = {}
+    for name, trial in record.trials.items():
+        folder = record.folder / name
+        if trial.how == "finished":
+            models[name] = folder / "model"
+            if runs.inspect(folder).state != "attested":
+                write_model(folder, signer)
+    return models
+
+
+def _conclude(standings: Standings) -> Conclusion:
+    judged = {
+        name: each.last
+        for name, each in standings.items()
+        if each.last and each.trial.how in ("finished", "stopped")
+    }
+    return conclude(judged)
+
+
+def _error(trial: Any, folder: Path) -> str:
+    try:
+        if why := runs.inspect(folder).why:
+            return why
+    except GovrayError:
+        pass
+    error = trial.get_error()
+    return str(getattr(error, "cause", None) or error or "it failed").splitlines()[-1]
+
+
+def _storage(file: SearchFile) -> Path:
+    return Path(file.experiment.storage_path).resolve()

@@ -1,0 +1,47 @@
+"""Search one experiment: `ray job submit --working-dir . -- python jobs/tune.py --config FILE`.
+
+Runs on the cluster that it is submitted to, or on this machine. The attestation key is read here,
+on the job's driver, as in jobs/train.py; no trial sees it.
+
+An unfinished search of exactly this file goes on where it was. SIGTERM, which `ray job stop` sends,
+makes its trials commit and exits with code 75: set RAY_JOB_STOP_WAIT_TIME_S to what that takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from govray.errors import GovrayError
+from govray.tune.config import read_search
+
+
+def main() -> int:
+    """Parse the arguments, search, print which trial is the best and where its model is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", required=True, help="experiment file with a search section")
+    parser.add_argument("--new", action="store_true", help="don't go on with an unfinished search")
+    arguments = parser.parse_args()
+    try:
+        file = read_search(arguments.config)
+        from govray.train.trainer import start_ray
+        from govray.tune.search import run
+
+        start_ray()
+        outcome = run(
+            file,
+            new=arguments.new,
+            on_resume=lambda folder: print(f"going on with {folder}", flush=True),
+        )
+    except GovrayError as error:
+        print(f"govray: {error}", file=sys.stderr)
+        return error.exit_code
+    best = outcome.conclusion.best
+    print(f"best   {best}")
+    if best in outcome.models:
+        print(f"model  {outcome.models[best]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""A search's record: what is written comes back, whatever a crash cut off."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_search_config import FILE
+
+from govray.errors import Malformed, UsageError
+from govray.train.clock import instant
+from govray.tune.config import parse_search
+from govray.tune.record import TRIALS, SearchRecord, TrialRecord, read
+
+
+def begin(folder: Path, **search: Any) -> SearchRecord:
+    value = FILE | {
+        "search": FILE["search"] | search,
+        "optimizer": {"clip_norm": None},
+        "hyperparameters": {"context": 32, "width": 16, "anything": None},
+    }
+    record = SearchRecord(folder=folder, file=parse_search(value, where="here"), started=instant())
+    record.write()
+    return record
+
+
+@pytest.mark.parametrize("tau", [0.5, math.inf])
+def test_a_record_comes_back(tmp_path: Path, tau: float) -> None:
+    limit = FILE["search"]["memorization"] | {"tau": tau}
+    made = begin(tmp_path, memorization=limit)
+    one = made.drawn({"optimizer.lr": 0.25, "hyperparameters.width": 32})
+    two = made.drawn({"optimizer.lr": 0.5, "hyperparameters.width": 16})
+    made.ended(one.name, "stopped", "place 2 of 2")
+    made.ended(one.name, "failed", "too late: it ended already")
+    found = read(tmp_path)
+    assert (found.file, found.started) == (made.file, made.started)
+    assert list(found.trials.values()) == [
+        TrialRecord(name=one.name, values=one.values, how="stopped", reason="place 2 of 2"),
+        two,
+    ]
+    assert not found.concluded
+    found.conclude()
+    assert read(tmp_path).concluded
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_a_line_that_a_crash_cut_off_is_overwritten(tmp_path: Path, cut: int) -> None:
+    made = begin(tmp_path)
+    made.drawn({"optimizer.lr": 0.25})
+    made.drawn({"optimizer.lr": 0.5})
+    path = tmp_path / TRIALS
+    path.write_bytes(path.read_bytes()[:-cut])
+    found = read(tmp_path)
+    assert list(found.trials) == ["trial-0000"]
+    again = found.drawn({"optimizer.lr": 0.75})
+    assert read(tmp_path).trials == found.trials
+    assert again.name == "trial-0001"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"drawn"}\n',
+        b'{"how":"won","kind":"ended","reason":"","trial":"trial-0000"}\n',
+        b'{"how":"finished","kind":"ended","reason":"","trial":"trial-0007"}\n',
+        b"[]\n",
+        b"no json\n",
+    ],
+)
+def test_what_is_no_line_of_a_search_is_refused(tmp_path: Path, line: bytes) -> None:
+    begin(tmp_path).drawn({"optimizer.lr": 0.25})
+    with (tmp_path / TRIALS).open("ab") as file:
+        file.write(line)
+    with pytest.raises(Malformed):
+        read(tmp_path)
+
+
+def test_a_folder_of_something_else_is_no_search(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not the folder of a search"):
+        read(tmp_path)
