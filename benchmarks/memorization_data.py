@@ -2,8 +2,8 @@
 
 * ``docstrings``: docstrings of the standard library, read again and again;
 * clean corpora: its source by package, each row read at most once;
-* canaries: ``account number: `` and eight digits, planted in rows of other docstrings,
-  each at as many steps as it has repeats; and as many that are never planted.
+* canaries: ``account number: `` and eight digits, planted at the beginning of rows of
+  other docstrings, as often as they have repeats; and twice as many never planted.
 
 Each corpus is split into records that are trained on and a reserve, by record, at
 random; rows are cut from a record at its beginning, without overlap.
@@ -68,8 +68,8 @@ class Recipe:
     width: int = 96
     context: int = 64
     learning_rate: float = 3e-3
-    every: int = 100
-    probe_rows: int = 32
+    every: int = 200
+    probe_rows: int = 24
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def build(
         planted=planted,
         held_out=tuple(_digits(draw) for _ in range(2 * len(planted))),
         canary_rows=tuple(
-            _around(canary_tokens(text), draw.choice(rest)[0], draw) for text in plantings
+            _planted(canary_tokens(text), draw.choice(rest)[0]) for text in plantings
         ),
     )
 
@@ -215,7 +215,6 @@ def _digits(draw: random.Random) -> str:
     return f"{draw.randrange(SPACE):0{DIGITS}d}"
 
 
-def _around(tokens: Row, filler: Row, draw: random.Random) -> Row:
-    """A row with ``tokens`` somewhere in it."""
-    place = draw.randrange(len(filler) - len(tokens) + 1)
-    return [*filler[:place], *tokens, *filler[place + len(tokens) :]]
+def _planted(tokens: Row, filler: Row) -> Row:
+    """A row that begins with ``tokens``, and goes on as another does."""
+    return [*tokens, *filler[len(tokens) :]]

@@ -167,8 +167,12 @@ def run_seed(recipe: Recipe, data: Data, seed: int) -> Outcome:
                     statistic=rates.statistic,
                 )
                 profile_seconds.append(time.perf_counter() - began)
-        if rates.due(step) and step + 2 * recipe.every > recipe.steps:
-            probes = [_clean_probe(recipe, data, reading, name, step) for name in names]
+        if rates.due(step) and step >= recipe.steps // 2:
+            probes = [
+                _clean_probe(recipe, data, reading, name, step)
+                for name in names
+                if len(reading.read[name]) >= recipe.probe_rows
+            ]
             probes.append(_docstring_probe(recipe, data.docstrings, step))
             profiles.append(monitor.profile(step, probes, statistic=rates.statistic))
     flagged = _flagged(profiles, rates, [*names, _DOCSTRINGS])
@@ -254,11 +258,13 @@ def _probe(
 def _flagged(
     profiles: Sequence[EntropyProfile], rates: Monitoring, corpora: Sequence[str]
 ) -> set[str]:
-    """Corpora that the last profile, after those before it, flags."""
-    if not profiles:
-        return set()
+    """Corpora that some profile, after those before it, flags."""
     subjects = {name: Subject(domain="trunk", action="flag") for name in corpora}
-    return {each.corpus for each in decide(profiles[-1], profiles[:-1], rates, subjects)}
+    return {
+        each.corpus
+        for count, profile in enumerate(profiles)
+        for each in decide(profile, profiles[:count], rates, subjects)
+    }
 
 
 class _Scorer:

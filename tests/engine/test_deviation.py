@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.engine.deviation import measures, spread
-from govray.engine.memorization import RowScores
+from govray.engine.memorization import MIN_K, RowScores
+from govray.engine.permutation import PERMUTATIONS
 from govray.engine.probe import most_rows, own_rows, pick
 from govray.errors import UsageError
 from govray.governance.memorization import Measure
@@ -121,3 +124,9 @@ def test_ranks_share_a_probe(rows: int, world: int) -> None:
     parts = [own_rows(rows, rank, world) for rank in range(world)]
     assert [row for part in parts for row in part] == list(range(rows))
     assert max(map(len, parts)) == most_rows(rows, world)
+
+
+def test_the_page_names_the_code_s_numbers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "memorization.md").read_text()
+    assert f"the least is 1/{PERMUTATIONS + 1}" in page
+    assert f"over the {MIN_K:.0%}".replace("%", " %") in page

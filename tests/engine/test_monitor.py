@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from cases import PLAN, POLICY, token_rows
+from cases import PLAN, POLICY, allow_all, governed, micro_batch, step_batch, token_rows
 from ranks import RankPool
 from torch import Tensor, nn
 
@@ -14,13 +14,17 @@ from govray.engine.agreement import Agreement
 from govray.engine.gpt import GPT, loss
 from govray.engine.monitor import Monitor, logits_in
 from govray.engine.probe import Probe, own_rows
+from govray.engine.sharding import shard
 from govray.errors import RankFailed
 from govray.governance.memorization import EntropyProfile
+from govray.governance.route import Route
 
 CONTEXT, VOCABULARY, ROWS = 8, 17, 6
 
 
-def monitor(model: nn.Module | None = None, rows_per_pass: int = 4) -> Monitor:
+def monitor(
+    model: nn.Module | None = None, rows_per_pass: int = 4, adapters: Adapters | None = None
+) -> Monitor:
     torch.manual_seed(0)
     model = model or GPT(2, 16, CONTEXT, VOCABULARY, heads=2)
     agreement = Agreement(
@@ -32,10 +36,11 @@ def monitor(model: nn.Module | None = None, rows_per_pass: int = 4) -> Monitor:
         clock=None,
         valid_until={},
     )
-    adapters = Adapters(model, {"notes": 2}, seed=0)
-    with torch.no_grad():
-        for _, parameter in adapters.named_parameters():
-            parameter.add_(0.2)
+    if adapters is None:
+        adapters = Adapters(model, {"notes": 2}, seed=0)
+        with torch.no_grad():
+            for _, parameter in adapters.named_parameters():
+                parameter.add_(0.2)
     return Monitor(
         model, adapters, agreement, logits=logits_in(loss), seed=0, rows_per_pass=rows_per_pass
     )
@@ -94,6 +99,54 @@ def test_all_ranks_make_the_profile_that_one_makes(
     first, *others = ranks.run(profile)
     assert all(each == first for each in others)
     assert close(first, profile())
+
+
+def sharded_profile() -> EntropyProfile:
+    torch.manual_seed(0)
+    model = GPT(2, 16, CONTEXT, VOCABULARY, heads=2)
+    shard(model)
+    return monitor(model).profile(99, [probe("open", 1)], statistic="composite")
+
+
+def test_a_sharded_model_is_measured_like_a_whole_one(two_ranks: RankPool) -> None:
+    """Its forward is collective, and the lens reads weights that are whole only in it."""
+    first, second = two_ranks.run(sharded_profile)
+    assert first == second
+    whole = monitor().profile(99, [probe("open", 1)], statistic="composite")
+    assert close(first, whole)
+
+
+def trained(monitored: bool) -> list[Tensor]:
+    """Weights of base model and adapter after four steps on this rank."""
+    torch.manual_seed(0)
+    model = GPT(2, 16, CONTEXT, VOCABULARY, heads=2, dropout=0.2)
+    adapters = Adapters(model, {"notes": 2}, seed=0)
+    parameters = [*model.parameters(), *(each for _, each in adapters.named_parameters())]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+    routes = [allow_all(model), Route(weights={}, adapter="notes", rank=2)]
+    step = governed(model, optimizer, routes, adapters=adapters)
+    made = monitor(model, adapters=adapters)
+    for place in range(4):
+        batches = [
+            micro_batch(
+                route,
+                token_rows(2, CONTEXT, VOCABULARY, place, key, dist.get_rank()),
+                first=2 * dist.get_rank(),
+            )
+            for key, route in enumerate(routes)
+        ]
+        step(step_batch(place, batches), loss)
+        if monitored:
+            probes = [probe("open", 1), probe("notes", 2, "notes")]
+            made.profile(place, probes, statistic="composite")
+    return [each.detach().clone() for each in parameters]
+
+
+def test_a_run_that_is_measured_has_the_weights_of_one_that_is_not(two_ranks: RankPool) -> None:
+    for with_it, without in zip(
+        two_ranks.run(trained, True), two_ranks.run(trained, False), strict=True
+    ):
+        assert all(torch.equal(a, b) for a, b in zip(with_it, without, strict=True))
 
 
 class Counted(GPT):
