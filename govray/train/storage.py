@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from govray.engine.checkpoint import PARTIAL, Folder, committed_at
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
 from govray.governance import canonical
+from govray.train.atomic import put
 from govray.train.object_store import ObjectStore
 from govray.train.storage_url import below, check_url
 
@@ -145,9 +146,7 @@ def choose(run_folder: Path, url: str | None) -> None:
     elif url is not None:
         place = below(url, f"{run_folder.name}.{secrets.token_hex(4)}")
         ObjectStore(place).begin(run_folder.name)
-        temporary = path.with_name(f".{FILE}.tmp")
-        temporary.write_bytes(canonical.encode({"storage": url, "commits": place}))
-        os.replace(temporary, path)
+        put(path, canonical.encode({"storage": url, "commits": place}))
 
 
 def shown_to_ray(run_folder: Path, folder: Folder) -> Path:
