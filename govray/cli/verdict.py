@@ -35,12 +35,31 @@ def print_verdict(model: VerifiedModel) -> None:
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")
     for gate in model.gates:
-        field("gated", f"{gate.corpus} from step {gate.step}: {gate.reason} at {gate.since}")
+        since = f" at {gate.since}" if gate.since else ""
+        field("gated", f"{gate.corpus} from step {gate.step}: {gate.reason}{since}")
+    for found in _incidents(model):
+        field("memorization", found)
     field("revoked", revocations(model))
     field("assurance", f"{model.assurance_level}{_by_whom(model)}: {NOT_SHOWN}")
     field("trust", f"root {model.trust_root.root.name} v{model.trust_root.root.version}")
     for name in model.uncovered:
         field("NOT COVERED", f"{name}: the attestation says nothing about this file")
+
+
+def _incidents(model: VerifiedModel) -> list[str]:
+    """What was decided about corpora that the model was found to memorize, a line each."""
+    findings = model.attestation.memorization
+    if findings is None:
+        return []
+    if not findings.measured:
+        return ["monitored, but no corpus could be measured"]
+    if not findings.decisions:
+        return [f"{len(findings.measured)} corpora measured, none flagged"]
+    words = {"flag": "flagged", "gate": "gated", "rollback": "rolled back"}
+    return [
+        f"{each.corpus} {words[each.action]} after step {each.step} by {', '.join(each.layers)}"
+        for each in findings.decisions
+    ]
 
 
 def to_json(model: VerifiedModel) -> dict[str, Any]:
@@ -71,6 +90,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "levels": {corpus: dict(groups) for corpus, groups in attestation.levels.items()},
         "removals": [each.to_json() for each in attestation.removals],
         "gates": [each.to_json() for each in model.gates],
+        "memorization": attestation.memorization.to_json() if attestation.memorization else None,
         "revocations": None
         if model.revocations is None
         else [

@@ -58,6 +58,7 @@ from govray.governance.manifest import (
     Quarantined,
     Record,
     Reserve,
+    ReserveShard,
     RowGroup,
     Split,
 )
@@ -359,6 +360,7 @@ class _Packed:
     records: tuple[Record, ...]
     tokens: int
     row_groups: tuple[RowGroup, ...]
+    reserve: ReserveShard | None
 
 
 @dataclass(frozen=True)
@@ -390,7 +392,7 @@ class _Packing:
         """Read → hash → tokenize → pack → write."""
         dtype = shard.storage_dtype(self.tokenizer.vocabulary)
         separator = np.array([self.tokenizer.separator], dtype=dtype).tobytes()
-        stream = bytearray()
+        streams: dict[Split, bytearray] = {"train": bytearray(), "reserve": bytearray()}
         records: list[Record] = []
         for content in read_part(item.source):
             digest = hashlib.sha256(content).digest()
@@ -398,13 +400,23 @@ class _Packing:
             split: Split = "empty"
             if tokens.size:
                 split = "reserve" if self.reserve.holds(digest) else "train"
-            if split == "train":
-                stream += tokens.astype(dtype).tobytes()
-                stream += separator
+            if split != "empty":
+                streams[split] += tokens.astype(dtype).tobytes()
+                streams[split] += separator
             records.append(Record(digest.hex(), tokens.size, split))
-        packed = np.frombuffer(stream, dtype)
+        packed, held = (np.frombuffer(streams[split], dtype) for split in ("train", "reserve"))
         groups = shard.write(self.folder / item.file, packed, self.context)
-        return _Packed(tuple(records), packed.size, groups)
+        reserve = None
+        if held.size:  # a record and its separator make a row
+            file = item.file.replace(".parquet", ".reserve.parquet")
+            of_reserve = shard.write(self.folder / file, held, self.context)
+            reserve = ReserveShard(
+                tokens=held.size,
+                rows=sum(group.rows for group in of_reserve),
+                file=file,
+                row_groups=of_reserve,
+            )
+        return _Packed(tuple(records), packed.size, groups, reserve)
 
 
 def _items(corpus: Path, credential: Credential, folder: Path) -> Iterator[_Item]:
@@ -485,6 +497,7 @@ def _checked(
                 rows=sum(group.rows for group in part.row_groups),
                 file=item.file,
                 row_groups=part.row_groups,
+                reserve=part.reserve,
             )
         )
     return PreparedCorpus(

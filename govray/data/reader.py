@@ -107,12 +107,13 @@ class ArrowRows:
     Args:
         folder: The prepared folder; a path on this machine.
         manifest: Its prepare manifest, verified.
+        reserve: The rows of the reserve instead, which no plan reads.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, *, reserve: bool = False) -> None:
         self._folder = folder
         self._dtype = storage_dtype(manifest.tokenizer.vocabulary)
-        self._corpora = {c.corpus: _index(c) for c in manifest.corpora}
+        self._corpora = {c.corpus: _index(c, reserve) for c in manifest.corpora}
 
     def rows_in(self, corpus: str) -> int:
         """Packed rows of a corpus; 0 if the folder does not hold it."""
@@ -371,21 +372,22 @@ class _Planned:
     rows: tuple[_PlannedRow, ...]
 
 
-def _index(corpus: PreparedCorpus) -> tuple[_PartIndex, ...]:
+def _index(corpus: PreparedCorpus, reserve: bool) -> tuple[_PartIndex, ...]:
     parts: list[_PartIndex] = []
     start = 0
-    for part in corpus.parts:
-        groups = part.row_groups
+    shards = [part.reserve if reserve else part for part in corpus.parts]
+    for shard in (each for each in shards if each is not None):
+        groups = shard.row_groups
         parts.append(
             _PartIndex(
-                file=part.file,
+                file=shard.file,
                 start=start,
-                stop=start + part.rows,
+                stop=start + shard.rows,
                 group_stops=tuple(accumulate(g.rows for g in groups)),
                 digests=b"".join(bytes.fromhex(g.digest.removeprefix("sha256:")) for g in groups),
             )
         )
-        start += part.rows
+        start += shard.rows
     return tuple(parts)
 
 

@@ -25,6 +25,7 @@ from govray.governance.coverage import Coverage
 from govray.governance.credential import Credential, CredentialClass
 from govray.governance.document import Count, Digest, Document, Name, Timestamp
 from govray.governance.environment import Environment
+from govray.governance.incidents import Findings, Incidents, follow, subjects_of
 from govray.governance.ledger import Ledger
 from govray.governance.manifest import Manifest, Quarantined
 from govray.governance.plan import BatchPlan
@@ -181,6 +182,7 @@ class Attestation(Document):
     removals: tuple[Removal, ...]
     ledger: LedgerHead
     quarantine: tuple[Quarantined, ...]
+    memorization: Findings | None = None
     environment: Environment
     files: dict[Text, Digest]
     assurance_level: AssuranceLevel
@@ -366,11 +368,49 @@ def build(
             origin=ledger.origin, size=ledger.size, root="sha256:" + ledger.root.hex()
         ),
         quarantine=manifest.document.quarantine,
+        memorization=findings(policy.document, corpora, routes, base, ledger, manifest.document),
         environment=environment,
         files=dict(files),
         assurance_level=assurance_level,
         disclaimer=DISCLAIMER,
     )
+
+
+def findings(
+    policy: Policy,
+    corpora: Sequence[AdmittedCorpus],
+    routes: Mapping[str, Route],
+    base_groups: Sequence[str],
+    ledger: Ledger,
+    manifest: Manifest,
+) -> Findings | None:
+    """What the ledger says of memorization; None under a policy that has no monitor.
+
+    Raises:
+        Refused: the ledger does not tell the story that the policy asks for.
+    """
+    told = incidents(policy, corpora, routes, base_groups, ledger, manifest)
+    return told.findings() if told else None
+
+
+def incidents(
+    policy: Policy,
+    corpora: Sequence[AdmittedCorpus],
+    routes: Mapping[str, Route],
+    base_groups: Sequence[str],
+    ledger: Ledger,
+    manifest: Manifest,
+) -> Incidents | None:
+    """The story of a ledger; None under a policy that has no monitor. Raises as ``findings``."""
+    if policy.memorization is None:
+        if ledger.profiles:
+            raise Refused("an entropy profile, which the policy does not ask for", where="ledger")
+        if any(leaf.branch for leaf in ledger.steps):
+            raise Refused("a branch that follows from no rollback", where="ledger")
+        return None
+    rules = {each.corpus: each.rules for each in corpora}
+    subjects = subjects_of(policy, rules, routes, base_groups)
+    return follow(policy.memorization, subjects, ledger.leaves, manifest)
 
 
 def without_adapter(

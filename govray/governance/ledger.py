@@ -1,20 +1,24 @@
 """The ledger: what each optimizer step used, append-only, Merkle-hashed, signed as a note.
 
-Two kinds of leaf stand in one tree. A ``Leaf`` belongs to every step: which positions of which
+Three kinds of leaf stand in one tree. A ``Leaf`` belongs to every step: which positions of which
 streams it read, and how many rows and loss targets each corpus gave; counts per layer group follow
 from the routes and are not repeated. ``GradientNorms`` belong to sampled steps: what was measured
-of each corpus's gradient. There is no clock, attempt or host in a leaf, so a replay of the run
+of each corpus's gradient. An ``EntropyProfile`` (``memorization.py``) belongs to the steps that a
+policy's monitor names: what the weights after it knew of each corpus.
+
+There is no clock, attempt or host in a leaf, so a replay of the run
 makes the same bytes and the roots can be compared.
 
 Invariants
 
 * A leaf has one encoding: canonical JSON on one line. The Merkle leaves (RFC 9162) are the lines
   without their newline.
-* Only gradient norms have a ``kind``; it tells the two apart. They stand directly behind the leaf
-  of their step.
+* A ``Leaf`` has no ``kind``, which tells the others apart. They stand directly behind the leaf of
+  their step, gradient norms before a profile.
 * Only what is non-zero was used, and only what was measured has a norm: the rest is absent.
-* Branches are numbered from 0 without gaps; within each, steps count from 0 without gaps. Leaves
-  that a rollback leaves behind stay, in their branch.
+* Branches are numbered from 0 without gaps; within each, steps count without gaps, in branch 0
+  from 0, in another from a step that the branch before it reached. Leaves that a rollback leaves
+  behind stay, in their branch.
 
 The signed tree head is a C2SP ``tlog-checkpoint`` (``note.py``) with the origin
 ``govray.dev/ledger/<run id>``: a root cannot be passed off as another run's.
@@ -36,6 +40,7 @@ from govray.errors import Malformed
 from govray.governance import canonical, merkle
 from govray.governance.document import Digest, Document, Name
 from govray.governance.keys import Signer
+from govray.governance.memorization import EntropyProfile
 from govray.governance.note import sign_checkpoint
 
 MAX_LEAVES = 10_000_000
@@ -124,7 +129,7 @@ class GradientNorms(Document):
         return canonical.encode(self.to_json())
 
 
-AnyLeaf: TypeAlias = Leaf | GradientNorms
+AnyLeaf: TypeAlias = Leaf | GradientNorms | EntropyProfile
 
 
 def read_leaves(data: bytes) -> tuple[AnyLeaf, ...]:
@@ -132,8 +137,8 @@ def read_leaves(data: bytes) -> tuple[AnyLeaf, ...]:
 
     Raises:
         Malformed: a line that is too long, not canonical or not a leaf, a missing last newline,
-            too many lines, a gap in the branches or steps, or gradient norms that are not behind
-            the leaf of their step. Names the line, counted from 1.
+            too many lines, a gap in the branches or steps, or gradient norms or a profile that
+            are not behind the leaf of their step. Names the line, counted from 1.
     """
     if data and not data.endswith(b"\n"):
         raise Malformed("the last line is cut off", where="ledger.jsonl")
@@ -147,21 +152,20 @@ def read_leaves(data: bytes) -> tuple[AnyLeaf, ...]:
         if len(line) > MAX_LINE:
             raise Malformed(f"a leaf of more than {MAX_LINE} bytes", where=where)
         leaf = _read_leaf(line, where)
-        if isinstance(leaf, GradientNorms):
-            before = leaves[-1] if leaves else None
-            if not isinstance(before, Leaf) or (before.branch, before.step) != (
-                leaf.branch,
-                leaf.step,
-            ):
-                raise Malformed(
-                    f"gradient norms that are not behind the leaf of their step {leaf.step}",
-                    where=where,
-                )
+        if not isinstance(leaf, Leaf):
+            _check_behind(leaf, leaves[-1] if leaves else None, where)
             leaves.append(leaf)
             continue
         if leaf.branch not in expected and leaf.branch != len(expected):
             raise Malformed(f"branch {leaf.branch} follows {len(expected)} branches", where=where)
-        if leaf.step != expected.get(leaf.branch, 0):
+        if leaf.branch and leaf.branch not in expected:
+            if leaf.step > expected[leaf.branch - 1]:
+                raise Malformed(
+                    f"branch {leaf.branch} begins at step {leaf.step}, which the branch before it "
+                    "did not reach",
+                    where=where,
+                )
+        elif leaf.step != expected.get(leaf.branch, 0):
             raise Malformed(
                 f"step {leaf.step} where step {expected.get(leaf.branch, 0)} was due", where=where
             )
@@ -170,9 +174,26 @@ def read_leaves(data: bytes) -> tuple[AnyLeaf, ...]:
     return tuple(leaves)
 
 
+def _check_behind(leaf: GradientNorms | EntropyProfile, before: AnyLeaf | None, where: str) -> None:
+    may_follow = Leaf if isinstance(leaf, GradientNorms) else (Leaf, GradientNorms)
+    if not isinstance(before, may_follow) or (before.branch, before.step) != (
+        leaf.branch,
+        leaf.step,
+    ):
+        what = (
+            "gradient norms that are not behind the leaf of their step"
+            if isinstance(leaf, GradientNorms)
+            else "an entropy profile that is not behind the leaf of its step"
+        )
+        raise Malformed(f"{what} {leaf.step}", where=where)
+
+
 def _read_leaf(line: bytes, where: str) -> AnyLeaf:
     value = canonical.parse_canonical(line, where=where)
-    if isinstance(value, dict) and "kind" in value:
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind == "entropyProfile":
+        return EntropyProfile.from_json(value, where=where)
+    if kind is not None:
         return GradientNorms.from_json(value, where=where)
     return Leaf.from_json(value, where=where)
 
@@ -194,6 +215,11 @@ class Ledger:
         """The gradient norms of the sampled steps."""
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, GradientNorms))
 
+    @cached_property
+    def profiles(self) -> tuple[EntropyProfile, ...]:
+        """The entropy profiles."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, EntropyProfile))
+
     @property
     def origin(self) -> str:
         """The name under which the tree head is signed."""
@@ -205,7 +231,7 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """The number of leaves of both kinds."""
+        """The number of leaves of all kinds."""
         return len(self.leaves)
 
     @cached_property

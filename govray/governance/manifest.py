@@ -21,6 +21,9 @@ big-endian integers: the salt is drawn after the suppliers have signed, so a sup
 choose what lands there, and a verifier can recompute the choice. A record with no tokens is
 ``empty`` whatever its hash.
 
+Reserve records are packed by the same rule into a shard of their own beside the part's, if they
+make a row: what a model has learned of a corpus is measured against them. No plan reads them.
+
 What this module does not do: read shards (``data/``), check signatures (``verify.py``) or know
 routes.
 """
@@ -29,7 +32,7 @@ from __future__ import annotations
 
 import hmac
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
@@ -44,6 +47,7 @@ from govray.governance.document import Digest, Document, Name
 Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 Hex256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ShardName = Annotated[str, Field(pattern=r"^class=[0-9a-f]{12}/[A-Za-z0-9._-]+\.parquet$")]
 Split = Literal["train", "reserve", "empty"]
 
 
@@ -63,20 +67,31 @@ class RowGroup(Document):
     digest: Digest
 
 
+class ReserveShard(Document):
+    """The packed reserve records of a part; fields as those of a ``Part``."""
+
+    tokens: Positive
+    rows: Positive
+    file: ShardName
+    row_groups: tuple[RowGroup, ...]
+
+
 class Part(Document):
     """One records file and the shard it became.
 
     ``records`` is the half-open range into the corpus's records; ``tokens`` the length of the
     part stream, separators included and a dropped last token too; ``file`` the shard below the
-    prepared folder.
+    prepared folder. ``reserve`` is absent where the part's reserve records make no row, and in
+    folders that were prepared before there was one.
     """
 
     source: Annotated[str, Field(pattern=r"^records-[0-9]{5,}\.parquet$")]
     records: tuple[Natural, Natural]
     tokens: Natural
     rows: Natural
-    file: Annotated[str, Field(pattern=r"^class=[0-9a-f]{12}/[A-Za-z0-9._-]+\.parquet$")]
+    file: ShardName
     row_groups: tuple[RowGroup, ...]
+    reserve: ReserveShard | None = None
 
 
 class PreparedCorpus(Document):
@@ -160,7 +175,8 @@ class Manifest(Document):
             raise ValueError("quarantine entries are not sorted or not distinct")
         if self.tokenizer.separator >= self.tokenizer.vocabulary:
             raise ValueError("the separator is outside the vocabulary")
-        files = [part.file for c in self.corpora for part in c.parts]
+        parts = [part for c in self.corpora for part in c.parts]
+        files = [part.file for part in parts] + [p.reserve.file for p in parts if p.reserve]
         if len(files) != len(set(files)):
             raise ValueError("two parts share one shard")
         for corpus in self.corpora:
@@ -179,7 +195,6 @@ class Manifest(Document):
                 )
 
     def _check_parts(self, corpus: PreparedCorpus) -> None:
-        row = self.context + 1
         stop = 0
         for k, part in enumerate(corpus.parts):
             name = f"{corpus.corpus}: part {k}"
@@ -189,20 +204,32 @@ class Manifest(Document):
                 raise ValueError(f"{name} does not start at record {stop}")
             stop = part.records[1]
             records = corpus.records[part.records[0] : stop]
-            tokens = sum(r.tokens + 1 for r in records if r.split == "train")
-            if part.tokens != tokens:
-                raise ValueError(f"{name} says {part.tokens} tokens, its records make {tokens}")
-            rows = tokens // row + (tokens % row >= 2)
-            if part.rows != rows:
-                raise ValueError(f"{name} says {part.rows} rows, its tokens make {rows}")
-            if sum(group.rows for group in part.row_groups) != rows:
-                raise ValueError(f"{name}: the row groups do not add up to {rows} rows")
+            self._check_shard(name, part, records, "train")
+            if part.reserve is not None:
+                self._check_shard(f"{name}, reserve,", part.reserve, records, "reserve")
         if stop != len(corpus.records):
             raise ValueError(f"{corpus.corpus}: the parts end at record {stop}")
 
+    def _check_shard(
+        self, name: str, shard: Part | ReserveShard, records: Sequence[Record], split: Split
+    ) -> None:
+        row = self.context + 1
+        tokens = sum(r.tokens + 1 for r in records if r.split == split)
+        if shard.tokens != tokens:
+            raise ValueError(f"{name} says {shard.tokens} tokens, its records make {tokens}")
+        rows = tokens // row + (tokens % row >= 2)
+        if shard.rows != rows:
+            raise ValueError(f"{name} says {shard.rows} rows, its tokens make {rows}")
+        if sum(group.rows for group in shard.row_groups) != rows:
+            raise ValueError(f"{name}: the row groups do not add up to {rows} rows")
+
     @cached_property
     def _layouts(self) -> dict[str, _Layout]:
-        return {c.corpus: _Layout(c, self.context + 1) for c in self.corpora}
+        return {c.corpus: _Layout(c, self.context + 1, "train") for c in self.corpora}
+
+    @cached_property
+    def _reserves(self) -> dict[str, _Layout]:
+        return {c.corpus: _Layout(c, self.context + 1, "reserve") for c in self.corpora}
 
     @cached_property
     def _found(self) -> dict[str, tuple[tuple[str, int], ...]]:
@@ -216,9 +243,9 @@ class Manifest(Document):
         """Raises ``Malformed`` if the manifest has no such corpus."""
         return self._layout(name).corpus
 
-    def _layout(self, name: str) -> _Layout:
+    def _layout(self, name: str, split: Split = "train") -> _Layout:
         try:
-            return self._layouts[name]
+            return (self._reserves if split == "reserve" else self._layouts)[name]
         except KeyError:
             raise Malformed("no such corpus in the prepare manifest", where=name) from None
 
@@ -231,6 +258,10 @@ class Manifest(Document):
         """Packed training rows of the corpus."""
         return self._layout(corpus).rows
 
+    def reserve_rows(self, corpus: str) -> int:
+        """Packed rows of the corpus's reserve."""
+        return self._layout(corpus, "reserve").rows
+
     def row_length(self, corpus: str, row: int) -> int:
         """Tokens in a row: T+1, or fewer in the last row of a part."""
         start, stop = self._layout(corpus).row_range(row)
@@ -240,13 +271,13 @@ class Manifest(Document):
         """Loss targets in a row: its tokens less one."""
         return self.row_length(corpus, row) - 1
 
-    def row_records(self, corpus: str, row: int) -> tuple[RecordSpan, ...]:
-        """The records that a row holds tokens of, in order.
+    def row_records(self, corpus: str, row: int, split: Split = "train") -> tuple[RecordSpan, ...]:
+        """The records that a row holds tokens of, in order; of the reserve with that ``split``.
 
         Ranges are in the record's own tokens, without its separator; a record of which the row
         holds the separator alone is not listed.
         """
-        return tuple(self._layout(corpus).spans(row))
+        return tuple(self._layout(corpus, split).spans(row))
 
     def record_rows(self, corpus: str, record: int) -> range:
         """The rows that hold tokens of a record; empty if it does not train."""
@@ -258,20 +289,29 @@ class Manifest(Document):
 
 
 class _Layout:
-    """Where a corpus's training records lie in its rows: cumulative sums, searched by bisection.
+    """Where a corpus's records of one split lie in its rows: sums, searched by bisection.
 
-    ``starts[j]`` is the offset of training record j in the concatenation of the part streams;
+    ``starts[j]`` is the offset of that split's record j in the concatenation of the part streams;
     ``bases[k]`` that of part k, ``row_ends[k]`` the corpus's row index just past part k.
     """
 
-    def __init__(self, corpus: PreparedCorpus, row: int) -> None:
+    def __init__(self, corpus: PreparedCorpus, row: int, split: Split) -> None:
         self.corpus = corpus
         self._row = row
-        self._trained = [i for i, r in enumerate(corpus.records) if r.split == "train"]
-        lengths = (corpus.records[i].tokens + 1 for i in self._trained)
+        self._records = [i for i, r in enumerate(corpus.records) if r.split == split]
+        shards = [p if split == "train" else p.reserve for p in corpus.parts]
+        self._rows = [shard.rows if shard else 0 for shard in shards]
+        # Of records that make no row nobody asks, but what follows them is counted from there.
+        sizes = (
+            p.tokens
+            if split == "train"
+            else sum(r.tokens + 1 for r in corpus.records[slice(*p.records)] if r.split == split)
+            for p in corpus.parts
+        )
+        lengths = (corpus.records[i].tokens + 1 for i in self._records)
         self._starts = list(accumulate(lengths, initial=0))
-        self._bases = list(accumulate((p.tokens for p in corpus.parts), initial=0))
-        self._row_ends = list(accumulate(p.rows for p in corpus.parts))
+        self._bases = list(accumulate(sizes, initial=0))
+        self._row_ends = list(accumulate(self._rows))
 
     @property
     def rows(self) -> int:
@@ -282,14 +322,14 @@ class _Layout:
         if not 0 <= row < self.rows:
             raise ValueError(f"row {row} of {self.corpus.corpus} is outside [0, {self.rows})")
         part = bisect_right(self._row_ends, row)
-        first = self._row_ends[part] - self.corpus.parts[part].rows
+        first = self._row_ends[part] - self._rows[part]
         start = self._bases[part] + (row - first) * self._row
         return start, min(start + self._row, self._bases[part + 1])
 
     def spans(self, row: int) -> Iterator[RecordSpan]:
         start, stop = self.row_range(row)
         for j in range(bisect_right(self._starts, start) - 1, bisect_left(self._starts, stop)):
-            record = self._trained[j]
+            record = self._records[j]
             first = max(start - self._starts[j], 0)
             last = min(stop - self._starts[j], self.corpus.records[record].tokens)
             if first < last:
@@ -300,10 +340,10 @@ class _Layout:
             raise ValueError(f"record {record} of {self.corpus.corpus} does not exist")
         if self.corpus.records[record].split != "train":
             return range(0)
-        start = self._starts[bisect_left(self._trained, record)]
+        start = self._starts[bisect_left(self._records, record)]
         stop = start + self.corpus.records[record].tokens
         part = bisect_right([p.records[1] for p in self.corpus.parts], record)
-        rows = self.corpus.parts[part].rows
+        rows = self._rows[part]
         first = self._row_ends[part] - rows
         offset = start - self._bases[part]
         # A dropped last token lies past the last row.

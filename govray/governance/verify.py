@@ -41,6 +41,7 @@ from govray.governance.attestation import (
     exclusion_levels,
     frozen_domains,
     group_taint,
+    incidents,
     run_adapters,
 )
 from govray.governance.bundle import Bundle
@@ -144,8 +145,10 @@ def verify(
     9.  plan: its streams follow from routes and manifest.
     10. ledger: every step has the plan's ranges and counts, less the corpora that a gate left out
         from that step on, if the policy gates; gradient norms are of the plan's rows on every
-        rank, and only where the routes permit a gradient; size and root are those of the note,
-        which a key that signed the attestation signed too.
+        rank, and only where the routes permit a gradient; entropy profiles are those that the
+        policy asks for, gates for memorization and branches follow from them, and so does what
+        the attestation says of them; size and root are those of the note, which a key that
+        signed the attestation signed too.
     11. coverage: coverage with its gradient-norm shares, taint and levels follow from the ledger,
         the routes and the evidence.
     12. assurance: no assurance level that nothing here shows; the disclaimer word for word.
@@ -195,6 +198,7 @@ def verify(
     with _step(10, "ledger"):
         _check_gates(gates, policy.document, attestation)
         ledger = _check_ledger(folder, attested, manifest.document, routes, gates)
+        _check_incidents(attestation, policy.document, routes, manifest.document, ledger, gates)
     with _step(11, "coverage"):
         _check_coverage(attested, ledger, manifest.document, routes)
     with _step(12, "assurance"):
@@ -481,7 +485,9 @@ def _check_credentials(
         credential = verify_credential(trust, line, at=started)
         corpus = credential.document.corpus
         # A gated corpus was used for as long as its credential held, by the gate's own times.
-        used_until = [parse_time(g.since) - _SECOND for g in gates if g.corpus == corpus]
+        used_until = [
+            parse_time(g.since) - _SECOND for g in gates if g.corpus == corpus and g.since
+        ]
         verify_credential(trust, line, at=max([started, *used_until]) if used_until else finished)
         if corpus in credentials:
             raise Refused("a corpus has two credentials", where=corpus)
@@ -604,7 +610,7 @@ def _check_plan(attestation: Attestation, manifest: Manifest, routes: Mapping[st
 
 
 def _check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation) -> None:
-    if gates and policy.on_expiry != "gate":
+    if any(gate.legal for gate in gates) and policy.on_expiry != "gate":
         raise Refused("the policy stops a run where this one gated", where=bundle.GATES)
     started, finished = _times(attestation)
     plan = attestation.plan
@@ -614,7 +620,7 @@ def _check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation
             raise Refused("the run read no such corpus", where=where)
         if gate.step >= plan.max_steps:
             raise Refused(f"the plan has {plan.max_steps} steps", where=where)
-        if not started <= parse_time(gate.time) <= finished:
+        if gate.time is not None and not started <= parse_time(gate.time) <= finished:
             raise Refused(f"at {gate.time}, when the run did not go on", where=where)
 
 
@@ -642,9 +648,37 @@ def _check_ledger(
     return ledger
 
 
+def _check_incidents(
+    attestation: Attestation,
+    policy: Policy,
+    routes: Mapping[str, Route],
+    manifest: Manifest,
+    ledger: Ledger,
+    gates: Sequence[Gate],
+) -> None:
+    told = incidents(policy, attestation.corpora, routes, attestation.base_groups, ledger, manifest)
+    last = ledger.steps[-1].step if ledger.steps else 0
+    follow = set(told.gates(last + 1)) if told else set()
+    for gate in sorted({g for g in gates if not g.legal} ^ follow, key=lambda gate: gate.place):
+        raise Refused(
+            "the gate is missing, though it follows from the entropy profiles"
+            if gate in follow
+            else "the gate does not follow from the entropy profiles",
+            where=f"gate of corpus {gate.corpus} in branch {gate.branch} step {gate.step}",
+        )
+    if attestation.memorization != (told.findings() if told else None):
+        raise Refused(
+            "it does not follow from the ledger's entropy profiles",
+            where="attestation memorization",
+        )
+
+
 def _check_gated(gates: Sequence[Gate], ledger: Ledger) -> None:
     done = {(leaf.branch, leaf.step) for leaf in ledger.steps}
-    held = {(gate.branch, gate.corpus) for gate in gates}
+    starts: dict[int, int] = {}
+    for branch, step in sorted(done):
+        starts.setdefault(branch, step)
+    held = {(gate.branch, gate.corpus, gate.legal): gate.step for gate in gates}
     for gate in gates:
         where = f"gate of corpus {gate.corpus}"
         if (gate.branch, gate.step) not in done:
@@ -652,8 +686,9 @@ def _check_gated(gates: Sequence[Gate], ledger: Ledger) -> None:
                 f"it is in branch {gate.branch} step {gate.step}, which the ledger does not have",
                 where=where,
             )
-        for later in {branch for branch, _ in done if branch > gate.branch}:
-            if (later, gate.corpus) not in held:
+        for later, start in starts.items():
+            # Those for memorization follow from the profiles, and were compared with them.
+            if gate.legal and later > gate.branch and held.get((later, gate.corpus, True)) != start:
                 raise Refused(f"it was lifted in branch {later}", where=where)
 
 
@@ -868,7 +903,9 @@ def _check_revocations(
 def _used_until(corpus: str, gates: Sequence[Gate], ledger: Ledger, finished: datetime) -> datetime:
     """The last instant at which the run may have used ``corpus``, by its own times."""
     branches = {leaf.branch for leaf in ledger.steps if corpus in leaf.corpora}
-    ends = {g.branch: parse_time(g.since) - _SECOND for g in gates if g.corpus == corpus}
+    ends = {
+        g.branch: parse_time(g.since) - _SECOND for g in gates if g.corpus == corpus and g.since
+    }
     return max(ends.get(branch, finished) for branch in branches)
 
 

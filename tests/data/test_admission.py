@@ -57,13 +57,15 @@ def packed(prepared: Prepared, name: str) -> Iterator[list[int]]:
         yield rows.row(name, row).tolist()
 
 
-def expected(shelf: Shelf, prepared: Prepared, name: str) -> Iterator[list[int]]:
+def expected(
+    shelf: Shelf, prepared: Prepared, name: str, *, reserve: bool = False
+) -> Iterator[list[int]]:
     """Packing as its definition reads, byte by byte."""
     for part in corpus.part_files(shelf.corpora / name):
         stream: list[int] = []
         for content in map(bytes, corpus.read_part(part)):
             held = prepared.manifest.reserve.holds(hashlib.sha256(content).digest())
-            if content and not held:
+            if content and held == reserve:
                 stream += [*content, SEPARATOR]
         for start in range(0, len(stream), 17):
             if len(row := stream[start : start + 17]) >= 2:
@@ -77,6 +79,25 @@ def test_rows_are_the_training_records_packed(
     rows = list(packed(prepared, name))
     assert rows == list(expected(full_shelf, prepared, name))
     assert len(rows) > 50
+
+
+@pytest.mark.parametrize("name", ["mit", "mpl"])
+def test_the_reserve_has_rows_of_its_own(full_shelf: Shelf, prepared: Prepared, name: str) -> None:
+    """Packed by the same rule; the records that a row states are those that it holds."""
+    manifest = prepared.manifest
+    held = list(expected(full_shelf, prepared, name, reserve=True))
+    rows = ArrowRows(prepared.folder, manifest, reserve=True)
+    assert manifest.reserve_rows(name) == rows.rows_in(name) == len(held) > 3
+    assert [rows.row(name, row).tolist() for row in range(len(held))] == held
+    parts = corpus.part_files(full_shelf.corpora / name)
+    contents = [bytes(content) for part in parts for content in corpus.read_part(part)]
+    for row, tokens in enumerate(held):
+        spans = manifest.row_records(name, row, "reserve")
+        pieces = [list(contents[record][start:stop]) for record, start, stop in spans]
+        assert [token for piece in pieces for token in piece] == [
+            token for token in tokens if token != SEPARATOR
+        ]
+        assert all(manifest.corpus(name).records[s.record].split == "reserve" for s in spans)
 
 
 def test_the_manifest_states_what_was_read(full_shelf: Shelf, prepared: Prepared) -> None:
@@ -108,7 +129,8 @@ def test_shards_are_partitioned_by_class(prepared: Prepared) -> None:
     on_disk = {
         p.relative_to(prepared.folder).as_posix() for p in prepared.folder.rglob("*.parquet")
     }
-    assert on_disk == {p.file for c in prepared.manifest.corpora for p in c.parts}
+    parts = [p for c in prepared.manifest.corpora for p in c.parts]
+    assert on_disk == {p.file for p in parts} | {p.reserve.file for p in parts if p.reserve}
 
 
 def test_quarantine_is_counted_and_never_read(prepared: Prepared) -> None:

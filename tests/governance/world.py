@@ -36,6 +36,7 @@ from govray.governance.manifest import (
     Quarantined,
     Record,
     Reserve,
+    ReserveShard,
     RowGroup,
     Tokenizer,
 )
@@ -345,14 +346,28 @@ class World:
                 records.append(Record(sha256, tokens, split))
             tokens = sum(r.tokens + 1 for r in records[start:] if r.split == "train")
             rows = tokens // row + (tokens % row >= 2)
+            file = f"class={class_digest[7:19]}/{corpus}-{k:05}"
+            held_tokens = sum(r.tokens + 1 for r in records[start:] if r.split == "reserve")
+            held_rows = held_tokens // row + (held_tokens % row >= 2)
+            reserve = (
+                ReserveShard(
+                    tokens=held_tokens,
+                    rows=held_rows,
+                    file=f"{file}.reserve.parquet",
+                    row_groups=(RowGroup(rows=held_rows, digest=DIGEST),),
+                )
+                if held_rows
+                else None
+            )
             made.append(
                 Part(
                     source=f"records-{k:05}.parquet",
                     records=(start, len(records)),
                     tokens=tokens,
                     rows=rows,
-                    file=f"class={class_digest[7:19]}/{corpus}-{k:05}.parquet",
+                    file=f"{file}.parquet",
                     row_groups=(RowGroup(rows=rows, digest=DIGEST),) if rows else (),
+                    reserve=reserve,
                 )
             )
         return PreparedCorpus(
@@ -376,6 +391,7 @@ class World:
         plan: Hook[BatchPlan] = same,
         leaves: Hook[list[Leaf]] = same,
         norms: Hook[list[GradientNorms]] = same,
+        all_leaves: Hook[list[AnyLeaf]] = same,
         gates: Sequence[Gate] = (),
         gates_data: Hook[bytes] = same,
         ledger_data: Hook[bytes] = same,
@@ -413,7 +429,8 @@ class World:
             )
         )
         steps = leaves(record(planned, prepared, ruled.digest, gates))
-        ledger = Ledger(RUN, interleave(steps, norms(measure(steps, planned, routes))))
+        measured = norms(measure(steps, planned, routes))
+        ledger = Ledger(RUN, all_leaves(interleave(steps, measured)))
         adapters = sorted({r.adapter for r in routes.values() if r.adapter})
         tensors = {a: (f"{a}.lora_A.weight", f"{a}.lora_B.weight") for a in adapters}
         model = {

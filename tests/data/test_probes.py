@@ -1,0 +1,48 @@
+"""Probe rows: trained on, the newest, and reserve rows that no step reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from govray.data.probes import newest_rows
+from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan
+
+DIGEST = "sha256:" + "0" * 64
+
+
+def plan(*, every: int = 1, phase: int | None = None, epochs: int = 3) -> BatchPlan:
+    stream = StreamPlan(
+        id=DIGEST,
+        profile="p",
+        corpora=(StreamCorpus(corpus="one", rows=7), StreamCorpus(corpus="two", rows=30)),
+        quota=5,
+        every=every,
+        phase=phase,
+        epochs=epochs,
+    )
+    return BatchPlan(seed=3, max_steps=40, manifest=DIGEST, context=4, streams=(stream,))
+
+
+@pytest.mark.parametrize(("every", "phase"), [(1, None), (3, 2), (4, None)])
+@pytest.mark.parametrize("step", [0, 1, 2, 7, 39])
+@pytest.mark.parametrize("corpus", ["one", "two"])
+def test_the_newest_rows_are_those_that_steps_read(
+    every: int, phase: int | None, step: int, corpus: str
+) -> None:
+    made = plan(every=every, phase=phase)
+    read = [
+        row
+        for each in range(step + 1)
+        for rows in made.rows(each).values()
+        for _, owner, row in rows
+        if owner == corpus
+    ]
+    newest = list(dict.fromkeys(reversed(read)))
+    assert list(newest_rows(made, corpus, step, 4)) == newest[:4]
+    assert list(newest_rows(made, corpus, step, 100)) == newest
+
+
+def test_what_is_never_read_has_no_probe_rows() -> None:
+    assert newest_rows(plan(), "three", 9, 4) == ()
+    assert newest_rows(plan().without("one"), "one", 9, 4) == ()
+    assert newest_rows(plan(every=5, phase=4), "one", 3, 4) == ()
