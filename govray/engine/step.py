@@ -244,6 +244,11 @@ class GovernedStep:
             timeout=collective_timeout,
         )
 
+    @property
+    def agreement(self) -> Agreement:
+        """The exchanges of the run's ranks."""
+        return self._agreement
+
     def leave_out(self, corpora: Mapping[str, str]) -> None:
         """From the next step on, accept no row of these corpora. Equal on all ranks.
 

@@ -40,6 +40,7 @@ from govray.governance.memorization import (
     Natural,
     Subject,
     decide,
+    exceeding,
 )
 from govray.governance.monitoring import Monitoring
 from govray.governance.policy import Policy
@@ -186,6 +187,26 @@ class Incidents:
                 if each.step < end and corpus not in back
             ]
         return tuple(sorted(found, key=lambda gate: gate.place))
+
+    @property
+    def floor(self) -> int | None:
+        """The earliest step that a rollback could go back to by now; None if none can follow.
+
+        A state at or before it is worth keeping. If it is gone the run goes back further.
+        """
+        spent = self._rollbacks()
+        calm = {
+            corpus: 0
+            for corpus, subject in self.subjects.items()
+            if subject.action == "rollback"
+            and corpus not in self._left[-1]
+            and spent.get(subject.domain, 0) < self.section.rollbacks
+        }
+        for profile in self._history:
+            for corpus, layers in exceeding(profile, self.section, self.subjects).items():
+                if corpus in calm and not layers:
+                    calm[corpus] = profile.step + 1
+        return min(calm.values(), default=None)
 
     def findings(self) -> Findings:
         """What there is to say when the run has ended."""

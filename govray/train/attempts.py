@@ -39,6 +39,7 @@ from govray.train.clock import now
 from govray.train.discovery import Loop
 from govray.train.order import Assignment, Order, current
 from govray.train.progress import StepCallback, Watch
+from govray.train.rollback import RolledBack
 from govray.train.scaling import ElasticTrainer
 from govray.train.worker import StopRun
 from govray.train.writeahead import recorded_steps
@@ -127,6 +128,9 @@ class Supervisor(ray.train.UserCallback):
         attempt = driver.last_attempt(self._folder)
         if attempt == self._decided and any(map(failures.preempted, worker_exceptions.values())):
             return  # Ray looks again and again while it drains a preempted node
+        if any(isinstance(failures.cause(e), RolledBack) for e in worker_exceptions.values()):
+            self._decided = attempt
+            return  # decided, recorded and budgeted before it was raised
         failure = failures.classify(worker_exceptions, where=f"run {self._folder.name}")
         decision = _note(self._folder, failure, max_restarts=self._max_restarts)
         if not decision.restart:

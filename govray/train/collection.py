@@ -99,18 +99,25 @@ def inventory(run_folder: Path) -> Inventory:
     )
 
 
-def surplus(run_folder: Path, found: Inventory, rules: Rules | None = None) -> tuple[Commit, ...]:
+def surplus(
+    run_folder: Path, found: Inventory, rules: Rules | None = None, floor: int | None = None
+) -> tuple[Commit, ...]:
     """The commits that no rule and no pin keeps. ``rules`` are the run's unless given.
+
+    The newest commit of step ``floor`` or before stays as if it were pinned.
 
     Raises:
         Malformed: ``pins.json`` is not readable.
     """
-    stay = kept(found.commits, rules or found.rules, read_pins(run_folder))
+    pins = set(read_pins(run_folder))
+    below = [commit for commit in found.commits if floor is not None and commit.step <= floor]
+    pins |= {commit.name for commit in below[:1]}  # newest first
+    stay = kept(found.commits, rules or found.rules, pins)
     return tuple(commit for commit in found.commits if commit.name not in stay)
 
 
-def apply(run_folder: Path, rules: Rules) -> tuple[str, ...]:
-    """Delete the commits that the rules don't keep, manifest first.
+def apply(run_folder: Path, rules: Rules, *, floor: int | None = None) -> tuple[str, ...]:
+    """Delete the commits that the rules don't keep, manifest first; ``floor`` as in `surplus`.
 
     Returns:
         The names of what was deleted.
@@ -122,7 +129,7 @@ def apply(run_folder: Path, rules: Rules) -> tuple[str, ...]:
     """
     with _locked(run_folder):
         found = inventory(run_folder)
-        gone = tuple(each.name for each in surplus(run_folder, found, rules))
+        gone = tuple(each.name for each in surplus(run_folder, found, rules, floor))
         for name in gone:
             checkpoint.remove(found.places[name])
     return gone

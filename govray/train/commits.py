@@ -59,6 +59,7 @@ class Commits:
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._thread: threading.Thread | None = None
         self._failure: GovrayError | None = None
+        self._floor: int | None = None
         if self._rank == 0:
             try:
                 self._clear(resumed)
@@ -78,6 +79,7 @@ class Commits:
         *,
         loss: float | None,
         stopping: bool,
+        floor: int | None = None,
     ) -> None:
         """Copy the state after which step ``step`` is next, and write it. Every rank calls it.
 
@@ -89,8 +91,10 @@ class Commits:
             gates: Of all steps before; rank 0's count.
             loss: Mean loss since the commit before.
             stopping: Rank 0 knows already that the run must stop, and must not commit.
+            floor: The newest commit of this step or before stays too, for a rollback.
         """
         self._wait(None)
+        self._floor = floor
         try:
             capture = self._state.capture(step, self._order, leaves, loss=loss, gates=gates)
         except GovrayError as error:
@@ -163,7 +167,7 @@ class Commits:
             )
             return
         try:
-            collection.apply(self._folder, self._order.keep)
+            collection.apply(self._folder, self._order.keep, floor=self._floor)
         except (GovrayError, OSError) as error:
             # What stays too long harms nothing; `govray checkpoint gc` says it again.
             _log.warning("old checkpoints were not deleted: %s", error)

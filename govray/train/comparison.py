@@ -19,6 +19,7 @@ from torch import Tensor
 from govray.engine import checkpoint
 from govray.governance import bundle
 from govray.governance.ledger import AnyLeaf, Leaf
+from govray.governance.memorization import EntropyProfile
 
 OPTIMIZER = ("optimizer.safetensors", "optimizer.json")
 
@@ -174,9 +175,16 @@ def _max_abs(one: Tensor, other: Tensor) -> float | None:
 
 
 def _leaves(leaves: Iterable[AnyLeaf]) -> Iterator[tuple[tuple[int, str], dict[str, Any]]]:
-    """(Step, kind) and content of every leaf; a later branch replaces an earlier one."""
+    """(Step, kind) and content of every leaf; a later branch replaces an earlier one.
+
+    Entropy profiles are left out, for a replay takes past decisions from the record, and the
+    number of the branch, for it has one.
+    """
     for leaf in leaves:
-        yield (leaf.step, "" if isinstance(leaf, Leaf) else "gradientNorms"), leaf.to_json()
+        if isinstance(leaf, EntropyProfile):
+            continue
+        kind = "" if isinstance(leaf, Leaf) else "gradientNorms"
+        yield (leaf.step, kind), leaf.to_json() | {"branch": 0}
 
 
 def _expected(leaf: dict[str, Any], without: str | None, plan: str | None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from govray.errors import Malformed
 from govray.governance import canonical
 from govray.governance.document import Document, Timestamp
 from govray.governance.gates import Gate
+from govray.governance.memorization import Decision
 
 FILE = "events.jsonl"
 MAX_LINE = 1 << 16
@@ -194,6 +195,26 @@ class Gated(Event):
         return f"{gate.corpus} left out from step {gate.step} on: {gate.reason} at {gate.since}"
 
 
+class Memorized(Event):
+    """A corpus deviates from its reserve, and what the policy says of that follows."""
+
+    kind: Literal["memorized"] = "memorized"
+    decision: Decision
+
+    @property
+    def text(self) -> str:
+        made = self.decision
+        follows = {
+            "flag": "flagged",
+            "gate": f"left out from step {made.step + 1} on",
+            "rollback": f"rolled back, and left out from step {made.since} on",
+        }[made.action]
+        return (
+            f"{made.corpus} deviates from its reserve after step {made.step} "
+            f"({', '.join(made.layers)}): {follows}"
+        )
+
+
 class Attested(Event):
     """The model folder is signed."""
 
@@ -217,6 +238,7 @@ AnyEvent: TypeAlias = (
     | Finished
     | Attested
     | Gated
+    | Memorized
 )
 
 

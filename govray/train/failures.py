@@ -67,13 +67,13 @@ def classify(errors: Mapping[int, BaseException], *, where: str) -> Failure:
         errors: Rank to what it raised, at least one.
         where: The run, for people.
     """
-    kinds = {rank: _kind(_cause(error)) for rank, error in errors.items()}
+    kinds = {rank: _kind(cause(error)) for rank, error in errors.items()}
     kind = next(each for each in _SEVERITY if each in kinds.values())
     rank = min(rank for rank, each in kinds.items() if each == kind)
-    cause = _cause(errors[rank])
-    if isinstance(cause, GovrayError):
-        return Failure(kind, rank, cause)
-    what = f"{type(cause).__name__}: {cause}".splitlines()[0]
+    raised = cause(errors[rank])
+    if isinstance(raised, GovrayError):
+        return Failure(kind, rank, raised)
+    what = f"{type(raised).__name__}: {raised}".splitlines()[0]
     return Failure(
         kind,
         rank,
@@ -143,7 +143,7 @@ def decide(failure: Failure, past: Sequence[Failed], *, step: int, max_restarts:
     )
 
 
-def _cause(error: BaseException) -> BaseException:
+def cause(error: BaseException) -> BaseException:
     """What a task or actor of Ray's raised, without Ray's wrapping."""
     while isinstance(error, ray.exceptions.RayTaskError) and error.cause is not None:
         error = error.cause

@@ -1,4 +1,4 @@
-"""A credential that ends while a run goes on: which corpora are left out, from which step on.
+"""Which corpora a run leaves out, from which step on: what a credential's end means for it.
 
 `decide` is the decision. Its inputs are equal on all ranks, so its result is, and all ranks leave
 the same corpora out of the same step, or stop together. The step in whose agreement something
@@ -14,7 +14,7 @@ commit holds. What this module does not do: read a clock or a revocation list.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +22,9 @@ from govray.engine import checkpoint
 from govray.engine.lapse import Lapsed
 from govray.errors import GovrayError, InfrastructureFailed
 from govray.governance.document import format_time
-from govray.governance.gates import Gate, read_gates
+from govray.governance.gates import Gate, carried, joined, on_lineage, read_gates
+from govray.governance.incidents import Incidents
+from govray.governance.memorization import EntropyProfile
 from govray.train import events
 from govray.train.writeahead import recorded_steps
 
@@ -38,19 +40,24 @@ class Decisions:
 
     Attributes:
         until: Steps below it were run and recorded; they are repeated as they were.
-        gates: Corpora left out, and from which step on; a corpus once.
+        gates: Corpora left out, and from which step on; a corpus once in a branch, of each kind.
+            Those for memorization are in it for a replay only: a run derives them again.
+        starts: The first step of every branch of the ledger, also of one that has no leaf yet.
+        profiles: Entropy profiles that were recorded, of every branch.
     """
 
     until: int = 0
     gates: tuple[Gate, ...] = ()
+    starts: tuple[int, ...] = (0,)
+    profiles: tuple[EntropyProfile, ...] = ()
 
     def joined(self, other: Decisions) -> Decisions:
         """Both; of two gates of one corpus, the one that came first."""
-        gates: dict[str, Gate] = {}
-        for gate in sorted((*self.gates, *other.gates), key=lambda gate: gate.place):
-            gates.setdefault(gate.corpus, gate)
-        ordered = sorted(gates.values(), key=lambda gate: gate.place)
-        return Decisions(max(self.until, other.until), tuple(ordered))
+        return replace(
+            self,
+            until=max(self.until, other.until),
+            gates=joined((*self.gates, *other.gates)),
+        )
 
 
 UNDECIDED = Decisions()
@@ -131,32 +138,55 @@ class Gating:
         names: Of all that expires: the credentials', by `credential_name`, and the policy's.
         corpora: That the run reads.
         past: What was decided before.
+        told: The story of a run that is monitored; its gates are left out too.
     """
 
     def __init__(
-        self, on_expiry: OnExpiry, names: Iterable[str], corpora: Iterable[str], past: Decisions
+        self,
+        on_expiry: OnExpiry,
+        names: Iterable[str],
+        corpora: Iterable[str],
+        past: Decisions,
+        told: Incidents | None = None,
     ) -> None:
         known = set(names)
         self._on_expiry = on_expiry
+        self._starts = past.starts
+        self._told = told
         self._credentials = {
             corpus: credential_name(corpus)
             for corpus in corpora
             if credential_name(corpus) in known
         }
-        self._gates = {gate.corpus: gate for gate in past.gates}
+        self._gates = joined((*past.gates, *carried(past.gates, past.starts)))
+
+    def branch(self, step: int) -> int:
+        """The branch on which the run does a step."""
+        return max(b for b, first in enumerate(self._starts) if first <= step)
 
     def left_out(self, step: int) -> dict[str, str]:
-        """Corpora that this step leaves out → the names of their credentials."""
+        """Corpora that this step leaves out → the names of their credentials, if those ended."""
+        branch = self.branch(step)
+        held = [g for g in self.gates(step + 1) if g.branch == branch and g.step <= step]
+        ended = {gate.corpus for gate in held if gate.legal}
         return {
-            corpus: credential_name(corpus)
-            for corpus, gate in self._gates.items()
-            if gate.step <= step
+            gate.corpus: credential_name(gate.corpus)
+            if gate.corpus in ended
+            else f"memorization {gate.corpus}"
+            for gate in held
         }
 
+    def first_without(self, step: int) -> dict[str, int]:
+        """Corpora that this step leaves out → the first step that did, of the steps it rests on."""
+        found = on_lineage(self.gates(step + 1), self._starts)
+        return {g.corpus: g.step for g in reversed(found) if g.step <= step}
+
     def gates(self, step: int) -> tuple[Gate, ...]:
-        """The gates of all steps before ``step``."""
-        held = (gate for gate in self._gates.values() if gate.step < step)
-        return tuple(sorted(held, key=lambda gate: gate.place))
+        """The gates of earlier branches, and those of all steps before ``step``."""
+        newest = len(self._starts) - 1
+        memorized = self._told.gates(step) if self._told else ()
+        found = (g for g in (*self._gates, *memorized) if g.branch < newest or g.step < step)
+        return tuple(sorted(found, key=lambda gate: gate.place))
 
     def gate(self, step: int, lapsed: Lapsed, lists: Mapping[str, str]) -> tuple[Gate, ...]:
         """Leave what lapsed out from ``step`` on, and return the new gates. Equal on all ranks.
@@ -178,6 +208,7 @@ class Gating:
             revoked = lapse.reason == "revoked"
             new.append(
                 Gate(
+                    branch=self.branch(step),
                     step=step,
                     corpus=corpus,
                     reason=lapse.reason,
@@ -187,7 +218,7 @@ class Gating:
                     revocations=lists.get(lapse.name, _UNKNOWN) if revoked else None,
                 )
             )
-        self._gates |= {gate.corpus: gate for gate in new}
+        self._gates = joined((*self._gates, *new))
         return tuple(new)
 
 

@@ -19,6 +19,7 @@ from govray.governance.manifest import Manifest
 from govray.governance.plan import BatchPlan
 from govray.governance.route import Route
 from govray.train.gating import UNDECIDED, Decisions, OnExpiry
+from govray.train.monitoring import Monitored
 from govray.train.pretrained import Start
 from govray.train.retention import DEFAULT, Rules
 from govray.train.revoking import RevocationSource
@@ -56,6 +57,7 @@ class Order:
         source: The code that the model or the loop comes from, as the driver found it.
         keep: Which commits stay.
         collective_timeout_s: How long ranks wait for each other in a collective.
+        monitored: What the policy asks of its monitor, if it has one; a replay measures nothing.
         driver: Number of the driver that gave the order; a later one shuts this one's workers out.
     """
 
@@ -85,6 +87,7 @@ class Order:
     revocations: RevocationSource | None = None
     decisions: Decisions = UNDECIDED
     collective_timeout_s: int = 300
+    monitored: Monitored | None = None
     driver: int = 0
 
     @property

@@ -31,7 +31,7 @@ from govray.governance.environment import Difference, differences
 from govray.governance.ledger import read_leaves
 from govray.governance.plan import BatchPlan
 from govray.governance.route import Route
-from govray.train import collection, gating
+from govray.train import collection, gating, rollback
 from govray.train.artifact import environment
 from govray.train.code import source_of
 from govray.train.comparison import compared_files, first_leaf, first_tensor
@@ -97,7 +97,7 @@ def replay(
         inputs,
         plan,
         storage or run / FOLDER,
-        decisions=gating.resumed(run, kept[max(kept)]),
+        decisions=rollback.as_replayed(gating.resumed(run, kept[max(kept)]), leaves),
         partial=start > 0,
     )
     folder = Path(order.folder)

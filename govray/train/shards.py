@@ -27,7 +27,7 @@ import ray.train
 from govray.data.prefetch import prefetched
 from govray.data.reader import StepReader, StepRows, plan_items, step_rows
 from govray.engine.checkpoint import Folder
-from govray.train import events, gating, snapshot
+from govray.train import events, rollback
 from govray.train.clock import now
 from govray.train.driver import begin_attempt
 from govray.train.gating import UNDECIDED, Decisions
@@ -104,9 +104,8 @@ class PlanData(ray.train.DataConfig):
         order = self._order
         folder = Path(order.folder)
         attempt = begin_attempt(folder, order.driver).attempt
-        found = snapshot.latest(folder)
-        checkpoint, start = found if found else (None, 0)
-        decided = gating.resumed(folder, checkpoint).joined(order.decisions)
+        resumption = rollback.resolve(folder, order)
+        checkpoint, start = resumption.checkpoint, resumption.step
         events.append(
             folder,
             events.AttemptStarted(at=now(), attempt=attempt, world_size=world_size, step=start),
@@ -120,7 +119,7 @@ class PlanData(ray.train.DataConfig):
                     attempt,
                     order.stop,
                     StepReader(prepared, order.manifest, order.plan, rank=rank, world=world_size),
-                    decided,
+                    resumption.decisions,
                 )
             }
             for rank in range(world_size)

@@ -62,8 +62,10 @@ def committed_folders(run_folder: Path) -> Sequence[tuple[int, checkpoint.Folder
     return storage_of(run_folder).commits()
 
 
-def latest(run_folder: Path) -> tuple[checkpoint.Folder, int] | None:
+def latest(run_folder: Path, *, at_most: int | None = None) -> tuple[checkpoint.Folder, int] | None:
     """The newest commit under a run folder that has all its files, and its next step.
+
+    Of those whose next step is ``at_most`` or before, if that is given.
 
     The one resolver of where a run resumes. It looks at names, sizes and the
     manifest's form; the worker that loads the commit hashes every byte, and puts
@@ -73,6 +75,8 @@ def latest(run_folder: Path) -> tuple[checkpoint.Folder, int] | None:
         InfrastructureFailed: Remote storage refuses: nothing is known of any commit then.
     """
     for step, folder in committed_folders(run_folder):
+        if at_most is not None and step > at_most:
+            continue
         try:
             checkpoint.open_commit(folder)
         except InfrastructureFailed:

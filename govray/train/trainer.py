@@ -43,6 +43,7 @@ from govray.train.driver import hold
 from govray.train.environment import environment_here
 from govray.train.experiment import declared_start, train_loop
 from govray.train.inputs import Inputs, load_inputs
+from govray.train.monitoring import monitored
 from govray.train.order import Order
 from govray.train.planning import Planned, advice, make_plan, routes_of
 from govray.train.pretrained import Start, check_fits, find_weights, read_start
@@ -384,6 +385,14 @@ class GovernedTrainer:
                 self.experiment.entrypoint if self.experiment else None,
             ),
             collective_timeout_s=self.collective_timeout_s,
+            monitored=monitored(
+                inputs.policy.document,
+                {corpus: decision.rules for corpus, decision in planned.decisions.items()},
+                planned.routes,
+                list(groups),
+                prepared.manifest,
+                self.exclude,
+            ),
         )
 
     @property

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,20 +29,23 @@ from govray.engine.batch import IGNORED, MicroBatch, StepBatch
 from govray.engine.checkpoint import Folder
 from govray.engine.lapse import Lapsed
 from govray.engine.layers import layer_groups
+from govray.engine.monitor import Monitor, logits_in
 from govray.engine.sharding import is_sharded
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.ledger import CorpusUse, GradientNorms, Leaf
 from govray.train import resizing, stopping
-from govray.train.clock import instant
+from govray.train.clock import instant, now
 from govray.train.commits import Commits
 from govray.train.driver import Fence
-from govray.train.events import Gated, append
+from govray.train.events import Gated, Memorized, append
 from govray.train.gating import Gating
+from govray.train.monitoring import Scorer, Seen, Watch
 from govray.train.norms import gradient_norms
 from govray.train.order import Assignment, Discovery, current
 from govray.train.pretrained import load_start
 from govray.train.revoking import RevocationFeed
+from govray.train.rollback import RolledBack
 from govray.train.schedule import MakeScheduler, learning_rates, make_schedule, require_rates
 from govray.train.shards import PlannedRows
 from govray.train.snapshot import State
@@ -88,7 +92,10 @@ class StopRun(BaseException):
 
 
 def govern(
-    model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: MakeScheduler | None = None
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scheduler: MakeScheduler | None = None,
+    scorer: Scorer | None = None,
 ) -> Run:
     """Put a model and its optimizer under the run's depth policy.
 
@@ -100,13 +107,15 @@ def govern(
         optimizer: Over the model's parameters.
         scheduler: ``optimizer -> scheduler``: makes torch's learning-rate scheduler once the
             adapters have joined the optimizer. `Run.step` steps it.
+        scorer: What measures memorization, if the policy asks for it; the engine's own monitor
+            by default.
 
     Raises:
         UsageError: Called outside a training loop that `GovernedTrainer` started.
         Refused: The model is not the one the plan was made for, or can't be
             routed exactly.
     """
-    return Run(model, optimizer, assignment_for(model), scheduler)
+    return Run(model, optimizer, assignment_for(model), scheduler, scorer)
 
 
 def assignment_for(model: nn.Module) -> Assignment:
@@ -140,6 +149,7 @@ class Run:
         optimizer: torch.optim.Optimizer,
         assignment: Assignment,
         scheduler: MakeScheduler | None = None,
+        scorer: Scorer | None = None,
     ) -> None:
         order = assignment.order
         found = layer_groups(model, order.policy_groups)
@@ -164,12 +174,16 @@ class Run:
             {r.adapter: r.rank for r in order.routes.values() if r.adapter and r.rank},
             seed=order.seed,
         )
+        self._adapters = adapters
         parameters = dict(adapters.named_parameters())
         for names in adapters.groups.values():
             optimizer.add_param_group({"params": [parameters[name] for name in names]})
         decided = self._rows.decisions
         read = [corpus for corpus in order.plan.corpora if corpus not in order.plan.excluded]
-        self._gating = Gating(order.on_expiry, order.expiries, read, decided)
+        told = None
+        if order.monitored:
+            told = order.monitored.story(decided.profiles, decided.starts)
+        self._gating = Gating(order.on_expiry, order.expiries, read, decided, told)
         self._feed: RevocationFeed | None = None
         if order.revocations and self._rank == 0:
             self._feed = RevocationFeed(order.revocations, Path(order.folder), at=instant())
@@ -201,6 +215,10 @@ class Run:
             require_rates(optimizer, scheduled, self.start_step)
         self._fence = Fence(Path(order.folder), order.driver, self._rows.attempt)
         self._commits = Commits(state, order, self.start_step, self._fence)
+        self._watch: Watch | None = None
+        if told:
+            self._watch = Watch(order, told, decided.profiles, leaves, device=self._device)
+        self._scorer = scorer
         self._last: StepResult | None = None
         self._losses: list[float] = []  # of the steps since the commit before
         # Only rank 0 keeps the record. What goes wrong there is carried into the next
@@ -209,7 +227,8 @@ class Run:
         self._ahead: WriteAhead | None = None
         if self._rank == 0:
             with self._noting_trouble():
-                self._ahead = WriteAhead(Path(order.folder) / FILE, leaves)
+                branch = len(decided.starts) - 1
+                self._ahead = WriteAhead(Path(order.folder) / FILE, leaves, branch)
 
     @property
     def start_step(self) -> int:
@@ -260,7 +279,11 @@ class Run:
 
         Returns:
             ``step``, ``loss`` (mean over all loss targets), ``targets``,
-            ``rows``, and ``seconds``.
+            ``rows``, and ``seconds``; after a step that is measured also ``memorization``,
+            the largest deviation of any corpus and layer, in robust units.
+
+        Raises:
+            RolledBack: The policy's monitor asks for a rollback; the run goes on elsewhere.
         """
         began = time.perf_counter()
         result = self._governed(batch, loss_fn)
@@ -279,10 +302,46 @@ class Run:
             "targets": float(sum(targets for _, targets in result.corpus_counts.values())),
             "seconds": time.perf_counter() - began,
         }
+        if self._watch and (seen := self._measure(result, loss_fn)):
+            metrics["memorization"] = seen.memorization
         self._losses.append(metrics["loss"])
         if self._rank == 0:
             self._on_step(result.step, metrics)
         return metrics
+
+    def _measure(self, result: StepResult, loss_fn: LossFn) -> Seen | None:
+        """What is due after a step, and what follows. Collective."""
+        assert self._watch is not None
+        without = self._gating.first_without(result.step)
+        seen = self._watch.after(
+            self._leaf(result), without.get, partial(self._make_scorer, loss_fn)
+        )
+        if seen is None:
+            return None
+        if self._ahead:
+            with self._noting_trouble():
+                self._ahead.note(seen.profile)
+                for decision in seen.decisions:
+                    append(Path(self.order.folder), Memorized(at=now(), decision=decision))
+        if self._watch.told.pending is not None:
+            self._commits.settle(_describe(self._trouble) if self._trouble else None)
+            raise RolledBack(
+                f"rolled back after step {result.step}, to step {self._watch.told.pending} or "
+                "before",
+                where=f"run {self.order.run_id}",
+            )
+        return seen
+
+    def _make_scorer(self, loss_fn: LossFn) -> Scorer:
+        if self._scorer is None:
+            self._scorer = Monitor(
+                self.step_function.model,
+                self._adapters,
+                self.step_function.agreement,
+                logits=logits_in(loss_fn),
+                seed=self.order.seed,
+            )
+        return self._scorer
 
     def _governed(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
         """One step, without the corpora whose credentials ended by its agreed time."""
@@ -350,7 +409,14 @@ class Run:
         loss = mean_loss(self._losses)
         self._losses.clear()
         gates = self._gating.gates(done)
-        self._commits.begin(done, leaves, gates, loss=loss, stopping=self._trouble is not None)
+        self._commits.begin(
+            done,
+            leaves,
+            gates,
+            loss=loss,
+            stopping=self._trouble is not None,
+            floor=self._watch.told.floor if self._watch else None,
+        )
         return loss
 
     def _report(self, metrics: Mapping[str, float], final: Folder | None) -> None:
@@ -379,7 +445,7 @@ class Run:
 
     def _leaf(self, result: StepResult) -> Leaf:
         return Leaf(
-            branch=0,
+            branch=self._gating.branch(result.step),
             step=result.step,
             world_size=result.world_size,
             policy=self.order.policy_digest,

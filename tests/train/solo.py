@@ -16,7 +16,7 @@ import torch
 
 from govray.data import admission
 from govray.data.reader import StepReader, StepRows
-from govray.train import attempts, gating, snapshot, trainer, worker
+from govray.train import attempts, rollback, trainer, worker
 from govray.train.discovery import Loop
 from govray.train.driver import begin_attempt
 from govray.train.gating import Decisions
@@ -50,22 +50,23 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
         order: Order, loop: Loop, *, config: Any, on_step: StepCallback, **for_ray: object
     ) -> int:
         folder = Path(order.folder)
-        attempt = begin_attempt(folder, order.driver).attempt
-        found = snapshot.latest(folder)
-        checkpoint, start = found or (None, 0)
-        torch.manual_seed(order.seed)
-        torch.set_num_threads(order.threads)
-        decided = gating.resumed(folder, checkpoint).joined(order.decisions)
-        shard = Rows(order, start, checkpoint, attempt, decided)
-        assignment = Assignment(order=order, shard=shard, on_step=on_step)
-        token = current.set(assignment)
-        try:
-            loop(dict(config or {}))
-        except worker.StopRun as stop:
-            return stop.step
-        finally:
-            current.reset(token)
-        return order.stop
+        while True:
+            attempt = begin_attempt(folder, order.driver).attempt
+            found = rollback.resolve(folder, order)
+            torch.manual_seed(order.seed)
+            torch.set_num_threads(order.threads)
+            shard = Rows(order, found.step, found.checkpoint, attempt, found.decisions)
+            assignment = Assignment(order=order, shard=shard, on_step=on_step)
+            token = current.set(assignment)
+            try:
+                loop(dict(config or {}))
+            except worker.StopRun as stop:
+                return stop.step
+            except rollback.RolledBack:
+                continue
+            finally:
+                current.reset(token)
+            return order.stop
 
     monkeypatch.setattr(admission, "_pack_all", pack)
     monkeypatch.setattr(attempts, "fit", fit)
