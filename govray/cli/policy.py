@@ -1,4 +1,4 @@
-"""``govray policy``: advice about a depth policy, before and after it is signed.
+"""``govray policy``: advice about a depth policy, before and after it is signed, and its bands.
 
 Policies are read from their YAML source or from their envelope. Nothing is
 verified here: these verbs are for the policy's author.
@@ -17,11 +17,14 @@ from govray.cli.output import Json, field, line, out, print_json, printable, tab
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from govray.governance.credential import CredentialClass
     from govray.governance.lint import Outcome
+    from govray.governance.memorization import EntropyProfile
     from govray.governance.policy import Policy
 
-app = typer.Typer(help="Lint, explain and compare depth policies.")
+app = typer.Typer(help="Lint, explain, compare and calibrate depth policies.")
 
 PolicyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A policy: YAML, or signed.")]
 Blocks = Annotated[
@@ -205,6 +208,82 @@ def diff(
         was, now = each.before.memorization, each.after.memorization
         if was != now:
             field("memorization", f"{was or 'not monitored'} → {now or 'not monitored'}")
+
+
+@app.command()
+def calibrate(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Attested runs, or model folders.")
+    ],
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option("--corpus", metavar="GLOB", help="Only these; all public ones by default."),
+    ] = None,
+    k: Annotated[float, typer.Option("--k", help="Half the width of a band, in MADs.")] = 5.0,
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", metavar="FILE", help="Put them where it says bands: calibrated."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Bands for memorization: median ± k·MAD of what clean public corpora measured.
+
+    Reads the entropy profiles of the runs' ledgers. Sign the policy afterwards.
+    """
+    from govray.governance.calibration import calibrate as bands_of
+    from govray.governance.calibration import into_source
+
+    found = bands_of((_profiles(path, corpus or ["*"]) for path in runs), k=k)
+    if into is not None:
+        text = files.read(into).decode(errors="replace")
+        bands = {layer: each.band for layer, each in found.items()}
+        files.write(into, into_source(text, bands, where=str(into)).encode())
+    if as_json:
+        print_json(
+            {
+                "k": k,
+                "bands": {
+                    layer: {
+                        "low": each.band.low,
+                        "high": each.band.high,
+                        "median": each.median,
+                        "mad": each.mad,
+                        "measures": each.measures,
+                        "corpora": each.corpora,
+                    }
+                    for layer, each in found.items()
+                },
+            }
+        )
+        return
+    line("  bands:")
+    for layer, each in found.items():
+        line(
+            f'    "{layer}": [{each.band.low:g}, {each.band.high:g}]'
+            f"  # median {each.median:.3f}, MAD {each.mad:.3f}, {each.measures} measures"
+        )
+
+
+def _profiles(path: Path, patterns: list[str]) -> tuple[Sequence[EntropyProfile], set[str]]:
+    """The profiles of a run, and its public corpora among those asked for."""
+    from govray.governance import bundle, globs
+    from govray.governance.attestation import Attestation
+    from govray.governance.envelope import Envelope
+    from govray.governance.ledger import Ledger, read_leaves
+    from govray.governance.statement import read
+
+    folder = path / "model" if (path / "model").is_dir() else path
+    attested = folder / bundle.ATTESTATION
+    envelope = Envelope.parse(files.read(attested), where=str(attested))
+    attestation = read(Attestation, envelope, where=str(attested)).document
+    data = bundle.Bundle(folder).read(bundle.LEDGER, limit=bundle.MAX_LINES)
+    clean = {
+        each.corpus
+        for each in attestation.corpora
+        if each.credential_class.sensitivity == "public"
+        and any(globs.matches(pattern, each.corpus) for pattern in patterns)
+    }
+    return Ledger(attestation.run.id, read_leaves(data)).profiles, clean
 
 
 def _read(path: Path) -> Policy:
