@@ -30,6 +30,7 @@ EXTRAS = {
     "tokenizers": "train",
     "fastapi": "serve",
     "sqlmodel": "serve",
+    "optuna": "search",
 }
 
 

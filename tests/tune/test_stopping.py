@@ -1,0 +1,95 @@
+"""Early stopping: each rule stops what it says, with its reason, and nothing else."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import ModuleType
+
+import pytest
+
+from govray.errors import UsageError
+from govray.tune.config import Search
+from govray.tune.objective import Report, report
+from govray.tune.stopping import (
+    Bound,
+    Custom,
+    Divergence,
+    Memorization,
+    NoImprovement,
+    Threshold,
+    first_reason,
+)
+
+
+def reports(*losses: float, m: float | None = 0.0, tau: float = 1.0) -> list[Report]:
+    return [
+        report(step=step, loss=loss, memorization=m, tau=tau) for step, loss in enumerate(losses, 1)
+    ]
+
+
+def test_no_improvement_counts_reports_since_the_best() -> None:
+    rule = NoImprovement(no_improvement=2)
+    assert rule.reason(reports(3, 2, 2.5)) is None
+    said = rule.reason(reports(3, 2, 2.5, 2))
+    assert said is not None
+    assert said.startswith("no improvement in 2 reports")
+    assert rule.reason(reports(3, 2, 2.5, 1.9)) is None
+    assert rule.reason(reports(math.nan, math.nan)) is not None
+    assert rule.reason([]) is None
+
+
+def test_a_threshold_has_one_side() -> None:
+    good = Threshold(threshold=Bound(below=1.0))
+    assert good.reason(reports(2, 1.1)) is None
+    assert good.reason(reports(2, 1.0)) == "loss 1 is at or below 1"
+    assert good.reason(reports(math.nan)) is None
+    hopeless = Threshold(threshold=Bound(metric="memorization", above=0.5))
+    assert hopeless.reason(reports(1, m=0.4)) is None
+    assert hopeless.reason(reports(1, m=0.6)) == "memorization 0.6 is at or above 0.5"
+    assert hopeless.reason(reports(1, m=math.nan)) is not None
+    assert hopeless.reason(reports(1, m=None)) is None
+
+
+def test_memorization_counts_reports_in_a_row() -> None:
+    rule = Memorization(memorization=2)
+    clean, memorizing = reports(1, m=0.5)[0], reports(1, m=3.0)[0]
+    assert rule.reason([memorizing]) is None
+    assert rule.reason([memorizing, clean, memorizing]) is None
+    said = rule.reason([clean, memorizing, memorizing])
+    assert said == "memorization above tau in 2 reports in a row (v 2)"
+    assert rule.reason(reports(1, 1, m=None)) is not None  # a limit, and nothing measured
+
+
+def test_divergence_is_no_number_or_far_above_the_lowest() -> None:
+    rule = Divergence(divergence=3)
+    assert rule.reason(reports(2, 1, 3)) is None
+    assert rule.reason(reports(2, 1, 3.1)) == "loss 3.1 is more than 3 times its lowest, 1"
+    assert rule.reason(reports(2, math.nan)) == "the loss is nan"
+    assert rule.reason(reports(math.inf)) == "the loss is inf"
+    assert rule.reason([]) is None
+
+
+def test_a_rule_of_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("my_rules")
+    module.late = lambda found: "late" if found[-1].step > 2 else None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "my_rules", module)
+    rule = Custom(rule="my_rules:late")
+    assert rule.reason(reports(1, 1)) is None
+    assert rule.reason(reports(1, 1, 1)) == "late"
+    with pytest.raises(UsageError, match="my_rules:missing"):
+        Custom(rule="my_rules:missing").reason(reports(1))
+
+
+def test_the_first_rule_of_the_file_gives_the_reason() -> None:
+    search = Search.model_validate(
+        {
+            "space": {"seed": {"int": [0, 1]}},
+            "max_trials": 1,
+            "stop": [{"divergence": 2}, {"no_improvement": 1}],
+        }
+    )
+    assert first_reason(search.stop, reports(1, 5)) == "loss 5 is more than 2 times its lowest, 1"
+    assert first_reason(search.stop, reports(1, 1.5)).startswith("no improvement")  # type: ignore[union-attr]
+    assert first_reason(search.stop, reports(2, 1)) is None
+    assert first_reason((), reports(1)) is None
