@@ -1,0 +1,132 @@
+"""The search benchmark: its arithmetic on made-up curves, and that the command runs."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+
+from benchmarks import search
+from benchmarks.search_race import Promoting, Reached, Stopping, ToTheEnd, race
+from benchmarks.search_trials import RATE, RESTRICTED, Recipe, build
+from govray.errors import CouldNotCheck, UsageError
+from govray.tune.brackets import Bracket
+from govray.tune.objective import Report, report
+from govray.tune.points import Point
+
+RUNGS = [Bracket((10, 30, 90), 18)]
+
+
+def curve(point: Point, step: int) -> Report:
+    """Loss falls to the point's level; odd points memorize from step 20 on."""
+    m = 2.0 if point["n"] % 2 and step >= 20 else 0.0
+    return report(step=step, loss=point["level"] + 10 / step, memorization=m, tau=1.0)
+
+
+def point(number: int) -> Point:
+    return {"n": number, "level": random.Random(number).random()}
+
+
+def test_full_length_trials_use_the_budget_exactly() -> None:
+    found = race(ToTheEnd(4, 90), point, curve, workers=2, every=10, budget=360)
+    assert [each.loss for each in found] == sorted((each.loss for each in found), reverse=True)
+    best = min(point(n)["level"] for n in (0, 2)) + 10 / 90
+    assert found[-1].loss == pytest.approx(best)
+    first = found[0]
+    assert (first.ticks, first.steps, first.starts) == (10, 10, 2)
+
+
+def test_a_memorizer_is_no_result_once_it_memorizes() -> None:
+    found = race(ToTheEnd(2, 90), lambda n: {"n": 1, "level": 0.0}, curve, workers=1, every=10,
+                 budget=1000)  # fmt: skip
+    assert [each.steps for each in found] == [10]
+
+
+def test_nothing_is_counted_beyond_the_budget() -> None:
+    found = race(ToTheEnd(9, 90), point, curve, workers=3, every=10, budget=50)
+    assert max(each.steps for each in found) <= 50
+
+
+@pytest.mark.parametrize("form", [Stopping, Promoting])
+def test_halving_spends_less_on_bad_points(form: type[Stopping] | type[Promoting]) -> None:
+    steps: dict[int, int] = {}
+
+    def counted(of: Point, step: int) -> Report:
+        steps[of["n"]] = max(step, steps.get(of["n"], 0))
+        return curve(of, step)
+
+    found = race(form(RUNGS, 3), point, counted, workers=3, every=10, budget=10**6)
+    assert len(steps) == 18
+    assert sum(steps.values()) < 18 * 90 * 0.6
+    assert found[-1].loss < 0.6
+
+
+def test_ladders_fit_the_budget() -> None:
+    brackets = search.ladders(Recipe())
+    assert sum(each.trials for each in brackets) > 2 * search.FULL_TRIALS
+    assert brackets[0].rungs == (9, 27, 81, 243)
+
+
+def test_the_target_is_what_all_reach_and_ratios_are_paired_by_seed() -> None:
+    def seed(fast: int) -> dict[str, list[Reached]]:
+        slow = [Reached(100, 400, 4, 3.0), Reached(200, 800, 8, 2.0)]
+        quick = [Reached(fast, 4 * fast, 9, 2.0), Reached(500, 2000, 30, 1.0)]
+        return {"random": slow, "grid": slow, "asha": quick, "asha_promotion": quick}
+
+    found = search.summary([seed(20), seed(40), seed(100)], Recipe(), 0.5)
+    asha = found["methods"]["asha"]
+    assert asha["epochs_vs_random"] == asha["seconds_vs_grid"] == 0.2
+    assert asha["seconds_to_target"] == 20.0
+    assert asha["epochs_to_target"] == 160 / Recipe().steps_per_epoch
+    assert found["methods"]["random"]["final_loss"] == 2.0
+    with pytest.raises(CouldNotCheck, match="no trial within the limit"):
+        search.summary([seed(1) | {"grid": []}], Recipe(), 0.5)
+
+
+def docstrings(count: int) -> list[str]:
+    draw = random.Random(0)
+    return [
+        " ".join(draw.choice(["the", "of", "a", "row", "gives", "no"]) for _ in range(60))
+        for _ in range(count)
+    ]
+
+
+def test_half_of_the_validation_rows_are_near_rows_that_were_trained_on() -> None:
+    recipe = Recipe(public=64)
+    data = build(recipe, 3, docstrings(200))
+    fresh, near = data.validation[:24], data.validation[24:]
+    assert not set(map(tuple, data.restricted)) & set(map(tuple, data.held_back))
+    for row in near:
+        apart = min(
+            sum(a != b for a, b in zip(row, other, strict=True)) for other in data.restricted
+        )
+        assert apart <= 12
+    assert not set(map(tuple, fresh)) & set(map(tuple, data.public))
+    with pytest.raises(UsageError, match="too few"):
+        build(Recipe(), 3, docstrings(20))
+
+
+def test_the_command_prints_a_table_and_one_json_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "library", lambda: (docstrings(300), {}))
+    threads = torch.get_num_threads()
+    try:
+        search.main(["--quick", "--seeds", "1"])
+    finally:
+        torch.set_num_threads(threads)  # the command's own
+    *table, last = capsys.readouterr().out.splitlines()
+    told = json.loads(last)
+    assert set(told["methods"]) == set(search.METHODS)
+    for name, found in told["methods"].items():
+        assert found["epochs_to_target"] > 0
+        assert found["seconds_to_target"] > 0
+        assert ("epochs_vs_random" in found) == (name not in search.BASELINES)
+    assert told["seeds"] == [1]
+    assert any(line.startswith("asha against random") for line in table)
+
+
+def test_the_space_varies_the_rate_and_the_restricted_rows() -> None:
+    assert set(search.space(Recipe()).space) == {RATE, RESTRICTED}
