@@ -10,16 +10,13 @@ or started again after a pause.
 from __future__ import annotations
 
 import heapq
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Protocol
 
 from govray.tune.asha import Action, Promotion
 from govray.tune.brackets import Bracket
-from govray.tune.journal import Journal
 from govray.tune.objective import Report
 from govray.tune.points import Point
 from govray.tune.schedulers import CONTINUE, GovernedASHA
@@ -74,9 +71,7 @@ class Stopping:
 
     def __init__(self, brackets: Sequence[Bracket], divisor: int) -> None:
         self._names = iter(range(sum(bracket.trials for bracket in brackets)))
-        self._folder = tempfile.TemporaryDirectory(prefix="govray-race-")
-        journal = Journal(Path(self._folder.name) / "rungs.jsonl")
-        self._scheduler = GovernedASHA(brackets, divisor, journal)
+        self._scheduler = GovernedASHA(brackets, divisor)
         self._scheduler.set_search_properties("objective", "min")
 
     def next(self) -> str | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from pathlib import Path
 
 from govray.tune.config import SearchFile
 from govray.tune.recipe import METRIC, TIME, Recipe
@@ -20,24 +19,22 @@ from govray.tune.simulate import halving as preview
 __all__ = ["preview", "recipe"]
 
 
-def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """Deal ``max_trials`` random points, ``concurrent`` at once, and halve them at each rung."""
     from ray.tune import TuneConfig
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
     from govray.tune.asha import Promotion
-    from govray.tune.journal import Journal
     from govray.tune.points import draw
     from govray.tune.schedulers import GovernedASHA, PromotionScheduler
     from govray.tune.searcher import Points
 
     search, brackets = file.search, preview(file).brackets
     points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
-    journal = Journal(folder / "rungs.jsonl")
     if search.form == "promotion":
-        scheduler = PromotionScheduler(Promotion(brackets, search.divisor), points, journal)
+        scheduler = PromotionScheduler(Promotion(brackets, search.divisor), points)
     elif math.isfinite(search.tau):
-        scheduler = GovernedASHA(brackets, search.divisor, journal)
+        scheduler = GovernedASHA(brackets, search.divisor)
     else:
         scheduler = AsyncHyperBandScheduler(
             time_attr=TIME,

@@ -6,8 +6,6 @@ before all others, so it turns away from regions that memorize. Needs ``pip inst
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from govray.errors import UsageError
 from govray.tune.config import SearchFile
 from govray.tune.recipe import METRIC, Recipe
@@ -16,7 +14,7 @@ from govray.tune.simulate import learned_points as preview
 __all__ = ["preview", "recipe"]
 
 
-def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """Let Optuna draw ``max_trials`` points, ``concurrent`` at once."""
     from ray.tune import TuneConfig
     from ray.tune.search.optuna import OptunaSearch

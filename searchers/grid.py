@@ -5,8 +5,6 @@ For a handful of values; a range of numbers needs a ``count``.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from govray.tune.config import SearchFile
 from govray.tune.recipe import METRIC, Recipe
 from govray.tune.simulate import grid_points as preview
@@ -14,7 +12,7 @@ from govray.tune.simulate import grid_points as preview
 __all__ = ["preview", "recipe"]
 
 
-def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """Deal all points of the grid, ``concurrent`` at once."""
     from ray.tune import TuneConfig
 

@@ -7,7 +7,6 @@ Every decision is among all trials of a rung, at the price of pauses: each costs
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 from govray.tune.config import SearchFile
 from govray.tune.recipe import METRIC, Recipe
@@ -21,12 +20,11 @@ def preview(file: SearchFile) -> Preview:
     return halving(file, "conservative")
 
 
-def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """Deal ``max_trials`` random points, ``concurrent`` at once, and halve them rung by rung."""
     from ray.tune import TuneConfig
 
     from govray.tune.asha import Promotion
-    from govray.tune.journal import Journal
     from govray.tune.points import draw
     from govray.tune.schedulers import PromotionScheduler
     from govray.tune.searcher import Points
@@ -34,7 +32,7 @@ def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
     search = file.search
     points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
     machine = Promotion(preview(file).brackets, search.divisor, synchronous=True)
-    scheduler = PromotionScheduler(machine, points, Journal(folder / "rungs.jsonl"))
+    scheduler = PromotionScheduler(machine, points)
     config = TuneConfig(
         metric=METRIC, mode="min", search_alg=points, scheduler=scheduler, num_samples=-1
     )

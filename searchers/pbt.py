@@ -9,7 +9,6 @@ generator that no seed of the search reaches.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 from govray.errors import UsageError
 from govray.tune.config import SearchFile
@@ -28,7 +27,7 @@ def preview(file: SearchFile) -> Preview:
     return random_points(file)
 
 
-def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """A population of ``max_trials``, which needs room for as many at once."""
     from ray.tune import TuneConfig
     from ray.tune.schedulers import PopulationBasedTraining

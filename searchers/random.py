@@ -6,7 +6,6 @@ The baseline that others have to beat; every trial is independent of the others.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 from govray.tune.config import SearchFile
 from govray.tune.recipe import METRIC, Recipe
@@ -15,7 +14,7 @@ from govray.tune.simulate import random_points as preview
 __all__ = ["preview", "recipe"]
 
 
-def recipe(file: SearchFile, concurrent: int, folder: Path) -> Recipe:
+def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """Deal ``max_trials`` random points, ``concurrent`` at once."""
     from ray.tune import TuneConfig
 

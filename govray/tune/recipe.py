@@ -3,8 +3,7 @@
 A recipe is a Python file with two functions:
 
 * ``preview(file) -> Preview``: what the search will cost; it must run without Ray.
-* ``recipe(file, concurrent, folder) -> Recipe``: what Ray Tune needs. ``concurrent`` trials run at
-  once; ``folder`` is the search's, where a scheduler keeps what a resumed search must know.
+* ``recipe(file, concurrent) -> Recipe``: what Ray Tune needs. ``concurrent`` trials run at once.
 
 The names grid, random, bayesian, hyperband, asha and pbt mean ``searchers/<name>.py``: that of the
 working directory if there is one, else the one that came with govray. A recipe is the user's
@@ -56,7 +55,7 @@ class Searcher:
     """The two functions of a recipe's module; see the module."""
 
     preview: Callable[[SearchFile], Preview]
-    recipe: Callable[[SearchFile, int, Path], Recipe]
+    recipe: Callable[[SearchFile, int], Recipe]
 
 
 def load_searcher(searcher: str) -> Searcher:

@@ -11,8 +11,10 @@ this class tells Ray. A pause ends the trial's processes; it goes on from its la
 Invariants:
 
 * Both decide by place alone, so no scale of the loss changes a decision.
-* Both write what they see to a journal, and read it when a search is resumed.
 * A trial whose objective is no finite number goes nowhere.
+
+What they do not do: outlive their process. Ray keeps no scheduler's state; a search that goes on
+has its trials repeat their reports.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from ray.tune.schedulers.async_hyperband import _Bracket
 
 from govray.tune.asha import Action, Decision, Promotion, State
 from govray.tune.brackets import Bracket, places
-from govray.tune.journal import Event, Journal, reported
 from govray.tune.recipe import INVALID, METRIC, TIME
 from govray.tune.searcher import Points
 
@@ -44,29 +45,23 @@ class GovernedASHA(AsyncHyperBandScheduler):
     Args:
         brackets: Rungs and trials of each bracket, the first to be filled first.
         divisor: One trial in so many goes on.
-        journal: Where it writes what it sees.
 
     Attributes:
         reasons: Trial to why it was stopped.
     """
 
-    def __init__(self, brackets: Sequence[Bracket], divisor: int, journal: Journal) -> None:
+    def __init__(self, brackets: Sequence[Bracket], divisor: int) -> None:
         longest = max(bracket.rungs[-1] for bracket in brackets)
         super().__init__(time_attr=TIME, max_t=longest, reduction_factor=divisor)
         self._brackets = [_Ladder(bracket, divisor) for bracket in brackets]
         self.reasons: dict[str, str] = {}
-        self._journal = journal
-        self._read = False
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Put the trial into the first bracket that has room."""
-        if not self._read:
-            self._read = True
-            for event in self._journal.read():
-                self._again(event)
-        if trial.trial_id not in self._trial_info:
-            self._journal.append(Event(kind="add", trial=trial.trial_id))
-            self._add(trial.trial_id)
+        free = [bracket for bracket in self._brackets if bracket.room > 0]
+        bracket = free[0] if free else self._brackets[0]
+        bracket.room -= 1
+        self._trial_info[trial.trial_id] = bracket
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Ray's decision by our cutoff, with its reason."""
@@ -74,8 +69,6 @@ class GovernedASHA(AsyncHyperBandScheduler):
         if INVALID in result:
             self.reasons[name] = f"invalid: {result[INVALID]}"
             return STOP
-        if TIME in result and METRIC in result:
-            self._journal.append(reported(name, result[TIME], result[METRIC]))
         action = str(super().on_trial_result(tune_controller, trial, result))
         if action == STOP:
             self.reasons[name] = (
@@ -90,19 +83,6 @@ class GovernedASHA(AsyncHyperBandScheduler):
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """What it reported stays counted."""
-
-    def _add(self, name: str) -> None:
-        free = [bracket for bracket in self._brackets if bracket.room > 0]
-        bracket = free[0] if free else self._brackets[0]
-        bracket.room -= 1
-        self._trial_info[name] = bracket
-
-    def _again(self, event: Event) -> None:
-        if event.kind == "add":
-            self._add(event.trial)
-        elif event.kind == "report":
-            reward = -math.inf if event.objective is None else -event.objective
-            self._trial_info[event.trial].count(event.trial, event.step, reward)
 
 
 class _Ladder(_Bracket):
@@ -135,13 +115,6 @@ class _Ladder(_Bracket):
             self.standing = f"place {ahead + 1} of {len(reached[1])} at step {reached[0]}"
         return action
 
-    def count(self, name: str, step: int, reward: float) -> None:
-        """Record what was recorded before the search was resumed."""
-        for rung, recorded in self._rungs:
-            if step >= rung and name not in recorded:
-                recorded[name] = reward
-                return
-
 
 class PromotionScheduler(TrialScheduler):
     """`Promotion`, driven by Ray Tune's events.
@@ -149,7 +122,6 @@ class PromotionScheduler(TrialScheduler):
     Args:
         machine: The search's state, still empty.
         points: The search's points; it counts who runs.
-        journal: Where it writes what it sees.
 
     Attributes:
         reasons: Trial to why it was last paused or stopped.
@@ -157,13 +129,11 @@ class PromotionScheduler(TrialScheduler):
 
     _supports_buffered_results = False
 
-    def __init__(self, machine: Promotion, points: Points, journal: Journal) -> None:
+    def __init__(self, machine: Promotion, points: Points) -> None:
         super().__init__()
         self.machine = machine
         self.reasons: dict[str, str] = {}
         self._points = points
-        self._journal = journal
-        self._read = False
         self._promoted: list[str] = []  # and not heard of since
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
@@ -172,15 +142,9 @@ class PromotionScheduler(TrialScheduler):
         return (metric, mode) == (METRIC, "min")
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """A new trial, or one of a search that is resumed."""
-        if not self._read:
-            self._read = True
-            for event in self._journal.read():
-                self._heard(self._apply(event))
-        if trial.status not in (Trial.TERMINATED, Trial.ERROR):
-            self._points.wake(trial.trial_id)
-        if trial.trial_id not in self.machine.trials:
-            self._see(tune_controller, Event(kind="add", trial=trial.trial_id))
+        """A new trial."""
+        self._points.wake(trial.trial_id)
+        self.machine.add(trial.trial_id)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Decide about the trial, and tell Ray what follows for others."""
@@ -189,12 +153,12 @@ class PromotionScheduler(TrialScheduler):
             self._promoted.remove(name)
         if INVALID in result:
             self.reasons[name] = f"invalid: {result[INVALID]}"
-            self._see(tune_controller, Event(kind="invalid", trial=name))
+            self._follow(tune_controller, name, self.machine.invalid(name))
             return STOP
         if TIME not in result or METRIC not in result:
             return CONTINUE
-        event = reported(name, int(result[TIME]), float(result[METRIC]))
-        own = self._see(tune_controller, event)[0]
+        decisions = self.machine.report(name, int(result[TIME]), float(result[METRIC]))
+        own = self._follow(tune_controller, name, decisions)[0]
         if own.action is Action.PAUSE:
             self._points.pause(name)
         return {Action.CONTINUE: CONTINUE, Action.PAUSE: PAUSE, Action.STOP: STOP}[own.action]
@@ -236,43 +200,23 @@ class PromotionScheduler(TrialScheduler):
         if name in self._promoted:
             self._promoted.remove(name)
         if self.machine.trials[name].state in (State.RUNNING, State.PAUSED):
-            self._see(tune_controller, Event(kind="died", trial=name))
+            self._follow(tune_controller, name, self.machine.died(name))
 
-    def _see(self, tune_controller: Any, event: Event) -> list[Decision]:
-        """Write an event down, take it in, and do to other trials what follows."""
-        self._journal.append(event)
-        decisions = list(self._apply(event))
+    def _follow(
+        self, tune_controller: Any, about: str, decisions: Sequence[Decision]
+    ) -> list[Decision]:
+        """Do to other trials what the machine decided on an event of ``about``."""
+        found = list(decisions)
         if self._points.spent and not self.machine.closed:
-            close = Event(kind="close")
-            self._journal.append(close)
-            decisions += self._apply(close)
-        self._heard(decisions)
+            found += self.machine.close()
         trials = {trial.trial_id: trial for trial in tune_controller.get_trials()}
-        for decision in decisions:
-            if decision.trial == event.trial or decision.trial not in trials:
+        for decision in found:
+            self.reasons[decision.trial] = decision.reason
+            if decision.trial == about or decision.trial not in trials:
                 continue
             if decision.action is Action.RESUME:
                 self._promoted.append(decision.trial)
                 self._points.wake(decision.trial)
             elif decision.action is Action.STOP:
                 tune_controller.stop_trial(trials[decision.trial])
-        return decisions
-
-    def _apply(self, event: Event) -> Sequence[Decision]:
-        match event.kind:
-            case "add":
-                self.machine.add(event.trial)
-                return ()
-            case "report":
-                objective = math.inf if event.objective is None else event.objective
-                return self.machine.report(event.trial, event.step, objective)
-            case "died":
-                return self.machine.died(event.trial)
-            case "invalid":
-                return self.machine.invalid(event.trial)
-            case "close":
-                return self.machine.close()
-
-    def _heard(self, decisions: Sequence[Decision]) -> None:
-        for decision in decisions:
-            self.reasons[decision.trial] = decision.reason
+        return found

@@ -306,7 +306,7 @@ def _search(
     # A new folder for each driver: its trials repeat what they said to the one before.
     own = folder / TUNE / f"driver-{driver}"
     own.mkdir(parents=True)
-    made = recipe.recipe(file, concurrent, own)
+    made = recipe.recipe(file, concurrent)
     searcher = Recorded(made.tune_config.search_alg, record)
     made.tune_config.search_alg = searcher
     stopper = _Stop()

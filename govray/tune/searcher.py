@@ -6,14 +6,11 @@ Invariants:
   search that pauses goes on drawing. (Ray's own limiter counts them, and would stand still.)
 * A trial whose hyperparameters turn out invalid is replaced by the next point, up to as many
   times as there are trials.
-* Its state is three numbers and the names of trials, saved as JSON.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -76,20 +73,9 @@ class Points(tune.search.Searcher):
         self._paused.add(trial_id)
 
     def wake(self, trial_id: str) -> None:
-        """A scheduler lets the trial go on, or finds it in a search that is resumed."""
+        """A scheduler lets the trial run."""
         self._live.add(trial_id)
         self._paused.discard(trial_id)
-
-    def save(self, checkpoint_path: str) -> None:
-        """Write the state as JSON."""
-        state = {"dealt": self._dealt, "invalid": self._invalid, "live": sorted(self._live)}
-        Path(checkpoint_path).write_text(json.dumps(state))
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Read what `save` wrote."""
-        state = json.loads(Path(checkpoint_path).read_text())
-        self._dealt, self._invalid = int(state["dealt"]), int(state["invalid"])
-        self._live, self._paused = set(map(str, state["live"])), set()
 
 
 def from_sequence(points: Iterable[Point]) -> Callable[[int], Point | None]:

@@ -24,27 +24,27 @@ def test_the_six_are_there_and_short() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_minimizes_the_objective(name: str, tmp_path: Path) -> None:
+def test_each_minimizes_the_objective(name: str) -> None:
     file = search_file(searcher=name, space=ONE)
     searcher = load_searcher(name)
-    recipe = searcher.recipe(file, 10, tmp_path)
+    recipe = searcher.recipe(file, 10)
     assert recipe.tune_config.metric == "objective"
     assert recipe.tune_config.mode == "min"
     assert searcher.preview(file).trials == (3 if name == "grid" else 10)
 
 
-def test_a_population_varies_the_optimizer_alone_and_needs_room(tmp_path: Path) -> None:
+def test_a_population_varies_the_optimizer_alone_and_needs_room() -> None:
     pbt = load_searcher("pbt")
     with pytest.raises(UsageError, match=r"hyperparameters\.width can't change"):
         pbt.preview(search_file(space={"hyperparameters.width": {"choice": [8]}}))
     with pytest.raises(UsageError, match="room for 10 trials, there is room for 9"):
-        pbt.recipe(search_file(), 9, tmp_path)
+        pbt.recipe(search_file(), 9)
 
 
-def test_optuna_draws_within_the_space(tmp_path: Path) -> None:
+def test_optuna_draws_within_the_space() -> None:
     space = ONE | {"seed": {"int": [3, 5]}, "optimizer.weight_decay": {"choice": [0.0, 0.1]}}
     file = search_file(space=space)
-    recipe = load_searcher("bayesian").recipe(file, 2, tmp_path)
+    recipe = load_searcher("bayesian").recipe(file, 2)
     searcher = recipe.tune_config.search_alg
     assert searcher.set_search_properties("objective", "min", recipe.param_space)
     for number in range(30):

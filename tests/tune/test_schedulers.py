@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,8 @@ import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from search_files import search_file
 
-from govray.errors import Malformed
 from govray.tune.asha import Promotion
 from govray.tune.brackets import Bracket
-from govray.tune.journal import Journal
 from govray.tune.objective import report
 from govray.tune.recipe import Recipe, load_searcher
 from govray.tune.schedulers import GovernedASHA, PromotionScheduler
@@ -129,9 +126,9 @@ def by_loss(trial: FakeTrial, every: int = 50) -> dict[str, Any]:
     ).to_result()
 
 
-def recipe(name: str, folder: Path, concurrent: int = 2, **search: Any) -> Recipe:
+def recipe(name: str, concurrent: int = 2, **search: Any) -> Recipe:
     file = search_file(searcher=name, memorization=LIMIT, **search)
-    return load_searcher(name).recipe(file, concurrent, folder)
+    return load_searcher(name).recipe(file, concurrent)
 
 
 FORMS: list[tuple[str, dict[str, Any]]] = [
@@ -147,10 +144,8 @@ def form(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return request.param  # type: ignore[no-any-return]
 
 
-def test_every_search_ends_within_its_room(
-    form: tuple[str, dict[str, Any]], tmp_path: Path
-) -> None:
-    found = FakeController(recipe(form[0], tmp_path, concurrent=3, **form[1]), by_curve).run()
+def test_every_search_ends_within_its_room(form: tuple[str, dict[str, Any]]) -> None:
+    found = FakeController(recipe(form[0], concurrent=3, **form[1]), by_curve).run()
     assert len(found.trials) == 10
     assert found.most_active <= 3
     assert max(trial.step for trial in found.trials) == 900
@@ -163,8 +158,8 @@ def by_curve(trial: FakeTrial) -> dict[str, Any] | None:
     return trial.last_result | {"done": True} if trial.step >= 900 else by_loss(trial)
 
 
-def test_hyperband_runs_its_preview_exactly(tmp_path: Path) -> None:
-    found = FakeController(recipe("hyperband", tmp_path), by_loss).run()
+def test_hyperband_runs_its_preview_exactly() -> None:
+    found = FakeController(recipe("hyperband"), by_loss).run()
     ends: dict[int, int] = {}
     for trial in found.trials:
         ends[trial.step] = ends.get(trial.step, 0) + 1
@@ -172,9 +167,7 @@ def test_hyperband_runs_its_preview_exactly(tmp_path: Path) -> None:
     assert ends == preview.ends
 
 
-def test_the_dead_and_the_invalid_stall_nothing(
-    form: tuple[str, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_the_dead_and_the_invalid_stall_nothing(form: tuple[str, dict[str, Any]]) -> None:
     if form[0] == "random":
         pytest.skip("no scheduler to stall")
 
@@ -187,26 +180,20 @@ def test_the_dead_and_the_invalid_stall_nothing(
         return by_loss(trial)
 
     for seed in range(5):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        found = FakeController(recipe(form[0], folder, **form[1]), curve, seed).run()
+        found = FakeController(recipe(form[0], **form[1]), curve, seed).run()
         assert len(found.trials) == 12  # two replaced
         assert found.scheduler.reasons["t0"] == "invalid: no such width"
         finished = [trial for trial in found.trials if trial.status == "TERMINATED"]
         assert all(found.scheduler.reasons[trial.trial_id] for trial in finished)
 
 
-def test_a_space_where_nothing_is_valid_ends(tmp_path: Path) -> None:
+def test_a_space_where_nothing_is_valid_ends() -> None:
     for name, more in FORMS[1:]:
-        folder = tmp_path / (name + more.get("form", ""))
-        folder.mkdir()
-        found = FakeController(
-            recipe(name, folder, **more), lambda trial: {"invalid": "never"}
-        ).run()
+        found = FakeController(recipe(name, **more), lambda trial: {"invalid": "never"}).run()
         assert len(found.trials) == 20
 
 
-def test_a_promoted_trial_goes_before_a_new_one(tmp_path: Path) -> None:
+def test_a_promoted_trial_goes_before_a_new_one() -> None:
     losses = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
 
     def curve(trial: FakeTrial) -> dict[str, Any]:
@@ -221,7 +208,7 @@ def test_a_promoted_trial_goes_before_a_new_one(tmp_path: Path) -> None:
         metric="objective",
         mode="min",
         search_alg=points,
-        scheduler=PromotionScheduler(machine, points, Journal(tmp_path / "j")),
+        scheduler=PromotionScheduler(machine, points),
     )
     found = FakeController(Recipe({}, config), curve)
     found.step()  # t0 reports 1.0, and goes on
@@ -245,9 +232,9 @@ def results(count: int, seed: int) -> Iterator[tuple[str, int, float]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_without_a_limit_it_is_ray_s_own_search_exactly(seed: int, tmp_path: Path) -> None:
+def test_without_a_limit_it_is_ray_s_own_search_exactly(seed: int) -> None:
     file = search_file(searcher="asha", mode="conservative")
-    ours = load_searcher("asha").recipe(file, 1, tmp_path).tune_config.scheduler
+    ours = load_searcher("asha").recipe(file, 1).tune_config.scheduler
     assert type(ours) is AsyncHyperBandScheduler
     ours.set_search_properties("objective", "min")
     rays = AsyncHyperBandScheduler(
@@ -284,11 +271,11 @@ def stretched(loss: float) -> float:
     return float(loss**5)
 
 
-def test_our_cutoff_is_a_place_so_no_map_of_the_loss_changes_a_decision(tmp_path: Path) -> None:
+def test_our_cutoff_is_a_place_so_no_map_of_the_loss_changes_a_decision() -> None:
     brackets = [Bracket((100, 300, 900), 30)]
     for seed in range(5):
         found = [
-            decisions(GovernedASHA(brackets, 3, Journal(tmp_path / f"{seed}{i}")), seed, of_loss)
+            decisions(GovernedASHA(brackets, 3), seed, of_loss)
             for i, of_loss in enumerate([float, stretched, lambda loss: loss / (1 + loss)])
         ]
         assert found[0] == found[1] == found[2]
@@ -307,8 +294,8 @@ def test_ray_s_cutoff_interpolates_so_such_a_map_does() -> None:
     )
 
 
-def test_the_place_rule_of_the_issue(tmp_path: Path) -> None:
-    scheduler = GovernedASHA([Bracket((1, 9), 9)], 3, Journal(tmp_path / "j"))
+def test_the_place_rule_of_the_issue() -> None:
+    scheduler = GovernedASHA([Bracket((1, 9), 9)], 3)
     scheduler.set_search_properties("objective", "min")
 
     def decide(name: str, objective: float) -> str:
@@ -324,7 +311,7 @@ def test_the_place_rule_of_the_issue(tmp_path: Path) -> None:
     assert scheduler.reasons["g"] == "its objective is no finite number"
 
 
-def test_a_memorizer_stops_where_a_governed_trial_is(tmp_path: Path) -> None:
+def test_a_memorizer_stops_where_a_governed_trial_is() -> None:
     """Memorizers with the lowest losses: plain ASHA takes one to the end, governed ASHA none."""
 
     def curve(trial: FakeTrial) -> dict[str, Any]:
@@ -335,60 +322,13 @@ def test_a_memorizer_stops_where_a_governed_trial_is(tmp_path: Path) -> None:
         return report(step=trial.step, loss=loss, memorization=m, tau=tau).to_result()
 
     tau = 1.0
-    found = FakeController(recipe("asha", tmp_path, form="promotion"), curve).run()
+    found = FakeController(recipe("asha", form="promotion"), curve).run()
     to_the_end = [trial for trial in found.trials if trial.step == 900]
     assert any(trial.last_result["v"] == 0 for trial in to_the_end)
     best = min(to_the_end, key=lambda trial: trial.last_result["objective"])
     assert best.last_result["v"] == 0
     tau = math.inf
-    (tmp_path / "plain").mkdir()
-    plain = FakeController(recipe("asha", tmp_path / "plain", form="promotion"), curve).run()
+    plain = FakeController(recipe("asha", form="promotion"), curve).run()
     to_the_end = [trial for trial in plain.trials if trial.step == 900]
     best = min(to_the_end, key=lambda trial: trial.last_result["objective"])
     assert best.last_result["memorization"] == 3.0
-
-
-@pytest.mark.parametrize("at", [1, 5, 20, 40])
-@pytest.mark.parametrize(("name", "more"), FORMS[1:])
-def test_a_resumed_search_knows_its_rungs(
-    at: int, name: str, more: dict[str, Any], tmp_path: Path
-) -> None:
-    first = FakeController(recipe(name, tmp_path, **more), by_loss)
-    for _ in range(at):
-        first.step()
-    first.points.save(str(tmp_path / "points.json"))
-    second = FakeController(recipe(name, tmp_path, **more), by_loss)
-    second.points.restore(str(tmp_path / "points.json"))
-    for trial in first.trials:  # as Ray does: what was not finished is queued again
-        second.trials.append(trial)
-        if trial.status in ("RUNNING", "PAUSED"):
-            trial.status = "PENDING"
-            second.scheduler.on_trial_add(second, trial)
-    if name != "asha" or more:
-        assert second.scheduler.machine.trials == first.scheduler.machine.trials
-        assert second.scheduler.machine.rungs == first.scheduler.machine.rungs
-    else:
-        # Ray counts no trial at the last rung: there it ends.
-        assert [b._rungs[1:] for b in second.scheduler._brackets] == [
-            b._rungs[1:] for b in first.scheduler._brackets
-        ]
-    second.run()
-    assert len(second.trials) == 10
-
-
-def test_a_journal_loses_no_more_than_a_line_that_a_crash_cut_off(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j")
-    assert journal.read() == []
-    from govray.tune.journal import Event, reported
-
-    events = [Event(kind="add", trial="a"), reported("a", 3, math.inf), reported("a", 4, 0.25)]
-    for event in events:
-        journal.append(event)
-    with journal.path.open("a") as file:
-        file.write('{"kind": "rep')
-    assert journal.read() == events
-    journal.append(events[0])
-    assert journal.read() == [*events, events[0]]
-    journal.path.write_text('{"kind": "dance", "trial": "a"}\n')
-    with pytest.raises(Malformed, match="line 1: not an event"):
-        journal.read()

@@ -73,9 +73,9 @@ def test_the_command_shows_it_to_programs(config: Path, capsys: pytest.CaptureFi
 
 def test_a_recipe_of_one_s_own_is_found_by_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text("def preview(file): return 3\ndef recipe(file, concurrent, folder): return 4\n")
+    path.write_text("def preview(file): return 3\ndef recipe(file, concurrent): return 4\n")
     found = load_searcher(str(path))
-    assert (found.preview(search_file()), found.recipe(search_file(), 1, tmp_path)) == (3, 4)
+    assert (found.preview(search_file()), found.recipe(search_file(), 1)) == (3, 4)
 
 
 def test_the_working_directory_s_recipe_goes_first(
