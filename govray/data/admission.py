@@ -17,6 +17,9 @@ hold records of one corpus, so of one credential class; shards are partitioned b
 The reserve is chosen by salted record hash, so equal records, in whatever corpora, are either all
 trained on or all held back.
 
+Canaries (``governance/canary.py``) are planted in the corpora that ask for them: records of the
+operator's, in a shard of their own beside the corpus's.
+
 What this module does not do: verify signatures (``governance``), choose the salt, or read rows
 back (``reader.py``).
 """
@@ -37,7 +40,7 @@ import numpy as np
 import pyarrow as pa
 import ray.data
 
-from govray.data import shard
+from govray.data import planting, shard
 from govray.data.corpus import (
     CREDENTIAL_FILE,
     check_records,
@@ -48,6 +51,7 @@ from govray.data.corpus import (
 from govray.data.tokenizer import Tokenizer
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance import manifest as manifests
+from govray.governance.canary import Canaries
 from govray.governance.credential import Credential, verify_credential
 from govray.governance.envelope import Envelope
 from govray.governance.keys import Signer
@@ -227,6 +231,7 @@ def prepare(
     salt: bytes,
     signer: Signer,
     max_quarantined: float,
+    canaries: Mapping[str, Canaries] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Prepared:
     """Admit, pack and sign. Needs Ray, and storage that its nodes share.
@@ -246,22 +251,26 @@ def prepare(
         salt: 16 to 64 random bytes that choose them, drawn after the suppliers have signed.
         signer: The operator's key; it stays in this process.
         max_quarantined: As for ``admit``.
+        canaries: What to plant in which corpora.
         progress: Called as parts are finished.
 
     Raises:
         Refused: as ``admit``; records that are not those of their credential; a folder prepared
             from other inputs.
         Malformed: a corpus that cannot be read (names the file), or a reserve out of bounds.
-        UsageError: a context below 1, a disk that cannot be written.
+        UsageError: a context below 1, a disk that cannot be written; canaries for a corpus that
+            is not admitted, or too long for a row.
     """
     if context < 1:
         raise UsageError("context is below 1", where="context", do="Give loss targets per row.")
     folder = folder.resolve()
     admission = admit(policy, credentials, max_quarantined=max_quarantined)
+    planted = dict(canaries or {})
+    planting.check_corpora(planted, admission.admitted)
     if folder.exists():
         found = _reopen(folder, signer)
         if not _made_from(
-            found.manifest, credentials, admission, tokenizer, context, reserve_share
+            found.manifest, credentials, admission, tokenizer, context, reserve_share, planted
         ):
             raise Refused("prepared from other inputs", where=str(folder), do=_AGAIN)
         return found
@@ -271,7 +280,7 @@ def prepare(
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             packing = _Packing(scratch, tokenizer, context, reserve)
-            manifest = _fill(packing, corpora, credentials, admission, progress)
+            manifest = _fill(packing, corpora, credentials, admission, planted, progress)
             subjects = [
                 Subject.of(c.corpus, manifest.merkle_root(c.corpus)) for c in manifest.corpora
             ]
@@ -293,6 +302,7 @@ def _fill(
     corpora: Path,
     credentials: Mapping[str, Verified[Credential]],
     admission: Admission,
+    canaries: Mapping[str, Canaries],
     progress: Progress,
 ) -> Manifest:
     """Write every shard below ``packing.folder``, and check every corpus. Raises as ``prepare``."""
@@ -303,13 +313,16 @@ def _fill(
     total = sum(credentials[corpus].document.records.count for corpus in items)
     work = [item for parts in items.values() for item in parts]
     packed = _pack_all(packing, work, total, progress)
+    prepared = [
+        _checked(corpora / corpus, credentials[corpus], [(i, packed[i]) for i in parts])
+        for corpus, parts in items.items()
+    ]
     return Manifest(
         tokenizer=_described(packing.tokenizer),
         context=packing.context,
         reserve=packing.reserve,
-        corpora=tuple(
-            _checked(corpora / corpus, credentials[corpus], [(i, packed[i]) for i in parts])
-            for corpus, parts in items.items()
+        corpora=planting.plant(
+            prepared, canaries, packing.folder, packing.tokenizer, packing.context
         ),
         quarantine=admission.quarantine,
     )
@@ -331,6 +344,7 @@ def _made_from(
     tokenizer: Tokenizer,
     context: int,
     reserve_share: float,
+    canaries: Mapping[str, Canaries],
 ) -> bool:
     """Whether these are the inputs that ``manifest`` was made from, the salt aside."""
     return (
@@ -340,6 +354,7 @@ def _made_from(
         and manifest.tokenizer == _described(tokenizer)
         and manifest.context == context
         and manifest.reserve.share == reserve_share
+        and {c.corpus: c.planted.canaries for c in manifest.corpora if c.planted} == canaries
     )
 
 

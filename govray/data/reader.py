@@ -376,7 +376,8 @@ def _index(corpus: PreparedCorpus, reserve: bool) -> tuple[_PartIndex, ...]:
     parts: list[_PartIndex] = []
     start = 0
     shards = [part.reserve if reserve else part for part in corpus.parts]
-    for shard in (each for each in shards if each is not None):
+    planted = [] if reserve else [corpus.planted]  # their rows come behind the corpus's own
+    for shard in (each for each in (*shards, *planted) if each is not None):
         groups = shard.row_groups
         parts.append(
             _PartIndex(

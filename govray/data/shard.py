@@ -90,17 +90,22 @@ def write(
     lengths = np.full(len(stream) // row, row, dtype=np.int64)
     if (rest := len(stream) % row) >= 2:
         lengths = np.append(lengths, rest)
-    per_group = max(1, ROW_GROUP_TOKENS // row)
+    return write_rows(path, Rows(stream, lengths), context)
+
+
+def write_rows(path: Path, rows: Rows, context: int) -> tuple[RowGroup, ...]:
+    """Write rows that are cut already, each of at most ``context + 1`` tokens; else as `write`."""
+    per_group = max(1, ROW_GROUP_TOKENS // (context + 1))
+    starts = np.cumsum(rows.lengths) - rows.lengths
     groups = []
     with pq.ParquetWriter(
         path, SCHEMA, compression="lz4", use_dictionary=False, write_statistics=False
     ) as writer:
-        for first in range(0, len(lengths), per_group):
-            count = lengths[first : first + per_group]
-            start = first * row
-            rows = Rows(stream[start : start + int(count.sum())], count)
-            writer.write_table(_table(rows))
-            groups.append(RowGroup(rows=len(count), digest=rows.digest))
+        for first in range(0, len(starts), per_group):
+            lengths, start = rows.lengths[first : first + per_group], int(starts[first])
+            group = Rows(rows.values[start : start + int(lengths.sum())], lengths)
+            writer.write_table(_table(group))
+            groups.append(RowGroup(rows=len(lengths), digest=group.digest))
     return tuple(groups)
 
 

@@ -24,6 +24,14 @@ choose what lands there, and a verifier can recompute the choice. A record with 
 Reserve records are packed by the same rule into a shard of their own beside the part's, if they
 make a row: what a model has learned of a corpus is measured against them. No plan reads them.
 
+Canaries
+
+A corpus may have planted canaries (``canary.py``): records of the operator's, which are no leaves
+of the credential's tree. They follow from the specification that stands beside them. Their rows
+come behind the corpus's own: each is one canary with its separator, ``repeats`` rows of the first,
+then of the second, so a canary is never cut and never stands twice in a row. They are numbered
+behind the corpus's records. None is ever in the reserve.
+
 What this module does not do: read shards (``data/``), check signatures (``verify.py``) or know
 routes.
 """
@@ -42,6 +50,7 @@ from pydantic import Field, model_validator
 
 from govray.errors import Malformed
 from govray.governance import merkle
+from govray.governance.canary import Canaries
 from govray.governance.document import Digest, Document, Name
 
 Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
@@ -94,6 +103,19 @@ class Part(Document):
     reserve: ReserveShard | None = None
 
 
+class Planted(Document):
+    """The canaries of a corpus: what they follow from, their records by index, their shard."""
+
+    canaries: Canaries
+    records: tuple[Record, ...]
+    file: ShardName
+    row_groups: tuple[RowGroup, ...]
+
+    @property
+    def rows(self) -> int:
+        return len(self.records) * self.canaries.repeats
+
+
 class PreparedCorpus(Document):
     """One admitted corpus. ``credential`` is its credential's digest."""
 
@@ -102,6 +124,7 @@ class PreparedCorpus(Document):
     class_digest: Digest
     records: tuple[Record, ...]
     parts: tuple[Part, ...]
+    planted: Planted | None = None
 
 
 class Tokenizer(Document):
@@ -177,11 +200,14 @@ class Manifest(Document):
             raise ValueError("the separator is outside the vocabulary")
         parts = [part for c in self.corpora for part in c.parts]
         files = [part.file for part in parts] + [p.reserve.file for p in parts if p.reserve]
+        files += [c.planted.file for c in self.corpora if c.planted]
         if len(files) != len(set(files)):
             raise ValueError("two parts share one shard")
         for corpus in self.corpora:
             self._check_splits(corpus)
             self._check_parts(corpus)
+            if corpus.planted:
+                self._check_planted(corpus.corpus, corpus.planted)
         return self
 
     def _check_splits(self, corpus: PreparedCorpus) -> None:
@@ -223,6 +249,18 @@ class Manifest(Document):
         if sum(group.rows for group in shard.row_groups) != rows:
             raise ValueError(f"{name}: the row groups do not add up to {rows} rows")
 
+    def _check_planted(self, corpus: str, planted: Planted) -> None:
+        made = [canary.sha256 for canary in planted.canaries.planted(corpus)]
+        if [record.sha256 for record in planted.records] != made:
+            raise ValueError(f"{corpus}: the planted records are not the canaries that are stated")
+        if any(r.split != "train" or not 1 <= r.tokens <= self.context for r in planted.records):
+            raise ValueError(f"{corpus}: a canary does not train, or does not fit into a row")
+        if sum(group.rows for group in planted.row_groups) != planted.rows:
+            raise ValueError(f"{corpus}: the row groups of the canaries have other rows")
+        records = {record.sha256 for each in self.corpora for record in each.records}
+        if not records.isdisjoint(made):
+            raise ValueError(f"{corpus}: a canary is also a record of a corpus")
+
     @cached_property
     def _layouts(self) -> dict[str, _Layout]:
         return {c.corpus: _Layout(c, self.context + 1, "train") for c in self.corpora}
@@ -235,7 +273,8 @@ class Manifest(Document):
     def _found(self) -> dict[str, tuple[tuple[str, int], ...]]:
         found: dict[str, list[tuple[str, int]]] = {}
         for c in self.corpora:
-            for i, record in enumerate(c.records):
+            planted = c.planted.records if c.planted else ()
+            for i, record in enumerate((*c.records, *planted)):
                 found.setdefault(record.sha256, []).append((c.corpus, i))
         return {sha256: tuple(places) for sha256, places in found.items()}
 
@@ -255,17 +294,32 @@ class Manifest(Document):
         return "sha256:" + merkle.root(leaves).hex()
 
     def train_rows(self, corpus: str) -> int:
-        """Packed training rows of the corpus."""
+        """Packed training rows of the corpus, those of its canaries included."""
         return self._layout(corpus).rows
+
+    def own_rows(self, corpus: str) -> int:
+        """Packed training rows of the corpus's own records: they come before the canaries'."""
+        return self._layout(corpus).own_rows
+
+    def record(self, corpus: str, index: int) -> Record:
+        """A record of a corpus; behind its own ones, its canaries.
+
+        Raises:
+            ValueError: There is no such record.
+        """
+        prepared = self.corpus(corpus)
+        records = (*prepared.records, *(prepared.planted.records if prepared.planted else ()))
+        if not 0 <= index < len(records):
+            raise ValueError(f"record {index} of {corpus} does not exist")
+        return records[index]
 
     def reserve_rows(self, corpus: str) -> int:
         """Packed rows of the corpus's reserve."""
         return self._layout(corpus, "reserve").rows
 
     def row_length(self, corpus: str, row: int) -> int:
-        """Tokens in a row: T+1, or fewer in the last row of a part."""
-        start, stop = self._layout(corpus).row_range(row)
-        return stop - start
+        """Tokens in a row: T+1, or fewer in the last row of a part and in those of canaries."""
+        return self._layout(corpus).row_length(row)
 
     def targets(self, corpus: str, row: int) -> int:
         """Loss targets in a row: its tokens less one."""
@@ -312,14 +366,32 @@ class _Layout:
         self._starts = list(accumulate(lengths, initial=0))
         self._bases = list(accumulate(sizes, initial=0))
         self._row_ends = list(accumulate(self._rows))
+        self._planted = corpus.planted if split == "train" else None
+
+    @property
+    def own_rows(self) -> int:
+        return self._row_ends[-1] if self._row_ends else 0
 
     @property
     def rows(self) -> int:
-        return self._row_ends[-1] if self._row_ends else 0
+        return self.own_rows + (self._planted.rows if self._planted else 0)
+
+    def row_length(self, row: int) -> int:
+        if (canary := self._canary(row)) is not None:
+            return canary.stop + 1
+        start, stop = self.row_range(row)
+        return stop - start
+
+    def _canary(self, row: int) -> RecordSpan | None:
+        """The canary that a row consists of, if it is one of theirs."""
+        if self._planted is None or not self.own_rows <= row < self.rows:
+            return None
+        index = (row - self.own_rows) // self._planted.canaries.repeats
+        return RecordSpan(len(self.corpus.records) + index, 0, self._planted.records[index].tokens)
 
     def row_range(self, row: int) -> tuple[int, int]:
-        """The row's half-open range in the concatenated part streams."""
-        if not 0 <= row < self.rows:
+        """The half-open range of one of the corpus's own rows in the concatenated part streams."""
+        if not 0 <= row < self.own_rows:
             raise ValueError(f"row {row} of {self.corpus.corpus} is outside [0, {self.rows})")
         part = bisect_right(self._row_ends, row)
         first = self._row_ends[part] - self._rows[part]
@@ -327,6 +399,9 @@ class _Layout:
         return start, min(start + self._row, self._bases[part + 1])
 
     def spans(self, row: int) -> Iterator[RecordSpan]:
+        if (canary := self._canary(row)) is not None:
+            yield canary
+            return
         start, stop = self.row_range(row)
         for j in range(bisect_right(self._starts, start) - 1, bisect_left(self._starts, stop)):
             record = self._records[j]
@@ -336,7 +411,12 @@ class _Layout:
                 yield RecordSpan(record, first, last)
 
     def rows_of(self, record: int) -> range:
-        if not 0 <= record < len(self.corpus.records):
+        own = len(self.corpus.records)
+        planted = self._planted
+        if planted and own <= record < own + len(planted.records):
+            first = self.own_rows + (record - own) * planted.canaries.repeats
+            return range(first, first + planted.canaries.repeats)
+        if not 0 <= record < own:
             raise ValueError(f"record {record} of {self.corpus.corpus} does not exist")
         if self.corpus.records[record].split != "train":
             return range(0)

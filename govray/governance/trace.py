@@ -24,13 +24,15 @@ class Sighting:
 
     Attributes:
         corpus: The corpus.
-        record: Index in the corpus, in Merkle order.
+        record: Index in the corpus, in Merkle order; canaries count on behind its records.
         split: ``train``, ``reserve`` (never trained on) or ``empty``.
         rows: The corpus's packed rows that hold some of its tokens.
         steps: The recorded steps that read one of these rows, ascending; empty when the run
             never reached them.
         groups: The layer groups that those steps' gradients updated; empty without steps.
-        tokens: The record's own tokens in the rows that were read, each counted once.
+        tokens: The record's own tokens in the rows that were read, each counted once; a canary's
+            in each of its rows.
+        planted: Whether it is a canary that the operator planted, and no record of the corpus.
     """
 
     corpus: str
@@ -40,6 +42,7 @@ class Sighting:
     steps: tuple[int, ...]
     groups: tuple[str, ...]
     tokens: int
+    planted: bool = False
 
 
 def trace(model: VerifiedModel | Path | str, record_sha256: str) -> list[Sighting]:
@@ -82,7 +85,8 @@ def _sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
     return Sighting(
         corpus=corpus,
         record=record,
-        split=manifest.corpus(corpus).records[record].split,
+        split=manifest.record(corpus, record).split,
+        planted=record >= len(manifest.corpus(corpus).records),
         rows=rows,
         steps=tuple(sorted(steps)),
         groups=tuple(sorted(model.routes[corpus].groups)) if steps else (),

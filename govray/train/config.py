@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from govray.errors import UsageError
+from govray.governance.canary import FORMAT, Canaries, check_format
 from govray.train.storage_url import check_url
 
 
@@ -41,6 +42,23 @@ class Quota(Section):
     ] = 1
 
 
+class PlantedCanaries(Section):
+    """Synthetic secrets planted beside corpora, for `govray audit`."""
+
+    corpora: tuple[str, ...] = Field(min_length=1, description="each gets canaries of its own")
+    format: Annotated[str, AfterValidator(check_format)] = Field(
+        FORMAT, description="text with {name} and, behind it, {secret}"
+    )
+    digits: int = Field(8, ge=2, le=12, description="of a secret")
+    count: int = Field(8, ge=1, le=1000, description="canaries in each corpus")
+    repeats: int = Field(16, ge=1, le=10_000, description="how often an epoch reads each")
+    seed: int = Field(0, ge=0, lt=2**53, description="what names and secrets are drawn from")
+
+    def by_corpus(self) -> dict[str, Canaries]:
+        """What is planted in each corpus."""
+        return dict.fromkeys(self.corpora, Canaries(**self.model_dump(exclude={"corpora"})))
+
+
 class Data(Section):
     """Where the corpora are and how they are read."""
 
@@ -52,6 +70,7 @@ class Data(Section):
     )
     epochs: Annotated[int, Field(ge=1)] = 1
     exclude: tuple[str, ...] = Field((), description="corpora left out, as tombstones of the plan")
+    canaries: PlantedCanaries | None = Field(None, description="planted for `govray audit`")
 
     @model_validator(mode="before")
     @classmethod

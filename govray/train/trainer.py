@@ -31,6 +31,7 @@ from govray.data.tokenizer import load_tokenizer
 from govray.engine.aggregator import Name
 from govray.errors import Refused, Stopped, UsageError
 from govray.governance import canonical
+from govray.governance.canary import Canaries
 from govray.governance.keys import Signer, load_signer
 from govray.train import attempts, events, runs, scaling, stopping, storage
 from govray.train.artifact import write_model
@@ -74,6 +75,7 @@ class GovernedTrainer:
         tokenizer: ``"bytes"`` or a path to a Hugging Face ``tokenizer.json``.
         reserve: Share of records that are never trained on.
         exclude: Corpora left out, as tombstones of the plan.
+        canaries: What to plant in which corpora, for `govray audit`.
         epochs: How often a stream may be read before it falls silent.
         seed: Of the plan, the initial weights, adapters and dropout.
         clip_norm: Largest gradient norm of a domain.
@@ -116,6 +118,7 @@ class GovernedTrainer:
     tokenizer: str = "bytes"
     reserve: float = 0.02
     exclude: Sequence[str] = ()
+    canaries: Mapping[str, Canaries] | None = None
     epochs: int = 1
     seed: int = 17
     clip_norm: float | None = 1.0
@@ -312,6 +315,7 @@ class GovernedTrainer:
 
     def _prepare(self, inputs: Inputs, signer: Signer) -> Prepared:
         tokenizer = load_tokenizer(tokenizer_path(self.tokenizer))
+        canaries = dict(self.canaries or {})
         key = canonical.encode(
             {
                 "credentials": sorted(v.digest for v in inputs.credentials.values()),
@@ -321,6 +325,11 @@ class GovernedTrainer:
                 "reserve": self.reserve,
                 "operator": signer.public_key.keyid,
             }
+            | (
+                {"canaries": {c: each.to_json() for c, each in canaries.items()}}
+                if canaries
+                else {}
+            )
         )
         folder = self._storage / "prepared" / hashlib.sha256(key).hexdigest()[:16]
         if self.resume and not folder.exists():
@@ -340,6 +349,7 @@ class GovernedTrainer:
             salt=secrets.token_bytes(32),
             signer=signer,
             max_quarantined=self.max_quarantined,
+            canaries=canaries,
             progress=self.on_admission,
         )
 
@@ -430,6 +440,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         "tokenizer": experiment.data.tokenizer,
         "reserve": experiment.data.reserve,
         "exclude": experiment.data.exclude,
+        "canaries": experiment.data.canaries.by_corpus() if experiment.data.canaries else None,
         "epochs": experiment.data.epochs,
         "seed": experiment.seed,
         "pretrained": experiment.pretrained,
