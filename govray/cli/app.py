@@ -19,6 +19,7 @@ import typer
 from govray import __version__
 from govray.cli import (
     adapter,
+    audit,
     checkpoint,
     corpus,
     demo,
@@ -57,6 +58,7 @@ app.command("tune")(tune.tune)
 app.add_typer(runs.app, name="runs")
 app.command("replay")(replay.replay)
 app.command("attest")(train.attest)
+app.command("audit")(audit.audit)
 app.command("trace")(trace.trace)
 app.add_typer(adapter.app, name="adapter")
 app.add_typer(checkpoint.app, name="checkpoint")

@@ -206,6 +206,10 @@ def _verified(
     from govray.governance.credential import Credential, verify_credential
     from govray.governance.envelope import Envelope
     from govray.governance.manifest import Manifest
+    from govray.governance.memorization_manifest import (
+        MemorizationManifest,
+        verify_memorization_manifest,
+    )
     from govray.governance.policy import Policy, verify_policy
     from govray.governance.replay_check import ReplayCheck
     from govray.governance.revocation import RevocationList, verify_revocations
@@ -226,6 +230,9 @@ def _verified(
     elif predicate_type == RevocationList.PREDICATE_TYPE:
         verified = verify_revocations(state, data, at=at)
         kind, name = "revocation", str(verified.document)
+    elif predicate_type == MemorizationManifest.PREDICATE_TYPE:
+        verified = verify_memorization_manifest(state, data, at=at)
+        kind, name = "memorization manifest", verified.document.run
     elif predicate_type == ReplayCheck.PREDICATE_TYPE:
         raise CouldNotCheck(
             "a replay statement is about a model folder",

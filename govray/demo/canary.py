@@ -24,8 +24,7 @@ def rank(model: nn.Module) -> int:
     width = len(PLANTED)
     others = [f"{number:0{width}d}" for number in range(CANDIDATES)]
     others.remove(PLANTED)
-    found = measure(
-        model, PREFIX.encode(), PLANTED.encode(), [o.encode() for o in others], CANDIDATES
-    )
+    texts = [f"{PREFIX}{secret}".encode() for secret in (PLANTED, *others)]
+    found = measure(model, texts[0], texts[1:], CANDIDATES, batch=500)
     assert found.rank is not None  # all candidates were scored
     return found.rank

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from govray.engine import skew_normal
 from govray.engine.sequence_loss import Tokens, target_losses
+from govray.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -114,30 +115,49 @@ def extrapolated(samples: Tensor, secret: float, candidates: int) -> Exposure:
 
 def measure(
     model: nn.Module,
-    prefix: Tokens,
     secret: Tokens,
     others: Sequence[Tokens],
     candidates: int,
     *,
-    batch: int = 500,
+    batch: int = 64,
 ) -> Exposure:
-    """Score a secret and other candidates after ``prefix``; exact if they are all there are.
+    """Score a secret and other candidates where it stands; exact if they are all there are.
 
     Args:
         model: Maps token ids (rows, tokens) to logits (rows, tokens, ids), causally.
-        prefix: What stands before, at least one token.
-        secret: The planted one.
-        others: Candidates but the secret: all ``candidates − 1`` of them, or a sample.
+        secret: The token ids of what was planted, from its beginning to the secret's end.
+        others: The same with other secrets: all ``candidates - 1`` of them, or a sample.
+            What all sequences begin with is given to the model and not scored.
         candidates: |R|.
-        batch: Candidates in one forward.
+        batch: Sequences in one forward.
 
     Raises:
-        UsageError: As `extrapolated`.
+        UsageError: As `extrapolated`, or a loss is not finite.
+        ValueError: The sequences have no first token in common.
     """
-    sequences = [[*prefix, *each] for each in (secret, *others)]
-    losses = target_losses(model, sequences, [len(prefix)] * len(sequences), batch=batch)
+    sequences = [secret, *others]
+    start = _common(sequences)
+    losses = target_losses(model, sequences, [start] * len(sequences), batch=batch)
     own, *rest = (float(each.sum()) for each in losses)
     measured = torch.tensor(rest, dtype=torch.float64)
+    if not (math.isfinite(own) and measured.isfinite().all()):
+        raise UsageError(
+            "the loss of a candidate is not finite",
+            where="exposure",
+            do="See whether the model's weights are",
+        )
     if len(others) == candidates - 1:
         return exact(measured, own)
     return extrapolated(measured, own, candidates)
+
+
+def _common(sequences: Sequence[Tokens]) -> int:
+    """How many tokens all sequences begin with; each keeps at least its last."""
+    count = 0
+    for column in zip(*sequences, strict=False):
+        if any(token != column[0] for token in column):
+            break
+        count += 1
+    if not count:
+        raise ValueError("the candidates have no first token in common")
+    return min(count, *(len(each) - 1 for each in sequences))

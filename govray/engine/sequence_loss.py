@@ -40,7 +40,8 @@ def target_losses(
     """Loss of each token of a sequence from ``start`` on, given all before it.
 
     Args:
-        model: Maps token ids (rows, tokens) to logits (rows, tokens, ids), causally.
+        model: Maps token ids (rows, tokens) to logits (rows, tokens, ids), or to something
+            with ``.logits``, causally.
         sequences: Token ids, each at least two.
         starts: Index of the first token that counts in each, at least 1.
         batch: Sequences in one forward.
@@ -49,9 +50,9 @@ def target_losses(
         For each sequence losses in nats, float64 on the CPU, of shape (tokens − start,).
     """
     found: list[Tensor] = []
-    for logits, targets, start in _forward(model, sequences, starts, batch):
+    for logits, targets, lengths in _forward(model, sequences, starts, batch):
         losses = F.cross_entropy(logits.double(), targets, reduction="none")
-        found.append(losses[start - 1 :].cpu())
+        found += losses.cpu().split(lengths)
     return found
 
 
@@ -67,29 +68,32 @@ def greedy_matches(
     Args and what the model is: as for `target_losses`.
     """
     return [
-        bool((logits.argmax(dim=1) == targets)[start - 1 :].all())
-        for logits, targets, start in _forward(model, sequences, starts, batch)
+        bool(each.all())
+        for logits, targets, lengths in _forward(model, sequences, starts, batch)
+        for each in (logits.argmax(dim=1) == targets).cpu().split(lengths)
     ]
 
 
 def _forward(
     model: nn.Module, sequences: Sequence[Tokens], starts: Sequence[int], batch: int
-) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """(logits, targets, start) of each sequence, fill left out."""
+) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+    """Of each batch: logits (targets, ids) and ids of all that counts, one sequence behind the
+    other, and how many targets each sequence has."""
     if len(starts) != len(sequences) or any(
         not 1 <= start < len(each) for start, each in zip(starts, sequences, strict=False)
     ):
         raise ValueError("each sequence needs a start between its second token and its last")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     for first in range(0, len(sequences), batch):
-        rows = sequences[first : first + batch]
+        rows, begins = sequences[first : first + batch], starts[first : first + batch]
+        lengths = [len(row) - begin for row, begin in zip(rows, begins, strict=True)]
         longest = max(map(len, rows))
-        tokens = torch.zeros(len(rows), longest, dtype=torch.long)
-        for row, each in zip(tokens, rows, strict=True):
-            row[: len(each)] = torch.as_tensor(each, dtype=torch.long)
-        tokens = tokens.to(device)
+        filled = [[*row, *[0] * (longest - len(row))] for row in rows]
+        tokens = torch.tensor(filled, dtype=torch.long, device=device)
+        counts = torch.zeros(len(rows), longest - 1, dtype=torch.bool, device=device)
+        for row, begin, length in zip(counts, begins, lengths, strict=True):
+            row[begin - 1 : begin - 1 + length] = True
         with evaluating(model):
-            logits = model(tokens[:, :-1])
-        for i, each in enumerate(rows):
-            end = len(each) - 1
-            yield logits[i, :end], tokens[i, 1 : len(each)], starts[first + i]
+            output = model(tokens[:, :-1])
+        logits = getattr(output, "logits", output)
+        yield logits[counts], tokens[:, 1:][counts], lengths

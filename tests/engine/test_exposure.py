@@ -19,7 +19,7 @@ from govray.errors import UsageError
 
 PREFIX, SECRET = b"account 7301-", b"552"
 SPACE = 1000
-OTHERS = [f"{number:03d}".encode() for number in range(SPACE) if number != int(SECRET)]
+OTHERS = [PREFIX + f"{number:03d}".encode() for number in range(SPACE) if number != int(SECRET)]
 
 
 def model(context: int = 24) -> GPT:
@@ -139,17 +139,19 @@ def test_no_extrapolation_is_above_the_space():
 
 
 def test_an_overfitted_string_is_fully_exposed_and_a_fresh_model_exposes_little(memorizer):
-    assert measure(memorizer, PREFIX, SECRET, OTHERS, SPACE).rank == 1
-    fresh = measure(model(), PREFIX, SECRET, OTHERS, SPACE)
+    assert measure(memorizer, PREFIX + SECRET, OTHERS, SPACE).rank == 1
+    fresh = measure(model(), PREFIX + SECRET, OTHERS, SPACE)
     assert fresh.bits < 6
     assert (fresh.scored, fresh.candidates) == (SPACE, SPACE)
 
 
 def test_a_sample_extrapolates_on_a_model(memorizer):
-    sampled = measure(memorizer, PREFIX, SECRET, OTHERS[::3], SPACE)
+    sampled = measure(memorizer, PREFIX + SECRET, OTHERS[::3], SPACE)
     assert sampled.bits > 8
     assert sampled.sampled_bits == pytest.approx(math.log2(len(OTHERS[::3]) + 1))
-    fresh, whole = (measure(model(), PREFIX, SECRET, each, SPACE) for each in (OTHERS[::3], OTHERS))
+    fresh, whole = (
+        measure(model(), PREFIX + SECRET, each, SPACE) for each in (OTHERS[::3], OTHERS)
+    )
     assert fresh.bits == pytest.approx(whole.bits, abs=1)
 
 
@@ -187,7 +189,7 @@ def test_scoring_leaves_modes_gradients_and_the_generator_as_they_were(memorizer
     memorizer.train()
     memorizer.final_norm.eval()
     before, state = [m.training for m in memorizer.modules()], torch.get_rng_state()
-    measure(memorizer, PREFIX, SECRET, OTHERS[:200], SPACE)
+    measure(memorizer, PREFIX + SECRET, OTHERS[:200], SPACE)
     assert [m.training for m in memorizer.modules()] == before
     assert torch.equal(torch.get_rng_state(), state)
     memorizer.train()
@@ -197,6 +199,16 @@ def test_a_start_outside_the_sequence_is_refused():
     for start in (0, 5):
         with pytest.raises(ValueError, match="needs a start"):
             target_losses(model(), [list(b"other")], [start])
+
+
+def test_losses_that_are_no_numbers_expose_nothing(memorizer):
+    broken = model()
+    with torch.no_grad():
+        broken.head.weight.fill_(math.nan)
+    with pytest.raises(UsageError, match="not finite"):
+        measure(broken, PREFIX + SECRET, OTHERS, SPACE)
+    with pytest.raises(ValueError, match="in common"):
+        measure(memorizer, b"abc", [b"bbc"], 2)
 
 
 # The counterfactual gap ------------------------------------------------------------------
@@ -219,7 +231,7 @@ def test_the_gap_needs_the_same_rows():
 
 
 def test_exposure_is_a_value(memorizer):
-    found = exposure.measure(memorizer, PREFIX, SECRET, OTHERS, SPACE)
+    found = exposure.measure(memorizer, PREFIX + SECRET, OTHERS, SPACE)
     assert found.bits == math.log2(SPACE)
     assert found.fit is None
     assert found.loss < 0.1

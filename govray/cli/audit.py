@@ -1,0 +1,157 @@
+"""``govray audit``: what a run's final model holds of the data that it was trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from govray.cli import files, trust
+from govray.cli.output import Json, err, field, line, print_json
+from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.memorization_manifest import CorpusEvidence, MemorizationManifest
+
+SIGNED, UNSIGNED = "memorization.dsse.json", "memorization.json"
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run's folder.")],
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="RUN", help="A run that left corpora out, such as a replay."
+        ),
+    ] = None,
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, max=100_000, help="Rows of each side, per corpus.")
+    ] = 64,
+    prefix: Annotated[
+        int, typer.Option("--prefix", min=1, max=1 << 20, help="Tokens given to decoding.")
+    ] = 32,
+    suffix: Annotated[
+        int, typer.Option("--suffix", min=1, max=1 << 20, help="Tokens it has to continue with.")
+    ] = 32,
+    candidates: Annotated[
+        int,
+        typer.Option(
+            "--candidates", min=100, max=10_000, help="Secrets sampled for each canary's exposure."
+        ),
+    ] = 1000,
+    controls: Annotated[
+        int,
+        typer.Option("--controls", min=0, max=1000, help="Canaries that were never planted."),
+    ] = 4,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="What samples are drawn from.")] = 0,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="Sign as the operator: a PEM file, or env:NAME."),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help=f"Default: RUN/{SIGNED}, or {UNSIGNED}."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure memorization, and write the memorization manifest.
+
+    Compares rows trained on with reserve rows at each layer, continues rows by greedy decoding,
+    and measures the exposure of planted canaries. It needs the run's data, and no cluster.
+
+    Exit code 0: the audit was made; what could not be checked is listed. 3: there is no model or
+    no data to audit.
+    """
+    from govray.governance import canonical
+    from govray.governance.document import format_time
+    from govray.governance.keys import load_signer
+    from govray.governance.memorization_manifest import (
+        Settings,
+        seal_memorization_manifest,
+        verify_memorization_manifest,
+    )
+    from govray.governance.trust import TrustState
+    from govray.train.audit import audit as make
+    from govray.train.record import read_record
+
+    if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
+        run = run.resolve().parent
+    record = read_record(run)
+    signer = load_signer(key) if key else None
+    path = to or run / (SIGNED if signer else UNSIGNED)
+    if not path.parent.is_dir():
+        raise UsageError("no such folder", where=str(path.parent), do="Give another --out")
+    now = trust.reference_time(None).replace(microsecond=0)
+    document = make(
+        run,
+        at=format_time(now),
+        settings=Settings(
+            rows=rows,
+            prefix_tokens=prefix,
+            suffix_tokens=suffix,
+            candidates=candidates,
+            controls=controls,
+            seed=seed,
+        ),
+        against=against,
+        progress=lambda corpus, done, total: err.print(f"{done + 1}/{total}  {corpus}"),
+    )
+    if signer:
+        envelope = seal_memorization_manifest(document, [signer])
+        # As others will: a key that the run's root does not know signs nothing of use.
+        state = TrustState.load(record.root, at=now, delegations=record.delegations)
+        verify_memorization_manifest(state, envelope, at=now)
+        files.write(path, envelope)
+    else:
+        files.write(path, canonical.encode(document.to_json()))
+    if as_json:
+        print_json({"file": str(path), "signed": signer is not None} | document.to_json())
+        return
+    _tell(document)
+    field("written", f"{path}{'' if signer else ' (not signed: give --key)'}")
+
+
+def _tell(document: MemorizationManifest) -> None:
+    line(f"AUDITED {document.run}  after {document.step} steps", style="bold")
+    for corpus in document.corpora:
+        _tell_corpus(corpus)
+    for each in document.unchecked:
+        field("unchecked", f"{each.check}{f' of {each.corpus}' if each.corpus else ''}: {each.why}")
+
+
+def _tell_corpus(corpus: CorpusEvidence) -> None:
+    line()
+    line(f"{corpus.corpus}  could reach {', '.join(corpus.groups)}")
+    if corpus.measures:
+        largest = max(corpus.measures, key=lambda each: each.deviation)
+        field(
+            "deviation",
+            f"{largest.deviation:.2f} robust units from the reserve at {largest.layer}, "
+            f"p {largest.p:.4f}, {largest.probe.rows} and {largest.reserve.rows} rows",
+        )
+    if found := corpus.extraction:
+        field(
+            "extracted",
+            f"{found.extracted} of {found.rows} rows; reserve {found.reserve_extracted} of "
+            f"{found.reserve_rows}",
+        )
+    if corpus.canaries:
+        bits = [each.exposure_bits for each in corpus.canaries]
+        gave = sum(each.extracted for each in corpus.canaries)
+        field(
+            "exposure",
+            f"{sum(bits) / len(bits):.1f} bits, mean of {len(bits)} canaries (most "
+            f"{max(bits):.1f}); decoding gives {gave} of their secrets",
+        )
+        if control := corpus.control_bits:
+            field(
+                "controls",
+                f"{sum(control) / len(control):.1f} bits, mean of {len(control)} never planted",
+            )
+    if gap := corpus.counterfactual:
+        field(
+            "gap",
+            f"{gap.gap:.3f} nats a token [{gap.low:.3f}, {gap.high:.3f}] against {gap.against}"
+            + (f"; reserve {gap.reserve_gap:.3f}" if gap.reserve_gap is not None else ""),
+        )

@@ -1,0 +1,155 @@
+"""A finished run's model, with its adapters and the rows that it was trained on.
+
+The weights are those of the run's last commit, each byte compared with the commit's manifest.
+They are loaded on the CPU. Nothing here needs Ray, a key or a clock.
+
+What this module does not do: score (``audit.py``), or load a checkpoint on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from govray.data.tokenizer import Tokenizer, load_tokenizer
+from govray.engine import checkpoint
+from govray.engine.adapters import Adapters
+from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.governance import bundle, canonical
+from govray.governance.ledger import AnyLeaf, Leaf, read_leaves
+from govray.governance.manifest import Manifest
+from govray.train.artifact import final_checkpoint
+from govray.train.experiment import load_entrypoint
+from govray.train.record import RunRecord, read_record
+from govray.train.recorded import Recorded
+from govray.train.snapshot import base_tensors
+from govray.train.worker import LossFn
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedModel:
+    """One run's final model.
+
+    Attributes:
+        record: Of the run.
+        model: In evaluation mode.
+        adapters: The model's, filled.
+        adapted: Names of the adapters that the run left.
+        loss: The entrypoint's.
+        files: Weights and adapters → digest.
+        steps: Corpus → the recorded steps that read it.
+    """
+
+    record: RunRecord
+    model: nn.Module
+    adapters: Adapters
+    adapted: frozenset[str]
+    loss: LossFn
+    files: dict[str, str]
+    steps: Mapping[str, frozenset[int]]
+
+    def reading(self, adapter: str | None) -> AbstractContextManager[Any]:
+        """The model as rows of a corpus with this adapter, or with none, read it."""
+        return self.adapters.active(adapter if adapter in self.adapted else None)
+
+
+def load_model(run: Path) -> AuditedModel:
+    """The model that a run ended with.
+
+    Raises:
+        UsageError: No run's folder, or one that a script started.
+        CouldNotCheck: The run has no whole checkpoint of its last step.
+        Refused: The weights do not fit the entrypoint.
+        Damaged: Stored bytes are not those that were committed.
+    """
+    record = read_record(run)
+    if record.experiment is None:
+        raise UsageError(
+            "the run was started from a script, so its model cannot be built here",
+            where=str(run),
+            do="Audit a run of an experiment file",
+        )
+    committed = final_checkpoint(run, record)
+    # As resolved when the run began: with the tokenizer's vocabulary, say.
+    resolved = record.experiment.model_copy(
+        update={"hyperparameters": record.config["hyperparameters"]}
+    )
+    model, loss = load_entrypoint(resolved)
+    _fill(model, committed, run)
+    configs: dict[str, Any] = {
+        name.split("/")[1]: canonical.parse_canonical(committed.files[name])
+        for name in committed.entries
+        if name.endswith(f"/{bundle.ADAPTER_CONFIG}")
+    }
+    ranks = {name: config["r"] for name, config in configs.items()}
+    adapters = Adapters(model, ranks, seed=record.experiment.seed)
+    for name, config in configs.items():
+        _, weights = bundle.adapter_files(name)
+        adapters.load(name, config, committed.tensors(weights))
+    return AuditedModel(
+        record=record,
+        model=model.eval(),
+        adapters=adapters,
+        adapted=frozenset(configs),
+        loss=loss,
+        files={
+            name: entry.digest
+            for name, entry in committed.entries.items()
+            if name == bundle.WEIGHTS or name.endswith(bundle.ADAPTER_WEIGHTS)
+        },
+        steps=_steps(read_leaves(committed.files["ledger.jsonl"])),
+    )
+
+
+def tokenizer_of(recorded: Recorded, manifest: Manifest) -> Tokenizer:
+    """The tokenizer that the data was prepared with.
+
+    Raises:
+        CouldNotCheck: Its file is gone, or another one now.
+    """
+    name = recorded.experiment.data.tokenizer
+    try:
+        found = load_tokenizer(None if name == "bytes" else Path(name))
+    except (UsageError, Refused) as error:
+        raise CouldNotCheck(error.what, where=error.where, do=error.do) from error
+    if found.digest != manifest.tokenizer.digest:
+        raise CouldNotCheck(
+            "the tokenizer is not the one that the data was prepared with",
+            where=name,
+            do="Restore its file",
+        )
+    return found
+
+
+def _steps(leaves: Iterable[AnyLeaf]) -> dict[str, frozenset[int]]:
+    found: dict[str, set[int]] = {}
+    for leaf in leaves:
+        if isinstance(leaf, Leaf):
+            for corpus in leaf.corpora:
+                found.setdefault(corpus, set()).add(leaf.step)
+    return {corpus: frozenset(steps) for corpus, steps in found.items()}
+
+
+def _fill(model: nn.Module, committed: checkpoint.Committed, run: Path) -> None:
+    weights, own = committed.tensors(bundle.WEIGHTS), base_tensors(model)
+    do = "Audit with the code that the run was trained with"
+    if odd := weights.keys() ^ own.keys():
+        raise Refused(
+            f"tensor {min(odd)} is in only one of the run's weights and the entrypoint's model",
+            where=str(run),
+            do=do,
+        )
+    for name, tensor in weights.items():
+        if tensor.shape != own[name].shape:
+            raise Refused(
+                f"tensor {name} has shape {tuple(tensor.shape)}, the entrypoint's model "
+                f"{tuple(own[name].shape)}",
+                where=str(run),
+                do=do,
+            )
+    model.load_state_dict(weights, strict=False)
