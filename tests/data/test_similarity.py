@@ -1,0 +1,189 @@
+"""Near copies: MinHash against brute force, exact numbers, and an index that is its corpus's."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from govray.data import similarity
+from govray.data.corpus import build
+from govray.data.similarity import LEAST, near, shingles, signatures, words
+from govray.errors import UsageError
+
+VOCABULARY = [f"word{number}" for number in range(2000)]
+
+
+def text(draw: random.Random, count: int) -> list[str]:
+    return draw.choices(VOCABULARY, k=count)
+
+
+def edited(draw: random.Random, original: list[str], share: float) -> list[str]:
+    return [draw.choice(VOCABULARY) if draw.random() < share else word for word in original]
+
+
+class Shelved:
+    """One corpus on disk, and what its credential would say."""
+
+    def __init__(self, folder: Path, texts: list[str]) -> None:
+        self.texts = [each.encode() for each in texts]
+        self.folder = folder
+        records = ((f"{i:05}", content) for i, content in enumerate(self.texts))
+        self.root = build(folder, "one", records).root
+        self.hashes = [hashlib.sha256(content).hexdigest() for content in self.texts]
+
+    def near(self, asked: str, least: float = 0.5, limit: int = 10) -> list[similarity.Near]:
+        return near(
+            asked.encode(),
+            self.folder,
+            {"one": self.root},
+            {"one": self.hashes},
+            least=least,
+            limit=limit,
+        )
+
+
+@pytest.fixture(scope="module")
+def shelved(tmp_path_factory: pytest.TempPathFactory) -> Shelved:
+    draw = random.Random(1)
+    texts = [" ".join(text(draw, draw.randrange(20, 900))) for _ in range(120)]
+    return Shelved(tmp_path_factory.mktemp("near"), texts)
+
+
+def brute_force(shelved: Shelved, asked: str, least: float) -> dict[int, tuple[float, float]]:
+    """Record → (Jaccard, overlap), by comparing all of them."""
+    found = {}
+    mine = shingles(words(asked.encode()))
+    for record, content in enumerate(shelved.texts):
+        own = shingles(words(content))
+        overlap = len(own & mine) / min(len(own), len(mine))
+        if overlap >= least:
+            found[record] = len(own & mine) / len(own | mine), overlap
+    return found
+
+
+def test_the_estimate_is_near_the_similarity_and_repeats() -> None:
+    draw = random.Random(2)
+    for share in (0.0, 0.02, 0.1, 0.3):
+        first = text(draw, 400)
+        pair = [shingles(first), shingles(edited(draw, first, share))]
+        exact = len(pair[0] & pair[1]) / len(pair[0] | pair[1])
+        one, two = signatures(pair)
+        assert float((one == two).mean()) == pytest.approx(exact, abs=0.15)
+        assert (signatures(pair)[0] == one).all()
+
+
+def test_records_are_found_as_brute_force_finds_them(shelved: Shelved) -> None:
+    draw = random.Random(3)
+    asked = found = wrong = 0
+    for _ in range(60):
+        original = draw.choice(shelved.texts).decode().split()
+        start = draw.randrange(max(1, len(original) - 150))
+        piece = edited(draw, original[start : start + 400], 0.02)
+        if len(piece) < 2 * LEAST:
+            continue
+        expected = brute_force(shelved, " ".join(piece), 0.5)
+        answers = {each.record: each for each in shelved.near(" ".join(piece))}
+        asked += len(expected)
+        found += len(expected.keys() & answers.keys())
+        wrong += len(answers.keys() - expected.keys())
+        for record, each in answers.items():
+            assert (each.jaccard, each.overlap) == expected[record]
+            assert each.sha256 == shelved.hashes[record]
+    assert asked > 40
+    assert wrong == 0
+    assert found / asked >= 0.95
+
+
+def test_a_piece_of_a_long_record_and_a_record_in_a_long_text_are_found(shelved: Shelved) -> None:
+    draw = random.Random(4)
+    longest = max(range(len(shelved.texts)), key=lambda i: len(shelved.texts[i]))
+    piece = shelved.texts[longest].decode().split()[301:449]
+    [answer, *_] = shelved.near(" ".join(piece))
+    assert (answer.record, answer.overlap) == (longest, 1.0)
+    assert answer.jaccard < 0.3
+    short = min(range(len(shelved.texts)), key=lambda i: len(shelved.texts[i]))
+    around = [*text(draw, 77), *shelved.texts[short].decode().split(), *text(draw, 50)]
+    assert brute_force(shelved, " ".join(around), 0.5)[short][1] == 1.0
+
+
+def test_case_and_what_stands_between_words_do_not_matter(shelved: Shelved) -> None:
+    asked = ",\n".join(shelved.texts[7].decode().upper().split())
+    [answer, *_] = shelved.near(asked)
+    assert (answer.record, answer.jaccard, answer.overlap) == (7, 1.0, 1.0)
+
+
+def test_an_unrelated_text_is_not_found(shelved: Shelved) -> None:
+    assert shelved.near(" ".join(f"other{number}" for number in range(500))) == []
+
+
+def test_answers_are_bounded_and_the_likest_first(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    original = text(draw, 200)
+    shares = (0.0, 0.01, 0.02, 0.03)
+    shelved = Shelved(tmp_path, [" ".join(edited(draw, original, share)) for share in shares])
+    answers = shelved.near(" ".join(original), limit=3)
+    assert len(answers) == 3
+    assert [each.overlap for each in answers] == sorted((a.overlap for a in answers), reverse=True)
+    assert answers[0].record == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"), [("few words only", "too few"), ("x" * (4 << 20) + " y", "bytes")]
+)
+def test_what_cannot_be_compared_is_said(shelved: Shelved, asked: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        shelved.near(asked)
+
+
+def test_an_index_is_kept_for_its_root_and_built_anew_where_it_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(6)
+    shelved = Shelved(tmp_path, [" ".join(text(draw, 60)) for _ in range(9)])
+    built: list[Path] = []
+    real = similarity.build
+    monkeypatch.setattr(similarity, "build", lambda path: built.append(path) or real(path))
+    asked = shelved.texts[3].decode()
+    first = shelved.near(asked)
+    assert shelved.near(asked) == first
+    assert len(built) == 1
+    [kept] = (tmp_path / similarity.FOLDER).iterdir()
+    whole = kept.read_bytes()
+    for damaged in (whole[:-3], whole[:-1] + b"\x00\x01", b"", b"{}\n", b"[]\n" + whole):
+        kept.write_bytes(damaged)
+        built.clear()
+        assert shelved.near(asked) == first
+        assert len(built) == 1
+        assert kept.read_bytes() == whole
+    shelved.root = "sha256:" + "0" * 64
+    shelved.near(asked)
+    assert len(built) == 2
+
+
+def test_records_other_than_those_asked_about_are_refused(shelved: Shelved) -> None:
+    with pytest.raises(UsageError, match="not the one that was trained on"):
+        near(
+            shelved.texts[0],
+            shelved.folder,
+            {"one": shelved.root},
+            {"one": [shelved.hashes[1], *shelved.hashes[1:]]},
+            least=0.5,
+            limit=5,
+        )
+
+
+@given(st.lists(st.sampled_from("abcdef"), max_size=400))
+@settings(max_examples=50)
+def test_passages_cover_every_shingle_within_them(text: list[str]) -> None:
+    found = set().union(*similarity.passages(text, similarity.STRIDE))
+    assert found == shingles(text)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_have_words(content: bytes) -> None:
+    assert all(word == word.casefold() and word for word in words(content))
