@@ -44,7 +44,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "govray": frozenset(),
     "governance": BASE,
     "engine": BASE | {"torch", "numpy", "safetensors", "transformers"},
-    "data": BASE | {"ray", "pyarrow", "numpy", "tokenizers"},
+    "data": BASE | {"ray", "pyarrow", "numpy", "tokenizers", "rensa"},
     "train": BASE
     | {"ray", "torch", "pyarrow", "numpy", "safetensors", "tokenizers"}
     | {"transformers", "lightning"},  # each in the module that bears its name

@@ -28,6 +28,7 @@ EXTRAS = {
     "numpy": "train",
     "safetensors": "train",
     "tokenizers": "train",
+    "rensa": "train",
     "fastapi": "serve",
     "sqlmodel": "serve",
     "optuna": "search",

@@ -5,6 +5,7 @@ Invariants:
 * **Probe rows were trained on.** They are the corpus's newest rows of the plan up to a step, less
   what a gate left out; a row that was read twice counts once.
 * **Reserve rows never were**, and which ones are taken is a function of (seed, corpus, step).
+* Planted canaries are not among them: the reserve has nothing like them.
 * What is chosen depends on the corpus alone: no other one moves a row.
 * Every rank chooses the same rows; each reads the slice that is asked of it, verified.
 
@@ -76,7 +77,9 @@ class Probes:
             gate: The first step that left the corpus out, if one did.
         """
         last = step if gate is None else min(step, gate - 1)
-        trained = newest_rows(self._plan, corpus, last, rows)
+        # Canaries have no like in the reserve.
+        own = self._manifest.own_rows(corpus)
+        trained = newest_rows(self._plan, corpus, last, rows, below=own)
         held = self._manifest.reserve_rows(corpus)
         keys = round_keys(self._plan.seed, f"reserve of {corpus}", step)
         reserve = permutation.permute(keys, held, np.arange(min(rows, held))) if held else ()
@@ -124,8 +127,13 @@ class Probes:
         return tuple(found)
 
 
-def newest_rows(plan: BatchPlan, corpus: str, step: int, count: int) -> tuple[int, ...]:
-    """The last rows of a corpus that a plan reads up to and with ``step``, newest first."""
+def newest_rows(
+    plan: BatchPlan, corpus: str, step: int, count: int, *, below: int | None = None
+) -> tuple[int, ...]:
+    """The last rows of a corpus that a plan reads up to and with ``step``, newest first.
+
+    With ``below``, only rows of smaller number.
+    """
     stream = plan.stream_of(corpus)
     if stream is None or corpus in plan.excluded or step < stream.first_step:
         return ()
@@ -134,6 +142,7 @@ def newest_rows(plan: BatchPlan, corpus: str, step: int, count: int) -> tuple[in
         if each.corpus == corpus:
             break
         before += each.rows
+    bound = each.rows if below is None else min(below, each.rows)
     due = (step - stream.first_step) // stream.every * stream.every + stream.first_step
     found: dict[int, None] = {}
     stop = stream.positions(due).stop
@@ -144,7 +153,7 @@ def newest_rows(plan: BatchPlan, corpus: str, step: int, count: int) -> tuple[in
         positions = np.arange(start, stop, dtype=np.uint64) - np.uint64(epoch * stream.n)
         keys = plan.epoch_keys(stream.id, epoch)
         rows = permutation.permute(keys, stream.n, positions).astype(np.int64) - before
-        own = rows[(rows >= 0) & (rows < each.rows)]
+        own = rows[(rows >= 0) & (rows < bound)]
         for row in own[::-1][: count + len(found)].tolist():
             found[row] = None
         stop = start

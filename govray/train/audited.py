@@ -42,7 +42,7 @@ class AuditedModel:
         adapted: Names of the adapters that the run left.
         loss: The entrypoint's.
         files: Weights and adapters → digest.
-        steps: Corpus → the recorded steps that read it.
+        steps: Corpus → the recorded steps that read it and that no rollback undid.
     """
 
     record: RunRecord
@@ -127,11 +127,14 @@ def tokenizer_of(recorded: Recorded, manifest: Manifest) -> Tokenizer:
 
 
 def _steps(leaves: Iterable[AnyLeaf]) -> dict[str, frozenset[int]]:
+    last: dict[int, Leaf] = {}
+    # A rollback undid what earlier branches did from its step on: the latest branch counts.
+    for leaf in sorted((e for e in leaves if isinstance(e, Leaf)), key=lambda e: e.branch):
+        last[leaf.step] = leaf
     found: dict[str, set[int]] = {}
-    for leaf in leaves:
-        if isinstance(leaf, Leaf):
-            for corpus in leaf.corpora:
-                found.setdefault(corpus, set()).add(leaf.step)
+    for leaf in last.values():
+        for corpus in leaf.corpora:
+            found.setdefault(corpus, set()).add(leaf.step)
     return {corpus: frozenset(steps) for corpus, steps in found.items()}
 
 

@@ -40,6 +40,8 @@ def test_the_newest_rows_are_those_that_steps_read(
     newest = list(dict.fromkeys(reversed(read)))
     assert list(newest_rows(made, corpus, step, 4)) == newest[:4]
     assert list(newest_rows(made, corpus, step, 100)) == newest
+    low = [row for row in newest if row < 5]
+    assert list(newest_rows(made, corpus, step, 100, below=5)) == low
 
 
 def test_what_is_never_read_has_no_probe_rows() -> None:
