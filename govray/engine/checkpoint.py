@@ -29,92 +29,22 @@ Source: fsync, rename, fsync of the parent as in POSIX rename(2), fsync(2).
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
-
-import safetensors.torch
-from torch import Tensor
+from typing import BinaryIO
 
 from govray.engine import commit_manifest, tensor_file
 from govray.engine.commit_manifest import MANIFEST, Entry
-from govray.errors import Damaged, Malformed, UsageError
+from govray.engine.committed import Committed, Content, Folder, opened, pour
+from govray.errors import Damaged, UsageError
 from govray.governance import canonical
 
 PARTIAL = ".partial"
-
-Content = bytes | Mapping[str, Tensor]
-"""What a file holds; a mapping of tensors is written as safetensors."""
-
-
-class RemoteFolder(Protocol):
-    """What storage that is no file system does for one commit.
-
-    The methods are the functions of this module. Each raises `InfrastructureFailed` where
-    the storage can't be reached or refuses.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    def commit(self, files: Mapping[str, Content], check: Callable[[], None]) -> str: ...
-
-    def open_commit(self) -> Committed: ...
-
-    def open_file(self, name: str) -> BinaryIO: ...
-
-    def committed_at(self) -> float | None: ...
-
-    def remove(self) -> None: ...
-
-    def put_aside(self, suffix: str) -> None: ...
-
-
-Folder = Path | RemoteFolder
-"""Where a commit lies, or will lie."""
-
-
-@dataclass(frozen=True)
-class Committed:
-    """A committed folder.
-
-    Attributes:
-        folder: Where it is.
-        digest: SHA-256 of the manifest's bytes, ``sha256:<hex>``.
-        entries: Name → digest and size, from the manifest.
-        files: Name → the bytes, checked.
-    """
-
-    folder: Folder
-    digest: str
-    entries: Mapping[str, Entry]
-    files: Mapping[str, bytes]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files, without the manifest."""
-        return sum(entry.size for entry in self.entries.values())
-
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of a safetensors file, on the CPU.
-
-        Raises:
-            Damaged: If its bytes are not those of the manifest.
-            Malformed: If there is no such file, or it is not safetensors.
-        """
-        if name not in self.entries:
-            raise Malformed("the checkpoint has no such file", where=name)
-        try:
-            return safetensors.torch.load(self.files[name])
-        except (safetensors.SafetensorError, ValueError, KeyError) as error:
-            raise Malformed(f"not a safetensors file: {error}", where=name) from error
 
 
 def commit(
@@ -181,21 +111,6 @@ def write(partial: Path, name: str, content: Content) -> Entry:
             file.flush()
             os.fsync(file.fileno())
     return entry
-
-
-def pour(content: Content, sink: Callable[[bytes | memoryview], object], *, where: str) -> Entry:
-    """Hand a file's bytes to ``sink`` piece by piece, and return their digest and size.
-
-    Raises:
-        UsageError: A tensor cannot be stored.
-    """
-    pieces = [content] if isinstance(content, bytes) else tensor_file.pieces(content, where=where)
-    digest, size = hashlib.sha256(), 0
-    for piece in pieces:
-        sink(piece)
-        digest.update(piece)
-        size += len(piece)
-    return Entry(f"sha256:{digest.hexdigest()}", size)
 
 
 def publish(partial: Path, folder: Path, entries: Mapping[str, Entry]) -> str:
@@ -369,69 +284,6 @@ def open_commit(folder: Folder) -> Committed:
             raise _unreadable(folder, error) from error
 
     return opened(folder, sizes, manifest, read)
-
-
-def opened(
-    folder: Folder,
-    sizes: Mapping[str, int],
-    manifest: bytes | None,
-    read: Callable[[str, int], bytes],
-) -> Committed:
-    """A commit of whose files names and sizes are known, and whose manifest was read.
-
-    Args:
-        folder: Where it is.
-        sizes: Name → bytes of every file that is there.
-        manifest: The manifest's bytes, or None if there is none.
-        read: ``(name, size) -> bytes``: the file's, and one byte more than ``size`` at most,
-            so that growth shows in the digest.
-
-    Raises:
-        Damaged: As `open_commit`.
-    """
-    if manifest is None:
-        raise Damaged(
-            f"has no {MANIFEST}, so it was never committed",
-            where=str(folder),
-            do="Resume from another checkpoint",
-        )
-    entries = commit_manifest.parse(manifest, str(folder))
-    others = {name: size for name, size in sizes.items() if name != MANIFEST}
-    commit_manifest.require_whole(entries, others, str(folder))
-    return Committed(
-        folder, canonical.sha256(manifest), entries, _Files(str(folder), entries, read)
-    )
-
-
-class _Files(Mapping[str, bytes]):
-    """Files that are read, and checked, when they are asked for."""
-
-    def __init__(
-        self, where: str, entries: Mapping[str, Entry], read: Callable[[str, int], bytes]
-    ) -> None:
-        self._where = where
-        self._entries = entries
-        self._read = read
-
-    def __getitem__(self, name: str) -> bytes:
-        entry = self._entries[name]
-        data = self._read(name, entry.size)
-        if canonical.sha256(data) != entry.digest:
-            raise Damaged(
-                f"differs from its digest in {MANIFEST}",
-                where=f"{self._where}/{name}",
-                do="Resume from another checkpoint",
-            )
-        return data
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries  # without reading it
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
 
 def _require_free(folder: Path) -> None:

@@ -32,8 +32,8 @@ from typing import Any, BinaryIO
 from pyarrow import fs
 
 from govray.engine import commit_manifest, tensor_file
-from govray.engine.checkpoint import Committed, Content, opened, pour
 from govray.engine.commit_manifest import MANIFEST
+from govray.engine.committed import Committed, Content, opened, pour
 from govray.errors import GovrayError, InfrastructureFailed, UsageError
 from govray.governance import canonical
 
@@ -153,7 +153,7 @@ class ObjectStore:
 
 
 class ObjectFolder:
-    """One commit's place on an object store; a `govray.engine.checkpoint.RemoteFolder`."""
+    """One commit's place on an object store; a `govray.engine.committed.RemoteFolder`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import object_server
 import pytest
 import ray
 from deployment import Deployment
@@ -21,6 +22,7 @@ def cluster() -> Iterator[None]:
     # Workers import the loops beside this file; jobs run the `python` of this environment.
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
+    os.environ.update(object_server.CREDENTIALS)  # of a server that a test may start later
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ray.shutdown()  # a cluster of other tests, whose workers look for modules elsewhere
     start_ray(num_cpus=2)

@@ -1,0 +1,74 @@
+"""A run that commits to an S3 server, under a real cluster: killed, resumed, attested, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import loops
+import object_server
+import pytest
+import ray.train
+from deployment import Deployment
+
+import govray
+from govray.engine import checkpoint
+from govray.train import events, runs, snapshot, storage
+from govray.train.collection import inventory
+from govray.train.config import parse_experiment
+from govray.train.record import read_record
+from govray.train.replay import replay
+from govray.train.trainer import from_experiment
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    server = object_server.start()
+    yield server.bucket("bucket")
+    server.stop()
+
+
+def files(run: Path) -> dict[str, str]:
+    found = snapshot.latest(run)
+    assert found is not None
+    entries = checkpoint.load(found[0]).entries
+    return {name: entry.digest for name, entry in entries.items() if name != snapshot.STATE}
+
+
+def test_a_killed_worker_resumes_from_s3_and_the_run_ends_with_the_same_bytes(
+    finished: Path, deployment: Deployment, bucket: str, tmp_path: Path
+) -> None:
+    flag = tmp_path / "died"
+    kept = {"every_steps": 5, "save_trial_latest": 2, "storage": bucket}
+    trainer = from_experiment(
+        parse_experiment(deployment.experiment(checkpoint=kept), where="test")
+    )
+    result = replace(
+        trainer,
+        train_loop_per_worker=loops.dies_once,
+        train_loop_config=read_record(finished).config | {"fail_at": 7, "flag": str(flag)},
+        run_config=ray.train.RunConfig(
+            name="on-s3",
+            storage_path=str(deployment.folder / "runs"),
+            failure_config=ray.train.FailureConfig(max_failures=0),
+        ),
+    ).fit()
+    run = Path(result.path)
+    assert flag.exists()
+    assert [e.step for e in events.read(run) if isinstance(e, events.AttemptStarted)] == [0, 5]
+    assert files(run) == files(finished)
+    assert not list(run.glob("checkpoint_0*"))
+    # What else is asked of a run's folder.
+    assert runs.inspect(run).state == "attested"
+    verified = govray.verify(run / "model", trust_root=deployment.root)
+    original = govray.verify(finished / "model", trust_root=deployment.root)
+    assert verified.subjects == original.subjects
+    assert [commit.step for commit in inventory(run).commits] == [12, 10]
+    assert result.checkpoint is not None
+    assert Path(result.checkpoint.path).name == storage.POINTER
+    outcome = replay(run, steps=(10, 12))
+    assert outcome.identical
+    assert outcome.checkpoints == (12,)
