@@ -24,7 +24,7 @@ Scalar = None | bool | int | float | str
 
 
 def optimizer_state(
-    optimizer: Optimizer, names: Mapping[Parameter, str]
+    optimizer: Optimizer, names: Mapping[Parameter, str], *, keep: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """An optimizer's state without pickle, on the CPU. Collective if it is sharded.
 
@@ -32,6 +32,8 @@ def optimizer_state(
         optimizer: Any whose state and hyperparameters are tensors (state only),
             finite numbers, booleans, strings, ``None``, or tuples of these.
         names: A name for each of its parameters; FQNs, by convention.
+        keep: False on a rank that only helps to gather shards: it returns no tensors, and
+            holds one at a time.
 
     Returns:
         Tensors named ``<state key>/<parameter name>``, and a JSON value with the
@@ -60,7 +62,9 @@ def optimizer_state(
             # Sorted, because shards are gathered here, and what a file restored has any order.
             for key, value in sorted(optimizer.state.get(parameter, {}).items()):
                 if isinstance(value, Tensor):
-                    tensors[f"{key}/{name}"] = whole(value).to("cpu", copy=True)
+                    gathered = whole(value)
+                    if keep:
+                        tensors[f"{key}/{name}"] = gathered.to("cpu", copy=True)
                 else:
                     values.setdefault(name, {})[key] = _storable(value, f"{name}, {key}")
     return tensors, {"kind": type(optimizer).__name__, "groups": groups, "values": values}

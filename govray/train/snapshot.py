@@ -159,13 +159,15 @@ class State:
         everyones = _gather(generators())
         if _rank() != 0 and not is_sharded(self._model):
             return None
-        # Of a sharded model, all ranks gather what rank 0 keeps.
-        tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
-        weights = {
-            name: whole(tensor).to("cpu", copy=True)
-            for name, tensor in base_tensors(self._model).items()
-        }
-        if _rank() != 0:
+        # Of a sharded model, all ranks gather what rank 0 keeps, a tensor at a time.
+        keeps = _rank() == 0
+        tensors, hyperparameters = optimizer_state(self._optimizer, self._names(), keep=keeps)
+        weights: dict[str, Tensor] = {}
+        for name, tensor in base_tensors(self._model).items():
+            gathered = whole(tensor)
+            if keeps:
+                weights[name] = gathered.to("cpu", copy=True)
+        if not keeps:
             return None
         if self._environment is None:  # looking it up takes longer than a small copy
             self._environment = environment_here(
