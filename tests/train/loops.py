@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from govray.data.reader import StepReader
 from govray.engine import gpt
 from govray.errors import Refused
-from govray.train import experiment, govern, shard
+from govray.train import experiment, govern, shard, snapshot
 from govray.train.config import Experiment
 from govray.train.revoking import POLL_S
 
@@ -52,6 +52,22 @@ def dies_once(config: dict[str, Any]) -> None:
 
     def die(metrics: Mapping[str, float]) -> None:
         if metrics["step"] == die_at and dist.get_rank() == 1 and not flag.exists():
+            flag.touch()
+            os._exit(1)
+
+    _run(config, lambda step: None, die)
+
+
+def dies_once_there_is_a_commit(config: dict[str, Any]) -> None:
+    """As `dies_once`, but not before a commit of the run is whole."""
+    run = Path(config.pop("run"))
+    flag = Path(config.pop("flag"))
+    die_at = config.pop("fail_at")
+
+    def die(metrics: Mapping[str, float]) -> None:
+        if metrics["step"] == die_at and dist.get_rank() == 1 and not flag.exists():
+            while snapshot.latest(run) is None:
+                time.sleep(0.05)
             flag.touch()
             os._exit(1)
 

@@ -41,22 +41,23 @@ def files(run: Path) -> dict[str, str]:
 def test_a_killed_worker_resumes_from_s3_and_the_run_ends_with_the_same_bytes(
     finished: Path, deployment: Deployment, bucket: str, tmp_path: Path
 ) -> None:
-    flag = tmp_path / "died"
+    flag, run = tmp_path / "died", deployment.folder / "runs" / "on-s3"
     kept = {"every_steps": 5, "save_trial_latest": 2, "storage": bucket}
     trainer = from_experiment(
         parse_experiment(deployment.experiment(checkpoint=kept), where="test")
     )
     result = replace(
         trainer,
-        train_loop_per_worker=loops.dies_once,
-        train_loop_config=read_record(finished).config | {"fail_at": 7, "flag": str(flag)},
+        train_loop_per_worker=loops.dies_once_there_is_a_commit,
+        train_loop_config=read_record(finished).config
+        | {"fail_at": 7, "flag": str(flag), "run": str(run)},
         run_config=ray.train.RunConfig(
-            name="on-s3",
-            storage_path=str(deployment.folder / "runs"),
+            name=run.name,
+            storage_path=str(run.parent),
             failure_config=ray.train.FailureConfig(max_failures=0),
         ),
     ).fit()
-    run = Path(result.path)
+    assert Path(result.path) == run
     assert flag.exists()
     assert [e.step for e in events.read(run) if isinstance(e, events.AttemptStarted)] == [0, 5]
     assert files(run) == files(finished)
