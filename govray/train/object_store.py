@@ -4,10 +4,10 @@ An object store has no rename, so a commit is written in place and its manifest 
 one PUT is the commit point. Objects without a manifest beside them never load.
 
 Each write has a folder of its own, ``checkpoint_000000100.<driver>.<attempt>.<random>``, so
-two writers never share an object. Where two of them commit the same step, the one that
-counts is that of the later driver and attempt (`govray.train.driver.Fence`); the other is a
-leftover. A commit is put aside by one object more in its folder, named for the reason. A
-deletion begins with the manifest.
+two writers never share an object. Of an earlier driver or attempt (`govray.train.driver.Fence`)
+only those commits count that lie before all of a later one: what lies beyond was published by
+a process that had been shut out, and is a leftover. A commit is put aside by one object more
+in its folder, named for the reason. A deletion begins with the manifest.
 
 What is relied upon: an object appears whole or not at all, and whoever lists or reads after
 a PUT or DELETE sees it. S3, Google Cloud Storage and Azure say so. Where objects appear in
@@ -99,13 +99,16 @@ class ObjectStore:
         return ObjectFolder(self, name)
 
     def commits(self) -> Sequence[tuple[int, ObjectFolder]]:
-        """The commits, newest first, with their next steps; one a step."""
-        chosen: dict[int, tuple[tuple[int, ...], str]] = {}
-        for name, files in self._folders().items():
-            step, *writer = _numbers(name)
-            if _is_commit(files):
-                chosen[step] = max(chosen.get(step, ((), "")), (tuple(writer), name))
-        return [(step, ObjectFolder(self, chosen[step][1])) for step in sorted(chosen)[::-1]]
+        """The commits that count, newest first, with their next steps; one a step."""
+        whole = [
+            (*_numbers(name), name) for name, files in self._folders().items() if _is_commit(files)
+        ]
+        found: list[tuple[int, ObjectFolder]] = []
+        for driver, attempt, step, name in sorted(whole, reverse=True):
+            later = [each for each in whole if each[:2] > (driver, attempt)]
+            if all(step < each[2] for each in later) and step not in dict(found):
+                found.append((step, ObjectFolder(self, name)))
+        return found
 
     def leftovers(self) -> Mapping[str, tuple[ObjectFolder, int]]:
         """Folder → place and bytes of writes cut short or overtaken, and commits put aside."""
@@ -271,10 +274,11 @@ def _reaching(where: str) -> Iterator[None]:
         raise InfrastructureFailed(f"the storage failed: {text}", where=where, do=_DO) from error
 
 
-def _numbers(folder: str) -> tuple[int, ...]:
+def _numbers(folder: str) -> tuple[int, int, int]:
+    """Driver, attempt and step."""
     match = _FOLDER.fullmatch(folder)
     assert match
-    return int(match[2]), int(match[3]), int(match[4])
+    return int(match[3]), int(match[4]), int(match[2])
 
 
 def _is_commit(files: Mapping[str, int]) -> bool:

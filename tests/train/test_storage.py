@@ -346,6 +346,22 @@ def test_of_two_writers_of_one_step_the_later_attempt_counts(remote: Path) -> No
         checkpoint.load(later)
 
 
+def test_what_an_attempt_that_was_shut_out_publishes_late_does_not_count(remote: Path) -> None:
+    """Nor beyond what a later attempt has reached: it may be of a branch that was left."""
+    place = storage.storage_of(remote).place
+    for step, writer in [(5, (1, 1)), (10, (1, 1)), (15, (1, 2)), (20, (1, 2))]:
+        checkpoint.commit(place(step, writer), {"a": b""})
+    assert steps(remote) == [20, 15, 10, 5]
+    for step in (15, 25):  # late
+        checkpoint.commit(place(step, (1, 1)), {"a": b"late"})
+    assert steps(remote) == [20, 15, 10, 5]
+    assert checkpoint.load(commit_of(remote, 15)).files == {"a": b""}
+    assert len(storage.storage_of(remote).leftovers()) == 2
+    # The control: no later attempt, and it is simply the newest.
+    checkpoint.commit(place(30, (1, 2)), {"a": b""})
+    assert steps(remote)[0] == 30
+
+
 def test_foreign_objects_are_neither_read_nor_deleted(remote: Path) -> None:
     trained(remote, 2)
     store = store_of(remote)
