@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from govray.data import permutation
 from govray.data.reader import ArrowRows, Tokens
+from govray.governance.incidents import LEAST_ROWS
 from govray.governance.manifest import Manifest, Split
 from govray.governance.plan import BatchPlan, round_keys
 
@@ -80,6 +81,8 @@ class Probes:
         # Canaries have no like in the reserve.
         own = self._manifest.own_rows(corpus)
         trained = newest_rows(self._plan, corpus, last, rows, below=own)
+        if len(trained) < LEAST_ROWS:  # so early that canaries are all that was read
+            trained = newest_rows(self._plan, corpus, last, rows)
         held = self._manifest.reserve_rows(corpus)
         keys = round_keys(self._plan.seed, f"reserve of {corpus}", step)
         reserve = permutation.permute(keys, held, np.arange(min(rows, held))) if held else ()
@@ -118,12 +121,11 @@ class Probes:
         return tokens, lengths
 
     def _records(self, corpus: str, rows: Sequence[int], split: Split) -> tuple[str, ...]:
-        records = self._manifest.corpus(corpus).records
         found = []
         for row in rows:
             spans = self._manifest.row_records(corpus, row, split)
             most = max(spans, key=lambda span: (span.stop - span.start, -span.record))
-            found.append(records[most.record].sha256)
+            found.append(self._manifest.record(corpus, most.record).sha256)
         return tuple(found)
 
 

@@ -308,10 +308,12 @@ class Manifest(Document):
             ValueError: There is no such record.
         """
         prepared = self.corpus(corpus)
-        records = (*prepared.records, *(prepared.planted.records if prepared.planted else ()))
-        if not 0 <= index < len(records):
+        if 0 <= index < len(prepared.records):
+            return prepared.records[index]
+        planted = prepared.planted.records if prepared.planted else ()
+        if not 0 <= index - len(prepared.records) < len(planted):
             raise ValueError(f"record {index} of {corpus} does not exist")
-        return records[index]
+        return planted[index - len(prepared.records)]
 
     def reserve_rows(self, corpus: str) -> int:
         """Packed rows of the corpus's reserve."""

@@ -40,6 +40,7 @@ def test_the_newest_rows_are_those_that_steps_read(
     newest = list(dict.fromkeys(reversed(read)))
     assert list(newest_rows(made, corpus, step, 4)) == newest[:4]
     assert list(newest_rows(made, corpus, step, 100)) == newest
+    assert list(newest_rows(made, corpus, step, 100, below=5)) == [r for r in newest if r < 5]
     low = [row for row in newest if row < 5]
     assert list(newest_rows(made, corpus, step, 100, below=5)) == low
 
