@@ -1,33 +1,57 @@
-"""``govray trace``: was exactly this record trained on, and in which layers?
+"""``govray trace``: was this text trained on, exactly or nearly, and in which layers?
 
-The answer goes by the SHA-256 of the file's bytes: a copy with one byte changed
-is another record. Exit code 0 whether found or not: both are answers.
+The exact answer goes by the SHA-256 of the file's bytes and needs the model folder only. Near
+copies are found in the records' texts, so it takes the corpora: those of the run that
+the model lies in, or ``--corpora``. Exit code 0 whether found or not: both are answers.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import trust
+from govray.cli import files, trust
 from govray.cli.output import At, Json, TrustRoot, field, line, print_json
-from govray.errors import UsageError
+from govray.errors import CouldNotCheck, GovrayError, UsageError
+
+if TYPE_CHECKING:
+    from govray.data.similarity import Near
+    from govray.governance.trace import Sighting
+    from govray.governance.verify import VerifiedModel
 
 
 def trace(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The record, as it was presented.")],
     model: Annotated[Path, typer.Option("--model", metavar="MODEL", help="A model folder.")],
+    corpora: Annotated[
+        Path | None,
+        typer.Option(
+            "--corpora",
+            metavar="DIR",
+            help="Where the records lie, to look for near copies. Default: the run's own.",
+        ),
+    ] = None,
+    least: Annotated[
+        float,
+        typer.Option(
+            "--least", min=0.01, max=1, help="Share of word sequences that a near copy has."
+        ),
+    ] = 0.5,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1000, help="Near copies shown at most.")
+    ] = 20,
     trust_root: TrustRoot = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
-    """Say where a record stands in a model's recorded data.
+    """Say where a record, or a near copy of it, stands in a model's recorded data.
 
-    It goes by the file's exact bytes. Exit code 0 whether it was found or not: the text or
-    the JSON says which.
+    Exactly, by the file's bytes; nearly, by sequences of five words, where the records lie here.
+    Exit code 0 whether it was found or not: the text or the JSON says which.
     """
     from govray.governance.trace import trace as find
     from govray.governance.verify import verify
@@ -36,6 +60,8 @@ def trace(
     moment = trust.reference_time(at)
     verified = verify(model, trust_root=trust.root_path(trust_root), at=moment)
     sightings = find(verified, digest)
+    searched = _search(path, verified, corpora, least, limit)
+    near = [each for each in searched.found if each.sha256 != digest]
     if as_json:
         print_json(
             {
@@ -43,35 +69,142 @@ def trace(
                 "model": str(model),
                 "attestation": verified.digest,
                 "found": bool(sightings),
-                "sightings": [
-                    {
-                        "corpus": each.corpus,
-                        "record": each.record,
-                        "split": each.split,
-                        "rows": [each.rows.start, each.rows.stop],
-                        "steps": list(each.steps),
-                        "groups": list(each.groups),
-                        "tokens": str(each.tokens),
-                    }
-                    for each in sightings
-                ],
+                "sightings": [_to_json(each) for each in sightings],
+                "near": [_near_to_json(verified, each) for each in near],
+                "searched": list(searched.corpora),
+                "notSearched": searched.missing,
             }
         )
         return
     line(f"{path}   sha256:{digest}")
     if not sightings:
         line("Not found in the recorded data: no record with exactly these bytes.")
-        line("Similar text, and data that was never presented to govray, would not show here.")
     for each in sightings:
         line()
-        line(f"Found in {each.corpus}, record {each.record}", style="bold")
-        field("split", _SPLITS[each.split])
-        if each.steps:
-            field("tokens", f"{each.tokens:,} read")
-            field("steps", _steps(each.steps))
-            field("layers", ", ".join(each.groups))
-        elif each.split == "train":
-            field("steps", "none: the run did not come to it")
+        what = "canary" if each.planted else "record"
+        line(f"Found in {each.corpus}, {what} {each.record}", style="bold")
+        _tell(each)
+    _tell_near(verified, near)
+    line()
+    if searched.corpora and not near:
+        line(f"No near copy in {len(searched.corpora)} corpora.")
+    for name, why in searched.missing.items():
+        line(f"Near copies were not looked for in {name}: {why}")
+    line("Data that was never presented to govray would not show here.")
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """Near copies, the corpora that were looked through, and why others were not."""
+
+    found: list[Near]
+    corpora: tuple[str, ...]
+    missing: dict[str, str]
+
+
+def _search(
+    path: Path, model: VerifiedModel, given: Path | None, least: float, limit: int
+) -> _Searched:
+    """Look for near copies. What stands in the way is an error only if corpora were named."""
+    names = [corpus.corpus for corpus in model.manifest.document.corpora]
+    folder = given or _run_corpora(model.path)
+    if given is not None and not given.is_dir():
+        raise UsageError("not a folder of corpora", where=str(given), do="Check the path.")
+    if folder is None:
+        return _Searched([], (), {"any corpus": "name them with --corpora."})
+    here = [name for name in names if (folder / name).is_dir()]
+    missing = {name: f"not in {folder}." for name in names if name not in here}
+    if not here:
+        if given is not None:
+            raise UsageError(
+                "none of the model's corpora is in it",
+                where=str(given),
+                do=f"It was trained on {', '.join(names[:5])}.",
+            )
+        return _Searched([], (), missing)
+    manifest = model.manifest.document
+    try:
+        from govray.data.similarity import MAX_BYTES, near
+
+        if path.stat().st_size > MAX_BYTES:
+            raise CouldNotCheck(f"the file is larger than {MAX_BYTES:,} bytes")
+        found = near(
+            files.read(path),
+            folder,
+            {name: manifest.merkle_root(name) for name in here},
+            {name: [r.sha256 for r in manifest.corpus(name).records] for name in here},
+            least=least,
+            limit=limit,
+        )
+    except (GovrayError, ModuleNotFoundError) as error:
+        if given is not None:
+            raise
+        return _Searched([], (), {"any corpus": f"{str(error).rstrip('.')}."})
+    return _Searched(found, tuple(here), missing)
+
+
+def _run_corpora(model: Path) -> Path | None:
+    """The corpora of the run whose folder the model lies in, as its record names them."""
+    from govray.governance import canonical
+
+    record = model.resolve().parent / "record" / "run.json"
+    try:
+        summary: Any = canonical.parse_canonical(record.read_bytes(), where=str(record))
+        folder = Path(summary["experiment"]["data"]["corpora"])
+    except (OSError, GovrayError, KeyError, TypeError):
+        return None
+    return folder if folder.is_dir() else None
+
+
+def _tell(each: Sighting) -> None:
+    field("split", "train, planted by the operator" if each.planted else _SPLITS[each.split])
+    if each.steps:
+        field("tokens", f"{each.tokens:,} read")
+        field("steps", _steps(each.steps))
+        field("layers", ", ".join(each.groups))
+    elif each.split == "train":
+        field("steps", "none: the run did not come to it")
+
+
+def _tell_near(model: VerifiedModel, near: list[Near]) -> None:
+    from govray.governance.trace import sighting
+
+    for each in near:
+        line()
+        line(f"Near copy in {each.corpus}, record {each.record}", style="bold")
+        field("record", f"sha256:{each.sha256}")
+        field(
+            "overlap",
+            f"{each.overlap:.0%} of the shorter one's word sequences ({each.shared:,}); "
+            f"Jaccard {each.jaccard:.2f}, passages about {each.estimated:.2f}",
+        )
+        _tell(sighting(model, each.corpus, each.record))
+
+
+def _to_json(each: Sighting) -> dict[str, Any]:
+    return {
+        "corpus": each.corpus,
+        "record": each.record,
+        "split": each.split,
+        "planted": each.planted,
+        "rows": [each.rows.start, each.rows.stop],
+        "steps": list(each.steps),
+        "groups": list(each.groups),
+        "tokens": str(each.tokens),
+    }
+
+
+def _near_to_json(model: VerifiedModel, each: Near) -> dict[str, Any]:
+    from govray.governance.trace import sighting
+
+    return {
+        **_to_json(sighting(model, each.corpus, each.record)),
+        "sha256": f"sha256:{each.sha256}",
+        "overlap": each.overlap,
+        "jaccard": each.jaccard,
+        "estimatedPassageJaccard": each.estimated,
+        "sharedSequences": each.shared,
+    }
 
 
 _SPLITS = {

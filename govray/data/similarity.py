@@ -14,8 +14,8 @@ SHA-256 must be the one that is asked about.
 Invariants
 
 * An answer's numbers are exact; ``estimated`` says what MinHash saw. Only what is *not* found
-  rests on chance: a passage pair with Jaccard .8 agrees in a band in all but one of a million
-  cases, one with .5 in seven of eight.
+  rests on chance: a passage pair with Jaccard .8 agrees in no band in fewer than one of a
+  million cases, one with .5 in one of eight.
 * An index belongs to a Merkle root. It is read back only if root, format and digest are its own;
   otherwise it is built anew.
 * Texts and indexes stay where the records are.
@@ -44,7 +44,7 @@ from rensa import RMinHash
 
 from govray.data.corpus import part_files, read_part
 from govray.errors import GovrayError, UsageError
-from govray.governance import canonical
+from govray.governance import canonical, merkle
 
 SHINGLE = 5
 PASSAGE = 128
@@ -133,22 +133,27 @@ class Index:
         return found
 
 
-def build(corpus: Path) -> Index:
-    """Index the records of a corpus. Raises as ``read_part``."""
+def build(corpus: Path) -> tuple[Index, str]:
+    """Index the records of a corpus; also the Merkle root of what was read.
+
+    Raises as ``read_part``.
+    """
+    leaves: list[bytes] = []
     owners: list[int] = []
     made: list[Signatures] = []
     pending: list[frozenset[str]] = []
-    record = 0
     for part in part_files(corpus):
         for content in read_part(part):
             for passage in passages(words(content), PASSAGE):
-                owners.append(record)
+                owners.append(len(leaves))
                 pending.append(passage)
                 if len(pending) == _BUILD:
                     made.append(signatures(pending))
                     pending = []
-            record += 1
-    return Index(np.array(owners, dtype=np.int64), np.concatenate([*made, signatures(pending)]))
+            leaves.append(hashlib.sha256(content).digest())
+    made.append(signatures(pending))
+    index = Index(np.array(owners, dtype=np.int64), np.concatenate(made))
+    return index, "sha256:" + merkle.root(leaves).hex()
 
 
 def index_of(corpus: Path, root: str) -> Index:
@@ -158,11 +163,21 @@ def index_of(corpus: Path, root: str) -> Index:
         corpus: The corpus's folder. The index is kept in ``FOLDER`` beside it, if that can be
             written.
         root: ``sha256:<hex>``, as its credential says.
+
+    Raises:
+        UsageError: The records on disk have another root.
+        Malformed: They cannot be read.
     """
     path = corpus.parent / FOLDER / f"{corpus.name}.index"
     found = _read(path, root)
     if found is None:
-        found = build(corpus)
+        found, built = build(corpus)
+        if built != root:
+            raise UsageError(
+                "these are not the records that the model was trained on",
+                where=str(corpus),
+                do="Name the corpora that its run read",
+            )
         with suppress(OSError):  # a cache: without it the next question takes as long
             _write(path, root, found)
     return found
@@ -216,9 +231,9 @@ def near(
             digest = hashlib.sha256(content).hexdigest()
             if record >= len(hashes[corpus]) or digest != hashes[corpus][record]:
                 raise UsageError(
-                    f"record {record} is not the one that was trained on",
+                    f"record {record} is not the one that the model was trained on",
                     where=str(corpora / corpus),
-                    do="Name the corpora that the run was trained with",
+                    do="Restore the corpus's files",
                 )
             own = shingles(words(content))
             shared = len(own & asked)

@@ -2,7 +2,8 @@
 
 The answer is exact and comes from the verified files alone: the manifest has every record's
 SHA-256, packing is arithmetic, and the batch plan is invertible, so nothing is searched but a
-hash table. One changed byte makes another record; similar text is not looked for.
+hash table. One changed byte makes another record; similar ones are found by their text
+(``data/similarity.py``), and `sighting` says where those stand.
 
 What this module does not do: verify (``verify.py`` does, and its value is the argument here), or
 say anything about data that was not presented to govray.
@@ -66,11 +67,17 @@ def trace(model: VerifiedModel | Path | str, record_sha256: str) -> list[Sightin
             "not a SHA-256", where=record_sha256[:80], do="Give the 64 hex digits of the record."
         )
     return [
-        _sighting(model, corpus, record) for corpus, record in model.manifest.document.find(digest)
+        sighting(model, corpus, record) for corpus, record in model.manifest.document.find(digest)
     ]
 
 
-def _sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
+def sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
+    """Where one record of a corpus stands, by its index in Merkle order.
+
+    Raises:
+        Malformed: The manifest has no such corpus.
+        ValueError: The corpus has no such record.
+    """
     manifest, plan = model.manifest.document, model.attestation.plan
     # A gate leaves rows of the plan out, which the leaf's corpora show.
     recorded = {leaf.step for leaf in model.ledger.steps if corpus in leaf.corpora}
