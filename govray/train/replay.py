@@ -28,7 +28,7 @@ from govray.engine import checkpoint
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance import bundle, canonical
 from govray.governance.environment import Difference, differences
-from govray.governance.ledger import read_leaves
+from govray.governance.ledger import Ledger, read_leaves
 from govray.governance.plan import BatchPlan
 from govray.governance.route import Route
 from govray.train import collection, gating, rollback
@@ -262,8 +262,10 @@ def _begin(order: Order, inputs: Recorded, began: checkpoint.Committed | None) -
     state: Any = canonical.parse_canonical(began.files[STATE])
     # The one binding that leaving a corpus out changes.
     files = dict(began.files) | {STATE: canonical.encode(state | {"plan": order.plan.digest})}
+    held = Ledger(order.run_id, rollback.on_one_branch(read_leaves(began.files[LEDGER]))).data
+    files[LEDGER] = held
     checkpoint.commit(folder / folder_name(int(state["step"])), files)
-    (folder / AHEAD).write_bytes(began.files[LEDGER])
+    (folder / AHEAD).write_bytes(held)
 
 
 def _pin(folder: Path, steps: Iterable[int]) -> None:

@@ -99,6 +99,21 @@ def known_leaves(run_folder: Path, commit: Folder | None) -> tuple[AnyLeaf, ...]
     return tuple(leaf for place in sorted(both) for leaf in both[place])
 
 
+def on_one_branch(leaves: Iterable[AnyLeaf]) -> tuple[AnyLeaf, ...]:
+    """The leaves that a state rests on, as a run without rollbacks would have them: in branch 0.
+
+    What a rollback left behind is not among them.
+    """
+    found: list[AnyLeaf] = []
+    branch = 0
+    for leaf in leaves:
+        if leaf.branch > branch:
+            branch = leaf.branch
+            found = [each for each in found if each.step < leaf.step]
+        found.append(leaf.model_copy(update={"branch": 0}))
+    return tuple(found)
+
+
 def as_replayed(decided: Decisions, leaves: Iterable[AnyLeaf]) -> Decisions:
     """A run's decisions for a replay of it, which has one branch and measures nothing.
 
