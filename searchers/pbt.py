@@ -12,7 +12,7 @@ from functools import partial
 
 from govray.errors import UsageError
 from govray.tune.config import SearchFile
-from govray.tune.recipe import METRIC, TIME, Recipe
+from govray.tune.recipe import METRIC, Recipe
 from govray.tune.simulate import Preview, random_points
 
 __all__ = ["preview", "recipe"]
@@ -30,10 +30,9 @@ def preview(file: SearchFile) -> Preview:
 def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """A population of ``max_trials``, which needs room for as many at once."""
     from ray.tune import TuneConfig
-    from ray.tune.schedulers import PopulationBasedTraining
 
-    from govray.tune.domains import domains, within
     from govray.tune.points import draw
+    from govray.tune.population import Population
     from govray.tune.searcher import Points
 
     search, size = file.search, preview(file).trials
@@ -42,14 +41,11 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
             f"a population of {size} needs room for {size} trials, there is room for {concurrent}"
         )
         raise UsageError(what, where="searchers/pbt.py", do="Lower max_trials, or add nodes")
-    scheduler = PopulationBasedTraining(
-        time_attr=TIME,
-        perturbation_interval=max(file.max_time // search.max_rungs, 1),
-        hyperparam_mutations=domains(search.space),
-        custom_explore_fn=partial(within, search.space),
-    )
+    interval = max(file.max_time // search.max_rungs, 1)
+    scheduler = Population(search.space, interval)
     points = Points(partial(draw, search.space, search.seed), size, concurrent)
     config = TuneConfig(
         metric=METRIC, mode="min", search_alg=points, scheduler=scheduler, num_samples=-1
     )
-    return Recipe({}, config)
+    compared = tuple(range(interval, file.max_time, interval))
+    return Recipe({}, config, commit_at=compared, repeats=False)

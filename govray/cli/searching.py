@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,9 @@ def search(file: SearchFile, *, new: bool, as_json: bool) -> None:
     from govray.tune.search import run
 
     start_ray()
-    with Live(console=err, transient=True, auto_refresh=False) as live:
+    live = Live(console=err, transient=True, auto_refresh=False)
+    # Ray says on standard output what it thinks of the number of processes; that is the result's.
+    with contextlib.redirect_stdout(sys.stderr), live:
 
         def show(standings: Standings) -> None:
             if err.is_terminal:
@@ -89,8 +93,6 @@ def _print(file: SearchFile, outcome: Outcome) -> None:
     line(f"Search {outcome.folder}")
     if conclusion.best in outcome.models:
         line(f"Next  govray verify {outcome.models[conclusion.best]} --trust-root TRUSTED_ROOT")
-    elif conclusion.best is not None:
-        line(f"{conclusion.best} was stopped early, so it has no attested model")
 
 
 def _summary(what: str, name: str, standings: Standings) -> None:
@@ -103,11 +105,16 @@ def _summary(what: str, name: str, standings: Standings) -> None:
 
 def _table(file: SearchFile, standings: Standings) -> Table:
     names = list(file.search.space)
-    numbers = ("step", "loss", "M", *names)
-    grid = table("trial", "step", "loss", "M", *names, "", right=numbers)
+    short = [name.rpartition(".")[2] for name in names]
+    if len(set(short)) < len(short):
+        short = names
+    grid = table("trial", "step", "loss", "M", *short, "", right=("step", "loss", "M", *short))
     for name, each in standings.items():
         grid.add_row(
-            name, *_cells(each), *(_short(each.trial.values.get(n)) for n in names), _end(each)
+            name.rpartition("-")[0],
+            *_cells(each),
+            *(_short(each.trial.values.get(n)) for n in names),
+            _end(each),
         )
     return grid
 

@@ -31,6 +31,8 @@ def print_verdict(model: VerifiedModel) -> None:
     field("ledger", f"{len(model.ledger.steps)} steps, run {attestation.run.id}")
     if start := _start(model):
         field("started", start)
+    for each in attestation.run.ancestry or ():
+        field("ancestor", f"run {each.run} to step {each.step}, ledger root {_short(each.root)}")
     field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")

@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 
 from govray.errors import Refused, UsageError
 from govray.governance import bundle, coverage
+from govray.governance.ancestry import Ancestor
 from govray.governance.coverage import Coverage
 from govray.governance.credential import Credential, CredentialClass
 from govray.governance.document import Count, Digest, Document, Name, Timestamp
@@ -66,6 +67,7 @@ class RunFacts(Document):
 
     ``initial_weights`` maps the files of existing weights that the run began with to their
     digests; what they bring is the attestation's ``pretrained``. Absent if there were none.
+    ``ancestry`` names the runs whose state this one went on from, the oldest first.
     """
 
     id: Name
@@ -73,6 +75,7 @@ class RunFacts(Document):
     started: Timestamp
     finished: Timestamp
     initial_weights: Annotated[dict[Text, Digest], Field(min_length=1)] | None = None
+    ancestry: Annotated[tuple[Ancestor, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -33,6 +33,7 @@ from pathlib import Path
 
 from govray.errors import CouldNotCheck, Refused, UsageError, VerificationFailed
 from govray.governance import bundle, canonical, coverage
+from govray.governance.ancestry import check_ancestry
 from govray.governance.attestation import (
     DISCLAIMER,
     AssuranceLevel,
@@ -148,7 +149,8 @@ def verify(
         rank, and only where the routes permit a gradient; entropy profiles are those that the
         policy asks for, gates for memorization and branches follow from them, and so does what
         the attestation says of them; size and root are those of the note, which a key that
-        signed the attestation signed too.
+        signed the attestation signed too; the lines that came from the run's ancestors are
+        theirs by root, and end where each handed over.
     11. coverage: coverage with its gradient-norm shares, taint and levels follow from the ledger,
         the routes and the evidence.
     12. assurance: no assurance level that nothing here shows; the disclaimer word for word.
@@ -639,6 +641,7 @@ def _check_ledger(
     if (head.origin, head.size, head.root) != (ledger.origin, ledger.size, root):
         raise Refused("size or root are not those of the ledger", where="attestation ledger")
     _check_note(folder, attested, ledger)
+    check_ancestry(attestation.run.id, attestation.run.ancestry or (), leaves)
     for leaf in ledger.steps:
         _check_leaf(leaf, attestation, manifest, gated(gates, leaf.branch, leaf.step))
     _check_gated(gates, ledger)

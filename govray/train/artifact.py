@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -49,13 +50,20 @@ Source = bytes | Callable[[Path], None]
 """A file's content, or what writes it to a path."""
 
 
-def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> Path:
+def write_model(
+    run: Path,
+    signer: Signer,
+    replays: tuple[Replay, ...] = (),
+    *,
+    stopped: datetime | None = None,
+) -> Path:
     """Write ``run/model``: weights, adapters, config, and the signed governance folder.
 
     Args:
         run: Folder of a finished run.
         signer: The operator's.
         replays: Evidence for level 2.
+        stopped: When a run ended for good before its last step; its newest commit is attested.
 
     Returns:
         The model folder. An earlier one is replaced only once the new one is whole.
@@ -65,7 +73,9 @@ def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> 
         Refused: What the run recorded about itself does not verify.
     """
     record = read_record(run)
-    committed = final_checkpoint(run, record)
+    if stopped is not None:
+        record = replace(record, finished=stopped)
+    committed = final_checkpoint(run, record, early=stopped is not None)
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
     manifest = trust.verify(Manifest, record.manifest, role="operator", at=record.started)
     files = model_files(record, committed, manifest.document)
@@ -86,14 +96,17 @@ def write_model(run: Path, signer: Signer, replays: tuple[Replay, ...] = ()) -> 
     return _replace(run / MODEL, {name: source for name, (_, source) in files.items()} | governance)
 
 
-def final_checkpoint(run: Path, record: RunRecord) -> checkpoint.Committed:
+def final_checkpoint(run: Path, record: RunRecord, *, early: bool = False) -> checkpoint.Committed:
     """The committed state after the last step of the plan; its files are checked as they are read.
+
+    Args:
+        early: Take the newest state, whichever step it is after.
 
     Raises:
         CouldNotCheck: There is none.
     """
     found = snapshot.latest(run)
-    if found is None or found[1] != record.plan.max_steps:
+    if found is None or (found[1] != record.plan.max_steps and not early):
         raise CouldNotCheck(
             "the run has no whole checkpoint of its last step",
             where=str(run),
@@ -156,6 +169,7 @@ def _attestation(
             started=format_time(record.started),
             finished=format_time(_finished(record)),
             initial_weights=dict(record.start.files) if record.start else None,
+            ancestry=record.ancestry or None,
         ),
         policy=verify_policy(trust, record.policy, at=at),
         trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),

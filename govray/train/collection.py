@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from govray.governance import canonical
 from govray.train.atomic import put
 from govray.train.retention import DEFAULT, Commit, Rules, kept
 from govray.train.snapshot import STATE, committed_folders
-from govray.train.storage import storage_of
+from govray.train.storage import folder_name, storage_of
 
 PINS = "pins.json"
 
@@ -165,6 +165,13 @@ def pin(run_folder: Path, name: str, reason: str) -> None:
         ):
             raise UsageError("no such commit to pin", where=str(run_folder / name))
         pins = dict(read_pins(run_folder)) | {name: reason}
+        put(run_folder / PINS, canonical.encode(pins))
+
+
+def pin_ahead(run_folder: Path, steps: Iterable[int], reason: str) -> None:
+    """Keep commits of these steps, which are still to come. Before the run begins."""
+    with _locked(run_folder):
+        pins = dict(read_pins(run_folder)) | {folder_name(step): reason for step in steps}
         put(run_folder / PINS, canonical.encode(pins))
 
 

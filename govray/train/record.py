@@ -15,6 +15,7 @@ from typing import Any
 
 from govray.errors import UsageError
 from govray.governance import canonical
+from govray.governance.ancestry import Ancestor
 from govray.governance.document import format_time, parse_time
 from govray.governance.environment import Environment
 from govray.governance.plan import BatchPlan
@@ -42,6 +43,7 @@ class RunRecord:
         environment: The driver's, when the run began; with code digests and git state.
         start: Existing weights that the run began with, if any.
         replay_of: The run that this one repeats, if it is a replay; nobody resumes those.
+        ancestry: The runs whose state this one went on from, the oldest first.
     """
 
     run_id: str
@@ -59,6 +61,7 @@ class RunRecord:
     environment: Environment
     start: Start | None
     replay_of: str | None = None
+    ancestry: tuple[Ancestor, ...] = ()
 
     @property
     def code(self) -> str:
@@ -102,6 +105,8 @@ class RunRecord:
             summary["start"] = self.start.to_json()
         if self.replay_of:
             summary["replayOf"] = self.replay_of
+        if self.ancestry:
+            summary["ancestry"] = [each.to_json() for each in self.ancestry]
         return summary
 
 
@@ -143,6 +148,9 @@ def read_record(run_folder: Path) -> RunRecord:
         environment=Environment.from_json(summary["environment"], where=str(folder)),
         start=Start.from_json(summary["start"]) if "start" in summary else None,
         replay_of=summary.get("replayOf"),
+        ancestry=tuple(
+            Ancestor.from_json(each, where=str(folder)) for each in summary.get("ancestry", [])
+        ),
     )
 
 

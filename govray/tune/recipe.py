@@ -44,10 +44,15 @@ class Recipe:
         param_space: For `ray.tune.Tuner`; empty where a search algorithm draws.
         tune_config: Metric, searcher, scheduler, number of trials. A scheduler may have
             ``reasons``: trial id to why it was last paused or stopped.
+        commit_at: Steps at which trials may go on from one another, and so keep a commit.
+        repeats: Whether the scheduler of a search that goes on is told all reports of its past
+            trials again; else the last of each.
     """
 
     param_space: dict[str, Any]
     tune_config: TuneConfig
+    commit_at: tuple[int, ...] = ()
+    repeats: bool = True
 
 
 @dataclass(frozen=True)

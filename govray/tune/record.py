@@ -1,7 +1,7 @@
 """What a search leaves on storage about itself, enough to go on after its driver has died.
 
 ``search.json`` says what is searched and under which inputs; ``trials.jsonl`` has one line for
-each thing that was decided: a trial was drawn, ended, or took over another's state. Ray Tune keeps
+each thing that was decided: a trial was drawn, took over another's state, or ended. Ray Tune keeps
 pickles of its own beside it, which nobody opens: a search goes on from this record alone.
 
 Invariants:
@@ -44,12 +44,15 @@ class TrialRecord:
     Attributes:
         name: Its name, and that of its folder.
         values: Dotted name to value, in place of the experiment's.
+        run: Folder of its run: its own name, or that of the run which went on from another
+            trial's state.
         how: How it ended; None while it has not.
         reason: Why.
     """
 
     name: str
     values: Mapping[str, Any]
+    run: str
     how: How | None = None
     reason: str | None = None
 
@@ -86,9 +89,16 @@ class SearchRecord:
 
     def drawn(self, values: Mapping[str, Any]) -> TrialRecord:
         """Record a new trial before it starts; returns it."""
-        trial = TrialRecord(name=f"trial-{len(self.trials):04d}", values=dict(values))
-        self._append({"kind": "drawn", "trial": trial.name, "values": dict(values)})
-        return trial
+        # A run's name is that of its ledger, so it is no other search's.
+        token = canonical.sha256(self.folder.name.encode()).removeprefix("sha256:")[:8]
+        name = f"trial-{len(self.trials):04d}-{token}"
+        self._append({"kind": "drawn", "trial": name, "values": dict(values)})
+        return self.trials[name]
+
+    def cloned(self, trial: str, run: str, donor: str, values: Mapping[str, Any]) -> None:
+        """Record that a trial goes on from the state of ``donor``, another's run."""
+        line = {"kind": "cloned", "trial": trial, "run": run, "donor": donor}
+        self._append(line | {"values": dict(values)})
 
     def ended(self, trial: str, how: How, reason: str) -> None:
         """Record how a trial ended, once."""
@@ -114,7 +124,15 @@ class SearchRecord:
     def _apply(self, line: Any) -> None:
         match line:
             case {"kind": "drawn", "trial": str(name), "values": dict(values)}:
-                self.trials[name] = TrialRecord(name=name, values=values)
+                self.trials[name] = TrialRecord(name=name, values=values, run=name)
+            case {
+                "kind": "cloned",
+                "trial": str(name),
+                "run": str(run),
+                "donor": str(),
+                "values": dict(values),
+            } if name in self.trials:
+                self.trials[name] = replace(self.trials[name], run=run, values=values)
             case {"kind": "ended", "trial": str(name), "how": how, "reason": str(reason)} if (
                 name in self.trials and how in get_args(How)
             ):

@@ -127,6 +127,17 @@ def read_reports(folder: Path) -> list[Measurement]:
     return [found[step] for step in sorted(found)]
 
 
+def copy_reports(donor: Path, run: Path, until: int) -> None:
+    """Begin a clone's reports with those of its donor, up to the step that they have in common."""
+    lines = [
+        {"step": each.step, "loss": _number(each.loss), "memorization": each.memorization}
+        for each in read_reports(donor)
+        if each.step <= until
+    ]
+    kept = [{key: value for key, value in line.items() if value is not None} for line in lines]
+    (run / FILE).write_bytes(b"".join(canonical.encode(line) + b"\n" for line in kept))
+
+
 def _number(value: Any) -> float | None:
     """As canonical JSON can write it; None for what it can't."""
     return float(value) if value is not None and abs(float(value)) < 2**53 else None

@@ -3,8 +3,8 @@
 1. find the search's folder: that of an unfinished search like it, or a new one, and hold it;
 2. verify the policy and the credentials, admit and prepare the data, once for all trials;
 3. let the recipe draw trials and compare them, each a `govray.tune.trial.Trial`;
-4. attest the trials that ran to their end;
-5. conclude: the best trial within the limit, the front, the lowest loss and why it lost.
+4. conclude: the best trial within the limit, the front, the lowest loss and why it lost;
+5. attest the trials that ran to their end, and the best.
 
 Invariants:
 
@@ -32,7 +32,7 @@ from ray.tune.search import Searcher
 from govray.errors import GovrayError, Stopped, UsageError
 from govray.governance.keys import Signer
 from govray.train import runs, stopping
-from govray.train.artifact import write_model
+from govray.train.artifact import MODEL, write_model
 from govray.train.clock import instant
 from govray.train.config import Resources
 from govray.train.driver import driving, hold
@@ -43,7 +43,7 @@ from govray.tune.objective import Conclusion, Report, conclude, report
 from govray.tune.recipe import load_searcher
 from govray.tune.record import SearchRecord, TrialRecord
 from govray.tune.reports import read_reports
-from govray.tune.trial import ENDED, INTERRUPTED, NAME, REASON, Setting, Trial
+from govray.tune.trial import DONOR, ENDED, INTERRUPTED, NAME, REASON, RUN, Setting, Trial
 
 TUNE = "tune"
 """Folder of Ray Tune's own files in a search's folder, TensorBoard's among them; below it one
@@ -117,15 +117,11 @@ def run(
         else:
             record = SearchRecord(folder=folder, file=file, started=instant())
         signer = _search(record, on_change, driver=driver, begun=found is not None)
-        models = _attest(record, signer)
+        standings = stand(record)
+        conclusion = _conclude(standings)
+        models = _attest(record, conclusion.best, signer)
         record.conclude()
-    standings = stand(record)
-    return Outcome(
-        folder=folder,
-        standings=standings,
-        conclusion=_conclude(standings),
-        models=models,
-    )
+    return Outcome(folder=folder, standings=standings, conclusion=conclusion, models=models)
 
 
 def find_unfinished(file: SearchFile) -> SearchRecord | None:
@@ -146,7 +142,7 @@ def stand(record: SearchRecord) -> dict[str, Standing]:
     standings = {}
     for name, trial in record.trials.items():
         last = None
-        if measured := read_reports(record.folder / name):
+        if measured := read_reports(record.folder / trial.run):
             last = report(
                 step=measured[-1].step,
                 loss=measured[-1].loss,
@@ -257,9 +253,12 @@ class _Watch(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        how = result.get(ENDED)
+        name, how, own = str(trial), result.get(ENDED), result.get(RUN)
+        if own and own != self._record.trials[name].run:
+            values = {key: value for key, value in trial.config.items() if key != NAME}
+            self._record.cloned(name, own, str(result[DONOR]), values)
         if how and how != INTERRUPTED:
-            self._record.ended(trial.config[NAME], how, str(result.get(REASON)))
+            self._record.ended(name, how, str(result.get(REASON)))
         self._on_change(stand(self._record))
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
@@ -267,12 +266,13 @@ class _Watch(tune.Callback):
         if last.get(ENDED) != INTERRUPTED:
             why = self._reasons.get(trial.trial_id) or f"by {self._record.file.search.searcher}"
             why += f", after step {last.get('step', 0)}"
-            self._record.ended(trial.config[NAME], "stopped", why)
+            self._record.ended(str(trial), "stopped", why)
         self._on_change(stand(self._record))
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        name = trial.config[NAME]
-        self._record.ended(name, "failed", _error(trial, self._record.folder / name))
+        name = str(trial)
+        folder = self._record.folder / self._record.trials[name].run
+        self._record.ended(name, "failed", _error(trial, folder))
         self._on_change(stand(self._record))
 
 
@@ -311,7 +311,13 @@ def _search(
     made.tune_config.search_alg = searcher
     stopper = _Stop()
     setting = Setting(
-        folder=folder, file=file, shared=shared, commit_at=rungs, past=dict(record.trials)
+        folder=folder,
+        file=file,
+        shared=shared,
+        commit_at=rungs | set(made.commit_at),
+        keep_at=made.commit_at,
+        past=dict(record.trials),
+        repeats=made.repeats,
     )
     trainable = tune.with_resources(
         tune.with_parameters(Trial, setting=setting), {"CPU": TRIAL_CPUS}
@@ -358,10 +364,10 @@ def _fit(tuner: tune.Tuner, record: SearchRecord, searcher: Recorded, stopper: _
             thread.join(_POLL_S)
             if received:
                 searcher.closed = True
-                for name, trial in record.trials.items():
-                    if trial.how is None and driving(record.folder / name):
-                        stopping.request(record.folder / name, received[0])
-                stopper.asked = not any(driving(record.folder / name) for name in record.trials)
+                live = [run for run in _runs(record) if driving(run)]
+                for each in live:
+                    stopping.request(each, received[0])
+                stopper.asked = not live
     if failure:
         raise GovrayError(
             f"Ray Tune failed: {type(failure[0]).__name__}: {failure[0]}".splitlines()[0],
@@ -377,11 +383,16 @@ def _fit(tuner: tune.Tuner, record: SearchRecord, searcher: Recorded, stopper: _
         )
 
 
+def _runs(record: SearchRecord) -> list[Path]:
+    """The folders of all runs that trials have begun."""
+    return runs.list_runs(record.folder)
+
+
 def _settle(record: SearchRecord, patience_s: float = 60.0) -> None:
     """Wait for the last commits of trials that were stopped."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
-        if not any(driving(record.folder / name) for name in record.trials):
+        if not any(map(driving, _runs(record))):
             return
         time.sleep(_POLL_S)
 
@@ -404,15 +415,18 @@ def _concurrent(file: SearchFile) -> int:
     return min(fit, file.search.max_concurrent_trials or fit)
 
 
-def _attest(record: SearchRecord, signer: Signer) -> dict[str, Path]:
-    """Attest the trials that ran to their end; those that already are stay as they are."""
+def _attest(record: SearchRecord, best: str | None, signer: Signer) -> dict[str, Path]:
+    """Attest the trials that ran to their end, and the best wherever it was stopped.
+
+    Those that already are stay as they are.
+    """
     models = {}
     for name, trial in record.trials.items():
-        folder = record.folder / name
-        if trial.how == "finished":
-            models[name] = folder / "model"
+        if trial.how == "finished" or name == best:
+            folder = record.folder / trial.run
+            models[name] = folder / MODEL
             if runs.inspect(folder).state != "attested":
-                write_model(folder, signer)
+                write_model(folder, signer, stopped=None if trial.how == "finished" else instant())
     return models
 
 

@@ -9,6 +9,8 @@ Invariants:
   it could not run under others. Only hyperparameters vary, by a closed list of names.
 * All state is in the run's own commits. Ray Tune gets no copy of it, so it has nothing to pickle.
 * A trial that is stopped commits first, and its run can go on from there.
+* A trial that takes over another's state becomes a new run, which has the other's commit, ledger
+  and ancestry (`govray.train.cloning`). All that Ray passes on is where that commit lies.
 * A trial that had ended when the search's driver died is not run again: it repeats its reports.
 
 What it does not do: judge trials against each other (the scheduler), or attest (the driver).
@@ -28,19 +30,32 @@ from typing import Any
 import ray.train
 from ray import tune
 
+from govray.engine import checkpoint
 from govray.errors import GovrayError, Stopped
 from govray.train import events, stopping
+from govray.train.cloning import clone
+from govray.train.collection import pin_ahead
+from govray.train.config import Experiment
+from govray.train.record import read_record
 from govray.train.shared import Shared
+from govray.train.storage import folder_name
 from govray.train.trainer import from_experiment
 from govray.tune.config import SearchFile
 from govray.tune.objective import WORST, Report, report
 from govray.tune.recipe import INVALID
 from govray.tune.record import TrialRecord
-from govray.tune.reports import Measurement, Reporter, read_reports
+from govray.tune.reports import Measurement, Reporter, copy_reports, read_reports
 from govray.tune.stopping import first_reason
 
 NAME = "trial"
-"""The one entry of a trial's Tune configuration that is no hyperparameter."""
+"""The one entry of a trial's Tune configuration that is no hyperparameter. A configuration that
+was taken over from another trial has the other's: it names a trial only when that is drawn."""
+
+RUN = "run"
+"""Field of a result: folder of the trial's run."""
+
+DONOR = "donor"
+"""Field beside `RUN`: the run whose state it went on from, empty if none."""
 
 ENDED = "ended"
 """Field of a trial's last result: how it ended, if it was not Ray Tune that ended it."""
@@ -65,14 +80,18 @@ class Setting:
         file: The experiment, and how it is searched.
         shared: Verified inputs and prepared data.
         commit_at: Steps at which trials are compared, and so commit.
+        keep_at: Those of them whose commits stay, for other trials to go on from.
         past: Trials that the search had when its driver started, by name.
+        repeats: Whether the scheduler is told all reports of past trials, or the last alone.
     """
 
     folder: Path
     file: SearchFile
     shared: Shared
     commit_at: Collection[int]
+    keep_at: Collection[int]
     past: dict[str, TrialRecord]
+    repeats: bool = True
 
 
 class Trial(tune.Trainable):
@@ -83,16 +102,21 @@ class Trial(tune.Trainable):
         # Ray has changed into a folder of its own; hyperparameters may be relative paths.
         os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", os.curdir))
         self._setting = setting
-        self._name = str(config[NAME])
+        self._name = self.trial_name
         self._values = {name: value for name, value in config.items() if name != NAME}
-        self._run = setting.folder / self._name
+        self._experiment = setting.file.trial(self._values)
+        self._donor: tuple[Path, int] | None = None
+        self._run = self._latest()
         self._past = setting.past.get(self._name)
         self._reports: list[Report] = []
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._final: dict[str, Any] | None = None
 
     def step(self) -> dict[str, Any]:
         """Wait for the run's next report, or its end."""
+        if self._final is not None:
+            return self._final | {"done": True}
         if self._past and self._past.how:
             return self._repeat()
         # What the run said before is passed on before it goes on: the scheduler may stop it there.
@@ -105,15 +129,27 @@ class Trial(tune.Trainable):
     def cleanup(self) -> None:
         """Ray Tune lets go of the trial: commit, and end the workers."""
         if self._thread and self._thread.is_alive():
-            if self._run.is_dir():
+            ending = self._reports and self._reports[-1].step >= self._setting.file.max_time
+            if self._run.is_dir() and not ending:
                 stopping.request(self._run, "search")
             self._thread.join(STOP_S)
 
     def save(self, checkpoint_dir: str | None = None) -> Any:
-        """Called by Ray Tune before a pause. The run's commits are the state."""
+        """Called by Ray Tune before a pause or for an exploit: where the last commit lies."""
         from ray.train._internal.checkpoint_manager import _TrainingResult
 
-        return _TrainingResult(checkpoint=None, metrics=dict(self._last_result or {}))
+        step = self._reports[-1].step if self._reports else 0
+        where = tune.Checkpoint(str(self._run / folder_name(step))) if step else None
+        return _TrainingResult(checkpoint=where, metrics=dict(self._last_result or {}))
+
+    def restore(self, checkpoint_path: Any) -> None:
+        """Called by Ray Tune after a pause, with what `save` gave: this trial's, or a donor's."""
+        commit = Path(checkpoint_path.checkpoint.path)
+        if commit.parent.name.partition(".")[0] == self._name:
+            return  # the run goes on from its own latest commit
+        self._donor = commit.parent, int(commit.name.removeprefix(folder_name(0)[:-9]))
+        lives = len(list(self._setting.folder.glob(f"{self._name}.*")))
+        self._run = self._setting.folder / f"{self._name}.{lives + 1}"
 
     def _started(self) -> threading.Thread:
         if self._thread is None:
@@ -129,9 +165,29 @@ class Trial(tune.Trainable):
         except BaseException as error:
             self._failure = error
 
+    def _latest(self) -> Path:
+        """The newest of the trial's runs with these values; the one to begin if there is none."""
+        first = self._setting.folder / self._name
+        clones = self._setting.folder.glob(f"{self._name}.*")
+        for run in sorted(clones, key=lambda run: int(run.suffix[1:]), reverse=True):
+            if read_record(run).experiment == self._experiment:
+                return run
+        return first
+
     def _trainer(self) -> Any:
-        setting = self._setting
-        experiment = setting.file.trial(self._values)
+        setting, experiment = self._setting, self._experiment
+        if self._donor and not self._run.exists():
+            donor, step = self._donor
+            config = dict(self._make(setting, experiment).train_loop_config)
+            _await(donor / folder_name(step))
+            clone(donor, step, self._run, experiment, config)
+            copy_reports(donor, self._run, step)
+        if setting.keep_at:
+            self._run.mkdir(exist_ok=True)
+            pin_ahead(self._run, setting.keep_at, "another trial may go on from it")
+        return self._make(setting, experiment)
+
+    def _make(self, setting: Setting, experiment: Experiment) -> Any:
         return from_experiment(
             experiment,
             shared=setting.shared,
@@ -139,7 +195,7 @@ class Trial(tune.Trainable):
             commit_at=tuple(setting.commit_at),
             resume=self._run if (self._run / "record" / "run.json").is_file() else None,
             run_config=ray.train.RunConfig(
-                name=self._name,
+                name=self._run.name,
                 storage_path=str(setting.folder),
                 failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
                 callbacks=[Reporter(self._run, setting.file.search.metric)],
@@ -147,9 +203,18 @@ class Trial(tune.Trainable):
         )
 
     def _next(self) -> Measurement | None:
-        """The first report that was not passed on."""
-        done = self._reports[-1].step if self._reports else 0
-        return next((each for each in read_reports(self._run) if each.step > done), None)
+        """The first report that was not passed on, and is to be: a donor's are not."""
+        found = read_reports(self._run)
+        before = self._donor[1] if self._donor else 0
+        if not self._setting.repeats and self._thread is None and found:
+            before = found[-1].step - 1
+        for each in found:
+            if self._reports and each.step <= self._reports[-1].step:
+                continue
+            if each.step > before:
+                return each
+            self._judge(each)
+        return None
 
     def _judge(self, found: Measurement) -> Report:
         search = self._setting.file.search
@@ -167,35 +232,49 @@ class Trial(tune.Trainable):
         judged = self._judge(found)
         if judged.step >= self._setting.file.max_time:
             self._join()
-            return judged.to_result() | _ended("finished", f"ran all {judged.step} steps")
+            return self._last(judged, "finished", f"ran all {judged.step} steps")
         if reason := first_reason(self._setting.file.search.stop, self._reports):
-            return judged.to_result() | _ended("stopped", reason)
-        return judged.to_result()
+            return self._last(judged, "stopped", reason)
+        return self._said(judged)
+
+    def _said(self, judged: Report) -> dict[str, Any]:
+        """A report as a result; which run it is of, and whose state that went on from."""
+        donor = self._donor[0].name if self._donor else ""
+        return judged.to_result() | {RUN: self._run.name, DONOR: donor}
+
+    def _last(self, judged: Report, how: str, reason: str) -> dict[str, Any]:
+        """The last report. It is not ``done`` yet: then Ray would not show it to the scheduler."""
+        self._final = self._said(judged) | {ENDED: how, REASON: reason}
+        return self._final
 
     def _repeat(self) -> dict[str, Any]:
         """The reports of a trial that has ended, one after the other, then how it ended."""
         past = self._past
         assert past is not None
         if past.how == "invalid":
-            return _invalid(past.reason or "")
+            return self._invalid(past.reason or "")
         if (found := self._next()) is None:
             raise GovrayError(past.reason or "it failed", where=self._name)
         judged = self._judge(found)
         if past.how and past.how != "failed" and self._next() is None:
-            return judged.to_result() | _ended(past.how, past.reason or "")
-        return judged.to_result()
+            return self._last(judged, past.how, past.reason or "")
+        return self._said(judged)
 
     def _end(self) -> dict[str, Any]:
         """What to say of a run that ended without a further report."""
         error = self._failure
         if isinstance(error, Stopped):
             last = self._reports[-1].to_result() if self._reports else _worst()
-            return last | _ended(INTERRUPTED, str(error))
+            return last | {"done": True, ENDED: INTERRUPTED, REASON: str(error)}
         if isinstance(error, GovrayError) and not _has_begun(self._run):
-            return _invalid(str(error))
+            return self._invalid(str(error))
         if error is None:
             raise GovrayError("the run ended without its last report", where=self._name)
         raise error
+
+    def _invalid(self, reason: str) -> dict[str, Any]:
+        self._final = _worst() | {ENDED: "invalid", REASON: reason, INVALID: reason}
+        return self._final
 
     def _join(self) -> None:
         """Wait for the end of a run whose last report is there."""
@@ -204,12 +283,11 @@ class Trial(tune.Trainable):
             raise self._failure
 
 
-def _ended(how: str, reason: str) -> dict[str, Any]:
-    return {"done": True, ENDED: how, REASON: reason}
-
-
-def _invalid(reason: str) -> dict[str, Any]:
-    return _worst() | _ended("invalid", reason) | {INVALID: reason}
+def _await(commit: Path) -> None:
+    """Wait until a donor has written the commit that it is about to write."""
+    deadline = time.monotonic() + STOP_S
+    while not (commit / checkpoint.MANIFEST).is_file() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
 
 
 def _worst() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from test_search_config import FILE
 from govray.errors import Malformed, UsageError
 from govray.train.clock import instant
 from govray.tune.config import parse_search
-from govray.tune.record import TRIALS, SearchRecord, TrialRecord, read
+from govray.tune.record import TRIALS, SearchRecord, read
 
 
 def begin(folder: Path, **search: Any) -> SearchRecord:
@@ -34,11 +35,12 @@ def test_a_record_comes_back(tmp_path: Path, tau: float) -> None:
     two = made.drawn({"optimizer.lr": 0.5, "hyperparameters.width": 16})
     made.ended(one.name, "stopped", "place 2 of 2")
     made.ended(one.name, "failed", "too late: it ended already")
+    made.cloned(two.name, f"{two.name}.1", one.name, {"optimizer.lr": 0.75})
     found = read(tmp_path)
     assert (found.file, found.started) == (made.file, made.started)
     assert list(found.trials.values()) == [
-        TrialRecord(name=one.name, values=one.values, how="stopped", reason="place 2 of 2"),
-        two,
+        replace(one, how="stopped", reason="place 2 of 2"),
+        replace(two, run=f"{two.name}.1", values={"optimizer.lr": 0.75}),
     ]
     assert not found.concluded
     found.conclude()
@@ -53,10 +55,11 @@ def test_a_line_that_a_crash_cut_off_is_overwritten(tmp_path: Path, cut: int) ->
     path = tmp_path / TRIALS
     path.write_bytes(path.read_bytes()[:-cut])
     found = read(tmp_path)
-    assert list(found.trials) == ["trial-0000"]
+    [first] = found.trials
+    assert first.startswith("trial-0000-")
     again = found.drawn({"optimizer.lr": 0.75})
     assert read(tmp_path).trials == found.trials
-    assert again.name == "trial-0001"
+    assert again.name == first.replace("0000", "0001", 1)
 
 
 @pytest.mark.parametrize(

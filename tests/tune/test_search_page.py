@@ -1,0 +1,44 @@
+"""docs/search.md: its file is accepted, its commands run, and its words are those of the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+from search_files import EXPERIMENT
+
+from govray.cli import app
+from govray.tune.config import VARIABLE, parse_search, read_search
+from govray.tune.record import SEARCH, TRIALS, How
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "search.md").read_text()
+
+
+def test_its_file_is_a_search() -> None:
+    [section] = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    found = parse_search(EXPERIMENT | yaml.safe_load(section), where="docs/search.md")
+    assert found.search.tau == 0.5
+    for name in VARIABLE:
+        assert f"`{name}`" in PAGE
+
+
+def test_the_file_that_it_names_is_a_search_and_can_be_previewed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    dry, real = re.findall(r"^\$ govray (.*)$", PAGE, re.M)
+    assert dry == f"{real} --dry-run"
+    assert app.run(shlex.split(dry)) == 0
+    assert "4 trials" in capsys.readouterr().out
+    assert read_search(shlex.split(real)[1]).search.searcher == "asha"
+
+
+def test_it_names_the_ways_to_end_and_the_files() -> None:
+    assert re.findall(r"^\| (\w+) \| (?!what)", PAGE, re.M) == list(get_args(How))
+    assert f"`{SEARCH}`" in PAGE
+    assert f"`{TRIALS}`" in PAGE
