@@ -1,7 +1,8 @@
-"""A real S3 server in a process of its own, and stored files as a test sees them."""
+"""Real servers of object stores, each a process, and stored files as a test sees them."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from pyarrow import fs
 
 from govray.engine.checkpoint import Folder
@@ -25,24 +28,38 @@ CREDENTIALS = {
 }
 
 
-class Server:
-    """moto's server; what it stores ends with it."""
+class Process:
+    """A server on a free port of this machine; what it stores ends with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str, *words: str) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self._process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", module, *(word.format(port=self.port) for word in words)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 break
             except OSError:
                 time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it at once, as a machine does that loses its power."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Server(Process):
+    """moto's S3."""
+
+    def __init__(self) -> None:
+        super().__init__("moto.server", "-H", "127.0.0.1", "-p", "{port}")
 
     def bucket(self, name: str) -> str:
         """The URL of a new bucket."""
@@ -58,11 +75,34 @@ class Server:
             "&scheme=http&region=us-east-1"
         )
 
-    def stop(self) -> None:
-        """End it at once, as a machine does that loses its power."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+
+class Google(Process):
+    """An emulator of Google Cloud Storage, with one bucket."""
+
+    def __init__(self, folder: Path) -> None:
+        # It asks for no token, but Google's client makes one from an account of a service.
+        key = rsa.generate_private_key(65537, 2048).private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        account = {
+            "type": "service_account",
+            "project_id": "test",
+            "private_key_id": "test",
+            "private_key": key.decode(),
+            "client_email": "test@test.iam.gserviceaccount.com",
+            "client_id": "1",
+            "token_uri": "https://oauth2.googleapis.com/token",
+        }
+        (folder / "account.json").write_text(json.dumps(account))
+        os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(folder / "account.json")
+        super().__init__(
+            "gcp_storage_emulator",
+            *("start", "--host=127.0.0.1", "--port={port}", "--in-memory"),
+            "--default-bucket=bucket",
+        )
+        self.url = f"gs://bucket/commits?scheme=http&endpoint_override=127.0.0.1:{self.port}"
 
 
 def start() -> Server:

@@ -1,4 +1,4 @@
-"""Commits in a run's folder and on object stores: one behaviour, over a real S3 server."""
+"""Commits in a folder and on object stores: one behaviour, over real servers of S3 and Google."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from govray.engine import checkpoint
 from govray.engine.checkpoint import MANIFEST
 from govray.errors import Damaged, GovrayError, InfrastructureFailed, Refused, UsageError
 from govray.train import collection, driver, gating, storage
+from govray.train.config import parse_experiment
 from govray.train.object_store import ASIDE, ObjectStore
 from govray.train.retention import Rules
 from govray.train.snapshot import CORRUPT, committed_folders, folder_name, latest
@@ -52,13 +53,22 @@ def remote(tmp_path: Path, bucket: str) -> Path:
     return run
 
 
-@pytest.fixture(params=["folder", "s3", "fsspec"])
+@pytest.fixture(scope="module")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    started = object_server.Google(tmp_path_factory.mktemp("google"))
+    yield started.url
+    started.stop()
+
+
+@pytest.fixture(params=["folder", "s3", "gs", "fsspec"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The folder of a run, over each kind of storage."""
     if request.param == "s3":
         return Path(request.getfixturevalue("remote"))
     folder = tmp_path / "run"
     folder.mkdir()
+    if request.param == "gs":
+        storage.choose(folder, request.getfixturevalue("google"))
     if request.param == "fsspec":
         storage.choose(folder, "fsspec+memory:///commits")
     return folder
@@ -531,6 +541,13 @@ def test_a_url_that_is_none_or_may_hold_a_secret_is_refused(url: str, message: s
     assert "hush" not in str(told.value)
     with pytest.raises(UsageError, match=message):
         storage.require_reachable(url)
+
+
+def test_a_url_in_an_experiment_is_checked_without_repeating_it() -> None:
+    value = {"checkpoint": {"storage": "s3://AKIA:hush@bucket/p"}}
+    with pytest.raises(UsageError, match=r"checkpoint\.storage.*no place in a URL") as told:
+        parse_experiment(value, where="tiny.yaml")
+    assert "hush" not in str(told.value)
 
 
 def test_a_place_beneath_a_url_keeps_its_options() -> None:
