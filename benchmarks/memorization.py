@@ -39,6 +39,8 @@ from govray.errors import CouldNotCheck
 SEEDS = (17, 18, 19)
 QUICK = Recipe(
     steps=40,
+    rows=16,
+    docstring_rows=6,
     docstrings=40,
     clean=3,
     repeats=(1, 32),

@@ -56,19 +56,19 @@ class Recipe:
         probe_rows: Rows of each side of a probe.
     """
 
-    steps: int = 2000
-    rows: int = 16
-    docstring_rows: int = 6
+    steps: int = 3200
+    rows: int = 8
+    docstring_rows: int = 3
     docstrings: int = 250
     clean: int = 16
     repeats: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     canaries: int = 4
-    candidates: int = 4096
+    candidates: int = 2048
     blocks: int = 4
     width: int = 96
     context: int = 64
     learning_rate: float = 3e-3
-    every: int = 200
+    every: int = 400
     probe_rows: int = 24
 
 

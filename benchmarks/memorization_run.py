@@ -126,9 +126,11 @@ class Reading:
         self.read: dict[str, list[tuple[int, Row]]] = {name: [] for name in data.clean}
 
     def step(self, step: int) -> list[Row]:
-        """The rows of a step."""
-        rows = self._planted.get(step, [])[: self._recipe.rows]
-        rows = [*rows, *(next(self._docstrings) for _ in range(self._recipe.docstring_rows))]
+        """The rows of a step; more than usual where many canaries fall on it."""
+        rows = [
+            *self._planted.get(step, []),
+            *(next(self._docstrings) for _ in range(self._recipe.docstring_rows)),
+        ]
         while len(rows) < self._recipe.rows:
             name, number, row = self._clean.pop()
             self.read[name].append((number, row))
