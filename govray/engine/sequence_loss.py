@@ -1,7 +1,6 @@
 """How many nats a model needs for the given end of token sequences, in batches.
 
-The one place where audits run a model: evaluation mode for as long as it takes, no
-gradients, no generator touched, and the modes of all modules as they were afterwards.
+The model is left as it was: modes, generators, buffers (``memorization.untouched``).
 Sequences of one batch may differ in length: they are filled up on the right, which a
 causal model does not see.
 
@@ -12,26 +11,14 @@ bound a sequence by the model's context (the model says so).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from govray.engine.memorization import untouched
+
 Tokens = Sequence[int]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients inside; every module's own mode afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def target_losses(
@@ -45,6 +32,9 @@ def target_losses(
         sequences: Token ids, each at least two.
         starts: Index of the first token that counts in each, at least 1.
         batch: Sequences in one forward.
+
+    Raises:
+        Refused: The forward changed a buffer.
 
     Returns:
         For each sequence losses in nats, float64 on the CPU, of shape (tokens − start,).
@@ -93,7 +83,7 @@ def _forward(
         counts = torch.zeros(len(rows), longest - 1, dtype=torch.bool, device=device)
         for row, begin, length in zip(counts, begins, lengths, strict=True):
             row[begin - 1 : begin - 1 + length] = True
-        with evaluating(model):
+        with untouched(model), torch.no_grad():
             output = model(tokens[:, :-1])
         logits = getattr(output, "logits", output)
         yield logits[counts], tokens[:, 1:][counts], lengths

@@ -33,10 +33,10 @@ from govray.engine.deviation import measures
 from govray.engine.exposure import Exposure
 from govray.engine.exposure import measure as measure_exposure
 from govray.engine.lens import Lens, find_lens
-from govray.engine.memorization import score_rows
+from govray.engine.memorization import score_rows, untouched
 from govray.engine.monitor import logits_in
 from govray.engine.probe import pick
-from govray.engine.sequence_loss import evaluating, greedy_matches, target_losses
+from govray.engine.sequence_loss import greedy_matches, target_losses
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.canary import Canary
 from govray.governance.manifest import Manifest, Planted, Split
@@ -143,7 +143,7 @@ class _Auditor:
         tokens = torch.zeros(1, min(8, self.manifest.context), dtype=torch.long)
         rows = {"tokens": tokens, "targets": tokens}
         logits = logits_in(self.audited.loss)
-        with evaluating(self.audited.model), self.audited.adapters.active(None):
+        with untouched(self.audited.model), self.audited.adapters.active(None):
             return find_lens(self.audited.model, lambda: logits(self.audited.model, rows))
 
     def note(self, check: str, why: str, corpus: str | None = None) -> None:
