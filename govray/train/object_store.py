@@ -102,22 +102,15 @@ class ObjectStore:
 
     def commits(self) -> Sequence[tuple[int, ObjectFolder]]:
         """The commits that count, newest first, with their next steps; one a step."""
-        whole = [
-            (*_numbers(name), name) for name, files in self._folders().items() if _is_commit(files)
-        ]
-        found: list[tuple[int, ObjectFolder]] = []
-        for driver, attempt, step, name in sorted(whole, reverse=True):
-            later = [each for each in whole if each[:2] > (driver, attempt)]
-            if all(step < each[2] for each in later) and step not in dict(found):
-                found.append((step, ObjectFolder(self, name)))
-        return found
+        return [(step, ObjectFolder(self, name)) for step, name in _counting(self._folders())]
 
     def leftovers(self) -> Mapping[str, tuple[ObjectFolder, int]]:
         """Folder → place and bytes of writes cut short or overtaken, and commits put aside."""
-        count = {folder.folder for _, folder in self.commits()}
+        folders = self._folders()
+        count = {name for _, name in _counting(folders)}
         return {
             name: (ObjectFolder(self, name), sum(files.values()))
-            for name, files in sorted(self._folders().items())
+            for name, files in sorted(folders.items())
             if name not in count
         }
 
@@ -281,6 +274,17 @@ def _reaching(where: str) -> Iterator[None]:
     except Exception as error:  # those of fsspec raise what their libraries do
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InfrastructureFailed(f"the storage failed: {text}", where=where, do=_DO) from error
+
+
+def _counting(folders: Mapping[str, Mapping[str, int]]) -> list[tuple[int, str]]:
+    """Step and folder of the commits that count, newest first."""
+    whole = [(*_numbers(name), name) for name, files in folders.items() if _is_commit(files)]
+    found: dict[int, str] = {}
+    for driver, attempt, step, name in sorted(whole, reverse=True):
+        later = (each[2] for each in whole if each[:2] > (driver, attempt))
+        if all(step < reached for reached in later):
+            found.setdefault(step, name)
+    return list(found.items())
 
 
 def _numbers(folder: str) -> tuple[int, int, int]:
