@@ -13,6 +13,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -63,7 +64,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     start_ray(num_cpus=2)
     try:
-        with tempfile.TemporaryDirectory(prefix="govray-recovery-") as scratch:
+        # Ray prints that a worker died to standard output.
+        with (
+            redirect_stdout(sys.stderr),
+            tempfile.TemporaryDirectory(prefix="govray-recovery-") as scratch,
+        ):
             folder = Path(scratch)
             deployment = OneCorpus.deploy(folder / "deployment", CORPUS_BYTES)
             rounds = _killed(deployment, killed, folder, options.pairs)

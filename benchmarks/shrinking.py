@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -62,7 +63,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     start_ray(cluster.address)
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     try:
-        with tempfile.TemporaryDirectory(prefix="govray-shrinking-") as scratch:
+        # Ray prints the last words of a lost node to standard output.
+        with (
+            redirect_stdout(sys.stderr),
+            tempfile.TemporaryDirectory(prefix="govray-shrinking-") as scratch,
+        ):
             folder = Path(scratch)
             deployment = OneCorpus.deploy(folder / "deployment", CORPUS_BYTES)
             for number in range(options.rounds):
