@@ -20,6 +20,9 @@ __all__ = ["preview", "recipe"]
 
 def preview(file: SearchFile) -> Preview:
     """All trials run to the end."""
+    if file.experiment.checkpoint.storage:
+        what = "a trial goes on from commits in the search's folder, not on an object store"
+        raise UsageError(what, where="checkpoint.storage", do="Leave it out")
     for name in file.search.space:
         if not name.startswith("optimizer."):
             what = f"{name} can't change while a trial runs"

@@ -221,6 +221,7 @@ class Run:
         self._scorer = scorer
         self._last: StepResult | None = None
         self._losses: list[float] = []  # of the steps since the commit before
+        self._memorization: float | None = None  # as last measured
         # Only rank 0 keeps the record. What goes wrong there is carried into the next
         # agreement, so that all ranks stop together.
         self._trouble: GovrayError | OSError | None = None
@@ -303,7 +304,7 @@ class Run:
             "seconds": time.perf_counter() - began,
         }
         if self._watch and (seen := self._measure(result, loss_fn)):
-            metrics["memorization"] = seen.memorization
+            self._memorization = metrics["memorization"] = seen.memorization
         self._losses.append(metrics["loss"])
         if self._rank == 0:
             self._on_step(result.step, metrics)
@@ -384,7 +385,9 @@ class Run:
         every, at = self.order.checkpoint_every, self.order.commit_at
         due = last or pause or done % every == 0 or done in at
         if due:
-            metrics = dict(metrics) | {COMMIT_LOSS: self._commit(done)}
+            # What was measured since the commit before would else never be reported.
+            seen = {} if self._memorization is None else {"memorization": self._memorization}
+            metrics = seen | dict(metrics) | {COMMIT_LOSS: self._commit(done)}
         if last or pause:
             trouble = _describe(self._trouble) if self._trouble else None
             newest = self._commits.settle(trouble)

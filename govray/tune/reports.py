@@ -71,6 +71,8 @@ class Reporter(ray.train.UserCallback):
             UsageError: The loop doesn't report the metric.
         """
         said = metrics[0]
+        if self._memorization is None and (before := read_reports(self._folder)):
+            self._memorization = before[-1].memorization  # an earlier attempt measured it
         self._memorization = said.get(MEMORIZATION, self._memorization)
         if COMMIT_LOSS not in said:
             return

@@ -16,6 +16,8 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import threading
 import time
@@ -31,6 +33,7 @@ from ray.tune.search import Searcher
 
 from govray.errors import GovrayError, Stopped, UsageError
 from govray.governance.keys import Signer
+from govray.governance.policy import Policy
 from govray.train import runs, stopping
 from govray.train.artifact import MODEL, write_model
 from govray.train.clock import instant
@@ -38,7 +41,7 @@ from govray.train.config import Resources
 from govray.train.driver import driving, hold
 from govray.train.trainer import _run_id, from_experiment
 from govray.tune import record as records
-from govray.tune.config import SearchFile
+from govray.tune.config import MemorizationLimit, SearchFile
 from govray.tune.objective import Conclusion, Report, conclude, report
 from govray.tune.recipe import load_searcher
 from govray.tune.record import SearchRecord, TrialRecord
@@ -154,6 +157,36 @@ def stand(record: SearchRecord) -> dict[str, Standing]:
     return standings
 
 
+def check_limit(limit: MemorizationLimit | None, policy: Policy) -> None:
+    """Refuse a limit of something else than what the policy's monitor measures.
+
+    Raises:
+        UsageError: Another statistic, or some layers or corpora only: a run reports the largest
+            deviation over all that its policy monitors.
+    """
+    if limit is None or math.isinf(limit.tau):
+        return
+    where = "search.memorization"
+    if (limit.layers, limit.corpora) != ("all", "all"):
+        raise UsageError(
+            "a run reports M over all layers and corpora that its policy monitors",
+            where=where,
+            do="Leave layers and corpora at all",
+        )
+    monitored = policy.memorization
+    if monitored and monitored.statistic != limit.statistic:
+        raise UsageError(
+            f"the policy's monitor measures {monitored.statistic}, not {limit.statistic}",
+            where=where,
+            do="Name the policy's statistic, and give tau in its unit",
+        )
+    if monitored is None:
+        logging.getLogger(__name__).warning(
+            "the policy has no memorization section: unless the training loop reports M itself, "
+            "every trial counts as above the limit"
+        )
+
+
 def room(nodes: Iterable[Mapping[str, float]], resources: Resources) -> int:
     """How many trials can run at once, each with all its workers.
 
@@ -241,9 +274,14 @@ class _Watch(tune.Callback):
     """Records how trials end, and tells of what changes."""
 
     def __init__(
-        self, record: SearchRecord, scheduler: Any, on_change: Callable[[Standings], None]
+        self,
+        record: SearchRecord,
+        searcher: Recorded,
+        scheduler: Any,
+        on_change: Callable[[Standings], None],
     ) -> None:
         self._record = record
+        self._searcher = searcher
         self._reasons = getattr(scheduler, "reasons", {})
         self._on_change = on_change
 
@@ -263,7 +301,8 @@ class _Watch(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         last = trial.last_result or {}
-        if last.get(ENDED) != INTERRUPTED:
+        # Of a search that was asked to stop, a trial that nobody ended goes on with it.
+        if last.get(ENDED) != INTERRUPTED and not self._searcher.closed:
             why = self._reasons.get(trial.trial_id) or f"by {self._record.file.search.searcher}"
             why += f", after step {last.get('step', 0)}"
             self._record.ended(str(trial), "stopped", why)
@@ -300,6 +339,7 @@ def _search(
         file.experiment, run_config=ray.train.RunConfig(storage_path=str(folder))
     )
     shared = base.share(record.started)
+    check_limit(file.search.memorization, shared.inputs.policy.document)
     if not begun:
         record.write()
     concurrent = _concurrent(file)
@@ -333,7 +373,7 @@ def _search(
             storage_path=str(own.parent),
             stop=stopper,
             callbacks=[
-                _Watch(record, made.tune_config.scheduler, on_change),
+                _Watch(record, searcher, made.tune_config.scheduler, on_change),
                 TBXLoggerCallback(),
             ],
             failure_config=tune.FailureConfig(max_failures=0),

@@ -6,9 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
-from search_files import search_file
+from search_files import EXPERIMENT, SEARCH, search_file
 
 from govray.errors import UsageError
+from govray.tune.config import parse_search
 from govray.tune.domains import domains, within
 from govray.tune.recipe import load_searcher
 
@@ -37,6 +38,9 @@ def test_a_population_varies_the_optimizer_alone_and_needs_room() -> None:
     pbt = load_searcher("pbt")
     with pytest.raises(UsageError, match=r"hyperparameters\.width can't change"):
         pbt.preview(search_file(space={"hyperparameters.width": {"choice": [8]}}))
+    remote = EXPERIMENT | {"checkpoint": {"storage": "s3://bucket/runs"}, "search": SEARCH}
+    with pytest.raises(UsageError, match="not on an object store"):
+        pbt.preview(parse_search(remote, where="here"))
     with pytest.raises(UsageError, match="room for 10 trials, there is room for 9"):
         pbt.recipe(search_file(), 9)
 

@@ -40,7 +40,7 @@ POINTS = [
 ]
 
 
-def recipe(file, concurrent, folder):
+def recipe(file, concurrent):
     from ray.tune import TuneConfig
 
     from govray.tune.searcher import Points, from_sequence

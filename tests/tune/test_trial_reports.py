@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from govray.errors import Malformed, UsageError
+from govray.governance.policy import read_policy
 from govray.train.config import Resources
 from govray.train.worker import COMMIT_LOSS
+from govray.tune.config import MemorizationLimit
 from govray.tune.reports import FILE, Measurement, Reporter, read_reports
-from govray.tune.search import TRIAL_CPUS, room
+from govray.tune.search import TRIAL_CPUS, check_limit, room
 
 
 def said(step: int, commit: float | None = None, **more: float | None) -> list[dict[str, object]]:
@@ -31,6 +34,12 @@ def test_a_report_is_the_mean_loss_at_a_commit_and_the_last_memorization(tmp_pat
     ]
     assert (last.step, last.memorization) == (12, 0.75)
     assert math.isnan(last.loss)
+
+
+def test_a_later_attempt_knows_what_was_measured_before(tmp_path: Path) -> None:
+    Reporter(tmp_path, "loss").after_report(None, said(4, 3.5, memorization=0.5), None)
+    Reporter(tmp_path, "loss").after_report(None, said(8, 2.5), None)
+    assert [each.memorization for each in read_reports(tmp_path)] == [0.5, 0.5]
 
 
 def test_the_metric_is_the_loops_own(tmp_path: Path) -> None:
@@ -84,3 +93,38 @@ def test_as_many_trials_run_as_find_all_their_workers(
     assert room(cluster, resources) == trials
     used = trials * (TRIAL_CPUS + cpus * (workers if isinstance(workers, int) else workers[0]))
     assert used <= sum(nodes)
+
+
+POLICY = """
+schema: govray.dev/depth-policy/v1
+name: monitored
+version: 1
+valid: {from: 2020-01-01, until: 2099-01-01}
+on_expiry: stop
+profiles:
+  everything: {layers: all}
+rules:
+  - {name: open, match: {license_category: [permissive]}, profile: everything}
+"""
+
+
+def test_a_limit_is_of_what_the_policys_monitor_measures(caplog: pytest.LogCaptureFixture) -> None:
+    unmonitored = read_policy(POLICY)
+    monitored = unmonitored.model_copy(update={"memorization": Monitored("composite")})
+    limit = MemorizationLimit(statistic="composite", unit="robust units", tau=4.0)
+    check_limit(limit, monitored)
+    check_limit(None, monitored)
+    assert not caplog.records
+    check_limit(limit, unmonitored)
+    assert "every trial counts as above the limit" in caplog.text
+    other = limit.model_copy(update={"statistic": "surprise"})
+    with pytest.raises(UsageError, match="measures composite, not surprise"):
+        check_limit(other, monitored)
+    check_limit(other.model_copy(update={"tau": math.inf}), monitored)
+    with pytest.raises(UsageError, match="all layers and corpora"):
+        check_limit(limit.model_copy(update={"layers": ("block.0",)}), monitored)
+
+
+@dataclass(frozen=True)
+class Monitored:
+    statistic: str
