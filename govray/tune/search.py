@@ -43,7 +43,7 @@ from govray.train.trainer import _run_id, from_experiment
 from govray.tune import record as records
 from govray.tune.config import MemorizationLimit, SearchFile
 from govray.tune.objective import Conclusion, Report, conclude, report
-from govray.tune.recipe import load_searcher
+from govray.tune.recipe import METRIC, load_searcher
 from govray.tune.record import SearchRecord, TrialRecord
 from govray.tune.reports import read_reports
 from govray.tune.trial import DONOR, ENDED, INTERRUPTED, NAME, REASON, RUN, Setting, Trial
@@ -260,8 +260,16 @@ class Recorded(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Called by Ray Tune."""
-        self._inner.on_trial_complete(trial_id, result, error)
+        """Called by Ray Tune. A searcher that learns is told which point it was in truth."""
+        values = self._foreign.pop(trial_id, None)
+        learns = type(self._inner).add_evaluated_point is not Searcher.add_evaluated_point
+        if values is None or not learns:
+            self._inner.on_trial_complete(trial_id, result, error)
+            return
+        self._inner.on_trial_complete(trial_id, None, True)
+        objective = (result or {}).get(METRIC, math.inf)
+        if not error and math.isfinite(objective):
+            self._inner.add_evaluated_point(dict(values), objective)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the record is kept elsewhere."""
