@@ -7,8 +7,11 @@ seconds of a step. Starting a trial is not in that time; how many were started i
 
 Every trial is trained here, in this process, by small models that memorize a restricted corpus if
 their point reads it often (`benchmarks.search_trials`); the decisions are those of `govray tune`.
-A governed loss is that of a trial whose memorization is within the limit. The last line is one
-JSON object.
+A governed loss is that of a trial whose memorization is within the limit.
+
+The space is a hard one for halving: trials that will memorize have the lowest losses at the early
+rungs, where their memorization does not show yet, and take places from those that will not. What
+that costs is in the figures. The last line is one JSON object.
 """
 
 from __future__ import annotations
