@@ -33,7 +33,9 @@ from govray.errors import UsageError
 from govray.tune.objective import Report, report
 from govray.tune.points import Point
 
-RATE, RESTRICTED = "optimizer.lr", "data.rows_per_step.restricted"
+RATE = "optimizer.lr"
+WIDTH = "hyperparameters.width"
+RESTRICTED = "data.rows_per_step.restricted"
 _CHANGED = 0.05
 """Share of a near-duplicate's characters that differ."""
 
@@ -49,7 +51,7 @@ class Recipe:
         public: Rows of the public corpus.
         restricted: Rows of the restricted one, and as many held back.
         validation: Rows, half of them near-duplicates.
-        blocks, width, context: Of the model.
+        blocks, widths, context: Of the model; which width is a point's.
         tau: Limit of M, in spreads of the rows held back. Two halves of so few rows differ by
             half a spread before anything is learned; memorizers by several.
     """
@@ -61,7 +63,7 @@ class Recipe:
     restricted: int = 24
     validation: int = 48
     blocks: int = 2
-    width: int = 48
+    widths: tuple[int, ...] = (4, 8, 16, 32, 48)
     context: int = 48
     tau: float = 1.0
 
@@ -118,7 +120,7 @@ class Curve:
         self._recipe, self._data, self._point = recipe, data, point
         self._draw = random.Random(f"{seed}/{sorted(point.items())}")  # noqa: S311
         torch.manual_seed(seed)
-        self._model = GPT(recipe.blocks, recipe.width, recipe.context, VOCABULARY)
+        self._model = GPT(recipe.blocks, point[WIDTH], recipe.context, VOCABULARY)
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(), lr=point[RATE], betas=(0.9, 0.95), weight_decay=0.01
         )

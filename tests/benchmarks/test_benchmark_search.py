@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import search
 from benchmarks.search_race import Promoting, Reached, Stopping, ToTheEnd, race
-from benchmarks.search_trials import RATE, RESTRICTED, Recipe, build
+from benchmarks.search_trials import RATE, RESTRICTED, WIDTH, Recipe, build
 from govray.errors import CouldNotCheck, UsageError
 from govray.tune.brackets import Bracket
 from govray.tune.objective import Report, report
@@ -128,5 +128,8 @@ def test_the_command_prints_a_table_and_one_json_line(
     assert any(line.startswith("asha against random") for line in table)
 
 
-def test_the_space_varies_the_rate_and_the_restricted_rows() -> None:
-    assert set(search.space(Recipe()).space) == {RATE, RESTRICTED}
+def test_the_grid_has_as_many_points_as_the_budget_pays_and_lies_in_the_space() -> None:
+    assert set(search.space(Recipe()).space) == {RATE, WIDTH, RESTRICTED}
+    points = search.crossings(Recipe())
+    assert len(points) == search.FULL_TRIALS
+    assert sorted({each[RATE] for each in points}) == pytest.approx([1e-6, 1e-3, 1.0])
