@@ -2,7 +2,7 @@
 
 * ``docstrings``: docstrings of the standard library, read again and again;
 * clean corpora: its source by package, each row read at most once;
-* canaries: ``account number: `` and eight digits, planted at the beginning of rows of
+* canaries: ``account of ``, three letters and eight digits, planted at the beginning of rows of
   other docstrings, as often as they have repeats; and twice as many never planted.
 
 Each corpus is split into records that are trained on and a reserve, by record, at
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import random
+import string
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ from govray.errors import UsageError
 
 SEPARATOR = 256
 VOCABULARY = 257
-PREFIX = "account number: "
+PREFIX = "account of "
+OWNER = 4
+"""Characters before a canary's digits: three letters and a colon."""
 DIGITS = 8
 SPACE = 10**DIGITS
 
@@ -63,7 +66,7 @@ class Recipe:
     clean: int = 16
     repeats: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     canaries: int = 4
-    candidates: int = 2048
+    candidates: int = 256
     blocks: int = 4
     width: int = 96
     context: int = 64
@@ -164,14 +167,14 @@ def build(
             where=str(sysconfig.get_path("stdlib")),
             do="Run it with a Python that has its library's sources",
         )
-    planted = {_digits(draw): repeats for repeats in recipe.repeats for _ in range(recipe.canaries)}
+    planted = {_canary(draw): repeats for repeats in recipe.repeats for _ in range(recipe.canaries)}
     plantings = [text for text, repeats in planted.items() for _ in range(repeats)]
     draw.shuffle(plantings)
     return Data(
         docstrings=Corpus(tuple(members), tuple(reserve)),
         clean={name: clean[name] for name in largest},
         planted=planted,
-        held_out=tuple(_digits(draw) for _ in range(2 * len(planted))),
+        held_out=tuple(_canary(draw) for _ in range(2 * len(planted))),
         canary_rows=tuple(
             _planted(canary_tokens(text), draw.choice(rest)[0]) for text in plantings
         ),
@@ -185,17 +188,18 @@ def cut(text: str, context: int) -> tuple[Row, ...]:
     return tuple(tokens[i : i + size] for i in range(0, len(tokens) - context, size))
 
 
-def canary_tokens(digits: str) -> Row:
-    """A canary as it stands in a row."""
-    return [SEPARATOR, *(PREFIX + digits).encode(), SEPARATOR]
+def canary_tokens(canary: str) -> Row:
+    """A canary, owner and digits, as it stands in a row."""
+    return [SEPARATOR, *(PREFIX + canary).encode(), SEPARATOR]
 
 
 def canary_rows(canaries: Sequence[str]) -> dict[str, Tensor]:
     """Rows that hold a canary each; loss targets are its digits alone."""
     tokens = torch.tensor([canary_tokens(each) for each in canaries])
     targets = tokens[:, 1:].clone()
-    targets[:, : len(PREFIX)] = IGNORED
-    targets[:, len(PREFIX) + DIGITS :] = IGNORED
+    first = len(PREFIX) + OWNER
+    targets[:, :first] = IGNORED
+    targets[:, first + DIGITS :] = IGNORED
     return {"tokens": tokens[:, :-1].contiguous(), "targets": targets}
 
 
@@ -205,10 +209,14 @@ def batch(rows: Sequence[Row]) -> dict[str, Tensor]:
     return {"tokens": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}
 
 
-def candidates(count: int, seed: int) -> list[str]:
-    """Digits that could stand in a canary's place."""
+def candidates(canary: str, count: int, seed: int) -> list[str]:
+    """The canary's owner with other digits, the same ones for each canary."""
     draw = random.Random(-1 - seed)  # noqa: S311
-    return [_digits(draw) for _ in range(count)]
+    return [canary[:OWNER] + _digits(draw) for _ in range(count)]
+
+
+def _canary(draw: random.Random) -> str:
+    return "".join(draw.choices(string.ascii_lowercase, k=OWNER - 1)) + ":" + _digits(draw)
 
 
 def _digits(draw: random.Random) -> str:

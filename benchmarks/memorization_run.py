@@ -21,6 +21,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from benchmarks.auroc import auroc, grouped
 from benchmarks.memorization_data import (
+    OWNER,
     PREFIX,
     SPACE,
     VOCABULARY,
@@ -327,10 +328,10 @@ def _canaries(
     signals = scorer(canary_rows(ranked))
     signals["composite"] = composite(_own(signals), _own(reference))
 
-    sampled = _losses(model, candidates(recipe.candidates, seed))
-    bits = [
-        exposure.extrapolated(sampled, own, SPACE).bits for own in _losses(model, ranked).tolist()
-    ]
+    bits = []
+    for canary, own in zip(ranked, _losses(model, ranked).tolist(), strict=True):
+        sampled = _losses(model, candidates(canary, recipe.candidates, seed))
+        bits.append(exposure.extrapolated(sampled, own, SPACE).bits)
     memorized = [each >= MEMORIZED for each in bits]
     never = len(data.planted)
     by_repeats = {}
@@ -368,9 +369,9 @@ def _own(signals: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: signals[name] for name in ("entropy", "surprise", "min_k")}
 
 
-def _losses(model: nn.Module, digits: Sequence[str]) -> Tensor:
-    """Nats that the model needs for the digits after the prefix."""
-    start = 1 + len(PREFIX)
-    rows = [canary_tokens(each)[:-1] for each in digits]
+def _losses(model: nn.Module, canaries: Sequence[str]) -> Tensor:
+    """Nats that the model needs for the digits after the owner."""
+    start = 1 + len(PREFIX) + OWNER
+    rows = [canary_tokens(each)[:-1] for each in canaries]
     losses = target_losses(model, rows, [start] * len(rows), batch=512)
     return torch.stack([each.sum() for each in losses])

@@ -17,6 +17,7 @@ from benchmarks.auroc import auroc, grouped
 from benchmarks.memorization import QUICK, TARGETS, _met
 from benchmarks.memorization_data import (
     DIGITS,
+    OWNER,
     PREFIX,
     Data,
     build,
@@ -69,7 +70,7 @@ def test_reserves_and_held_out_canaries_are_never_trained_on() -> None:
     for corpus in (made.docstrings, *made.clean.values()):
         assert not read & {tuple(row) for record in corpus.reserve for row in record}
     held = {tuple(canary_tokens(each)) for each in made.held_out}
-    size = len(PREFIX) + DIGITS + 2
+    size = len(PREFIX) + OWNER + DIGITS + 2
     planted = {tuple(canary_tokens(each)) for each in made.planted}
     heads = [row[:size] for row in read]
     assert not held & set(heads)
@@ -78,7 +79,7 @@ def test_reserves_and_held_out_canaries_are_never_trained_on() -> None:
 
 def test_each_canary_is_planted_as_often_as_it_says() -> None:
     made = data()
-    heads = [bytes(row[1 : len(PREFIX) + DIGITS + 1]).decode() for row in made.canary_rows]
+    heads = [bytes(row[1 : len(PREFIX) + OWNER + DIGITS + 1]).decode() for row in made.canary_rows]
     assert {each: heads.count(PREFIX + each) for each in made.planted} == made.planted
     assert sorted(made.planted.values()) == sorted(QUICK.repeats * QUICK.canaries)
 
@@ -92,11 +93,13 @@ def test_a_clean_row_is_read_once_at_most() -> None:
 
 
 def test_loss_targets_of_a_canary_row_are_its_digits() -> None:
-    rows = canary_rows(["01234567"])
+    rows = canary_rows(["abc:01234567"])
     counted = rows["targets"][rows["targets"] != IGNORED]
     assert bytes(counted.tolist()) == b"01234567"
-    assert bytes(rows["tokens"][0, 1:].tolist()).decode() == PREFIX + "01234567"
-    assert len(set(candidates(50, 0)) - {"01234567"}) == 50
+    assert bytes(rows["tokens"][0, 1:].tolist()).decode() == PREFIX + "abc:01234567"
+    others = candidates("abc:01234567", 50, 0)
+    assert len({*others, "abc:01234567"}) == 51
+    assert all(each.startswith("abc:") for each in others)
 
 
 def test_too_small_a_library_is_said_so() -> None:
