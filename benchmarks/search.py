@@ -9,10 +9,10 @@ Every trial is trained here, in this process, by small models that memorize a re
 their point reads it often (`benchmarks.search_trials`); the decisions are those of `govray tune`.
 A governed loss is that of a trial whose memorization is within the limit.
 
-Few points of the space are good, which is where halving pays: where one in four is, random search
-has found one among its first trials. Trials that will memorize have the lowest losses at the early
-rungs, where their memorization does not show yet, and take places from those that will not; what
-that costs is in the figures. The last line is one JSON object.
+All but the grid deal the same points in the same order, so a method gains only by leaving points
+early. Trials that will memorize have the lowest losses at the early rungs, where their memorization
+does not show yet, and take places from those that will not; what that costs is in the figures.
+The last line is one JSON object.
 """
 
 from __future__ import annotations
