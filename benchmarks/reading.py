@@ -31,7 +31,7 @@ from govray.data.tokenizer import ByteTokenizer
 from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.policy import verify_policy
 from govray.governance.trust import TrustState
-from govray.train.trainer import start_ray
+from govray.train.cluster import start_ray
 
 _MB = 1_000_000
 _PAIRS = 10

@@ -25,7 +25,8 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         experiment = read_experiment(arguments.config)
-        from govray.train.trainer import new_or_unfinished, start_ray
+        from govray.train.cluster import start_ray
+        from govray.train.trainer import new_or_unfinished
 
         start_ray()
         trainer = new_or_unfinished(

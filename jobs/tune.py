@@ -24,7 +24,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         file = read_search(arguments.config)
-        from govray.train.trainer import start_ray
+        from govray.train.cluster import start_ray
         from govray.tune.search import run
 
         start_ray()

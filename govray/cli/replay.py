@@ -59,11 +59,11 @@ def replay(
     Exit code 0: identical. 1: something differs; the first step and tensor are named. 3: it
     could not be checked: other code or data, or no checkpoint to compare with.
     """
+    from govray.train.cluster import start_ray
     from govray.train.outcome import FOLDER
     from govray.train.record import read_record
     from govray.train.replay import replay as replay_run
     from govray.train.segments import parse_steps
-    from govray.train.trainer import start_ray
 
     if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
         run = run.resolve().parent

@@ -134,8 +134,9 @@ def kill(run: Run, as_json: Json = False) -> None:
 @app.command("resume")
 def resume(run: Run, as_json: Json = False) -> None:
     """Go on with a run, or attest one that is finished."""
+    from govray.train.cluster import start_ray
     from govray.train.record import read_record
-    from govray.train.trainer import from_experiment, start_ray
+    from govray.train.trainer import from_experiment
 
     experiment = read_record(run).experiment
     if experiment is None:

@@ -22,7 +22,7 @@ _ROWS = 30
 
 def search(file: SearchFile, *, new: bool, as_json: bool) -> None:
     """Run a search under a live table on standard error, and print its outcome."""
-    from govray.train.trainer import start_ray
+    from govray.train.cluster import start_ray
     from govray.tune.search import run
 
     start_ray()

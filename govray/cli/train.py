@@ -46,7 +46,8 @@ def train(
             line(f"Submitted {job}")
             line(f"Next  ray job logs --follow {job} --address {address}")
         return
-    from govray.train.trainer import new_or_unfinished, start_ray
+    from govray.train.cluster import start_ray
+    from govray.train.trainer import new_or_unfinished
 
     start_ray()
     drive(experiment, as_json, lambda **more: new_or_unfinished(experiment, new=new, **more))

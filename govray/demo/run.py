@@ -35,11 +35,12 @@ from govray.governance import bundle, canonical
 from govray.governance.manifest import Quarantined
 from govray.governance.verify import VerifiedModel
 from govray.train.artifact import final_checkpoint, write_model
+from govray.train.cluster import start_ray
 from govray.train.config import Experiment, parse_experiment
 from govray.train.outcome import evidence
 from govray.train.record import read_record
 from govray.train.replay import replay
-from govray.train.trainer import from_experiment, start_ray
+from govray.train.trainer import from_experiment
 
 WORKERS = 2
 

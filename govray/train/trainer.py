@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from govray.errors import Refused, Stopped, UsageError
 from govray.governance import canonical
 from govray.governance.canary import Canaries
 from govray.governance.keys import Signer, load_signer
-from govray.train import attempts, events, runs, scaling, stopping, storage
+from govray.train import attempts, events, runs, stopping, storage
 from govray.train.artifact import write_model
 from govray.train.clock import instant, now
 from govray.train.code import source_of
@@ -483,34 +482,6 @@ def new_or_unfinished(
     """
     resume = None if new else runs.find_unfinished(experiment)
     return from_experiment(experiment, resume=resume, **overrides)
-
-
-def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
-    """Connect to a cluster, or start one here with no more CPUs than this machine has.
-
-    The settings below are Ray's own; they are set before it starts and only if
-    the environment doesn't say otherwise.
-    """
-    for noisy in ("ray.data", "ray.train"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
-    if ray.is_initialized():
-        return
-    # Ray Train polls its workers this often; its default of 2 s bounds every report.
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.05")
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(scaling.START_TIMEOUT_S))
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address is None and "RAY_ADDRESS" not in os.environ:
-        # A local cluster listens on loopback only and ends with this process. Without the
-        # address, one that somebody else started on this machine would be joined.
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        ray.init(
-            address="local",
-            num_cpus=num_cpus or os.cpu_count(),
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
-    else:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
 
 
 def tokenizer_path(name: str) -> Path | None:

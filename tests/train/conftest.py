@@ -12,8 +12,9 @@ import pytest
 import ray
 from deployment import Deployment
 
+from govray.train.cluster import start_ray
 from govray.train.config import parse_experiment
-from govray.train.trainer import from_experiment, start_ray
+from govray.train.trainer import from_experiment
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,9 @@ from ray.cluster_utils import Cluster
 
 from govray.train import events
 from govray.train.artifact import write_model
+from govray.train.cluster import start_ray
 from govray.train.config import parse_experiment
-from govray.train.trainer import from_experiment, start_ray
+from govray.train.trainer import from_experiment
 
 STEPS = 300
 EVERY = 10

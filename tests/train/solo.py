@@ -16,7 +16,7 @@ import torch
 
 from govray.data import admission
 from govray.data.reader import StepReader, StepRows
-from govray.train import attempts, rollback, trainer, worker
+from govray.train import attempts, cluster, rollback, worker
 from govray.train.discovery import Loop
 from govray.train.driver import begin_attempt
 from govray.train.gating import Decisions
@@ -70,5 +70,5 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(admission, "_pack_all", pack)
     monkeypatch.setattr(attempts, "fit", fit)
-    monkeypatch.setattr(trainer, "start_ray", lambda *args, **kwargs: None)
+    monkeypatch.setattr(cluster, "start_ray", lambda *args, **kwargs: None)
     monkeypatch.setattr(worker.ray.train, "report", lambda *args, **kwargs: None)

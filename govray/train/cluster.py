@@ -1,0 +1,51 @@
+"""The Ray cluster that a command works on: one it joins, or one it starts here."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import ray
+
+from govray.errors import InfrastructureFailed
+from govray.train import scaling
+
+
+def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
+    """Connect to a cluster, or start one here with no more CPUs than this machine has.
+
+    The settings below are Ray's own; they are set before it starts and only if
+    the environment doesn't say otherwise.
+
+    Raises:
+        InfrastructureFailed: Ray doesn't start, or there is no cluster at the address.
+    """
+    for noisy in ("ray.data", "ray.train"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    if ray.is_initialized():
+        return
+    # Ray Train polls its workers this often; its default of 2 s bounds every report.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.05")
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(scaling.START_TIMEOUT_S))
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    asked = address or os.environ.get("RAY_ADDRESS")
+    if asked is None:
+        # A local cluster listens on loopback only and ends with this process. Without the
+        # address, one that somebody else started on this machine would be joined.
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    try:
+        ray.init(
+            address=address if asked else "local",
+            num_cpus=None if asked else num_cpus or os.cpu_count(),
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise InfrastructureFailed(
+            f"{'the cluster cannot be joined' if asked else 'Ray does not start here'}: {said[0]}",
+            where=asked or "this machine",
+            do="Check the address (RAY_ADDRESS) and that its head node runs"
+            if asked
+            else "Try again when the machine is less busy, or see the newest session in /tmp/ray",
+        ) from error

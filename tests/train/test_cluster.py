@@ -1,0 +1,49 @@
+"""A cluster that can't be had is an error that says which, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import ray
+
+from govray.errors import InfrastructureFailed
+from govray.train.cluster import start_ray
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What `ray.init` was asked for; it fails as on a machine that is too busy."""
+    calls: list[dict[str, Any]] = []
+
+    def init(**arguments: Any) -> None:
+        calls.append(arguments)
+        raise TimeoutError("no answer\nwithin 30 s")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return calls
+
+
+def test_a_cluster_that_does_not_start_here(asked: list[dict[str, Any]]) -> None:
+    with pytest.raises(InfrastructureFailed, match="Ray does not start here: no answer") as told:
+        start_ray(num_cpus=2)
+    assert told.value.where == "this machine"
+    # Never one that somebody else started.
+    assert (asked[0]["address"], asked[0]["num_cpus"]) == ("local", 2)
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_a_cluster_that_cannot_be_joined(
+    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, by_environment: bool
+) -> None:
+    address = "head.example:6379"
+    if by_environment:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InfrastructureFailed, match="the cluster cannot be joined") as told:
+        start_ray(None if by_environment else address)
+    assert told.value.where == address
+    # Ray reads its own variable, and refuses a number of CPUs for a cluster that is there.
+    assert asked[0]["address"] == (None if by_environment else address)
+    assert asked[0]["num_cpus"] is None
