@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from govray.engine import checkpoint
+from govray.engine import committed
 from govray.governance import canonical
 from govray.train import shards, snapshot
 from govray.train.order import Order
@@ -35,7 +35,7 @@ def weaken(control: Control) -> None:
     """Take one safety out of this process."""
     if control == "digests":
         blind = {**vars(canonical), "sha256": lambda data: _Same(canonical.sha256(data))}
-        checkpoint.canonical = SimpleNamespace(**blind)
+        committed.canonical = SimpleNamespace(**blind)
     else:
         latest = snapshot.latest
 

@@ -120,11 +120,7 @@ def mean_exposure(run: Path, model: VerifiedModel) -> float:
     for record in trained:
         others = [bytes(draw.choices(b"0123456789", k=SECRET)) for _ in range(1023)]
         found_bits = exposure.measure(
-            gpt,
-            list(record[:-SECRET]),
-            list(record[-SECRET:]),
-            [list(each) for each in others],
-            10**SECRET,
+            gpt, list(record), [list(record[:-SECRET] + each) for each in others], 10**SECRET
         ).sampled_bits
         assert found_bits is not None
         measured.append(found_bits)
