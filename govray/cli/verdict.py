@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from govray.cli.output import field, line
 
 if TYPE_CHECKING:
+    from govray.governance.selection import Selection
     from govray.governance.verify import VerifiedModel
 
 LEVELS = ("declared", "exclusion counted", "replay identical", "removed")
@@ -33,6 +34,8 @@ def print_verdict(model: VerifiedModel) -> None:
         field("started", start)
     for each in attestation.run.ancestry or ():
         field("ancestor", f"run {each.run} to step {each.step}, ledger root {_short(each.root)}")
+    for each in attestation.selection_taint or ():
+        field("selected", f"by search {each.search}: {_compared(each)}")
     field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")
@@ -46,6 +49,11 @@ def print_verdict(model: VerifiedModel) -> None:
     field("trust", f"root {model.trust_root.root.name} v{model.trust_root.root.version}")
     for name in model.uncovered:
         field("NOT COVERED", f"{name}: the attestation says nothing about this file")
+
+
+def _compared(selection: Selection) -> str:
+    by = " and ".join(filter(None, (selection.metric, selection.statistic)))
+    return f"{by}, which depend on {len(selection.corpora)} corpora at every layer"
 
 
 def _incidents(model: VerifiedModel) -> list[str]:
@@ -89,6 +97,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "coverage": [each.to_json() for each in attestation.coverage],
         "pretrained": {group: list(labels) for group, labels in attestation.pretrained.items()},
         "taint": [each.to_json() for each in attestation.taint],
+        "selectionTaint": [each.to_json() for each in attestation.selection_taint or ()],
         "levels": {corpus: dict(groups) for corpus, groups in attestation.levels.items()},
         "removals": [each.to_json() for each in attestation.removals],
         "gates": [each.to_json() for each in model.gates],

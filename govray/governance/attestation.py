@@ -32,6 +32,7 @@ from govray.governance.manifest import Manifest, Quarantined
 from govray.governance.plan import BatchPlan
 from govray.governance.policy import Policy
 from govray.governance.route import ADAPTER, Route, domains, resolve
+from govray.governance.selection import Selection
 from govray.governance.trust import Verified
 
 DISCLAIMER = (
@@ -179,6 +180,7 @@ class Attestation(Document):
     adapters: tuple[Adapter, ...]
     coverage: tuple[Coverage, ...]
     taint: tuple[GroupTaint, ...]
+    selection_taint: Annotated[tuple[Selection, ...], Field(min_length=1)] | None = None
     pretrained: dict[Text, tuple[Text, ...]]
     levels: dict[Name, dict[Text, Level]]
     replays: tuple[Replay, ...]
@@ -328,6 +330,7 @@ def build(
     pretrained: Mapping[str, Sequence[str]] | None = None,
     replays: Sequence[Replay] = (),
     removals: Sequence[Removal] = (),
+    selections: Sequence[Selection] = (),
     assurance_level: AssuranceLevel = "selfAttested",
 ) -> Attestation:
     """The attestation of a finished run.
@@ -340,6 +343,7 @@ def build(
         files: Name → digest of the files in ``governance/``, the attestation excepted.
         buffers: Tensors of the base weights that no gradient updates.
         pretrained: Group → what a pretrained start brings (T0).
+        selections: The searches that the run was a trial of.
 
     Raises:
         Refused: the policy does not admit one of the corpora.
@@ -363,6 +367,7 @@ def build(
         adapters=run_adapters(routes, adapter_tensors),
         coverage=coverage.coverage(ledger.steps, ledger.norms, routes, plan, manifest.document),
         taint=group_taint(routes, base, plan, frozen, initial),
+        selection_taint=tuple(selections) or None,
         pretrained=initial,
         levels=exclusion_levels(routes, base, replays, removals, initial),
         replays=tuple(replays),

@@ -60,6 +60,7 @@ from govray.governance.replay_check import ReplayCheck, verify_replay_checks
 from govray.governance.revocation import MAX_BYTES as MAX_REVOCATIONS
 from govray.governance.revocation import Revocations, Revoked
 from govray.governance.route import Route
+from govray.governance.selection import check_selection
 from govray.governance.statement import Subject
 from govray.governance.trust import TrustState, Verified
 
@@ -143,7 +144,8 @@ def verify(
     7.  manifest: signed by an operator; its records have the credentials' Merkle roots.
     8.  routes: corpora, rules, routes and domains follow from policy and credentials; the tensors
         in the files are those of the layer groups and adapters.
-    9.  plan: its streams follow from routes and manifest.
+    9.  plan: its streams follow from routes and manifest; a search that chose the model depends
+        on every corpus that the plan reads.
     10. ledger: every step has the plan's ranges and counts, less the corpora that a gate left out
         from that step on, if the policy gates; gradient norms are of the plan's rows on every
         rank, and only where the routes permit a gradient; entropy profiles are those that the
@@ -606,6 +608,7 @@ def _check_plan(attestation: Attestation, manifest: Manifest, routes: Mapping[st
                     f"{manifest.train_rows(member.corpus)}",
                     where=member.corpus,
                 )
+    check_selection(attestation.selection_taint or (), plan)
 
 
 # Steps 10 and 11

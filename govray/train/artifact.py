@@ -187,6 +187,7 @@ def _attestation(
         buffers=sorted(_tensor_names(committed, bundle.WEIGHTS) - updated),
         pretrained=record.start.taint if record.start else None,
         replays=replays,
+        selections=(record.selection,) if record.selection else (),
     )
 
 

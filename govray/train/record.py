@@ -19,6 +19,7 @@ from govray.governance.ancestry import Ancestor
 from govray.governance.document import format_time, parse_time
 from govray.governance.environment import Environment
 from govray.governance.plan import BatchPlan
+from govray.governance.selection import Selection
 from govray.train.atomic import put
 from govray.train.config import Experiment, parse_experiment
 from govray.train.pretrained import Start
@@ -44,6 +45,7 @@ class RunRecord:
         start: Existing weights that the run began with, if any.
         replay_of: The run that this one repeats, if it is a replay; nobody resumes those.
         ancestry: The runs whose state this one went on from, the oldest first.
+        selection: The search that the run is a trial of, if any.
     """
 
     run_id: str
@@ -62,6 +64,7 @@ class RunRecord:
     start: Start | None
     replay_of: str | None = None
     ancestry: tuple[Ancestor, ...] = ()
+    selection: Selection | None = None
 
     @property
     def code(self) -> str:
@@ -107,6 +110,8 @@ class RunRecord:
             summary["replayOf"] = self.replay_of
         if self.ancestry:
             summary["ancestry"] = [each.to_json() for each in self.ancestry]
+        if self.selection:
+            summary["selection"] = self.selection.to_json()
         return summary
 
 
@@ -151,6 +156,9 @@ def read_record(run_folder: Path) -> RunRecord:
         ancestry=tuple(
             Ancestor.from_json(each, where=str(folder)) for each in summary.get("ancestry", [])
         ),
+        selection=Selection.from_json(summary["selection"], where=str(folder))
+        if "selection" in summary
+        else None,
     )
 
 

@@ -20,6 +20,7 @@ from datetime import datetime
 
 from govray.data.admission import Prepared
 from govray.errors import Refused
+from govray.governance.selection import Selection
 from govray.train.inputs import Inputs
 from govray.train.record import RunRecord
 
@@ -32,11 +33,13 @@ class Shared:
         inputs: As verified.
         prepared: The admitted and packed data, on storage that the cluster shares.
         at: The reference time at which the inputs were verified.
+        selection: How one of the runs is chosen, if it is a search that they share this for.
     """
 
     inputs: Inputs
     prepared: Prepared
     at: datetime
+    selection: Selection | None = None
 
     def refuse_changes(self, record: RunRecord) -> None:
         """Refuse to resume a run that began with other inputs.

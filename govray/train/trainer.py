@@ -228,6 +228,7 @@ class GovernedTrainer:
             experiment=self.experiment,
             environment=environment_here(seed=self.seed, threads=self.threads, source=order.source),
             start=start,
+            selection=self.shared.selection if self.shared else None,
         )
         folder = Path(order.folder)
         with hold(folder) as driver:

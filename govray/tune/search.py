@@ -22,7 +22,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,9 @@ from ray.tune.search import Searcher
 
 from govray.errors import GovrayError, Stopped, UsageError
 from govray.governance.keys import Signer
+from govray.governance.manifest import Manifest
 from govray.governance.policy import Policy
+from govray.governance.selection import Selection
 from govray.train import runs, stopping
 from govray.train.artifact import MODEL, write_model
 from govray.train.clock import instant
@@ -347,6 +349,7 @@ def _search(
         file.experiment, run_config=ray.train.RunConfig(storage_path=str(folder))
     )
     shared = base.share(record.started)
+    shared = replace(shared, selection=_selection(record, shared.prepared.manifest))
     check_limit(file.search.memorization, shared.inputs.policy.document)
     if not begun:
         record.write()
@@ -391,6 +394,19 @@ def _search(
     )
     _fit(tuner, record, searcher, stopper)
     return base.signer()
+
+
+def _selection(record: SearchRecord, manifest: Manifest) -> Selection:
+    """What every trial's attestation says of the search."""
+    search = record.file.search
+    limit = search.memorization
+    excluded = set(record.file.experiment.data.exclude)
+    return Selection(
+        search=record.folder.name,
+        metric=search.metric,
+        statistic=limit.statistic if limit else None,
+        corpora=tuple(sorted({each.corpus for each in manifest.corpora} - excluded)),
+    )
 
 
 def _fit(tuner: tune.Tuner, record: SearchRecord, searcher: Recorded, stopper: _Stop) -> None:

@@ -161,6 +161,11 @@ def test_a_killed_search_goes_on_and_runs_no_finished_trial_again(deployment: De
     models = [govray.verify(t["model"], trust_root=deployment.root) for t in (memorizer, best)]
     assert len({model.manifest.digest for model in models}) == 1
     assert len({model.attestation.run.id for model in models}) == 2
+    for model in models:
+        [selection] = model.attestation.selection_taint or ()
+        assert (selection.search, selection.metric) == (search.name, "loss")
+        assert selection.statistic == "made-up"
+        assert selection.corpora == model.attestation.plan.corpora
     assert not list(search.rglob("*.pem"))
     assert deployment.key.read_bytes().strip() not in b"".join(
         each.read_bytes() for each in search.rglob("*") if each.is_file()
