@@ -30,6 +30,7 @@ import ray
 import ray.train
 import torch
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.util.placement_group import get_current_placement_group, remove_placement_group
 
 from govray.engine.generators import seed_generators
@@ -80,7 +81,7 @@ def fit(
     supervisor = Supervisor(folder, max_restarts)
     with stopping.signals() as received, Watch(_Journal(folder, on_step)) as watch:
         while True:
-            trainer = ElasticTrainer(
+            trainer = _Trainer(
                 GovernedLoop(loop, order, watch.actor),
                 train_loop_config=dict(config or {}),
                 torch_config=TorchConfig(timeout_s=order.collective_timeout_s),
@@ -90,7 +91,6 @@ def fit(
                     failure_config=replace(run_config.failure_config, max_failures=-1),
                     callbacks=[*(run_config.callbacks or []), supervisor],
                 ),
-                datasets={shards.DATASET: shards.placeholder()},
                 dataset_config=shards.PlanData(order),
             )
             try:
@@ -111,6 +111,18 @@ def fit(
                 continue
             stopped = result.return_value
             return order.stop if stopped is None else int(stopped)
+
+
+class _Trainer(ElasticTrainer):
+    """Ray's trainer, whose controller itself says which rows each worker reads."""
+
+    def _create_default_callbacks(self) -> list[Any]:
+        return [
+            shards.Configured(self.train_run_context, {})
+            if type(each) is DatasetsCallback
+            else each
+            for each in super()._create_default_callbacks()
+        ]
 
 
 class Supervisor(ray.train.UserCallback):
