@@ -59,7 +59,7 @@ def replay(
     Exit code 0: identical. 1: something differs; the first step and tensor are named. 3: it
     could not be checked: other code or data, or no checkpoint to compare with.
     """
-    from govray.train.cluster import start_ray
+    from govray.train.cluster import ray_running
     from govray.train.outcome import FOLDER
     from govray.train.record import read_record
     from govray.train.replay import replay as replay_run
@@ -79,8 +79,8 @@ def replay(
         witness = _Witness(run / "model", key, party, trust_root, to)
     wanted = parse_steps(steps) if steps else None
     total = wanted[1] if wanted else record.plan.max_steps
-    start_ray()
-    with StageBar(f"replay{f' without {without}' if without else ''}", total) as bar:
+    name = f"replay{f' without {without}' if without else ''}"
+    with StageBar(name, total) as bar, ray_running():
         outcome = replay_run(
             run,
             without=without,

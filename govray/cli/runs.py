@@ -134,7 +134,6 @@ def kill(run: Run, as_json: Json = False) -> None:
 @app.command("resume")
 def resume(run: Run, as_json: Json = False) -> None:
     """Go on with a run, or attest one that is finished."""
-    from govray.train.cluster import start_ray
     from govray.train.record import read_record
     from govray.train.trainer import from_experiment
 
@@ -147,7 +146,6 @@ def resume(run: Run, as_json: Json = False) -> None:
         )
     if (run / "model").is_dir():
         raise UsageError("the run is finished and attested", where=str(run))
-    start_ray()
     drive(experiment, as_json, lambda **more: from_experiment(experiment, resume=run, **more))
 
 

@@ -46,16 +46,16 @@ def train(
             line(f"Submitted {job}")
             line(f"Next  ray job logs --follow {job} --address {address}")
         return
-    from govray.train.cluster import start_ray
     from govray.train.trainer import new_or_unfinished
 
-    start_ray()
     drive(experiment, as_json, lambda **more: new_or_unfinished(experiment, new=new, **more))
 
 
 def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTrainer]) -> None:
     """Fit what ``make(on_step=...)`` returns, under a progress bar, and say what came of it."""
-    with StageBar(experiment.name, experiment.max_steps) as bar:
+    from govray.train.cluster import ray_running
+
+    with StageBar(experiment.name, experiment.max_steps) as bar, ray_running():
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
             bar.update(step + 1, experiment.max_steps, f"loss {metrics['loss']:.3f}")

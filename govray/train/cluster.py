@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import ray
 
@@ -49,3 +51,22 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
             if asked
             else "Try again when the machine is less busy, or see the newest session in /tmp/ray",
         ) from error
+
+
+@contextmanager
+def ray_running() -> Iterator[None]:
+    """Connect or start as `start_ray` does; leave the cluster again, unless it was there before.
+
+    Until it is left, Ray's threads may print to standard output at any moment: that a worker
+    died, or that many were started.
+
+    Raises:
+        InfrastructureFailed: As `start_ray`.
+    """
+    joined = ray.is_initialized()
+    start_ray()
+    try:
+        yield
+    finally:
+        if not joined:
+            ray.shutdown()

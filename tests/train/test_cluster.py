@@ -8,7 +8,8 @@ import pytest
 import ray
 
 from govray.errors import InfrastructureFailed
-from govray.train.cluster import start_ray
+from govray.train import cluster
+from govray.train.cluster import ray_running, start_ray
 
 
 @pytest.fixture
@@ -47,3 +48,16 @@ def test_a_cluster_that_cannot_be_joined(
     # Ray reads its own variable, and refuses a number of CPUs for a cluster that is there.
     assert asked[0]["address"] == (None if by_environment else address)
     assert asked[0]["num_cpus"] is None
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_cluster_is_left_unless_it_was_there(
+    there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: there)
+    monkeypatch.setattr(ray, "shutdown", lambda: told.append("left"))
+    monkeypatch.setattr(cluster, "start_ray", lambda: told.append("started"))
+    with pytest.raises(ZeroDivisionError), ray_running():
+        told.append(str(1 // (len(told) - 1)))  # after the start, and an error all the same
+    assert told == ["started"] + ["left"] * (not there)
