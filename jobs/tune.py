@@ -36,10 +36,15 @@ def main() -> int:
     except GovrayError as error:
         print(f"govray: {error}", file=sys.stderr)
         return error.exit_code
-    best = outcome.conclusion.best
-    print(f"best   {best}")
-    if best in outcome.models:
-        print(f"model  {outcome.models[best]}")
+    conclusion = outcome.conclusion
+    print(f"search {outcome.folder}")
+    if conclusion.best is None:
+        print("No trial stayed within the limit of memorization")
+    else:
+        print(f"best   {conclusion.best}")
+        print(f"model  {outcome.models[conclusion.best]}")
+    if conclusion.why:
+        print(f"The lowest loss is {conclusion.lowest_loss}'s, which is not best: {conclusion.why}")
     return 0
 
 

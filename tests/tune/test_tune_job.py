@@ -1,0 +1,73 @@
+"""What `jobs/tune.py` says at its end; that a search runs is shown in test_search_on_cluster.py."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from govray.errors import Stopped
+from govray.train import cluster
+from govray.tune import search
+from govray.tune.objective import Conclusion
+from govray.tune.search import Outcome
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+
+def told(
+    outcome: Outcome | Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> tuple[int, str, str]:
+    """Exit code and output of the job, whose search ends so."""
+
+    def run(*args: object, **kwargs: object) -> Outcome:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(search, "run", run)
+    monkeypatch.setattr(cluster, "start_ray", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["tune.py", "--config", str(JOBS / "tune.yaml")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(JOBS / "tune.py"), run_name="__main__")
+    return ended.value.code, *capsys.readouterr()
+
+
+def outcome(best: str | None, lowest: str, why: str | None) -> Outcome:
+    models = {name: Path("runs/s") / name / "model" for name in ("a", "b")}
+    conclusion = Conclusion(best, ("a", "b"), lowest, why)
+    return Outcome(folder=Path("runs/s"), standings={}, conclusion=conclusion, models=models)
+
+
+def test_it_names_the_best_trial_and_why_the_lowest_loss_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = told(outcome("a", "b", "it memorizes"), monkeypatch, capsys)
+    assert code == 0
+    assert out.splitlines() == [
+        "search runs/s",
+        "best   a",
+        "model  runs/s/a/model",
+        "The lowest loss is b's, which is not best: it memorizes",
+    ]
+
+
+def test_it_says_that_no_trial_is_good_enough(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = told(outcome(None, "b", "it memorizes"), monkeypatch, capsys)
+    assert code == 0
+    assert "No trial stayed within the limit of memorization" in out
+    assert "model" not in out
+
+
+def test_a_stop_has_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = told(Stopped("the search was stopped"), monkeypatch, capsys)
+    assert code == 75
+    assert err == "govray: the search was stopped\n"
