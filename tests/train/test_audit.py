@@ -119,7 +119,8 @@ def test_the_evidence_names_corpora_layers_and_records(
         assert {m.layer for m in each.measures} == {"block.0", "head"}
         records = {r.sha256: r for r in manifest.corpus(each.corpus).records}
         assert each.extraction is not None
-        assert each.extraction.rows == SMALL.rows
+        # The salt decides which records share a row; a corpus's last may be too short to try.
+        assert SMALL.rows - 1 <= each.extraction.rows <= SMALL.rows
         for record in each.records:
             assert records[record.record.removeprefix("sha256:")].split == "train"
         assert sum(r.extracted_rows for r in each.records) <= each.extraction.extracted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import time
 from dataclasses import replace
@@ -85,31 +84,6 @@ def test_a_replay_without_a_trunk_corpus_names_the_first_tensor_that_differs(
     assert outcome.tensor.file == bundle.WEIGHTS
     assert outcome.tensor.max_abs
     assert [replay.corpus for replay in evidence(finished, "operator")] in (["acme"], [])
-
-
-def test_a_failed_worker_resumes_and_ends_with_the_same_bytes(
-    finished: Path, deployment: Deployment, tmp_path: Path
-) -> None:
-    """An exception on one rank at step 7 stops both; the restart begins at the commit of step 5."""
-    config = read_record(finished).config | {"fail_at": 7, "flag": str(tmp_path / "failed")}
-    trainer = trainer_of(deployment)
-    failing = replace(
-        trainer,
-        train_loop_per_worker=loops.fails_once,
-        train_loop_config=config,
-        run_config=ray.train.RunConfig(
-            name="fails-once",
-            storage_path=str(deployment.folder / "runs"),
-            failure_config=ray.train.FailureConfig(max_failures=1),
-        ),
-    )
-    run = failing.train()
-    assert (tmp_path / "failed").exists()
-    assert weights(run) == weights(finished)
-    ledger = checkpoint.load(snapshot.latest(run)[0]).files["ledger.jsonl"]
-    leaves = [json.loads(line) for line in ledger.splitlines()]
-    assert [leaf["step"] for leaf in leaves if "kind" not in leaf] == list(range(12))
-    assert [leaf["step"] for leaf in leaves if "kind" in leaf] == [0]  # the sample of norms
 
 
 def test_rows_that_come_through_ray_data_train_the_same_bytes(

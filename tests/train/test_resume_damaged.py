@@ -14,6 +14,7 @@ from deployment import Deployment
 from govray.engine import checkpoint
 from govray.errors import GovrayError
 from govray.governance import bundle
+from govray.governance.ledger import GradientNorms, Leaf, read_leaves
 from govray.train import snapshot
 from govray.train.config import parse_experiment
 from govray.train.record import read_record
@@ -33,6 +34,8 @@ def files(run: Path) -> dict[str, str]:
 def test_a_damaged_checkpoint_is_put_aside_and_the_run_ends_with_the_same_bytes(
     finished: Path, deployment: Deployment, tmp_path: Path
 ) -> None:
+    """An exception on one rank at step 7 stops both; the commit of step 5 is damaged then."""
+
     def trainer(max_failures: int) -> Any:
         return replace(
             from_experiment(parse_experiment(deployment.experiment(), where="test")),
@@ -57,5 +60,8 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_run_ends_with_the_same_bytes(
     path.write_bytes(data)
     trainer(1).train()
     assert files(run) == files(finished)
+    leaves = read_leaves(checkpoint.load(snapshot.latest(run)[0]).files[snapshot.LEDGER])
+    assert [leaf.step for leaf in leaves if isinstance(leaf, Leaf)] == list(range(12))
+    assert [leaf.step for leaf in leaves if isinstance(leaf, GradientNorms)] == [0]
     [aside] = run.glob(f"*{snapshot.CORRUPT}")
     assert aside.name.startswith(snapshot.folder_name(5))
