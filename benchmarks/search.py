@@ -1,13 +1,14 @@
 """``python -m benchmarks.search``: governed ASHA against random and grid search, equal budget.
 
-Each method has the same steps to spend, on the same space, data and workers. In every seed the
-target is the governed loss that all methods reach: the worst of what each ends with. It prints, for
-each method, when it got there: in epochs over all trials, and in time, computed from the measured
-seconds of a step. Starting a trial is not in that time; how many were started is printed beside it.
+Each method has the same steps to spend, on the same space, data and workers. A search's governed
+loss at some time is what it would end with if it ended then: the lowest loss of the trials whose
+last report is within the limit of memorization. ASHA is compared with each of the others by itself,
+seed by seed: the target is the loss that both reach, so the worse of what the two end with, and it
+prints how many epochs over all trials, and how much time, each needed until it was there for good.
+Time is computed from the measured seconds of a step; starting a trial is not in it.
 
 Every trial is trained here, in this process, by small models that memorize a restricted corpus if
 their point reads it often (`benchmarks.search_trials`); the decisions are those of `govray tune`.
-A governed loss is that of a trial whose memorization is within the limit.
 
 All but the grid deal the same points in the same order, so a method gains only by leaving points
 early. Trials that will memorize have the lowest losses at the early rungs, where their memorization
@@ -19,10 +20,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -31,13 +34,22 @@ import torch
 from benchmarks.command import positive, run
 from benchmarks.intervals import paired_ratio
 from benchmarks.memorization_data import library
-from benchmarks.search_race import Method, Promoting, Reached, Stopping, ToTheEnd, race
-from benchmarks.search_trials import RATE, RESTRICTED, WIDTH, Curves, Recipe, build
+from benchmarks.search_curves import Curves
+from benchmarks.search_race import (
+    Method,
+    Promoting,
+    Reached,
+    Stopping,
+    ToTheEnd,
+    ladders,
+    race,
+    since,
+)
+from benchmarks.search_trials import RATE, RESTRICTED, WIDTH, Recipe, build, curve
 from govray.errors import CouldNotCheck
-from govray.tune.brackets import Bracket, adaptive
+from govray.tune.brackets import Bracket
 from govray.tune.config import Choice, Dimension, Integer, Log, Search
 from govray.tune.points import Point, draw, grid
-from govray.tune.simulate import trials_ending
 
 SEEDS = (17, 18, 19, 20, 21)
 WORKERS = 4
@@ -62,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     recipe = QUICK if options.quick else Recipe()
     budget = FULL_TRIALS * recipe.steps
     torch.set_num_threads(1)  # models this small are slower on two
-    brackets = ladders(recipe)
+    brackets = ladders(recipe.steps, full_trials=FULL_TRIALS, divisor=DIVISOR, rungs=RUNGS)
     print(
         f"torch {torch.__version__}; a budget of {budget} steps "
         f"in trials of at most {recipe.steps}, {options.workers} at once; M within {recipe.tau}; "
@@ -73,13 +85,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     races, seconds = [], []
     for seed in options.seeds:
         began = time.perf_counter()
-        curves = Curves(recipe, build(recipe, seed, docstrings), seed)
+        data = build(recipe, seed, docstrings)
+        curves = Curves(partial(curve, recipe, data, seed=seed))
         races.append(
             {
                 name: race(
                     method,
                     points,
-                    curves.report,
+                    partial(curves.report, tau=recipe.tau),
                     workers=options.workers,
                     every=recipe.every,
                     budget=budget,
@@ -93,24 +106,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     report |= {"budget_steps": budget, "workers": options.workers, "seeds": options.seeds}
     print(_table(report))
     print(json.dumps(report))
-
-
-def ladders(recipe: Recipe) -> tuple[Bracket, ...]:
-    """The brackets of the most trials that the budget pays as planned."""
-    found: tuple[Bracket, ...] = ()
-    for trials in range(1, FULL_TRIALS * DIVISOR**RUNGS):
-        brackets = adaptive(
-            max_trials=trials,
-            max_time=recipe.steps,
-            divisor=DIVISOR,
-            max_rungs=RUNGS,
-            mode="standard",
-        )
-        planned = sum(step * count for step, count in trials_ending(brackets, DIVISOR).items())
-        if planned > FULL_TRIALS * recipe.steps:
-            break
-        found = brackets
-    return found
 
 
 def contestants(
@@ -162,52 +157,72 @@ def summary(
     Raises:
         CouldNotCheck: In some seed a method found no governed trial at all.
     """
-    if not all(found for each in races for found in each.values()):
+    if not all(math.isfinite(found[-1].loss) for each in races for found in each.values()):
         raise CouldNotCheck("a method found no trial within the limit", do="Take other seeds")
-    reached: dict[str, list[Reached]] = {name: [] for name in METHODS}
-    for each in races:
-        target = max(found[-1].loss for found in each.values())
-        for name, found in each.items():
-            reached[name].append(next(one for one in found if one.loss <= target))
-    methods: dict[str, Any] = {}
-    for name, found in reached.items():
-        methods[name] = {
-            "epochs_to_target": median(one.steps for one in found) / recipe.steps_per_epoch,
-            "seconds_to_target": median(one.ticks for one in found) * seconds_per_step,
-            "starts_to_target": median(one.starts for one in found),
+    methods: dict[str, Any] = {
+        name: {
             "final_loss": median(each[name][-1].loss for each in races),
+            "starts": median(each[name][-1].starts for each in races),
         }
+        for name in METHODS
+    }
+    for name in METHODS:
         if name in BASELINES:
             continue
         for other in BASELINES:
-            for unit, key in (("steps", "epochs"), ("ticks", "seconds")):
-                ratio = paired_ratio(
-                    [getattr(one, unit) for one in found],
-                    [getattr(one, unit) for one in reached[other]],
-                )
-                methods[name][f"{key}_vs_{other}"] = ratio.median
-                methods[name][f"{key}_vs_{other}_interval"] = list(ratio.interval)
+            methods[name][f"vs_{other}"] = _against(
+                [(each[name], each[other]) for each in races], recipe, seconds_per_step
+            )
     return {"methods": methods, "seconds_per_step": seconds_per_step, "tau": recipe.tau}
 
 
+def _against(
+    pairs: Sequence[tuple[Sequence[Reached], Sequence[Reached]]],
+    recipe: Recipe,
+    seconds_per_step: float,
+) -> dict[str, Any]:
+    """One method against another, by seed: what each needs to the loss that both reach."""
+    reached = []
+    for ours, theirs in pairs:
+        target = max(ours[-1].loss, theirs[-1].loss)
+        reached.append((since(ours, target), since(theirs, target)))
+    found: dict[str, Any] = {
+        "ends_lower": sum(ours[-1].loss < theirs[-1].loss for ours, theirs in pairs)
+    }
+    for key, unit, scale in (
+        ("epochs", "steps", 1 / recipe.steps_per_epoch),
+        ("seconds", "ticks", seconds_per_step),
+    ):
+        ours, theirs = ([getattr(pair[side], unit) for pair in reached] for side in (0, 1))
+        ratio = paired_ratio(ours, theirs)
+        found[key] = median(ours) * scale
+        found[f"{key}_of_other"] = median(theirs) * scale
+        found[f"{key}_ratio"] = ratio.median
+        found[f"{key}_ratio_interval"] = list(ratio.interval)
+        found[f"{key}_ratio_by_seed"] = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return found
+
+
 def _table(report: Mapping[str, Any]) -> str:
-    names = ("epochs_to_target", "seconds_to_target", "starts_to_target", "final_loss")
-    lines = [f"{'':<16}" + "".join(f"{name.replace('_', ' '):>20}" for name in names)]
+    lines = [f"{'':<16}{'final loss':>12}{'starts':>8}"]
     for name, found in report["methods"].items():
-        lines.append(f"{name:<16}" + "".join(f"{found[each]:>20.3g}" for each in names))
+        lines.append(f"{name:<16}{found['final_loss']:>12.4f}{found['starts']:>8.0f}")
     lines.append("")
     for name in METHODS:
         if name in BASELINES:
             continue
         for other in BASELINES:
-            found = report["methods"][name]
+            found = report["methods"][name][f"vs_{other}"]
             shown = [
-                f"{found[f'{key}_vs_{other}']:.2f} of its {key} "
-                f"[{found[f'{key}_vs_{other}_interval'][0]:.2f}, "
-                f"{found[f'{key}_vs_{other}_interval'][1]:.2f}]"
+                f"{found[f'{key}_ratio']:.2f} of its {key} "
+                f"[{found[f'{key}_ratio_interval'][0]:.2f}, "
+                f"{found[f'{key}_ratio_interval'][1]:.2f}]"
                 for key in ("epochs", "seconds")
             ]
-            lines.append(f"{name} against {other}: {', '.join(shown)}")
+            lines.append(
+                f"{name} against {other}: {', '.join(shown)}; "
+                f"ends lower in {found['ends_lower']} of {len(report['seeds'])} seeds"
+            )
     return "\n".join(lines)
 
 

@@ -10,27 +10,29 @@ or started again after a pause.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Protocol
 
 from govray.tune.asha import Action, Promotion
-from govray.tune.brackets import Bracket
-from govray.tune.objective import Report
+from govray.tune.brackets import Bracket, adaptive
+from govray.tune.objective import Report, conclude
 from govray.tune.points import Point
 from govray.tune.schedulers import CONTINUE, GovernedASHA
+from govray.tune.simulate import trials_ending
 
 
 @dataclass(frozen=True)
 class Reached:
-    """The lowest governed loss so far, when it was reached.
+    """The governed loss that a search would end with, from some time on.
 
     Attributes:
         ticks: Steps that one worker has done by then.
         steps: Steps of all trials by then.
         starts: Trials started by then.
-        loss: The governed loss.
+        loss: The lowest of the trials whose last report is within the limit; infinite if none is.
     """
 
     ticks: int
@@ -115,6 +117,31 @@ class Promoting:
         return own.action is Action.CONTINUE
 
 
+def ladders(steps: int, *, full_trials: int, divisor: int, rungs: int) -> tuple[Bracket, ...]:
+    """The brackets of the most trials that a budget pays as planned.
+
+    Args:
+        steps: Of a trial that runs to its end.
+        full_trials: Trials that the budget pays to their end.
+        divisor: One trial in so many goes on.
+        rungs: At most, of a ladder.
+    """
+    found: tuple[Bracket, ...] = ()
+    for trials in range(1, full_trials * divisor**rungs):
+        brackets = adaptive(
+            max_trials=trials,
+            max_time=steps,
+            divisor=divisor,
+            max_rungs=rungs,
+            mode="standard",
+        )
+        planned = sum(step * count for step, count in trials_ending(brackets, divisor).items())
+        if planned > full_trials * steps:
+            break
+        found = brackets
+    return found
+
+
 def race(
     method: Method,
     point: Callable[[int], Point],
@@ -124,7 +151,9 @@ def race(
     every: int,
     budget: int,
 ) -> list[Reached]:
-    """Run a search; returns each time that the lowest governed loss fell.
+    """Run a search; returns each time that its governed loss fell, or rose.
+
+    It rises where the best trial goes on and memorizes beyond the limit.
 
     Args:
         method: Who decides.
@@ -135,12 +164,39 @@ def race(
         budget: Steps of all trials at which the search ends.
     """
     found: list[Reached] = []
-    for ticks, steps, starts, said in _events(method, point, report, workers, every):
-        if steps > budget:
-            break
-        if said.v == 0 and (not found or said.loss < found[-1].loss):
-            found.append(Reached(ticks, steps, starts, said.loss))
+    last: dict[str, Report] = {}
+    for ticks, steps, starts, name, said in _events(method, point, report, workers, every, budget):
+        last[name] = said
+        best = conclude(last).best
+        loss = math.inf if best is None else last[best].loss
+        if not found or loss != found[-1].loss:
+            found.append(Reached(ticks, steps, starts, loss))
     return found
+
+
+def since(found: Sequence[Reached], target: float) -> Reached:
+    """When the governed loss was last seen to come down to ``target`` or below, and stayed there.
+
+    Args:
+        found: From `race`; it ends at or below the target.
+        target: A governed loss.
+    """
+    above = [place for place, each in enumerate(found) if each.loss > target]
+    return found[above[-1] + 1 if above else 0]
+
+
+def last_reports(
+    method: Method,
+    point: Callable[[int], Point],
+    report: Callable[[Point, int], Report],
+    *,
+    workers: int,
+    every: int,
+    budget: int,
+) -> dict[str, Report]:
+    """Run a search, with the arguments of `race`; returns what each trial said last."""
+    events = _events(method, point, report, workers, every, budget)
+    return {name: said for *_, name, said in events}
 
 
 def _events(
@@ -149,8 +205,9 @@ def _events(
     report: Callable[[Point, int], Report],
     workers: int,
     every: int,
-) -> Iterator[tuple[int, int, int, Report]]:
-    """Reports in the order of their time: ticks, steps and starts by then, and what was said."""
+    budget: int,
+) -> Iterator[tuple[int, int, int, str, Report]]:
+    """Reports in the order of their time: ticks, steps and starts by then, trial, what it said."""
     done: dict[str, int] = {}  # steps of each trial
     busy: list[tuple[int, int, str]] = []  # (tick of the next report, order of start, trial)
     now = steps = starts = 0
@@ -158,12 +215,12 @@ def _events(
         while len(busy) < workers and (name := method.next()) is not None:
             starts += 1
             heapq.heappush(busy, (now + every, starts, name))
-        if not busy:
+        if not busy or steps + every > budget:
             return
         now, order, name = heapq.heappop(busy)
         done[name] = done.get(name, 0) + every
         steps += every
         said = report(point(int(name)), done[name])
-        yield now, steps, starts, said
+        yield now, steps, starts, name, said
         if method.goes_on(name, said):
             heapq.heappush(busy, (now + every, order, name))

@@ -5,32 +5,21 @@ Two corpora, docstrings of the standard library both: ``public``, read about onc
 validation rows come from neither; the others are restricted rows that were trained on, with a few
 letters changed. So the lowest loss belongs to a trial that memorizes.
 
-M is the product's own: the composite deviation of restricted rows read from restricted rows held
-back, at the model's output (`govray.engine.deviation`).
-
-Training is plain: one process, AdamW, a constant rate. Each point's curve is trained once, as far
-as it is asked for, and the same for every method. What it does not do: search.
+What it does not do: train, measure (`benchmarks.search_curves`), or search.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.nn.utils import clip_grad_norm_
 
-from benchmarks.memorization_data import VOCABULARY, Row, batch, cut
-from govray.engine.adapters import Adapters
-from govray.engine.deviation import measures
-from govray.engine.gpt import GPT, loss
-from govray.engine.lens import Lens
-from govray.engine.memorization import score_rows
-from govray.engine.monitor import logits_in
+from benchmarks.memorization_data import VOCABULARY, Row, cut
+from benchmarks.search_curves import Curve, Sides
+from govray.engine.gpt import GPT
 from govray.errors import UsageError
-from govray.tune.objective import Report, report
 from govray.tune.points import Point
 
 RATE = "optimizer.lr"
@@ -104,101 +93,26 @@ def build(recipe: Recipe, seed: int, docstrings: Sequence[str]) -> Data:
         parts.append(tuple(rows[:size]))
         rows = rows[size:]
     public, restricted, held_back, validation = parts
-    near = [_changed(draw.choice(restricted), draw) for _ in range(fresh)]
+    near = [near_duplicate(draw.choice(restricted), draw) for _ in range(fresh)]
     return Data(public, restricted, held_back, (*validation, *near))
 
 
-def _changed(row: Row, draw: random.Random) -> Row:
+def near_duplicate(row: Row, draw: random.Random) -> Row:
+    """The row with some characters changed."""
     letters = b"abcdefghijklmnopqrstuvwxyz"
     return [draw.choice(letters) if draw.random() < _CHANGED else token for token in row]
 
 
-class Curve:
-    """One point's trial, trained as far as it was asked for."""
+def curve(recipe: Recipe, data: Data, point: Point, seed: int) -> Curve:
+    """A point's trial, untrained."""
+    draw = random.Random(f"{seed}/{sorted(point.items())}")  # noqa: S311
+    torch.manual_seed(seed)
+    model = GPT(recipe.blocks, point[WIDTH], recipe.context, VOCABULARY)
+    restricted = int(point[RESTRICTED])
 
-    def __init__(self, recipe: Recipe, data: Data, point: Point, seed: int) -> None:
-        self._recipe, self._data, self._point = recipe, data, point
-        self._draw = random.Random(f"{seed}/{sorted(point.items())}")  # noqa: S311
-        torch.manual_seed(seed)
-        self._model = GPT(recipe.blocks, point[WIDTH], recipe.context, VOCABULARY)
-        self._optimizer = torch.optim.AdamW(
-            self._model.parameters(), lr=point[RATE], betas=(0.9, 0.95), weight_decay=0.01
-        )
-        self._validation = batch(data.validation)
-        self._reports: list[Report] = []
-        self.seconds = 0.0
+    def rows() -> list[Row]:
+        read = draw.choices(data.restricted, k=restricted)
+        return read + draw.choices(data.public, k=recipe.rows - restricted)
 
-    def report(self, step: int) -> Report:
-        """What the trial says after ``step`` steps, a multiple of ``every``."""
-        while len(self._reports) * self._recipe.every < step:
-            began = time.perf_counter()
-            for _ in range(self._recipe.every):
-                self._train()
-            self._reports.append(self._measure())
-            self.seconds += time.perf_counter() - began
-        return self._reports[step // self._recipe.every - 1]
-
-    @property
-    def steps(self) -> int:
-        """How far it was trained."""
-        return len(self._reports) * self._recipe.every
-
-    def _train(self) -> None:
-        restricted = int(self._point[RESTRICTED])
-        rows = self._draw.choices(self._data.restricted, k=restricted)
-        rows += self._draw.choices(self._data.public, k=self._recipe.rows - restricted)
-        self._optimizer.zero_grad()
-        loss(self._model, batch(rows)).mean().backward()
-        clip_grad_norm_(self._model.parameters(), 1.0)
-        self._optimizer.step()
-
-    def _measure(self) -> Report:
-        with torch.no_grad():
-            value = float(loss(self._model, self._validation).mean())
-        sides = [
-            score_rows(
-                self._model,
-                batch(rows),
-                logits=logits_in(loss),
-                lens=Lens(),
-                adapters=Adapters(self._model, {}, seed=0),
-            )
-            for rows in (self._data.restricted, self._data.held_back)
-        ]
-        found = measures(
-            "restricted",
-            *sides,
-            probe_units=[f"read {n}" for n in range(len(sides[0]))],
-            reserve_units=[f"held back {n}" for n in range(len(sides[1]))],
-            statistic="composite",
-            key=(0,),
-            permutations=1,  # only the deviation is used here
-        )
-        step = (len(self._reports) + 1) * self._recipe.every
-        return report(
-            step=step,
-            loss=value,
-            memorization=found[-1].deviation,
-            tau=self._recipe.tau,
-        )
-
-
-class Curves:
-    """All curves of one seed, by point."""
-
-    def __init__(self, recipe: Recipe, data: Data, seed: int) -> None:
-        self._recipe, self._data, self._seed = recipe, data, seed
-        self._curves: dict[str, Curve] = {}
-
-    def report(self, point: Point, step: int) -> Report:
-        """What the point's trial says after ``step`` steps."""
-        key = repr(sorted(point.items()))
-        if key not in self._curves:
-            self._curves[key] = Curve(self._recipe, self._data, point, self._seed)
-        return self._curves[key].report(step)
-
-    @property
-    def seconds_per_step(self) -> float:
-        """Measured over all that was trained, reports included."""
-        curves = self._curves.values()
-        return sum(each.seconds for each in curves) / sum(each.steps for each in curves)
+    sides = Sides(data.validation, data.restricted, data.held_back)
+    return Curve(model, point[RATE], rows, sides, recipe.every)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 
 import pytest
 import torch
 
 from benchmarks import search
-from benchmarks.search_race import Promoting, Reached, Stopping, ToTheEnd, race
+from benchmarks.search_race import Promoting, Reached, Stopping, ToTheEnd, ladders, race, since
 from benchmarks.search_trials import RATE, RESTRICTED, WIDTH, Recipe, build
 from govray.errors import CouldNotCheck, UsageError
 from govray.tune.brackets import Bracket
@@ -31,7 +32,6 @@ def point(number: int) -> Point:
 
 def test_full_length_trials_use_the_budget_exactly() -> None:
     found = race(ToTheEnd(4, 90), point, curve, workers=2, every=10, budget=360)
-    assert [each.loss for each in found] == sorted((each.loss for each in found), reverse=True)
     best = min(point(n)["level"] for n in (0, 2)) + 10 / 90
     assert found[-1].loss == pytest.approx(best)
     first = found[0]
@@ -39,9 +39,9 @@ def test_full_length_trials_use_the_budget_exactly() -> None:
 
 
 def test_a_memorizer_is_no_result_once_it_memorizes() -> None:
-    found = race(ToTheEnd(2, 90), lambda n: {"n": 1, "level": 0.0}, curve, workers=1, every=10,
+    found = race(ToTheEnd(1, 90), lambda n: {"n": 1, "level": 0.0}, curve, workers=1, every=10,
                  budget=1000)  # fmt: skip
-    assert [each.steps for each in found] == [10]
+    assert [(each.steps, math.isinf(each.loss)) for each in found] == [(10, False), (20, True)]
 
 
 def test_nothing_is_counted_beyond_the_budget() -> None:
@@ -64,25 +64,39 @@ def test_halving_spends_less_on_bad_points(form: type[Stopping] | type[Promoting
 
 
 def test_ladders_fit_the_budget() -> None:
-    brackets = search.ladders(Recipe())
+    steps = Recipe().steps
+    brackets = ladders(steps, full_trials=search.FULL_TRIALS, divisor=3, rungs=4)
     assert sum(each.trials for each in brackets) > 2 * search.FULL_TRIALS
     assert brackets[0].rungs == (9, 27, 81, 243)
 
 
-def test_the_target_is_what_all_reach_and_ratios_are_paired_by_seed() -> None:
+def test_the_target_is_what_both_reach_and_ratios_are_paired_by_seed() -> None:
     def seed(fast: int) -> dict[str, list[Reached]]:
         slow = [Reached(100, 400, 4, 3.0), Reached(200, 800, 8, 2.0)]
+        late = Reached(400, 1600, 12, 2.0)
         quick = [Reached(fast, 4 * fast, 9, 2.0), Reached(500, 2000, 30, 1.0)]
-        return {"random": slow, "grid": slow, "asha": quick, "asha_promotion": quick}
+        return {"random": slow, "grid": [*slow[:1], late], "asha": quick, "asha_promotion": quick}
 
     found = search.summary([seed(20), seed(40), seed(100)], Recipe(), 0.5)
-    asha = found["methods"]["asha"]
-    assert asha["epochs_vs_random"] == asha["seconds_vs_grid"] == 0.2
-    assert asha["seconds_to_target"] == 20.0
-    assert asha["epochs_to_target"] == 160 / Recipe().steps_per_epoch
+    asha = found["methods"]["asha"]["vs_random"]
+    assert asha["epochs_ratio"] == asha["seconds_ratio"] == 0.2
+    assert asha["epochs_ratio_by_seed"] == [0.1, 0.2, 0.5]
+    assert asha["seconds"] == 20.0
+    assert asha["seconds_of_other"] == 100.0
+    assert asha["epochs"] == pytest.approx(160 / Recipe().steps_per_epoch)
+    assert asha["ends_lower"] == 3
+    assert found["methods"]["asha"]["vs_grid"]["epochs_ratio"] < 0.2, "the grid ends later"
     assert found["methods"]["random"]["final_loss"] == 2.0
     with pytest.raises(CouldNotCheck, match="no trial within the limit"):
-        search.summary([seed(1) | {"grid": []}], Recipe(), 0.5)
+        search.summary([seed(1) | {"grid": [Reached(9, 9, 1, math.inf)]}], Recipe(), 0.5)
+
+
+def test_a_loss_that_is_lost_again_was_not_reached() -> None:
+    found = [Reached(1, 1, 1, 3.0), Reached(2, 2, 1, 1.0), Reached(3, 3, 1, 4.0),
+             Reached(4, 4, 1, 2.0), Reached(5, 5, 1, 1.5)]  # fmt: skip
+    assert since(found, 2.5).steps == 4
+    assert since(found, 1.5).steps == 5
+    assert since(found, 9.0).steps == 1
 
 
 def docstrings(count: int) -> list[str]:
@@ -121,9 +135,9 @@ def test_the_command_prints_a_table_and_one_json_line(
     told = json.loads(last)
     assert set(told["methods"]) == set(search.METHODS)
     for name, found in told["methods"].items():
-        assert found["epochs_to_target"] > 0
-        assert found["seconds_to_target"] > 0
-        assert ("epochs_vs_random" in found) == (name not in search.BASELINES)
+        assert found["final_loss"] > 0
+        assert ("vs_random" in found) == (name not in search.BASELINES)
+    assert told["methods"]["asha"]["vs_random"]["seconds"] > 0
     assert told["seeds"] == [1]
     assert any(line.startswith("asha against random") for line in table)
 

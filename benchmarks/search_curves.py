@@ -1,0 +1,169 @@
+"""What a search's trials report: curves of small character models, trained in this process.
+
+A curve is trained once, as far as it is asked for, and is the same for every search and limit.
+Training is plain: one process, AdamW, a constant rate. M is the product's own: the composite
+deviation of rows read from rows held back, at the model's output (`govray.engine.deviation`).
+
+Measuring leaves no trace, so a model that is trained again, without it, has the same weights.
+
+What it does not do: say which rows a trial reads, or search.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from benchmarks.memorization_data import Row, batch
+from govray.engine.adapters import Adapters
+from govray.engine.deviation import measures
+from govray.engine.gpt import loss
+from govray.engine.lens import Lens
+from govray.engine.memorization import score_rows
+from govray.engine.monitor import logits_in
+from govray.tune.objective import Report, report
+from govray.tune.points import Point
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What a trial is measured on.
+
+    Attributes:
+        validation: Rows of its loss.
+        read, held_back: Rows that M compares.
+    """
+
+    validation: tuple[Row, ...]
+    read: tuple[Row, ...]
+    held_back: tuple[Row, ...]
+
+
+class Curve:
+    """One point's trial.
+
+    Args:
+        model: Untrained.
+        rate: The learning rate.
+        rows: The rows of the next step.
+        sides: What it is measured on.
+        every: Steps between two reports.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rate: float,
+        rows: Callable[[], Sequence[Row]],
+        sides: Sides,
+        every: int,
+    ) -> None:
+        self.model = model
+        self.steps = 0
+        self.seconds = 0.0
+        self.next_rows = rows
+        self._sides = sides
+        self._every = every
+        self._optimizer = torch.optim.AdamW(
+            model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01
+        )
+        self._measured: list[tuple[float, float]] = []
+
+    def measured(self, step: int) -> tuple[float, float]:
+        """Validation loss and M after ``step`` steps, a multiple of ``every``."""
+        while len(self._measured) * self._every < step:
+            began = time.perf_counter()
+            self.train(self._every)
+            self._measured.append(
+                (
+                    mean_loss(self.model, self._sides.validation),
+                    deviation(self.model, self._sides.read, self._sides.held_back),
+                )
+            )
+            self.seconds += time.perf_counter() - began
+        return self._measured[step // self._every - 1]
+
+    def train(self, steps: int) -> None:
+        """So many steps more."""
+        for _ in range(steps):
+            self._optimizer.zero_grad()
+            loss(self.model, batch(self.next_rows())).mean().backward()
+            clip_grad_norm_(self.model.parameters(), 1.0)
+            self._optimizer.step()
+        self.steps += steps
+
+
+class Curves:
+    """The curves of one space and seed, by point.
+
+    Args:
+        make: A point's curve, untrained, the same each time.
+    """
+
+    def __init__(self, make: Callable[[Point], Curve]) -> None:
+        self._make = make
+        self._curves: dict[str, Curve] = {}
+
+    def report(self, point: Point, step: int, tau: float) -> Report:
+        """What the point's trial says after ``step`` steps, under the limit ``tau``."""
+        value, memorization = self._curve(point).measured(step)
+        return report(step=step, loss=value, memorization=memorization, tau=tau)
+
+    def model(self, point: Point, step: int) -> nn.Module:
+        """The trial's model after ``step`` steps; trained again where it has gone further."""
+        curve = self._curve(point)
+        if curve.steps != step:
+            curve = self._make(point)
+            curve.train(step)
+        return curve.model
+
+    @property
+    def steps(self) -> int:
+        """Of all that was trained."""
+        return sum(each.steps for each in self._curves.values())
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Measured over all that was trained, reports included."""
+        return sum(each.seconds for each in self._curves.values()) / self.steps
+
+    def _curve(self, point: Point) -> Curve:
+        key = repr(sorted(point.items()))
+        if key not in self._curves:
+            self._curves[key] = self._make(point)
+        return self._curves[key]
+
+
+def mean_loss(model: nn.Module, rows: Sequence[Row]) -> float:
+    """Nats a target, over all rows."""
+    with torch.no_grad():
+        return float(loss(model, batch(rows)).mean())
+
+
+def deviation(model: nn.Module, read: Sequence[Row], held_back: Sequence[Row]) -> float:
+    """How much better ``read`` is known than ``held_back``, in spreads of the latter."""
+    scores = [
+        score_rows(
+            model,
+            batch(rows),
+            logits=logits_in(loss),
+            lens=Lens(),
+            adapters=Adapters(model, {}, seed=0),
+        )
+        for rows in (read, held_back)
+    ]
+    [found] = measures(
+        "restricted",
+        *scores,
+        probe_units=[f"read {n}" for n in range(len(read))],
+        reserve_units=[f"held back {n}" for n in range(len(held_back))],
+        statistic="composite",
+        key=(0,),
+        permutations=1,  # only the deviation is used here
+    )
+    return found.deviation
