@@ -8,7 +8,7 @@ exists, and a ``….partial`` folder is refused by its name, even a complete one
 a kill left behind. Every write is fsynced before the manifest, the manifest before
 the rename, the rename before returning. `commit` does all three in one process.
 Several ranks may `write` their own names into one staged folder on shared storage;
-one of them then gathers the entries and publishes.
+one of them then gathers the entries and publishes, which compares them with what is there.
 
 `open_commit` checks the manifest's form, the names and the sizes, and each file's
 SHA-256 when it is read, before it is handed out. `load` reads all files at once.
@@ -34,14 +34,14 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from govray.engine import commit_manifest, tensor_file
 from govray.engine.commit_manifest import MANIFEST, Entry
 from govray.engine.committed import Committed, Content, Folder, opened, pour
-from govray.errors import Damaged, UsageError
+from govray.errors import Damaged, GovrayError, UsageError
 from govray.governance import canonical
 
 PARTIAL = ".partial"
@@ -69,24 +69,23 @@ def commit(
     """
     for name in files:
         commit_manifest.require_inside(name, str(folder))
-    if not isinstance(folder, Path):
-        return folder.commit(files, check)
-    partial = stage(folder)
+    staged = stage(folder)
     try:
-        entries = {name: write(partial, name, files[name]) for name in files}
-        check()
-        return publish(partial, folder, entries)
+        entries = {name: write(staged, name, files[name]) for name in files}
+        return publish(staged, folder, entries, check=check)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        discard(staged)
         raise
 
 
-def stage(folder: Path) -> Path:
-    """Make the ``….partial`` folder that is to become ``folder``.
+def stage(folder: Folder) -> Folder:
+    """Make the ``….partial`` folder that is to become ``folder``; on remote storage, nothing.
 
     Raises:
         UsageError: If ``folder`` exists, or the disk refuses.
     """
+    if not isinstance(folder, Path):
+        return folder
     _require_free(folder)
     partial = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{PARTIAL}")
     with _as_usage_error(folder):
@@ -95,16 +94,26 @@ def stage(folder: Path) -> Path:
     return partial
 
 
-def write(partial: Path, name: str, content: Content) -> Entry:
+def write(staged: Folder, name: str, content: Content) -> Entry:
     """Add one file to a staged folder, durably; its digest is of the bytes as they are written.
 
     Raises:
-        UsageError: If the name leaves the folder, a tensor cannot be stored, or the
-            disk refuses. What was written so far remains, in the staged folder.
+        UsageError: If the name leaves the folder, a tensor cannot be stored, the disk
+            refuses, or the folder was staged on storage that this process does not see.
+            What was written so far remains, in the staged folder.
+        InfrastructureFailed: Remote storage refuses.
     """
-    commit_manifest.require_inside(name, str(partial))
-    path = partial / name
+    commit_manifest.require_inside(name, str(staged))
+    if not isinstance(staged, Path):
+        return staged.write(name, content)
+    path = staged / name
     with _as_usage_error(path):
+        if not staged.is_dir():
+            raise UsageError(
+                "the folder in which the checkpoint is staged is not here",
+                where=str(staged),
+                do="Keep the run's folder on storage that all ranks share",
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "xb") as file:
             entry = pour(content, file.write, where=name)
@@ -113,13 +122,20 @@ def write(partial: Path, name: str, content: Content) -> Entry:
     return entry
 
 
-def publish(partial: Path, folder: Path, entries: Mapping[str, Entry]) -> str:
+def publish(
+    staged: Folder,
+    folder: Folder,
+    entries: Mapping[str, Entry],
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> str:
     """Make a staged folder a commit: the manifest, then the rename.
 
     Args:
-        partial: From `stage`, on the storage that all writers share.
+        staged: From `stage`, on the storage that all writers share.
         folder: Must not exist.
         entries: What `write` returned for each file, by name, of all writers.
+        check: As `commit`.
 
     Returns:
         The digest of the manifest.
@@ -127,18 +143,25 @@ def publish(partial: Path, folder: Path, entries: Mapping[str, Entry]) -> str:
     Raises:
         UsageError: If the folder exists, or the disk refuses. Before the rename the
             staged folder remains; after it the commit is whole.
+        Damaged: The staged folder does not hold these files in their sizes.
+        InfrastructureFailed: Remote storage refuses.
     """
+    if not isinstance(staged, Path) or not isinstance(folder, Path):
+        assert not isinstance(staged, Path)
+        return staged.publish(entries, check)
     _require_free(folder)
     manifest = commit_manifest.encode(entries)
     with _as_usage_error(folder):
-        for directory, _, _ in os.walk(partial, topdown=False):
+        commit_manifest.require_whole(entries, _regular_files(staged), str(staged))
+        check()
+        for directory, _, _ in os.walk(staged, topdown=False):
             _fsync_directory(directory)
-        with open(partial / MANIFEST, "xb") as file:
+        with open(staged / MANIFEST, "xb") as file:
             file.write(manifest)
             file.flush()
             os.fsync(file.fileno())
-        _fsync_directory(partial)
-        os.rename(partial, folder)
+        _fsync_directory(staged)
+        os.rename(staged, folder)
     try:
         _fsync_directory(folder.parent)
     except OSError as error:
@@ -148,6 +171,15 @@ def publish(partial: Path, folder: Path, entries: Mapping[str, Entry]) -> str:
             do="Check the disk before relying on it",
         ) from error
     return canonical.sha256(manifest)
+
+
+def discard(staged: Folder) -> None:
+    """Delete what was staged, as far as the storage lets it; what stays never loads."""
+    if isinstance(staged, Path):
+        shutil.rmtree(staged, ignore_errors=True)
+    else:
+        with suppress(GovrayError):
+            staged.remove()
 
 
 def remove(folder: Folder) -> None:

@@ -19,8 +19,9 @@ from typing import BinaryIO, Protocol
 import safetensors.torch
 from torch import Tensor
 
-from govray.engine import commit_manifest, tensor_file
+from govray.engine import commit_manifest, parts, tensor_file
 from govray.engine.commit_manifest import MANIFEST, Entry
+from govray.engine.parts import INDEX, Index
 from govray.errors import Damaged, Malformed
 from govray.governance import canonical
 
@@ -31,14 +32,17 @@ Content = bytes | Mapping[str, Tensor]
 class RemoteFolder(Protocol):
     """What storage that is no file system does for one commit.
 
-    The methods are the functions of ``checkpoint.py``. Each raises `InfrastructureFailed` where
+    The methods are the functions of ``checkpoint.py``; what is staged there lies in its place
+    already. Each raises `InfrastructureFailed` where
     the storage can't be reached or refuses.
     """
 
     @property
     def name(self) -> str: ...
 
-    def commit(self, files: Mapping[str, Content], check: Callable[[], None]) -> str: ...
+    def write(self, name: str, content: Content) -> Entry: ...
+
+    def publish(self, entries: Mapping[str, Entry], check: Callable[[], None]) -> str: ...
 
     def open_commit(self) -> Committed: ...
 
@@ -76,13 +80,46 @@ class Committed:
         """Bytes of all files, without the manifest."""
         return sum(entry.size for entry in self.entries.values())
 
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of a safetensors file, on the CPU.
+    @property
+    def names(self) -> frozenset[str]:
+        """The files, one name for all parts of a file that lies in parts (``parts.py``)."""
+        return parts.file_names(self.entries)
+
+    @property
+    def index(self) -> Index | None:
+        """What lies in parts; None in a commit that one rank wrote.
 
         Raises:
             Damaged: If its bytes are not those of the manifest.
+        """
+        if INDEX not in self.entries:
+            return None
+        return Index.parse(self.files[INDEX], str(self.folder))
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The whole tensors of a safetensors file, on the CPU; of one in parts, joined.
+
+        Raises:
+            Damaged: If bytes are not those of the manifest.
             Malformed: If there is no such file, or it is not safetensors.
         """
+        index = None if name in self.entries else self.index
+        if index is None or name not in index.rows:
+            return self._stored(name)
+        return self.held(index, name, lambda _, rows: range(rows))
+
+    def held(
+        self, index: Index, name: str, wanted: Callable[[str, int], range]
+    ) -> dict[str, Tensor]:
+        """What one rank needs of a file in parts; `parts.held_rows` has the arguments.
+
+        Raises:
+            Damaged: If bytes are not those of the manifest, or parts do not fit together.
+            Malformed: If one is not safetensors.
+        """
+        return parts.held_rows(index, name, self._stored, wanted)
+
+    def _stored(self, name: str) -> dict[str, Tensor]:
         if name not in self.entries:
             raise Malformed("the checkpoint has no such file", where=name)
         try:
@@ -133,6 +170,7 @@ def opened(
     entries = commit_manifest.parse(manifest, str(folder))
     others = {name: size for name, size in sizes.items() if name != MANIFEST}
     commit_manifest.require_whole(entries, others, str(folder))
+    parts.require_complete(entries, str(folder))
     return Committed(
         folder, canonical.sha256(manifest), entries, _Files(str(folder), entries, read)
     )

@@ -17,26 +17,25 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from govray.engine.sharding import spread, whole
+from govray.engine.sharding import spread
 from govray.errors import Malformed, UsageError
 
 Scalar = None | bool | int | float | str
 
 
 def optimizer_state(
-    optimizer: Optimizer, names: Mapping[Parameter, str], *, keep: bool = True
+    optimizer: Optimizer, names: Mapping[Parameter, str]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state without pickle, on the CPU. Collective if it is sharded.
+    """An optimizer's state without pickle.
 
     Args:
         optimizer: Any whose state and hyperparameters are tensors (state only),
             finite numbers, booleans, strings, ``None``, or tuples of these.
         names: A name for each of its parameters; FQNs, by convention.
-        keep: False on a rank that only helps to gather shards: it returns no tensors, and
-            holds one at a time.
 
     Returns:
-        Tensors named ``<state key>/<parameter name>``, and a JSON value with the
+        Tensors named ``<state key>/<parameter name>``, the optimizer's own, which its next
+        step changes (`govray.engine.sharding.held_here` copies); and a JSON value with the
         param groups and the state that is not tensors. A parameter that was
         never stepped has no entry, here as there.
 
@@ -59,12 +58,9 @@ def optimizer_state(
         )
         for parameter in group["params"]:
             name = names[parameter]
-            # Sorted, because shards are gathered here, and what a file restored has any order.
-            for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+            for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
-                    gathered = whole(value)
-                    if keep:
-                        tensors[f"{key}/{name}"] = gathered.to("cpu", copy=True)
+                    tensors[f"{key}/{name}"] = value
                 else:
                     values.setdefault(name, {})[key] = _storable(value, f"{name}, {key}")
     return tensors, {"kind": type(optimizer).__name__, "groups": groups, "values": values}
@@ -79,7 +75,7 @@ def restore_optimizer(
     """Put back what ``optimizer_state`` returned, into an optimizer built the same way.
 
     Tensors keep their dtype and bits, where ``Optimizer.load_state_dict`` casts
-    them to the parameter's.
+    them to the parameter's. A whole one of a sharded parameter's shape is cut as that is.
 
     Raises:
         Malformed: If the optimizer's class or its parameters in their groups and

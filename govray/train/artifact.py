@@ -7,20 +7,22 @@ after a replay for instance, without training. Runs on the driver, with the key.
 Weights and adapters are copied, not linked: a checkpoint never changes, and a model
 folder is given away. Their digests are those that were computed while the checkpoint
 was written. So what is attested is what the run wrote; should the storage have changed
-it since, `verify`, which hashes every byte, says so.
+it since, `verify`, which hashes every byte, says so. Weights that lie in parts are put
+together and hashed as they are written (`govray.engine.assembly`), and the parts compared
+with their digests in the same pass.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from govray.engine import checkpoint
+from govray.engine import assembly, checkpoint
 from govray.errors import CouldNotCheck
 from govray.governance import bundle, canonical
 from govray.governance.attestation import (
@@ -45,9 +47,6 @@ from govray.train.gating import GATES
 from govray.train.record import RunRecord, read_record
 
 MODEL = "model"
-
-Source = bytes | Callable[[Path], None]
-"""A file's content, or what writes it to a path."""
 
 
 def write_model(
@@ -78,7 +77,6 @@ def write_model(
     committed = final_checkpoint(run, record, early=stopped is not None)
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
     manifest = trust.verify(Manifest, record.manifest, role="operator", at=record.started)
-    files = model_files(record, committed, manifest.document)
     ledger = Ledger(record.run_id, read_leaves(committed.files["ledger.jsonl"]))
     governance = {
         bundle.POLICY: record.policy,
@@ -91,9 +89,16 @@ def write_model(
     if GATES in committed.files:
         governance[bundle.GATES] = committed.files[GATES]
     attestation = _attestation(record, committed, trust, manifest, ledger, governance, replays)
-    subjects = [Subject.of(name, digest) for name, (digest, _) in sorted(files.items())]
-    governance[bundle.ATTESTATION] = seal(attestation, subjects, [signer])
-    return _replace(run / MODEL, {name: source for name, (_, source) in files.items()} | governance)
+    with _beside(run / MODEL) as folder:
+        digests = {bundle.CONFIG: _put(folder / bundle.CONFIG, _config(record, manifest.document))}
+        for name in model_tensors(committed):
+            target = _place(folder / name)
+            digests[name] = assembly.copy(committed, name, target).digest
+        subjects = [Subject.of(name, digest) for name, digest in sorted(digests.items())]
+        governance[bundle.ATTESTATION] = seal(attestation, subjects, [signer])
+        for name, content in governance.items():
+            _put(folder / name, content)
+    return run / MODEL
 
 
 def final_checkpoint(run: Path, record: RunRecord, *, early: bool = False) -> checkpoint.Committed:
@@ -121,29 +126,34 @@ def environment(committed: checkpoint.Committed) -> Environment:
     return Environment.from_json(state["environment"], where="state.json")
 
 
-def model_files(
+def model_digests(
     record: RunRecord, committed: checkpoint.Committed, manifest: Manifest
-) -> dict[str, tuple[str, Source]]:
-    """The files that a model consists of: name → digest, and content or what copies it."""
-    experiment = record.experiment
+) -> dict[str, str]:
+    """The digests of the files that a model consists of, by name."""
+    tensors = {name: assembly.entry(committed, name).digest for name in model_tensors(committed)}
+    return {bundle.CONFIG: canonical.sha256(_config(record, manifest)), **tensors}
+
+
+def model_tensors(committed: checkpoint.Committed) -> list[str]:
+    """The files of a commit that are a model's: its weights and its adapters'."""
+    return sorted(
+        name
+        for name in committed.names
+        if name == bundle.WEIGHTS or name.startswith(f"{bundle.ADAPTERS}/")
+    )
+
+
+def _config(record: RunRecord, manifest: Manifest) -> bytes:
     config: dict[str, Any] = {
         "context": record.plan.context,
         "tokenizer": manifest.tokenizer.to_json(),
     }
-    if experiment:
-        config["entrypoint"] = experiment.entrypoint
+    if record.experiment:
+        config["entrypoint"] = record.experiment.entrypoint
         config["hyperparameters"] = record.config["hyperparameters"]
     else:
         config["trainLoopConfig"] = dict(record.config)
-    encoded = canonical.encode(config)
-    return {
-        bundle.CONFIG: (canonical.sha256(encoded), encoded),
-        **{
-            name: (entry.digest, partial(checkpoint.copy_file, committed.folder, name))
-            for name, entry in committed.entries.items()
-            if name == bundle.WEIGHTS or name.startswith(f"{bundle.ADAPTERS}/")
-        },
-    }
+    return canonical.encode(config)
 
 
 def _attestation(
@@ -192,7 +202,7 @@ def _attestation(
 
 
 def _tensor_names(committed: checkpoint.Committed, name: str) -> frozenset[str]:
-    with checkpoint.open_file(committed.folder, name) as file:
+    with assembly.header(committed, name) as file:
         return bundle.tensor_names(file, name)
 
 
@@ -206,18 +216,13 @@ def _lines(envelopes: Any) -> bytes:
     return b"".join(envelope + b"\n" for envelope in envelopes)
 
 
-def _replace(folder: Path, files: Mapping[str, Source]) -> Path:
-    """Write or copy all files beside ``folder``, then put them in its place."""
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A place to write to, which takes that of ``folder`` when the context ends well."""
     beside = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)
     try:
-        for name, source in files.items():
-            path = beside / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(source, bytes):
-                path.write_bytes(source)
-            else:
-                source(path)
+        yield beside
         if folder.exists():
             previous = folder.with_name(f".{folder.name}.previous")
             shutil.rmtree(previous, ignore_errors=True)
@@ -229,4 +234,14 @@ def _replace(folder: Path, files: Mapping[str, Source]) -> Path:
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    return folder
+
+
+def _put(path: Path, data: bytes) -> str:
+    """Write a file; its digest."""
+    _place(path).write_bytes(data)
+    return canonical.sha256(data)
+
+
+def _place(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from govray.data.tokenizer import Tokenizer, load_tokenizer
-from govray.engine import checkpoint
+from govray.engine import assembly, checkpoint
 from govray.engine.adapters import Adapters
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance import bundle, canonical
@@ -98,8 +98,8 @@ def load_model(run: Path) -> AuditedModel:
         adapted=frozenset(configs),
         loss=loss,
         files={
-            name: entry.digest
-            for name, entry in committed.entries.items()
+            name: assembly.entry(committed, name).digest
+            for name in committed.names
             if name == bundle.WEIGHTS or name.endswith(bundle.ADAPTER_WEIGHTS)
         },
         steps=_steps(read_leaves(committed.files["ledger.jsonl"])),

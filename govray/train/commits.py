@@ -3,11 +3,20 @@
 The loop waits for the copy to host memory; one thread on rank 0 serialises,
 hashes, writes and commits it, then applies the rules of retention.
 
+Of a sharded model every rank has such a thread, for its own parts. Rank 0 stages the
+commit and says where, before the threads begin; when they have written, they tell each
+other names, sizes and digests, or what went wrong, over a process group that nothing else
+uses; rank 0's then publishes. So no rank waits for a file of another to appear, which
+would take a guess at how long that may be and at what the storage shows to whom, and a
+rank that is gone ends the wait at once. All ranks start a thread or none does, and a
+thread that failed tells the others all the same.
+
 Invariants:
 
 * At most one commit is in flight; the next one waits for it.
-* A commit that failed is known to rank 0 alone until the next agreement, in which
-  it travels; `Commits.settle`, after the last step, shares the outcome by itself.
+* A commit that failed is known to the ranks that wrote it alone until the next agreement,
+  in which it travels; `Commits.settle`, after the last step, shares the outcome by itself.
+* The manifest is rank 0's, is the last file, and names what all ranks wrote.
 * A process that ends with a commit in flight leaves what never loads: a ``….partial``
   folder or, on remote storage, one without a manifest.
 
@@ -18,12 +27,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
 from govray.engine import checkpoint
+from govray.engine.agreement import lost_peers_reported
+from govray.engine.commit_manifest import Entry
 from govray.errors import GovrayError
 from govray.governance.gates import Gate
 from govray.governance.ledger import AnyLeaf
@@ -41,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class Commits:
-    """The commits of one worker's run. Every rank makes one; rank 0's writes.
+    """The commits of one worker's run. Every rank makes one, which is collective.
 
     Args:
         state: What is captured.
@@ -57,6 +70,8 @@ class Commits:
         self._folder = Path(order.folder)
         self._storage = storage_of(self._folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
+        # Where there is one, every rank writes: its threads meet in it, and nothing else does.
+        self._meeting = dist.new_group(backend="gloo") if state.sharded else None
         self._thread: threading.Thread | None = None
         self._failure: GovrayError | None = None
         self._floor: int | None = None
@@ -83,7 +98,7 @@ class Commits:
     ) -> None:
         """Copy the state after which step ``step`` is next, and write it. Every rank calls it.
 
-        Waits, on rank 0, for the commit before. A failure shows in `failure`.
+        Waits, on ranks that write, for the commit before. A failure shows in `failure`.
 
         Args:
             step: The first step that the state does not hold.
@@ -95,19 +110,43 @@ class Commits:
         """
         self._wait(None)
         self._floor = floor
+        capture = None
         try:
             capture = self._state.capture(step, self._order, leaves, loss=loss, gates=gates)
-        except GovrayError as error:
-            # Rank 0 alone captures, after the ranks have met: the others go on to the
-            # agreement, where they hear of it.
-            self._failure = self._failure or error
+        except Exception as error:
+            # After the ranks have met: the others go on to the agreement, where they hear of it.
+            if self._meeting is None and not isinstance(error, GovrayError):
+                raise
+            self._fail(error, step)
+        write: Callable[[Capture], None] | None = self._write
+        ready = capture is not None and not stopping and not self._failure
+        if self._meeting is not None:
+            write = self._staged(self._meeting, step, ready)
+        if capture is None or write is None or not ready:
             return
-        if capture is None or stopping or self._failure:
-            return
-        self._thread = threading.Thread(
-            target=self._write, args=(capture,), name=f"govray-commit-{step}"
-        )
+        self._thread = threading.Thread(target=write, args=(capture,), name=f"govray-commit-{step}")
         self._thread.start()
+
+    def _staged(
+        self, meeting: dist.ProcessGroup, step: int, ready: bool
+    ) -> Callable[[Capture], None] | None:
+        """What writes this rank's parts, if all ranks can. Collective."""
+        folder = staged = None
+        if self._rank == 0 and ready:
+            try:
+                folder = self._storage.place(step, (self._fence.driver, self._fence.attempt))
+                staged = checkpoint.stage(folder)
+            except Exception as error:
+                self._fail(error, step, folder)
+        failed = str(self._failure) if self._failure else None
+        told = _gathered((ready and not failed, failed, folder, staged), meeting)
+        self._hear(failed for _, failed, _, _ in told)
+        if not all(willing for willing, _, _, _ in told):
+            if staged is not None:
+                checkpoint.discard(staged)
+            return None
+        _, _, folder, staged = told[0]
+        return partial(self._write_parts, folder, staged, meeting)
 
     def settle(self, trouble: str | None) -> checkpoint.Folder | None:
         """Wait until nothing is in flight, and share the outcome. Every rank calls it.
@@ -119,7 +158,7 @@ class Commits:
             The newest commit.
 
         Raises:
-            GovrayError: A commit failed on rank 0; every rank raises the same.
+            GovrayError: A commit failed; every rank raises the same.
         """
         waiting, failed, newest = True, trouble, None
         while waiting:
@@ -157,20 +196,70 @@ class Commits:
         try:
             checkpoint.commit(folder, capture.files(), check=self._fence.check)
         except Exception as error:  # whatever it is, it must reach the agreement
-            described = (
-                str(error) if isinstance(error, GovrayError) else f"{type(error).__name__}: {error}"
-            )
-            self._failure = GovrayError(
-                f"the checkpoint of step {capture.step} could not be written: {described}",
-                where=str(folder),
-                do="Earlier checkpoints are whole; free the storage and run again to resume",
-            )
+            self._fail(error, capture.step, folder)
             return
+        self._retain()
+
+    def _write_parts(
+        self,
+        folder: checkpoint.Folder,
+        staged: checkpoint.Folder,
+        meeting: dist.ProcessGroup,
+        capture: Capture,
+    ) -> None:
+        entries: dict[str, Entry] = {}
+        try:
+            for name, content in capture.files().items():
+                entries[name] = checkpoint.write(staged, name, content)
+        except Exception as error:  # whatever it is, all ranks must hear of it
+            self._fail(error, capture.step, folder)
+        try:
+            failed = str(self._failure) if self._failure else None
+            told = _gathered((entries, failed), meeting)
+            self._hear(failed for _, failed in told)
+            if self._rank == 0 and not self._failure:
+                every = {name: entry for each, _ in told for name, entry in each.items()}
+                checkpoint.publish(staged, folder, every, check=self._fence.check)
+        except Exception as error:
+            self._fail(error, capture.step, folder)
+        if self._rank == 0:
+            if self._failure:
+                checkpoint.discard(staged)
+            else:
+                self._retain()
+
+    def _retain(self) -> None:
         try:
             collection.apply(self._folder, self._order.keep, floor=self._floor)
         except (GovrayError, OSError) as error:
             # What stays too long harms nothing; `govray checkpoint gc` says it again.
             _log.warning("old checkpoints were not deleted: %s", error)
+
+    def _fail(self, error: Exception, step: int, folder: checkpoint.Folder | None = None) -> None:
+        """Remember the first failure, which is the one that matters.
+
+        Args:
+            folder: Where the commit was to lie; None if it was not begun.
+        """
+        if self._failure:
+            return
+        if isinstance(error, GovrayError) and folder is None:
+            self._failure = error
+            return
+        described = (
+            str(error) if isinstance(error, GovrayError) else f"{type(error).__name__}: {error}"
+        )
+        rank = "" if self._meeting is None else f"rank {self._rank}: "
+        self._failure = GovrayError(
+            f"the checkpoint of step {step} could not be written: {rank}{described}",
+            where=str(folder or self._folder),
+            do="Earlier checkpoints are whole; free the storage and run again to resume",
+        )
+
+    def _hear(self, failures: Iterable[str | None]) -> None:
+        """Take over the failure of the lowest rank that has one."""
+        if not self._failure and (told := next(filter(None, failures), None)):
+            self._failure = GovrayError(told)
 
     def _clear(self, resumed: int) -> None:
         """Put aside what an earlier attempt left beyond the step where this one begins.
@@ -180,3 +269,15 @@ class Commits:
         for step, folder in self._storage.commits():
             if step > resumed:
                 checkpoint.put_aside(folder, SUPERSEDED)
+
+
+def _gathered(own: Any, group: dist.ProcessGroup) -> list[Any]:
+    """Every rank's value, by rank.
+
+    Raises:
+        InfrastructureFailed: Another rank is gone.
+    """
+    gathered: list[Any] = [None] * dist.get_world_size()
+    with lost_peers_reported():
+        dist.all_gather_object(gathered, own, group=group)
+    return gathered

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from govray.engine import checkpoint
+from govray.engine import assembly, checkpoint
 from govray.governance import bundle
 from govray.governance.ledger import AnyLeaf, Leaf
 from govray.governance.memorization import EntropyProfile
@@ -129,7 +129,7 @@ def compared_files(
         one, other: Two commits.
         shared_only: Weights and the adapters that both have, and no optimizer state.
     """
-    weights, others = _weights(one.files), _weights(other.files)
+    weights, others = _weights(one.names), _weights(other.names)
     if shared_only:
         return _ordered(weights & others)
     return [*_ordered(weights | others), *OPTIMIZER]
@@ -147,9 +147,9 @@ def _first_in(
     one: checkpoint.Committed, other: checkpoint.Committed, name: str
 ) -> tuple[str | None, float | None] | None:
     """The first tensor of a file that differs, and by how much."""
-    if one.files.get(name) == other.files.get(name):
+    if assembly.content(one, name) == assembly.content(other, name):
         return None
-    if name not in one.files or name not in other.files or not name.endswith(".safetensors"):
+    if name not in one.names or name not in other.names or not name.endswith(".safetensors"):
         return None, None
     before, after = one.tensors(name), other.tensors(name)
     for tensor in sorted(before.keys() | after.keys()):

@@ -169,24 +169,21 @@ class ObjectFolder:
     def __hash__(self) -> int:
         return hash(self._where)
 
-    def commit(self, files: Mapping[str, Content], check: Callable[[], None]) -> str:
-        """As `govray.engine.checkpoint.commit`.
+    def write(self, name: str, content: Content) -> commit_manifest.Entry:
+        """As `govray.engine.checkpoint.write`."""
+        return self._store.write(f"{self._path}/{name}", content, f"{self}/{name}")
+
+    def publish(
+        self, entries: Mapping[str, commit_manifest.Entry], check: Callable[[], None]
+    ) -> str:
+        """As `govray.engine.checkpoint.publish`.
 
         Between the end of ``check`` and the manifest lies one request.
         """
-        try:
-            entries = {
-                name: self._store.write(f"{self._path}/{name}", content, f"{self}/{name}")
-                for name, content in files.items()
-            }
-            commit_manifest.require_whole(entries, self._sizes(), str(self))
-            manifest = commit_manifest.encode(entries)
-            check()
-            self._store.write(f"{self._path}/{MANIFEST}", manifest, f"{self}/{MANIFEST}")
-        except BaseException:
-            with suppress(GovrayError):
-                self.remove()
-            raise
+        commit_manifest.require_whole(entries, self._sizes(), str(self))
+        manifest = commit_manifest.encode(entries)
+        check()
+        self._store.write(f"{self._path}/{MANIFEST}", manifest, f"{self}/{MANIFEST}")
         return canonical.sha256(manifest)
 
     def open_commit(self) -> Committed:

@@ -24,7 +24,7 @@ from typing import Any
 
 import ray.train
 
-from govray.engine import checkpoint
+from govray.engine import assembly, checkpoint
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance import bundle, canonical
 from govray.governance.environment import Difference, differences
@@ -332,4 +332,5 @@ def _adapters_of(before: BatchPlan, inputs: Recorded, after: BatchPlan) -> froze
 
 
 def _digests(committed: checkpoint.Committed, names: Sequence[str]) -> dict[str, str]:
-    return {name: committed.entries[name].digest for name in names if name in committed.entries}
+    held = committed.names
+    return {name: assembly.entry(committed, name).digest for name in names if name in held}

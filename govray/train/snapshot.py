@@ -2,7 +2,10 @@
 
 Everything a run needs to go on is committed together under one manifest of
 digests (`govray.engine.checkpoint`) or not at all. A capture is a copy in host
-memory: training goes on while it is written (`govray.train.commits`).
+memory: training goes on while it is written (`govray.train.commits`). Of a model that
+ranks share, each captures the rows of weights and optimizer state that it holds
+(`govray.engine.parts`), and rank 0 all else. Restoring takes a commit of any number of
+ranks: whole files, or of parts those that have this rank's rows.
 
 What it does not do: write, or decide what stays (`govray.train.retention`). A
 learning-rate schedule is not in it, for a run's is a function of the step alone.
@@ -12,8 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +33,16 @@ from govray.engine.generators import (
     seed_generators,
 )
 from govray.engine.optimizer_state import optimizer_state, restore_optimizer
-from govray.engine.sharding import is_sharded, spread, whole
-from govray.errors import Damaged, GovrayError, InfrastructureFailed, RankFailed, Refused
+from govray.engine.parts import INDEX, Index, part_name
+from govray.engine.sharding import from_rows, held_here, is_sharded, own_rows, spread
+from govray.errors import (
+    Damaged,
+    GovrayError,
+    InfrastructureFailed,
+    RankFailed,
+    Refused,
+    UsageError,
+)
 from govray.governance import bundle, canonical
 from govray.governance.gates import Gate, encode_gates
 from govray.governance.ledger import AnyLeaf, read_leaves
@@ -89,22 +100,24 @@ def latest(run_folder: Path, *, at_most: int | None = None) -> tuple[checkpoint.
 
 @dataclass(frozen=True, kw_only=True)
 class Capture:
-    """One run's state in host memory, which no later step changes.
+    """What one rank commits of a run's state, in host memory: no later step changes it.
 
     Attributes:
         step: The first step that it does not hold.
-        summary: What ``state.json`` says.
+        contents: Name → content of all files but those of the following.
+        summary: What ``state.json`` says; None on a rank that only commits its parts.
         generators: Of every rank.
-        contents: Name → content of all other files.
     """
 
     step: int
-    summary: Mapping[str, Any]
-    generators: Sequence[Generators]
     contents: Mapping[str, checkpoint.Content]
+    summary: Mapping[str, Any] | None = None
+    generators: Sequence[Generators] = field(default_factory=tuple)
 
     def files(self) -> dict[str, checkpoint.Content]:
-        """Name → content of the whole commit. A function of the capture alone."""
+        """Name → content of all that the rank commits. A function of the capture alone."""
+        if self.summary is None:
+            return dict(self.contents)
         return {
             **self.contents,
             _GENERATORS: {
@@ -130,6 +143,7 @@ class State:
         self._adapters = adapters
         self._environment: dict[str, Any] | None = None
         self._ledger = LedgerFile()
+        self.sharded = is_sharded(model)
 
     def capture(
         self,
@@ -142,6 +156,8 @@ class State:
     ) -> Capture | None:
         """Copy the state after which step ``step`` is next. Every rank calls it.
 
+        The ranks gather their generators; nothing after that is collective.
+
         Args:
             step: The first step that the state does not hold.
             order: The run's.
@@ -151,35 +167,35 @@ class State:
             gates: Of all steps before; rank 0's count.
 
         Returns:
-            The copy on rank 0, None on the others.
+            What this rank commits: of a sharded model something on every rank, else None on
+            all but rank 0.
 
         Raises:
-            UsageError: A value of the optimizer cannot be stored.
+            UsageError: A value of the optimizer cannot be stored, or a tensor is sharded
+                otherwise than by rows.
         """
         everyones = _gather(generators())
-        if _rank() != 0 and not is_sharded(self._model):
+        if _rank() != 0 and not self.sharded:
             return None
-        # Of a sharded model, all ranks gather what rank 0 keeps, a tensor at a time.
-        keeps = _rank() == 0
-        tensors, hyperparameters = optimizer_state(self._optimizer, self._names(), keep=keeps)
-        weights: dict[str, Tensor] = {}
-        for name, tensor in base_tensors(self._model).items():
-            gathered = whole(tensor)
-            if keeps:
-                weights[name] = gathered.to("cpu", copy=True)
-        if not keeps:
-            return None
+        tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
+        contents: dict[str, checkpoint.Content] = {}
+        rows: dict[str, Mapping[str, int]] = {}
+        for file, live in (bundle.WEIGHTS, base_tensors(self._model)), (_OPTIMIZER, tensors):
+            own, rows[file] = held_here(live)
+            if rows[file] and not self.sharded:
+                raise UsageError(f"{min(rows[file])} is sharded, and the model is not", where=file)
+            contents[part_name(file, _rank(), _world()) if self.sharded else file] = own
+        if _rank() != 0:
+            return Capture(step=step, contents=contents)
+        if self.sharded:
+            contents[INDEX] = Index(_world(), rows).encode()
         if self._environment is None:  # looking it up takes longer than a small copy
             self._environment = environment_here(
                 seed=order.seed, threads=order.threads, source=order.source
             ).to_json()
         self._ledger.extend(leaves)
-        contents: dict[str, checkpoint.Content] = {
-            bundle.WEIGHTS: weights,
-            _OPTIMIZER: tensors,
-            _OPTIMIZER_VALUES: canonical.encode(hyperparameters),
-            LEDGER: self._ledger.data,
-        }
+        contents[_OPTIMIZER_VALUES] = canonical.encode(hyperparameters)
+        contents[LEDGER] = self._ledger.data
         for name in self._adapters.ranks:
             config, tensors = self._adapters.export(name)
             config_file, weights_file = bundle.adapter_files(name)
@@ -211,7 +227,7 @@ class State:
     def restore(self, folder: checkpoint.Folder, order: Order) -> tuple[AnyLeaf, ...]:
         """Load a commit into the model, the optimizer, the adapters and this rank's generators.
 
-        Every rank calls it, reads each file once, and hears how the others fared.
+        Every rank calls it, reads what it needs once, and hears how the others fared.
 
         Returns:
             The ledger leaves of the steps that the commit holds.
@@ -246,7 +262,7 @@ class State:
         held = self._model.state_dict()
         weights = {
             name: spread(tensor, held[name]) if name in held else tensor
-            for name, tensor in committed.tensors(bundle.WEIGHTS).items()
+            for name, tensor in _read(committed, bundle.WEIGHTS, held.get).items()
         }
         self._model.load_state_dict(weights, strict=False)
         for name in self._adapters.ranks:
@@ -256,10 +272,12 @@ class State:
                 canonical.parse_canonical(committed.files[config]),
                 committed.tensors(weights),
             )
+        names = self._names()
+        parameters = {name: parameter for parameter, name in names.items()}
         restore_optimizer(
             self._optimizer,
-            self._names(),
-            committed.tensors(_OPTIMIZER),
+            names,
+            _read(committed, _OPTIMIZER, lambda key: parameters.get(key.partition("/")[2])),
             canonical.parse_canonical(committed.files[_OPTIMIZER_VALUES]),
         )
         tensors = committed.tensors(_GENERATORS)
@@ -273,6 +291,25 @@ class State:
     def _names(self) -> dict[nn.Parameter, str]:
         names = {parameter: name for name, parameter in self._model.named_parameters()}
         return names | {parameter: name for name, parameter in self._adapters.named_parameters()}
+
+
+def _read(
+    committed: checkpoint.Committed, file: str, like: Callable[[str], Tensor | None]
+) -> dict[str, Tensor]:
+    """The tensors of a file; of one in parts, this rank's shards of those that are sharded here.
+
+    Args:
+        like: The tensor here that one of the file's is for.
+    """
+    index = None if file in committed.entries else committed.index
+    if index is None or file not in index.rows:
+        return committed.tensors(file)
+    sharded = index.rows[file]
+    found = committed.held(index, file, lambda name, rows: own_rows(like(name), rows))
+    return {
+        name: from_rows(tensor, sharded[name], like(name)) if name in sharded else tensor
+        for name, tensor in found.items()
+    }
 
 
 def generator_seed(seed: int, step: int, rank: int) -> int:

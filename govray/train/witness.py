@@ -21,7 +21,7 @@ from govray.governance.manifest import Manifest
 from govray.governance.replay_check import ReplayCheck, sign_replay_check, verify_replay_check
 from govray.governance.trust import Verified
 from govray.governance.verify import VerifiedModel
-from govray.train.artifact import model_files
+from govray.train.artifact import model_digests
 from govray.train.outcome import Outcome
 from govray.train.record import RunRecord, read_record
 from govray.train.replay import commits
@@ -95,10 +95,9 @@ def sign_replay(
     record = read_record(replayed)
     committed = checkpoint.open_commit(commits(replayed)[outcome.stop])
     manifest = model.trust_root.verify(Manifest, record.manifest, role="operator", at=at)
-    made = model_files(record, committed, manifest.document)
+    made = model_digests(record, committed, manifest.document)
     for subject in model.subjects:
-        digest, _ = made.get(subject.name, (None, None))
-        if digest != subject.sha256:
+        if made.get(subject.name) != subject.sha256:
             raise Refused(
                 f"the replay gave another {subject.name} than the one attested",
                 where=str(model.path),

@@ -315,7 +315,7 @@ def test_a_kill_leaves_nothing_that_loads(tmp_path, kill_at):
         import os, signal, sys
         from pathlib import Path
         from govray.engine import checkpoint
-        die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         write, publish = checkpoint.write, checkpoint.publish
         def dying_write(*arguments):
             entry = write(*arguments)
@@ -364,7 +364,7 @@ def test_a_kill_in_a_deletion_leaves_nothing_that_loads(committed, kill_at):
         import os, shutil, signal, sys
         from pathlib import Path
         from govray.engine import checkpoint
-        die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         if sys.argv[2] == "manifest":
             shutil.rmtree = die
         else:

@@ -119,17 +119,6 @@ def test_a_parameter_never_stepped_has_no_state_before_or_after():
     assert stepped == {name for name in names.values() if not name.startswith("adapter:")}
 
 
-def test_a_rank_that_only_helps_to_gather_keeps_no_tensor():
-    parameter = nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.AdamW([parameter])
-    parameter.grad = torch.ones(3)
-    optimizer.step()
-    kept, state = optimizer_state(optimizer, {parameter: "p"})
-    helped, same = optimizer_state(optimizer, {parameter: "p"}, keep=False)
-    assert sorted(kept) == ["exp_avg/p", "exp_avg_sq/p", "step/p"]
-    assert (helped, same) == ({}, state)
-
-
 def test_state_keeps_its_dtype():
     """``load_state_dict`` would cast both to the parameter's bfloat16."""
     parameter = nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
