@@ -373,7 +373,7 @@ class Run:
         are exchanged for more, for the commit.
 
         Raises:
-            GovrayError: A commit failed on rank 0; every rank raises it. One that fails in
+            GovrayError: A commit failed; every rank raises it. One that fails in
                 the middle of a run shows in the next `step`.
             StopRun: The run was asked to stop, and this commit was its last.
         """

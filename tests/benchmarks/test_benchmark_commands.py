@@ -219,3 +219,26 @@ def test_streams_compares_steps_with_and_without_idle_adapters() -> None:
         jsonschema.validate(report[count], closed(facts | {"idle": kind, "due": kind}))
     assert report["0"]["idle"]["vs_none"] == 1.0
     assert report["12"]["adapter_bytes"] == 4 * report["3"]["adapter_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_sharded_commit_compares_the_copies() -> None:
+    ran = command("sharded_commit", "--quick")
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout.splitlines()[-1])
+    size = {"type": "integer", "minimum": 1}
+    method = closed({"seconds": RATIO, "peak_bytes": size})
+    jsonschema.validate(
+        report,
+        closed(
+            {
+                "state_bytes": size,
+                "methods": closed(dict.fromkeys(["gathered", "sharded"], method)),
+                "vs_gathered": RATIO,
+                "interval": INTERVAL,
+            }
+        ),
+    )
+    peaks = {name: each["peak_bytes"] for name, each in report["methods"].items()}
+    # Its own half and a copy of that, against its own half and a copy of the whole.
+    assert report["state_bytes"] * 2 <= peaks["sharded"] < peaks["gathered"]
