@@ -21,7 +21,7 @@ from torch import Tensor
 
 from govray.engine import commit_manifest, parts, tensor_file
 from govray.engine.commit_manifest import MANIFEST, Entry
-from govray.engine.parts import INDEX, Index
+from govray.engine.parts import INDEX, Index, part_name
 from govray.errors import Damaged, Malformed
 from govray.governance import canonical
 
@@ -90,11 +90,15 @@ class Committed:
         """What lies in parts; None in a commit that one rank wrote.
 
         Raises:
-            Damaged: If its bytes are not those of the manifest.
+            Damaged: If its bytes are not those of the manifest, or there are other parts.
         """
         if INDEX not in self.entries:
             return None
-        return Index.parse(self.files[INDEX], str(self.folder))
+        index = Index.parse(self.files[INDEX], str(self.folder))
+        first = {part_name(name, 0, index.world) for name in index.rows}
+        if not first <= self.entries.keys():
+            raise Damaged("names other parts than there are", where=f"{self.folder}/{INDEX}")
+        return index
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The whole tensors of a safetensors file, on the CPU; of one in parts, joined.

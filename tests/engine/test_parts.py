@@ -71,7 +71,7 @@ def same(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(models(), st.integers(1, 5), st.integers(1, 5))
 def test_parts_are_the_whole_file_for_any_number_of_readers(
     model: tuple[dict[str, Tensor], set[str]], writers: int, readers: int
@@ -209,6 +209,13 @@ def test_parts_that_do_not_fit_together_are_refused(
         found.tensors(FILE)
     with pytest.raises(Damaged):
         assembly.entry(found, FILE)
+
+
+def test_an_index_of_other_parts_is_refused(folder: Path, tmp_path: Path) -> None:
+    files = dict(checkpoint.load(folder).files) | {INDEX: Index(2, {FILE: {"w": 6}}).encode()}
+    checkpoint.commit(tmp_path / "odd", files)
+    with pytest.raises(Damaged, match="names other parts"):
+        checkpoint.open_commit(tmp_path / "odd").tensors(FILE)
 
 
 @pytest.mark.parametrize(
