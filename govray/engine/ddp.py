@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -109,7 +110,7 @@ class DDP(Hosted):
     def _is_hosted(self, each: Pass) -> bool:
         return each.slices is not None and not self.held.isdisjoint(each.weights)
 
-    def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def _sum(self, bucket: Any) -> torch.futures.Future[Tensor]:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             self._largest[self._names[parameter]] = torch.linalg.vector_norm(gradient, torch.inf)
         work = dist.all_reduce(bucket.buffer(), async_op=True)

@@ -16,6 +16,7 @@ Source: the derivatives are torch's own (Core ATen operators).
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -131,6 +132,11 @@ class _Normalising(_Plain):
             return inputs, parameters
         inputs, *cast = _autocast([inputs, *parameters.values()], device, torch.float32)
         return inputs, dict(zip(parameters, cast, strict=True))
+
+    @abstractmethod
+    def forward(
+        self, layer: Any, inputs: Tensor, parameters: Parameters
+    ) -> tuple[Tensor, tuple[Tensor, ...]]: ...
 
     def statistics(self, layer: Any, inputs: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
         return self.forward(layer, inputs, parameters)[1]
@@ -383,7 +389,7 @@ class _Recomputed(_Plain):
         out: Tensor | None = None,
     ) -> dict[str, Tensor]:
         with torch.enable_grad():
-            leaves = {
+            leaves: dict[str, Any] = {
                 name: None if tensor is None else tensor.detach().requires_grad_(name in wanted)
                 for name, tensor in {INPUT: inputs, **parameters}.items()
             }

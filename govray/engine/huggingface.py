@@ -98,6 +98,7 @@ class CausalLM(nn.Module):
                 do="Give `path` to start from a folder's weights, or `config` for fresh ones",
             )
         transformers = _transformers()
+        model: Any
         if path is not None:
             model = _from_folder(transformers, Path(path), context, vocabulary)
         else:

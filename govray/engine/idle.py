@@ -16,7 +16,7 @@ shares in the first.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 
 import torch
@@ -27,7 +27,7 @@ from torch import nn
 def idle_hidden(
     optimizer: torch.optim.Optimizer,
     trained: Iterable[nn.Parameter],
-    adapters: Collection[int],
+    adapters: Set[int],
 ) -> Iterator[None]:
     """Inside, the optimizer sees what it may move, and its state is that of all groups after.
 

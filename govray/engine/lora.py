@@ -57,9 +57,7 @@ def adapted_linear(layer: nn.Linear, inputs: Tensor, a: Tensor, b: Tensor, scale
     Returns:
         (…, out).
     """
-    output = _Adapted.apply(  # type: ignore[no-untyped-call]
-        inputs, layer.weight, layer.bias, a, b, scale
-    )
+    output = _Adapted.apply(inputs, layer.weight, layer.bias, a, b, scale)
     return cast(Tensor, output)
 
 

@@ -339,7 +339,8 @@ def sliced(
                 if parameter in permissions
             }
             restricted = [name for name in own if not own[name].allows_all(rows)]
-            if not covered(module):
+            calculus = calculus_of(module) if covered(module) else None
+            if calculus is None:
                 frozen += _freeze(module, fqn, {name: own[name] for name in restricted})
                 continue
             flow = _union(permitted.get(f"{fqn}.{name}", given).flow for name, given in own.items())
@@ -348,7 +349,7 @@ def sliced(
             for name in restricted:
                 if module._parameters[name].requires_grad:
                     run.watch(f"{fqn}.{name}", module._parameters[name])
-            module.__dict__["forward"] = _Sliced(run, fqn, module, calculus_of(module), own, flow)
+            module.__dict__["forward"] = _Sliced(run, fqn, module, calculus, own, flow)
             overridden.append(module)
         yield
     finally:
@@ -396,7 +397,7 @@ def _freeze(
     """Freeze what no row may train; refuse what only some may, for nothing can tell them apart."""
     for name, given in restricted.items():
         parameter = module._parameters[name]
-        if not parameter.requires_grad:
+        if parameter is None or not parameter.requires_grad:
             continue
         if given.weights:
             raise Refused(
@@ -405,7 +406,8 @@ def _freeze(
                 where=fqn or type(module).__name__,
                 do="Run the rows of each route by themselves",
             )
-        yield parameter.requires_grad_(False)
+        parameter.requires_grad_(False)
+        yield parameter
 
 
 def _union(flows: Iterable[Ranges]) -> Ranges:

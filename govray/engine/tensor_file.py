@@ -149,7 +149,8 @@ def _bytes(tensor: Tensor) -> Iterator[memoryview]:
     if not tensor.numel():
         return
     plain = tensor.detach().cpu().contiguous().reshape(-1)
-    data = memoryview(plain.view(torch.uint8).numpy())
+    content: Any = plain.view(torch.uint8).numpy()
+    data = memoryview(content)
     for start in range(0, len(data), PIECE):
         yield data[start : start + PIECE]
 
