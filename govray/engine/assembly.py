@@ -110,9 +110,9 @@ def _joined(parts: list[_Part], rows: Mapping[str, int], name: str) -> Iterator[
             raise Malformed("does not hold the tensors of the others", where=parts[rank].name)
     yield tensor_file.header([_whole(tensor, held, rows) for tensor in held[0]], where=name)
     for tensor in held[0]:
-        for part, described in zip(parts, held, strict=True):
-            if tensor in described:
-                yield from part.read_exactly(described[tensor].size)
+        for part, own in zip(parts, held, strict=True):
+            if tensor in own:
+                yield from part.read_exactly(own[tensor].size)
 
 
 def _whole(tensor: str, held: list[dict[str, Described]], rows: Mapping[str, int]) -> Described:
