@@ -31,7 +31,7 @@ def ls(run: RunFolder, as_json: Json = False) -> None:
 
     found, pins = inventory(run), read_pins(run)
     stay = kept(found.commits, found.rules, pins)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": commit.name,
             "step": commit.step,

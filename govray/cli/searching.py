@@ -90,7 +90,7 @@ def _print(file: SearchFile, outcome: Outcome) -> None:
         )
     line()
     line(f"Search {outcome.folder}")
-    if conclusion.best in outcome.models:
+    if conclusion.best is not None and conclusion.best in outcome.models:
         line(f"Next  govray verify {outcome.models[conclusion.best]} --trust-root TRUSTED_ROOT")
 
 

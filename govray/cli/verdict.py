@@ -34,8 +34,8 @@ def print_verdict(model: VerifiedModel) -> None:
         field("started", start)
     for each in attestation.run.ancestry or ():
         field("ancestor", f"run {each.run} to step {each.step}, ledger root {_short(each.root)}")
-    for each in attestation.selection_taint or ():
-        field("selected", f"by search {each.search}: {_compared(each)}")
+    for selection in attestation.selection_taint or ():
+        field("selected", f"by search {selection.search}: {_compared(selection)}")
     field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")

@@ -39,8 +39,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from govray.engine import commit_manifest, tensor_file
-from govray.engine.commit_manifest import MANIFEST, Entry
-from govray.engine.committed import Committed, Content, Folder, opened, pour
+from govray.engine.commit_manifest import MANIFEST as MANIFEST
+from govray.engine.commit_manifest import Entry
+from govray.engine.committed import Committed as Committed
+from govray.engine.committed import Content as Content
+from govray.engine.committed import Folder as Folder
+from govray.engine.committed import opened, pour
 from govray.errors import Damaged, GovrayError, UsageError
 from govray.governance import canonical
 

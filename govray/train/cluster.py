@@ -40,7 +40,7 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
             address=address if asked else "local",
             num_cpus=None if asked else num_cpus or os.cpu_count(),
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
         )
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]

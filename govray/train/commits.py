@@ -160,7 +160,8 @@ class Commits:
         Raises:
             GovrayError: A commit failed; every rank raises the same.
         """
-        waiting, failed, newest = True, trouble, None
+        waiting, failed = True, trouble
+        newest: checkpoint.Folder | None = None
         while waiting:
             if self._rank == 0 and self._wait(PATIENCE_S):
                 failed = failed or (str(self._failure) if self._failure else None)
@@ -168,7 +169,7 @@ class Commits:
                 if not failed:
                     failed, newest = self._newest()
             if dist.is_initialized():
-                outcome = [waiting, failed, newest]
+                outcome: list[Any] = [waiting, failed, newest]
                 dist.broadcast_object_list(outcome, src=0)
                 waiting, failed, newest = outcome
         if failed:

@@ -91,7 +91,7 @@ def _settings() -> dict[str, str]:
         "torch.deterministicAlgorithms": deterministic,
         "torch.float32MatmulPrecision": torch.get_float32_matmul_precision(),
         "cuda.matmul.fp32Precision": torch.backends.cuda.matmul.fp32_precision,
-        "cudnn.conv.fp32Precision": torch.backends.cudnn.conv.fp32_precision,
+        "cudnn.conv.fp32Precision": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
         "cudnn.deterministic": str(torch.backends.cudnn.deterministic),
         "cudnn.benchmark": str(torch.backends.cudnn.benchmark),
         "mkldnn": str(torch.backends.mkldnn.enabled),

@@ -236,7 +236,7 @@ def _taint(
     trust_root: bytes,
     at: datetime,
 ) -> dict[str, tuple[str, ...]]:
-    unknown = dict.fromkeys(groups, (UNKNOWN,))
+    unknown: dict[str, tuple[str, ...]] = dict.fromkeys(groups, (UNKNOWN,))
     root = bundle.find_model(folder)
     if root is None:
         return unknown

@@ -51,7 +51,7 @@ class Watch:
     """
 
     def __init__(self, on_step: StepCallback) -> None:
-        self.actor: Any = Latest.remote()
+        self.actor: Any = Latest.remote()  # type: ignore[attr-defined]
         self._on_step = on_step
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="govray-progress", daemon=True)

@@ -87,11 +87,11 @@ def replay(
     kept = commits(run)
     start, stop = start_and_stop(steps, kept)
     if record.ancestry and start < record.ancestry[-1].step:
-        last, end = record.ancestry[-1], record.plan.max_steps
+        donor, end = record.ancestry[-1], record.plan.max_steps
         raise CouldNotCheck(
-            f"its first {last.step} steps are those of {last.run}, under other settings",
+            f"its first {donor.step} steps are those of {donor.run}, under other settings",
             where=str(run),
-            do=f"Replay that run for them, and this one with --steps {last.step}:{end}",
+            do=f"Replay that run for them, and this one with --steps {donor.step}:{end}",
         )
     leaves = read_leaves(checkpoint.open_commit(kept[max(kept)]).files[LEDGER])
     parts = segments(leaves, start, stop)

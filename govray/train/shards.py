@@ -100,7 +100,7 @@ class PlanData(ray.train.DataConfig):
         super().__init__()
         self._order = order
 
-    def configure(
+    def configure(  # type: ignore[override] # no Ray Data is in it
         self, datasets: Any, world_size: int, worker_handles: Any, worker_node_ids: Any, **_: Any
     ) -> list[dict[str, PlannedRows]]:
         """One `PlannedRows` for each rank; the base class documents the arguments."""
@@ -136,10 +136,10 @@ class Configured(DatasetsCallback):
     with the installed Ray.
     """
 
-    def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Dealt]]:
+    def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
         """Called by Ray's controller when the workers are there: what each one is given."""
         try:
-            shares = self._data_config.configure(
+            shares: Any = self._data_config.configure(
                 {}, len(workers), None, [worker.metadata.node_id for worker in workers]
             )
         except Exception as error:

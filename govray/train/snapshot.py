@@ -266,22 +266,20 @@ class State:
         }
         self._model.load_state_dict(weights, strict=False)
         for name in self._adapters.ranks:
-            config, weights = bundle.adapter_files(name)
-            self._adapters.load(
-                name,
-                canonical.parse_canonical(committed.files[config]),
-                committed.tensors(weights),
-            )
+            config_file, weights_file = bundle.adapter_files(name)
+            config: Any = canonical.parse_canonical(committed.files[config_file])
+            self._adapters.load(name, config, committed.tensors(weights_file))
         names = self._names()
         parameters = {name: parameter for parameter, name in names.items()}
+        values: Any = canonical.parse_canonical(committed.files[_OPTIMIZER_VALUES])
         restore_optimizer(
             self._optimizer,
             names,
             _read(committed, _OPTIMIZER, lambda key: parameters.get(key.partition("/")[2])),
-            canonical.parse_canonical(committed.files[_OPTIMIZER_VALUES]),
+            values,
         )
         tensors = committed.tensors(_GENERATORS)
-        values: Any = canonical.parse_canonical(committed.files[_GENERATOR_VALUES])
+        values = canonical.parse_canonical(committed.files[_GENERATOR_VALUES])
         if f"rank{_rank()}" in values:
             restore_generators(_of_rank(_rank(), tensors, values))
         else:  # a rank that did not exist when the state was committed

@@ -183,7 +183,8 @@ class GovernedTrainer:
             runs.refuse_changes(record, self._input_files, where=f"run {record.run_id}")
         # What a run began with was valid then; what has ended since, its steps find out.
         started = record.started if record else instant()
-        signer = self.signer() if attest or self.shared is None else None
+        # None where nothing is to be signed.
+        signer: Any = self.signer() if attest or self.shared is None else None
         if self.shared:
             started, inputs = self.shared.at, self.shared.inputs
         else:
@@ -426,6 +427,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         }
     )
     resources = experiment.resources
+    num_workers: Any = resources.num_workers  # of a pair Ray's annotation does not know
     arguments: dict[str, Any] = {
         "train_loop_per_worker": train_loop,
         "train_loop_config": resolved.model_dump(mode="json"),
@@ -457,7 +459,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         "attestation_key": experiment.attestation_key,
         "threads": max(1, int(resources.cpus_per_worker)),
         "scaling_config": ray.train.ScalingConfig(
-            num_workers=resources.num_workers,
+            num_workers=num_workers,
             use_gpu=resources.gpus_per_worker > 0,
             resources_per_worker={"CPU": resources.cpus_per_worker}
             | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),

@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ray.train
@@ -155,7 +156,9 @@ class Run:
         found = layer_groups(model, order.policy_groups)
         if found != order.groups:
             differing = sorted(
-                name for name in found | order.groups if found.get(name) != order.groups.get(name)
+                name
+                for name in {**found, **order.groups}
+                if found.get(name) != order.groups.get(name)
             )
             raise Refused(
                 f"the model's layer groups changed since the plan was made: {', '.join(differing)}",
@@ -358,6 +361,7 @@ class Run:
             if self._rank == 0:
                 with self._noting_trouble():
                     for gate in gates:
+                        assert gate.time is not None  # the agreement's
                         append(Path(self.order.folder), Gated(at=gate.time, gate=gate))
                 if self._trouble:
                     batch = replace(
@@ -387,7 +391,8 @@ class Run:
         if due:
             # What was measured since the commit before would else never be reported.
             seen = {} if self._memorization is None else {"memorization": self._memorization}
-            metrics = seen | dict(metrics) | {COMMIT_LOSS: self._commit(done)}
+            said: Mapping[str, Any] = {**seen, **metrics, COMMIT_LOSS: self._commit(done)}
+            metrics = said
         if last or pause:
             trouble = _describe(self._trouble) if self._trouble else None
             newest = self._commits.settle(trouble)

@@ -245,7 +245,7 @@ class Recorded(Searcher):
         """Called by Ray Tune: the next trial's configuration."""
         if self.closed:
             return Searcher.FINISHED
-        drawn = self._inner.suggest(trial_id)
+        drawn: Any = self._inner.suggest(trial_id)
         if self._past and drawn is not None:
             past = self._past.pop(0)
             if drawn == Searcher.FINISHED or drawn != past.values:
@@ -358,7 +358,8 @@ def _search(
     own = folder / TUNE / f"driver-{driver}"
     own.mkdir(parents=True)
     made = recipe.recipe(file, concurrent)
-    searcher = Recorded(made.tune_config.search_alg, record)
+    algorithm: Any = made.tune_config.search_alg
+    searcher = Recorded(algorithm, record)
     made.tune_config.search_alg = searcher
     stopper = _Stop()
     setting = Setting(
