@@ -13,11 +13,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from govray.data.corpus import Built, build, unsigned_credential
+from govray.governance.authority import Authority, Scope, TrustRoot
 from govray.governance.credential import Period, seal_credential
 from govray.governance.document import format_time
 from govray.governance.keys import LocalSigner
 from govray.governance.policy import read_policy, seal_policy
-from govray.governance.trust import Authority, Scope, TrustRoot, sign_root
+from govray.governance.trust import sign_root
 
 CORPUS = "random-text"
 _AUTHORITY = "benchmark"

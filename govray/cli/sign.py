@@ -118,8 +118,8 @@ def _check_successor(existing: Envelope, source: Unsigned, output: Path, force: 
 def _root_progress(envelope: Envelope, signer: Signer) -> dict[str, int]:
     """For a trust root: how many of its own keys have signed, and how many must."""
     from govray.errors import Malformed
+    from govray.governance.authority import TrustRoot
     from govray.governance.statement import read
-    from govray.governance.trust import TrustRoot
 
     try:
         root = read(TrustRoot, envelope).document

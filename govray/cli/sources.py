@@ -109,7 +109,8 @@ def _credential(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
 
 
 def _root(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
-    from govray.governance.trust import TrustRoot, sign_root
+    from govray.governance.authority import TrustRoot
+    from govray.governance.trust import sign_root
 
     root = _read(TrustRoot, _without_schema(value, path, ROOT_SCHEMA, as_json), path, as_json)
     # The one name without ``.dsse``: a root is handed around on its own.
@@ -120,7 +121,8 @@ def _root(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
 
 
 def _delegation(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
-    from govray.governance.trust import Delegation, sign_delegation
+    from govray.governance.authority import Delegation
+    from govray.governance.trust import sign_delegation
 
     value = _without_schema(value, path, DELEGATION_SCHEMA, as_json)
     delegation = _read(Delegation, value, path, as_json)

@@ -17,12 +17,13 @@ from govray.data.corpus import build, unsigned_credential
 from govray.data.distributions import SourceCorpus, python_source
 from govray.demo import supplier
 from govray.errors import UsageError
+from govray.governance.authority import Authority, Scope, TrustRoot
 from govray.governance.credential import Credential, Period, seal_credential
 from govray.governance.document import format_time
 from govray.governance.keys import LocalSigner
 from govray.governance.license import LICENSE_CATEGORIES
 from govray.governance.policy import read_policy, seal_policy
-from govray.governance.trust import Authority, Scope, TrustRoot, sign_root
+from govray.governance.trust import sign_root
 
 METADATA_AUTHORITY = "python-metadata"
 POLICY_AUTHORITY = "demo-compliance"

@@ -27,6 +27,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from govray.errors import Malformed, Untrusted
 from govray.governance import canonical
+from govray.governance.authority import Sensitivity
 from govray.governance.document import Count, Digest, Document, Name, Timestamp, parse_time
 from govray.governance.jurisdiction import JURISDICTIONS
 from govray.governance.keys import Signer
@@ -40,7 +41,7 @@ from govray.governance.license import (
     use_bounds,
 )
 from govray.governance.statement import Subject, seal
-from govray.governance.trust import Sensitivity, TrustState, Verified
+from govray.governance.trust import TrustState, Verified
 
 
 def _check_jurisdiction(code: str) -> str:

@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 
 from govray.errors import Malformed, Refused
 from govray.governance import globs
+from govray.governance.authority import SENSITIVITIES
 from govray.governance.credential import CredentialClass
 from govray.governance.jurisdiction import JURISDICTIONS
 from govray.governance.license import (
@@ -34,7 +35,6 @@ from govray.governance.monitoring import ACTIONS, Action, relaxed
 from govray.governance.policy import Decision, Policy, Rule
 from govray.governance.route import ADAPTER, profile_weights, resolve
 from govray.governance.selector import parse_selector
-from govray.governance.trust import SENSITIVITIES
 
 Code: TypeAlias = Literal[
     "never_matches",  # a rule that no class can match, or none of those given

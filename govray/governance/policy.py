@@ -38,6 +38,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from govray.errors import Malformed, Refused, Untrusted
 from govray.governance import globs
+from govray.governance.authority import Sensitivity
 from govray.governance.canonical import JSON
 from govray.governance.credential import CredentialClass, Jurisdiction, Period
 from govray.governance.document import Document, Name
@@ -49,7 +50,7 @@ from govray.governance.monitoring import expanded as expanded_monitoring
 from govray.governance.selector import parse_selector
 from govray.governance.source import read_yaml
 from govray.governance.statement import seal, self_subject
-from govray.governance.trust import Sensitivity, TrustState, Verified
+from govray.governance.trust import TrustState, Verified
 
 SCHEMA = "govray.dev/depth-policy/v1"
 

@@ -26,12 +26,13 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from govray.errors import Malformed, Untrusted
+from govray.governance.authority import Authority, Role
 from govray.governance.credential import Credential
 from govray.governance.document import Digest, Document, Name, Timestamp, parse_time
 from govray.governance.keys import Signer
 from govray.governance.policy import Policy
 from govray.governance.statement import seal, self_subject
-from govray.governance.trust import Authority, Role, TrustState, Verified
+from govray.governance.trust import TrustState, Verified
 
 SCHEMA = "govray.dev/revocations/v1"
 MAX_LISTS = 64

@@ -276,10 +276,10 @@ def test_the_deployment_s_policies_fit_the_schema(run: Run) -> None:
 def test_options_take_the_values_of_the_credential_class() -> None:
     classes = importlib.import_module("govray.cli.classes")
     spdx = importlib.import_module("govray.governance.license")
-    trust = importlib.import_module("govray.governance.trust")
+    authority = importlib.import_module("govray.governance.authority")
     assert classes.LicenseCategory == spdx.LicenseCategory
     assert classes.Use == spdx.Use
-    assert classes.Sensitivity == trust.Sensitivity
+    assert classes.Sensitivity == authority.Sensitivity
 
 
 def test_control_characters_are_shown_not_obeyed(run: Run, tmp_path: Path) -> None:

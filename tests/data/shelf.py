@@ -10,11 +10,12 @@ from typing import Any
 
 from govray.data import admission, corpus
 from govray.data.tokenizer import ByteTokenizer
+from govray.governance.authority import Authority, Scope, TrustRoot
 from govray.governance.credential import Period, seal_credential
 from govray.governance.keys import LocalSigner
 from govray.governance.license import LICENSE_CATEGORIES
 from govray.governance.policy import Policy, read_policy
-from govray.governance.trust import Authority, Scope, TrustRoot, TrustState, sign_root
+from govray.governance.trust import TrustState, sign_root
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 VALID = Period(from_="2026-11-01T00:00:00Z", until="2027-11-01T00:00:00Z")

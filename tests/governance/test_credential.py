@@ -10,6 +10,7 @@ import pytest
 
 from govray.errors import Malformed, Untrusted
 from govray.governance import canonical
+from govray.governance.authority import Authority, Scope, TrustRoot
 from govray.governance.credential import (
     Credential,
     CredentialClass,
@@ -20,7 +21,7 @@ from govray.governance.credential import (
 from govray.governance.jurisdiction import COUNTRIES
 from govray.governance.keys import LocalSigner
 from govray.governance.statement import Subject, seal
-from govray.governance.trust import Authority, Scope, TrustRoot, TrustState, sign_root
+from govray.governance.trust import TrustState, sign_root
 
 AT = datetime(2026, 6, 1, tzinfo=UTC)
 ROOT = "sha256:" + "ab" * 32

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from govray.errors import Malformed, Refused, Untrusted
 from govray.governance import canonical, globs
+from govray.governance.authority import Authority, TrustRoot
 from govray.governance.credential import CredentialClass
 from govray.governance.keys import LocalSigner
 from govray.governance.policy import Policy, read_policy, seal_policy, verify_policy
 from govray.governance.source import read_yaml
 from govray.governance.statement import Subject, seal
-from govray.governance.trust import Authority, TrustRoot, TrustState, sign_root
+from govray.governance.trust import TrustState, sign_root
 
 POLICIES = Path(__file__).parents[2] / "policies"
 LICENCES = (POLICIES / "licences.yaml").read_text()

@@ -16,13 +16,13 @@ from world import AT, DIGEST, FINISHED, World, write
 from govray.errors import Malformed, Refused, Untrusted, VerificationFailed
 from govray.governance import bundle, canonical
 from govray.governance.attestation import without_adapter
+from govray.governance.authority import Authority
 from govray.governance.document import parse_time
 from govray.governance.envelope import Envelope
 from govray.governance.keys import LocalSigner
 from govray.governance.removal import remove_adapter_files
 from govray.governance.replay_check import MAX_CHECKS, subjects_of
 from govray.governance.statement import Subject, seal
-from govray.governance.trust import Authority
 from govray.governance.verify import verify
 
 FILE = bundle.replay_file("auditor")

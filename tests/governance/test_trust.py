@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 
 from govray.errors import Malformed, Untrusted
 from govray.governance import canonical
-from govray.governance.document import Document
-from govray.governance.envelope import IN_TOTO, Envelope, Signature, pae, sign_payload
-from govray.governance.keys import LocalSigner, PublicKey, Signer
-from govray.governance.license import LICENSE_CATEGORIES, LicenseCategory
-from govray.governance.statement import Subject, read, seal
-from govray.governance.trust import (
+from govray.governance.authority import (
     SENSITIVITIES,
     Authority,
     Delegation,
@@ -29,10 +24,13 @@ from govray.governance.trust import (
     Scope,
     Sensitivity,
     TrustRoot,
-    TrustState,
-    sign_delegation,
-    sign_root,
 )
+from govray.governance.document import Document
+from govray.governance.envelope import IN_TOTO, Envelope, Signature, pae, sign_payload
+from govray.governance.keys import LocalSigner, PublicKey, Signer
+from govray.governance.license import LICENSE_CATEGORIES, LicenseCategory
+from govray.governance.statement import Subject, read, seal
+from govray.governance.trust import TrustState, sign_delegation, sign_root
 
 AT = datetime(2026, 6, 1, tzinfo=UTC)
 ROOT_EXPIRES = "2028-01-01T00:00:00Z"

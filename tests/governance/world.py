@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from govray.governance import attestation as attesting
 from govray.governance import bundle, canonical, coverage
 from govray.governance.attestation import Attestation, LayerGroup, Reference
+from govray.governance.authority import Authority, Delegation, Scope, TrustRoot
 from govray.governance.credential import Credential, Period, Records, seal_credential
 from govray.governance.document import Document
 from govray.governance.envelope import Envelope
@@ -45,16 +46,7 @@ from govray.governance.plan import BatchPlan, plan_streams, slice_rank
 from govray.governance.policy import read_policy, seal_policy
 from govray.governance.route import Route
 from govray.governance.statement import Subject, read, seal, self_subject
-from govray.governance.trust import (
-    Authority,
-    Delegation,
-    Scope,
-    TrustRoot,
-    TrustState,
-    Verified,
-    sign_delegation,
-    sign_root,
-)
+from govray.governance.trust import TrustState, Verified, sign_delegation, sign_root
 
 D = TypeVar("D", bound=Document)
 T = TypeVar("T")
