@@ -21,7 +21,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from typing import Any
 import ray
 from ray import tune
 from ray.tune.logger import TBXLoggerCallback
-from ray.tune.search import Searcher
 
 from govray.errors import GovrayError, Stopped, UsageError
 from govray.governance.keys import Signer
@@ -39,23 +38,21 @@ from govray.governance.selection import Selection
 from govray.train import runs, stopping
 from govray.train.artifact import MODEL, write_model
 from govray.train.clock import instant
-from govray.train.config import Resources
 from govray.train.driver import driving, hold
 from govray.train.trainer import _run_id, from_experiment
 from govray.tune import record as records
 from govray.tune.config import MemorizationLimit, SearchFile
 from govray.tune.objective import Conclusion, Report, conclude, report
-from govray.tune.recipe import METRIC, load_searcher
+from govray.tune.recipe import load_searcher
 from govray.tune.record import SearchRecord, TrialRecord
+from govray.tune.recorded import Recorded
 from govray.tune.reports import read_reports
+from govray.tune.room import TRIAL_CPUS, concurrent_trials
 from govray.tune.trial import DONOR, ENDED, INTERRUPTED, NAME, REASON, RUN, Setting, Trial
 
 TUNE = "tune"
 """Folder of Ray Tune's own files in a search's folder, TensorBoard's among them; below it one
 folder for each driver that the search has had."""
-
-TRIAL_CPUS = 0.01
-"""What a trial's own process takes of the cluster, beside its workers; Ray refuses 0."""
 
 _POLL_S = 0.2
 
@@ -189,97 +186,6 @@ def check_limit(limit: MemorizationLimit | None, policy: Policy) -> None:
         )
 
 
-def room(nodes: Iterable[Mapping[str, float]], resources: Resources) -> int:
-    """How many trials can run at once, each with all its workers.
-
-    A trial holds its workers until it ends. If more were let in, each might get some of its
-    workers and wait for ever for those that another has.
-
-    Args:
-        nodes: Of each node, what Ray may use: resource name to amount.
-        resources: Of one trial; of an elastic one, its least workers.
-    """
-    workers = resources.num_workers
-    least = workers if isinstance(workers, int) else workers[0]
-    trials = 0
-    while _fits(nodes, resources, least, trials + 1):
-        trials += 1
-    return trials
-
-
-def _fits(nodes: Iterable[Mapping[str, float]], resources: Resources, least: int, n: int) -> bool:
-    places = 0
-    for node in nodes:
-        # Where the trials' own processes land is Ray's choice: on any of the nodes.
-        cpus = node.get("CPU", 0.0) - n * TRIAL_CPUS
-        fit = int(cpus / resources.cpus_per_worker + 1e-6)
-        if resources.gpus_per_worker:
-            fit = min(fit, int(node.get("GPU", 0.0) / resources.gpus_per_worker + 1e-6))
-        places += max(fit, 0)
-    return places >= n * least
-
-
-class Recorded(Searcher):
-    """Draws what the search has drawn before, then what the recipe's searcher draws next.
-
-    Each draw is recorded before its trial starts.
-
-    Args:
-        inner: The recipe's.
-        record: The search's.
-    """
-
-    def __init__(self, inner: Searcher, record: SearchRecord) -> None:
-        super().__init__(metric=inner.metric, mode=inner.mode)
-        self._inner = inner
-        self._record = record
-        self._past = list(record.trials.values())
-        self._foreign: dict[str, Mapping[str, Any]] = {}
-        self.closed = False
-
-    def set_search_properties(self, *args: Any, **kwargs: Any) -> bool:
-        """Called by Ray Tune."""
-        return bool(self._inner.set_search_properties(*args, **kwargs))
-
-    def suggest(self, trial_id: str) -> Any:
-        """Called by Ray Tune: the next trial's configuration."""
-        if self.closed:
-            return Searcher.FINISHED
-        drawn: Any = self._inner.suggest(trial_id)
-        if self._past and drawn is not None:
-            past = self._past.pop(0)
-            if drawn == Searcher.FINISHED or drawn != past.values:
-                self._foreign[trial_id] = past.values
-            return {**past.values, NAME: past.name}
-        if drawn is None or drawn == Searcher.FINISHED:
-            return drawn
-        return {**drawn, NAME: self._record.drawn(drawn).name}
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Called by Ray Tune."""
-        self._inner.on_trial_result(trial_id, result)
-
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Called by Ray Tune. A searcher that learns is told which point it was in truth."""
-        values = self._foreign.pop(trial_id, None)
-        learns = type(self._inner).add_evaluated_point is not Searcher.add_evaluated_point
-        if values is None or not learns:
-            self._inner.on_trial_complete(trial_id, result, error)
-            return
-        self._inner.on_trial_complete(trial_id, None, True)
-        objective = (result or {}).get(METRIC, math.inf)
-        if not error and math.isfinite(objective):
-            self._inner.add_evaluated_point(dict(values), objective)
-
-    def save(self, checkpoint_path: str) -> None:
-        """Nothing: the record is kept elsewhere."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Nothing: a search goes on from its record."""
-
-
 class _Watch(tune.Callback):
     """Records how trials end, and tells of what changes."""
 
@@ -353,7 +259,7 @@ def _search(
     check_limit(file.search.memorization, shared.inputs.policy.document)
     if not begun:
         record.write()
-    concurrent = _concurrent(file)
+    concurrent = concurrent_trials(file)
     # A new folder for each driver: its trials repeat what they said to the one before.
     own = folder / TUNE / f"driver-{driver}"
     own.mkdir(parents=True)
@@ -460,24 +366,6 @@ def _settle(record: SearchRecord, patience_s: float = 60.0) -> None:
         if not any(map(driving, _runs(record))):
             return
         time.sleep(_POLL_S)
-
-
-def _concurrent(file: SearchFile) -> int:
-    """How many trials run at once.
-
-    Raises:
-        UsageError: The cluster has no room for one.
-    """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    fit = room(nodes, file.experiment.resources)
-    if fit == 0:
-        raise UsageError(
-            "the cluster has no room for the workers of one trial",
-            where="resources",
-            do="Use fewer workers or less of a CPU for each; a trial itself takes "
-            f"{TRIAL_CPUS} CPUs beside them",
-        )
-    return min(fit, file.search.max_concurrent_trials or fit)
 
 
 def _attest(record: SearchRecord, best: str | None, signer: Signer) -> dict[str, Path]:

@@ -10,7 +10,7 @@ from search_files import search_file
 
 from govray.train.clock import instant
 from govray.tune.record import SearchRecord, read
-from govray.tune.search import Recorded
+from govray.tune.recorded import Recorded
 from govray.tune.searcher import Points
 from govray.tune.trial import NAME
 

@@ -14,7 +14,8 @@ from govray.train.config import Resources
 from govray.train.worker import COMMIT_LOSS
 from govray.tune.config import MemorizationLimit
 from govray.tune.reports import FILE, Measurement, Reporter, read_reports
-from govray.tune.search import TRIAL_CPUS, check_limit, room
+from govray.tune.room import TRIAL_CPUS, room
+from govray.tune.search import check_limit
 
 
 def said(step: int, commit: float | None = None, **more: float | None) -> list[dict[str, object]]:
