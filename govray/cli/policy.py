@@ -288,7 +288,8 @@ def _profiles(path: Path, patterns: list[str]) -> tuple[Sequence[EntropyProfile]
 
 def _read(path: Path) -> Policy:
     from govray.governance.envelope import Envelope
-    from govray.governance.policy import Policy, read_policy
+    from govray.governance.policy import Policy
+    from govray.governance.policy_source import read_policy
     from govray.governance.statement import read
 
     data = files.read(path)

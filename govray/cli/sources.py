@@ -83,7 +83,8 @@ _KINDS = "govray signs policies, credentials, trust roots, delegations and revoc
 
 
 def _policy(path: Path, data: bytes, value: dict[str, Any] | None) -> Unsigned:
-    from govray.governance.policy import Policy, read_policy, seal_policy
+    from govray.governance.policy import Policy, seal_policy
+    from govray.governance.policy_source import read_policy
 
     policy = (
         read_policy(data, name=str(path))

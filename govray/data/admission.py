@@ -7,7 +7,7 @@ used before it was checked:
 2. The policy decides each class. A class that no rule matches is refused; a class that a rule
    sends to an empty profile is quarantined, counted from its credential and never read. Too
    large a share in quarantine is refused.
-3. Ray Data reads the admitted parts, one item a part: read → hash → tokenize → pack → write.
+3. Ray Data reads the admitted parts and packs them (``packing.py``).
 4. The driver compares each corpus's record count and Merkle root with its credential.
 5. The driver signs the manifest, and only then renames the folder into place.
 
@@ -26,30 +26,23 @@ back (``reader.py``).
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import ray.data
-
-from govray.data import planting, shard
+from govray.data import planting
 from govray.data.corpus import (
     CREDENTIAL_FILE,
     check_records,
     list_corpora,
-    part_files,
-    read_part,
 )
+from govray.data.packing import Item, Packed, Packing, Progress, cannot_write, items_of, pack_all
 from govray.data.tokenizer import Tokenizer
-from govray.errors import GovrayError, Refused, UsageError
+from govray.errors import Refused, UsageError
 from govray.governance import manifest as manifests
 from govray.governance.canary import Canaries
 from govray.governance.credential import Credential, verify_credential
@@ -60,11 +53,7 @@ from govray.governance.manifest import (
     Part,
     PreparedCorpus,
     Quarantined,
-    Record,
     Reserve,
-    ReserveShard,
-    RowGroup,
-    Split,
 )
 from govray.governance.policy import Policy
 from govray.governance.statement import Sealed, Subject, read, seal
@@ -72,13 +61,7 @@ from govray.governance.trust import TrustState, Verified
 
 MANIFEST_FILE = "manifest.dsse.json"
 
-# Compressed records that make a task worth its overhead of some 30 ms.
-_TASK_BYTES = 1 << 20
-
 _AGAIN = "Remove the folder, or prepare into another one."
-
-Progress = Callable[[int, int], None]
-"""Called with (records done, records in all) as parts are finished."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +262,7 @@ def prepare(
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            packing = _Packing(scratch, tokenizer, context, reserve)
+            packing = Packing(scratch, tokenizer, context, reserve)
             manifest = _fill(packing, corpora, credentials, admission, planted, progress)
             subjects = [
                 Subject.of(c.corpus, manifest.merkle_root(c.corpus)) for c in manifest.corpora
@@ -293,12 +276,12 @@ def prepare(
             shutil.rmtree(scratch, ignore_errors=True)
             raise
     except OSError as error:
-        raise _cannot_write(error, folder) from error
+        raise cannot_write(error, folder) from error
     return done
 
 
 def _fill(
-    packing: _Packing,
+    packing: Packing,
     corpora: Path,
     credentials: Mapping[str, Verified[Credential]],
     admission: Admission,
@@ -307,12 +290,12 @@ def _fill(
 ) -> Manifest:
     """Write every shard below ``packing.folder``, and check every corpus. Raises as ``prepare``."""
     items = {
-        corpus: tuple(_items(corpora / corpus, credentials[corpus].document, packing.folder))
+        corpus: tuple(items_of(corpora / corpus, credentials[corpus].document, packing.folder))
         for corpus in admission.admitted
     }
     total = sum(credentials[corpus].document.records.count for corpus in items)
     work = [item for parts in items.values() for item in parts]
-    packed = _pack_all(packing, work, total, progress)
+    packed = pack_all(packing, work, total, progress)
     prepared = [
         _checked(corpora / corpus, credentials[corpus], [(i, packed[i]) for i in parts])
         for corpus, parts in items.items()
@@ -358,142 +341,10 @@ def _made_from(
     )
 
 
-@dataclass(frozen=True)
-class _Item:
-    """One part to prepare: the ``part``-th records file of ``corpus``, and its shard."""
-
-    corpus: str
-    part: int
-    source: Path
-    file: str
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """What became of a part: its records in order, and its rows."""
-
-    records: tuple[Record, ...]
-    tokens: int
-    row_groups: tuple[RowGroup, ...]
-    reserve: ReserveShard | None
-
-
-@dataclass(frozen=True)
-class _Packing:
-    """The work on a part; travels to Ray Data's tasks."""
-
-    folder: Path
-    tokenizer: Tokenizer
-    context: int
-    reserve: Reserve
-
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
-        bundles = map(pickle.loads, batch.column("items").to_pylist())  # made by our own driver
-        items = [item for bundle in bundles for item in bundle]
-        results = [pickle.dumps((item, self._try(item))) for item in items]
-        return pa.table({"result": pa.array(results, type=pa.large_binary())})
-
-    def _try(self, item: _Item) -> _Packed | GovrayError:
-        # An error is a result: Ray would retry what is raised and wrap it in a traceback.
-        try:
-            return self._pack(item)
-        except GovrayError as error:
-            return error
-        except (OSError, pa.ArrowException) as error:
-            return _cannot_write(error, self.folder / item.file)
-
-    def _pack(self, item: _Item) -> _Packed:
-        """Read → hash → tokenize → pack → write."""
-        dtype = shard.storage_dtype(self.tokenizer.vocabulary)
-        separator = np.array([self.tokenizer.separator], dtype=dtype).tobytes()
-        streams: dict[Split, bytearray] = {"train": bytearray(), "reserve": bytearray()}
-        records: list[Record] = []
-        for content in read_part(item.source):
-            digest = hashlib.sha256(content).digest()
-            tokens = self.tokenizer.encode(content)
-            split: Split = "empty"
-            if tokens.size:
-                split = "reserve" if self.reserve.holds(digest) else "train"
-            if split != "empty":
-                streams[split] += tokens.astype(dtype).tobytes()
-                streams[split] += separator
-            records.append(Record(digest.hex(), tokens.size, split))
-        packed, held = (np.frombuffer(streams[split], dtype) for split in ("train", "reserve"))
-        groups = shard.write(self.folder / item.file, packed, self.context)
-        reserve = None
-        if held.size:  # a record and its separator make a row
-            file = item.file.replace(".parquet", ".reserve.parquet")
-            of_reserve = shard.write(self.folder / file, held, self.context)
-            reserve = ReserveShard(
-                tokens=held.size,
-                rows=sum(group.rows for group in of_reserve),
-                file=file,
-                row_groups=of_reserve,
-            )
-        return _Packed(tuple(records), packed.size, groups, reserve)
-
-
-def _items(corpus: Path, credential: Credential, folder: Path) -> Iterator[_Item]:
-    """The parts of a corpus. Makes the folder of its class below ``folder``."""
-    digest = credential.credential_class.digest.removeprefix("sha256:")
-    partition = folder / f"class={digest[:12]}"
-    partition.mkdir(exist_ok=True)
-    for k, source in enumerate(part_files(corpus)):
-        file = f"{partition.name}/{credential.corpus}-{k:05}.parquet"
-        yield _Item(credential.corpus, k, source.resolve(), file)
-
-
-def _pack_all(
-    packing: _Packing, items: Sequence[_Item], total: int, progress: Progress
-) -> dict[_Item, _Packed]:
-    """Run the packing with Ray Data.
-
-    Raises the first error in the order of ``items``, whichever task failed first.
-    """
-    bundles = _bundles(items)
-    dataset = ray.data.from_items(
-        [{"items": pickle.dumps(bundle)} for bundle in bundles], override_num_blocks=len(bundles)
-    ).map_batches(packing, batch_size=None, batch_format="pyarrow", num_cpus=1)
-    dataset.context.enable_progress_bars = False
-    dataset.context.print_on_execution_start = False
-    results: dict[_Item, _Packed | GovrayError] = {}
-    done = 0
-    progress(done, total)
-    for row in dataset.iter_rows():
-        item, result = pickle.loads(row["result"])  # noqa: S301  made by our own task
-        results[item] = result
-        if isinstance(result, _Packed):
-            done += len(result.records)
-            progress(done, total)
-    packed: dict[_Item, _Packed] = {}
-    for item in items:
-        result = results[item]
-        if isinstance(result, GovrayError):
-            raise result
-        packed[item] = result
-    return packed
-
-
-def _bundles(items: Sequence[_Item]) -> list[list[_Item]]:
-    """The work of each task: large parts first, so that no long one is left for the end, and
-    small ones together."""
-    bundles: list[list[_Item]] = []
-    room = 0
-    sizes = {item: item.source.stat().st_size for item in items}
-    for item, size in sorted(sizes.items(), key=lambda entry: -entry[1]):
-        if room <= 0:
-            bundles.append([])
-            room = _TASK_BYTES
-        bundles[-1].append(item)
-        room -= size
-    return bundles
-
-
 def _checked(
     folder: Path,
     credential: Verified[Credential],
-    packed: Sequence[tuple[_Item, _Packed]],
+    packed: Sequence[tuple[Item, Packed]],
 ) -> PreparedCorpus:
     """The manifest's entry of one corpus, if its records are those of its credential."""
     document = credential.document
@@ -536,11 +387,3 @@ def _reopen(folder: Path, signer: Signer) -> Prepared:
     if not trusted:
         raise Refused("the manifest was signed by another key", where=str(path), do=_AGAIN)
     return found
-
-
-def _cannot_write(error: Exception, path: Path) -> UsageError:
-    return UsageError(
-        f"cannot write the prepared data ({getattr(error, 'strerror', None) or error})",
-        where=str(getattr(error, "filename", None) or path),
-        do="Check the folder, its permissions and the disk.",
-    )

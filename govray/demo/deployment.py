@@ -22,7 +22,8 @@ from govray.governance.credential import Credential, Period, seal_credential
 from govray.governance.document import format_time
 from govray.governance.keys import LocalSigner
 from govray.governance.license import LICENSE_CATEGORIES
-from govray.governance.policy import read_policy, seal_policy
+from govray.governance.policy import seal_policy
+from govray.governance.policy_source import read_policy
 from govray.governance.trust import sign_root
 
 METADATA_AUTHORITY = "python-metadata"

@@ -20,7 +20,8 @@ from govray.engine.layers import layer_groups
 from govray.governance import bundle
 from govray.governance.attestation import LayerGroup, Replay
 from govray.governance.keys import LocalSigner
-from govray.governance.policy import read_policy, seal_policy
+from govray.governance.policy import seal_policy
+from govray.governance.policy_source import read_policy
 from govray.governance.verify import verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "adapters.md"

@@ -14,7 +14,8 @@ from govray.governance.authority import Authority, Scope, TrustRoot
 from govray.governance.credential import Period, seal_credential
 from govray.governance.keys import LocalSigner
 from govray.governance.license import LICENSE_CATEGORIES
-from govray.governance.policy import Policy, read_policy
+from govray.governance.policy import Policy
+from govray.governance.policy_source import read_policy
 from govray.governance.trust import TrustState, sign_root
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)

@@ -23,7 +23,7 @@ from govray.errors import GovrayError, Malformed, Refused, Untrusted, UsageError
 from govray.governance.credential import Period
 from govray.governance.envelope import Envelope
 from govray.governance.keys import LocalSigner
-from govray.governance.policy import read_policy
+from govray.governance.policy_source import read_policy
 
 SEPARATOR = 256
 TWIN = b"the same bytes in two corpora\n"

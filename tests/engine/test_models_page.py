@@ -21,7 +21,7 @@ from govray.engine.huggingface import CausalLM
 from govray.engine.layers import layer_groups
 from govray.engine.routing import refuse_inexact
 from govray.errors import GovrayError, Refused
-from govray.governance.policy import read_policy
+from govray.governance.policy_source import read_policy
 from govray.governance.route import profile_weights
 
 TREE = Path(govray.__file__).parents[1]

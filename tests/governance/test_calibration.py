@@ -16,7 +16,7 @@ from govray.errors import Refused, UsageError
 from govray.governance.calibration import calibrate, into_source
 from govray.governance.memorization import EntropyProfile, Measure, Side
 from govray.governance.monitoring import Band
-from govray.governance.policy import read_policy
+from govray.governance.policy_source import read_policy
 
 SOURCE = """\
 schema: govray.dev/depth-policy/v1

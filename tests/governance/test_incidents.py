@@ -20,7 +20,8 @@ from govray.governance.ledger import AnyLeaf, CorpusUse, Leaf, Ledger
 from govray.governance.manifest import Manifest, Reserve
 from govray.governance.memorization import EntropyProfile, Measure, Side, Subject
 from govray.governance.plan import BatchPlan
-from govray.governance.policy import read_policy, seal_policy
+from govray.governance.policy import seal_policy
+from govray.governance.policy_source import read_policy
 from govray.governance.verify import verify
 
 SECTION = """

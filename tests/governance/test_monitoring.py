@@ -9,7 +9,8 @@ from govray.errors import Malformed
 from govray.governance.credential import CredentialClass
 from govray.governance.lint import diff, explain, lint, representative_classes
 from govray.governance.monitoring import Band, RuleAction
-from govray.governance.policy import Policy, read_policy
+from govray.governance.policy import Policy
+from govray.governance.policy_source import read_policy
 
 PLAIN = """\
 schema: govray.dev/depth-policy/v1

@@ -17,7 +17,8 @@ from govray.governance import canonical, globs
 from govray.governance.authority import Authority, TrustRoot
 from govray.governance.credential import CredentialClass
 from govray.governance.keys import LocalSigner
-from govray.governance.policy import Policy, read_policy, seal_policy, verify_policy
+from govray.governance.policy import Policy, seal_policy, verify_policy
+from govray.governance.policy_source import read_policy
 from govray.governance.source import read_yaml
 from govray.governance.statement import Subject, seal
 from govray.governance.trust import TrustState, sign_root

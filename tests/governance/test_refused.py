@@ -30,7 +30,8 @@ from govray.governance.ledger import CorpusUse, GradientNorms, Leaf, Ledger, Pas
 from govray.governance.manifest import Manifest
 from govray.governance.note import sign_checkpoint
 from govray.governance.plan import BatchPlan, StreamPlan
-from govray.governance.policy import read_policy, seal_policy
+from govray.governance.policy import seal_policy
+from govray.governance.policy_source import read_policy
 from govray.governance.statement import Subject
 from govray.governance.verify import verify
 

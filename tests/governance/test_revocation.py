@@ -21,7 +21,8 @@ from govray.governance.envelope import Envelope
 from govray.governance.gates import Gate, encode_gates, gated, read_gates
 from govray.governance.keys import LocalSigner
 from govray.governance.ledger import CorpusUse, Leaf
-from govray.governance.policy import read_policy, seal_policy, verify_policy
+from govray.governance.policy import seal_policy, verify_policy
+from govray.governance.policy_source import read_policy
 from govray.governance.revocation import (
     Revocation,
     RevocationList,

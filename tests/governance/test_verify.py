@@ -21,7 +21,8 @@ from govray.governance import bundle
 from govray.governance import verify as verifying
 from govray.governance.credential import Period
 from govray.governance.ledger import Leaf
-from govray.governance.policy import read_policy, seal_policy
+from govray.governance.policy import seal_policy
+from govray.governance.policy_source import read_policy
 from govray.governance.verify import (
     VerifiedModel,
     pinned_trust_root,

@@ -43,7 +43,8 @@ from govray.governance.manifest import (
 )
 from govray.governance.merkle import root as merkle_root
 from govray.governance.plan import BatchPlan, plan_streams, slice_rank
-from govray.governance.policy import read_policy, seal_policy
+from govray.governance.policy import seal_policy
+from govray.governance.policy_source import read_policy
 from govray.governance.route import Route
 from govray.governance.statement import Subject, read, seal, self_subject
 from govray.governance.trust import TrustState, Verified, sign_delegation, sign_root

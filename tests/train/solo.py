@@ -68,7 +68,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
                 current.reset(token)
             return order.stop
 
-    monkeypatch.setattr(admission, "_pack_all", pack)
+    monkeypatch.setattr(admission, "pack_all", pack)
     monkeypatch.setattr(attempts, "fit", fit)
     monkeypatch.setattr(cluster, "start_ray", lambda *args, **kwargs: None)
     monkeypatch.setattr(worker.ray.train, "report", lambda *args, **kwargs: None)

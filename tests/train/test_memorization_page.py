@@ -10,7 +10,7 @@ from deployment import POLICY
 from govray.governance import bundle
 from govray.governance.calibration import DEFAULT_K, into_source
 from govray.governance.monitoring import Monitoring
-from govray.governance.policy import read_policy
+from govray.governance.policy_source import read_policy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "memorization.md").read_text()
 [SECTION] = re.findall(r"```yaml\n(memorization:.*?)```", PAGE, re.S)

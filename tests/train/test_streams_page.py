@@ -8,7 +8,8 @@ from pathlib import Path
 import yaml
 
 from govray.governance import canonical
-from govray.governance.policy import PER_CORPUS, read_policy
+from govray.governance.policy import PER_CORPUS
+from govray.governance.policy_source import read_policy
 from govray.train.config import Data, Quota
 from govray.train.planning import MOST_DUE, busiest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from govray.errors import Malformed, UsageError
-from govray.governance.policy import read_policy
+from govray.governance.policy_source import read_policy
 from govray.train.config import Resources
 from govray.train.worker import COMMIT_LOSS
 from govray.tune.config import MemorizationLimit

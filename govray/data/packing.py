@@ -1,0 +1,174 @@
+"""Packing: Ray Data's tasks read the parts of admitted corpora and write shards.
+
+Read → hash → tokenize → pack → write, an item a part. What a task found is compared with the
+credential by the driver (``admission.py``), before any of it is used.
+
+Pickle is used between the driver and its own tasks only, never on what lies on storage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import ray.data
+
+from govray.data import shard
+from govray.data.corpus import part_files, read_part
+from govray.data.tokenizer import Tokenizer
+from govray.errors import GovrayError, UsageError
+from govray.governance.credential import Credential
+from govray.governance.manifest import Record, Reserve, ReserveShard, RowGroup, Split
+
+# Compressed records that make a task worth its overhead of some 30 ms.
+_TASK_BYTES = 1 << 20
+
+Progress = Callable[[int, int], None]
+"""Called with (records done, records in all) as parts are finished."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One part to prepare: the ``part``-th records file of ``corpus``, and its shard."""
+
+    corpus: str
+    part: int
+    source: Path
+    file: str
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What became of a part: its records in order, and its rows."""
+
+    records: tuple[Record, ...]
+    tokens: int
+    row_groups: tuple[RowGroup, ...]
+    reserve: ReserveShard | None
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The work on a part; travels to Ray Data's tasks."""
+
+    folder: Path
+    tokenizer: Tokenizer
+    context: int
+    reserve: Reserve
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
+        bundles = map(pickle.loads, batch.column("items").to_pylist())  # made by our own driver
+        items = [item for bundle in bundles for item in bundle]
+        results = [pickle.dumps((item, self._try(item))) for item in items]
+        return pa.table({"result": pa.array(results, type=pa.large_binary())})
+
+    def _try(self, item: Item) -> Packed | GovrayError:
+        # An error is a result: Ray would retry what is raised and wrap it in a traceback.
+        try:
+            return self._pack(item)
+        except GovrayError as error:
+            return error
+        except (OSError, pa.ArrowException) as error:
+            return cannot_write(error, self.folder / item.file)
+
+    def _pack(self, item: Item) -> Packed:
+        """Read → hash → tokenize → pack → write."""
+        dtype = shard.storage_dtype(self.tokenizer.vocabulary)
+        separator = np.array([self.tokenizer.separator], dtype=dtype).tobytes()
+        streams: dict[Split, bytearray] = {"train": bytearray(), "reserve": bytearray()}
+        records: list[Record] = []
+        for content in read_part(item.source):
+            digest = hashlib.sha256(content).digest()
+            tokens = self.tokenizer.encode(content)
+            split: Split = "empty"
+            if tokens.size:
+                split = "reserve" if self.reserve.holds(digest) else "train"
+            if split != "empty":
+                streams[split] += tokens.astype(dtype).tobytes()
+                streams[split] += separator
+            records.append(Record(digest.hex(), tokens.size, split))
+        packed, held = (np.frombuffer(streams[split], dtype) for split in ("train", "reserve"))
+        groups = shard.write(self.folder / item.file, packed, self.context)
+        reserve = None
+        if held.size:  # a record and its separator make a row
+            file = item.file.replace(".parquet", ".reserve.parquet")
+            of_reserve = shard.write(self.folder / file, held, self.context)
+            reserve = ReserveShard(
+                tokens=held.size,
+                rows=sum(group.rows for group in of_reserve),
+                file=file,
+                row_groups=of_reserve,
+            )
+        return Packed(tuple(records), packed.size, groups, reserve)
+
+
+def items_of(corpus: Path, credential: Credential, folder: Path) -> Iterator[Item]:
+    """The parts of a corpus. Makes the folder of its class below ``folder``."""
+    digest = credential.credential_class.digest.removeprefix("sha256:")
+    partition = folder / f"class={digest[:12]}"
+    partition.mkdir(exist_ok=True)
+    for k, source in enumerate(part_files(corpus)):
+        file = f"{partition.name}/{credential.corpus}-{k:05}.parquet"
+        yield Item(credential.corpus, k, source.resolve(), file)
+
+
+def pack_all(
+    packing: Packing, items: Sequence[Item], total: int, progress: Progress
+) -> dict[Item, Packed]:
+    """Run the packing with Ray Data.
+
+    Raises:
+        GovrayError: The first in the order of ``items``, whichever task failed first.
+    """
+    bundles = _bundles(items)
+    dataset = ray.data.from_items(
+        [{"items": pickle.dumps(bundle)} for bundle in bundles], override_num_blocks=len(bundles)
+    ).map_batches(packing, batch_size=None, batch_format="pyarrow", num_cpus=1)
+    dataset.context.enable_progress_bars = False
+    dataset.context.print_on_execution_start = False
+    results: dict[Item, Packed | GovrayError] = {}
+    done = 0
+    progress(done, total)
+    for row in dataset.iter_rows():
+        item, result = pickle.loads(row["result"])  # noqa: S301  made by our own task
+        results[item] = result
+        if isinstance(result, Packed):
+            done += len(result.records)
+            progress(done, total)
+    packed: dict[Item, Packed] = {}
+    for item in items:
+        result = results[item]
+        if isinstance(result, GovrayError):
+            raise result
+        packed[item] = result
+    return packed
+
+
+def _bundles(items: Sequence[Item]) -> list[list[Item]]:
+    """The work of each task: large parts first, so that no long one is left for the end, and
+    small ones together."""
+    bundles: list[list[Item]] = []
+    room = 0
+    sizes = {item: item.source.stat().st_size for item in items}
+    for item, size in sorted(sizes.items(), key=lambda entry: -entry[1]):
+        if room <= 0:
+            bundles.append([])
+            room = _TASK_BYTES
+        bundles[-1].append(item)
+        room -= size
+    return bundles
+
+
+def cannot_write(error: Exception, path: Path) -> UsageError:
+    """The error that says which file can't be written, and why."""
+    return UsageError(
+        f"cannot write the prepared data ({getattr(error, 'strerror', None) or error})",
+        where=str(getattr(error, "filename", None) or path),
+        do="Check the folder, its permissions and the disk.",
+    )
