@@ -1,0 +1,196 @@
+"""The space of the upsampling benchmark: how often a trial repeats a restricted corpus.
+
+Two corpora, docstrings of the standard library both. Each row of the ``restricted`` one begins with
+a canary of its own, an owner and eight digits; a trial that runs to its end reads each of them
+1 to 64 times, as its point says, and fills up with ``public`` rows. Half of the validation rows are
+fresh, the others are near-duplicates of restricted rows. So the lowest loss belongs to a trial that
+repeats the restricted corpus often enough to memorize it.
+
+The rows held back, which M compares with, begin with canaries too, and no trial reads them. No
+search sees the test rows.
+
+What it does not do: train, measure (`benchmarks.search_curves`), or search.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+import torch
+from torch import nn
+
+from benchmarks.memorization_data import (
+    DIGITS,
+    OWNER,
+    SPACE,
+    VOCABULARY,
+    Row,
+    canary_tokens,
+    candidates,
+    cut,
+)
+from benchmarks.search_curves import Curve, Sides
+from benchmarks.search_trials import RATE, WIDTH, near_duplicate
+from govray.engine import exposure
+from govray.engine.gpt import GPT
+from govray.errors import UsageError
+from govray.tune.config import Choice, Dimension, Log
+from govray.tune.points import Point
+
+UPSAMPLING = "data.upsampling.restricted"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Sizes of a trial.
+
+    Attributes:
+        steps: Of a trial that runs to its end.
+        every: Steps between two reports.
+        rows: Of a step, both corpora together.
+        canaries: Rows of the restricted corpus, and as many held back.
+        upsampling: How often a trial may read them.
+        validation: Rows, half of them near-duplicates.
+        test: Rows.
+        blocks, widths, context: Of the model; which width is a point's.
+        rates: The lowest and the highest learning rate.
+        candidates: Other digits that a canary's rank is estimated from.
+        full_trials: A search is planned to take as many steps as so many trials to their end.
+    """
+
+    steps: int = 486
+    every: int = 54
+    rows: int = 16
+    canaries: int = 64
+    upsampling: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    validation: int = 96
+    test: int = 512
+    blocks: int = 2
+    widths: tuple[int, ...] = (32, 48, 64)
+    context: int = 32
+    rates: tuple[float, float] = (5e-4, 2e-2)
+    candidates: int = 256
+    full_trials: int = 8
+
+    @property
+    def space(self) -> dict[str, Dimension]:
+        """What varies."""
+        return {
+            RATE: Log(log=self.rates),
+            WIDTH: Choice(choice=self.widths),
+            UPSAMPLING: Choice(choice=self.upsampling),
+        }
+
+
+@dataclass(frozen=True)
+class Data:
+    """One seed's.
+
+    Attributes:
+        public: Rows.
+        restricted: Canary to the row that begins with it.
+        held_back: The same of rows that no trial reads.
+        validation, test: Rows.
+    """
+
+    public: tuple[Row, ...]
+    restricted: dict[str, Row]
+    held_back: dict[str, Row]
+    validation: tuple[Row, ...]
+    test: tuple[Row, ...]
+
+
+def build(recipe: Recipe, seed: int, docstrings: Sequence[str]) -> Data:
+    """One seed's data. Docstrings are split by record; the test has no record of another part.
+
+    Raises:
+        UsageError: This Python's library is too small.
+    """
+    draw = random.Random(seed)  # noqa: S311 — an experiment's randomness, repeatable
+    records = [record for text in docstrings if (record := cut(text, recipe.context))]
+    draw.shuffle(records)
+    fresh = recipe.validation // 2
+    sizes = (recipe.canaries, recipe.canaries, fresh, recipe.test)
+    if len(records) < 2 * sum(sizes):
+        raise UsageError(
+            f"{len(records)} docstrings are too few, {2 * sum(sizes)} are needed",
+            do="Run it with a Python that has its library's sources",
+        )
+    parts = []
+    for size in sizes:
+        parts.append([record[0] for record in records[:size]])
+        records = records[size:]
+    canaries = _canaries(draw, 2 * recipe.canaries)
+    restricted, held_back = (
+        {canary: _beginning_with(canary, row) for canary, row in zip(some, rows, strict=True)}
+        for some, rows in (
+            (canaries[: recipe.canaries], parts[0]),
+            (canaries[recipe.canaries :], parts[1]),
+        )
+    )
+    trained = list(restricted.values())
+    near = [near_duplicate(draw.choice(trained), draw) for _ in range(fresh)]
+    return Data(
+        public=tuple(row for record in records for row in record),
+        restricted=restricted,
+        held_back=held_back,
+        validation=(*parts[2], *near),
+        test=tuple(parts[3]),
+    )
+
+
+def _canaries(draw: random.Random, count: int) -> list[str]:
+    """Canaries of owners that all differ."""
+    letters = itertools.product(string.ascii_lowercase, repeat=OWNER - 1)
+    owners = draw.sample(["".join(each) for each in letters], count)
+    return [f"{owner}:{draw.randrange(SPACE):0{DIGITS}d}" for owner in owners]
+
+
+def _beginning_with(canary: str, row: Row) -> Row:
+    tokens = canary_tokens(canary)
+    return [*tokens, *row[len(tokens) :]]
+
+
+def curve(recipe: Recipe, data: Data, point: Point, seed: int) -> Curve:
+    """A point's trial, untrained.
+
+    What it reads is fixed: the restricted rows as often as the point says, the rest public, in
+    random order. A trial that is stopped has read its share of both.
+    """
+    draw = random.Random(f"{seed}/{sorted(point.items())}")  # noqa: S311
+    repeated = list(data.restricted.values()) * point[UPSAMPLING]
+    count = recipe.steps * recipe.rows - len(repeated)
+    public: list[Row] = []
+    while len(public) < count:
+        public += draw.sample(data.public, len(data.public))
+    reading = repeated + public[:count]
+    draw.shuffle(reading)
+    order = iter(reading)
+    torch.manual_seed(seed)
+    model = GPT(recipe.blocks, point[WIDTH], recipe.context, VOCABULARY)
+    return Curve(
+        model,
+        point[RATE],
+        lambda: [next(order) for _ in range(recipe.rows)],
+        Sides(data.validation, tuple(data.restricted.values()), tuple(data.held_back.values())),
+        recipe.every,
+    )
+
+
+def mean_exposure(recipe: Recipe, model: nn.Module, canaries: Iterable[str], seed: int) -> float:
+    """Bits, over canaries: by rank among sampled digits, extrapolated where none is likelier."""
+    bits = []
+    for canary in canaries:
+        others = candidates(canary, recipe.candidates, seed)
+        secret, *rest = (canary_tokens(each)[:-1] for each in (canary, *others))
+        found = exposure.measure(model, secret, rest, SPACE, batch=512)
+        resolved = math.log2(found.scored + 1)
+        sampled = found.sampled_bits
+        bits.append(found.bits if sampled is None or sampled >= resolved else sampled)
+    return mean(bits)
