@@ -94,6 +94,7 @@ def held_here(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
             if (
                 value.placements != (Shard(0),)
                 or value.device_mesh.size() != dist.get_world_size()
+                or value.device_mesh.get_local_rank() != dist.get_rank()
                 or len(local) != len(own_rows(value, len(value)))
             ):
                 raise UsageError(

@@ -28,6 +28,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ PATIENCE_S = 10.0
 """How long rank 0 waits for its thread before it tells the others that it still does: far below
 the timeout of any process group."""
 
+PARTS_PATIENCE = timedelta(minutes=30)
+"""How long the ranks of a sharded model wait for the slowest to have written its parts."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -71,7 +75,9 @@ class Commits:
         self._storage = storage_of(self._folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         # Where there is one, every rank writes: its threads meet in it, and nothing else does.
-        self._meeting = dist.new_group(backend="gloo") if state.sharded else None
+        self._meeting = (
+            dist.new_group(backend="gloo", timeout=PARTS_PATIENCE) if state.sharded else None
+        )
         self._thread: threading.Thread | None = None
         self._failure: GovrayError | None = None
         self._floor: int | None = None

@@ -114,7 +114,8 @@ class RankPool:
     def _dump_and_kill(self) -> None:
         for process in self._processes:
             if process.is_alive():
-                os.kill(process.pid, signal.SIGUSR1)
+                with contextlib.suppress(ProcessLookupError):  # it died, and nobody knows yet
+                    os.kill(process.pid, signal.SIGUSR1)
         time.sleep(0.5)
         self._kill()
 
