@@ -112,12 +112,17 @@ def summary(outcomes: Sequence[Outcome], recipe: Recipe) -> dict[str, Any]:
         "auroc_surprise": canaries("surprise"),
         "auroc_natural_16_predictive_entropy": natural("entropy"),
         "auroc_natural_16_representation_entropy": natural("representation_entropy"),
+        "auroc_predictive_entropy_by_seed": [each.canaries["entropy"] for each in outcomes],
         "auroc_by_repeats": {
             str(repeats): _mean([each.by_repeats[repeats] for each in outcomes])
             for repeats in recipe.repeats
         },
         "exposure_by_repeats": {
             str(repeats): median([bits for each in outcomes for bits in each.exposures[repeats]])
+            for repeats in (*recipe.repeats, 0)
+        },
+        "entropy_by_repeats": {
+            str(repeats): median([nats for each in outcomes for nats in each.entropies[repeats]])
             for repeats in (*recipe.repeats, 0)
         },
         "memorized": sum(
@@ -161,15 +166,21 @@ def _table(report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
         "caught",
     ]
     lines += [f"{name:<34}{_shown(report[name]):>10}" for name in others]
+    by_seed = map(_shown, report["auroc_predictive_entropy_by_seed"])
+    lines.append(f"auroc_predictive_entropy of each seed: {', '.join(by_seed)}")
     lines.append(
         f"{report['memorized']} canaries of at least {MEMORIZED:g} bits; means of {GROUP} "
         f"docstrings; {report['clean_corpora']} clean corpora; a profile every "
         f"{report['every']} steps, {report['probe_rows']} rows a side"
     )
-    lines.append("plantings   median exposure, bits   AUROC against never planted")
-    for repeats, auroc in report["auroc_by_repeats"].items():
-        bits = report["exposure_by_repeats"][repeats]
-        lines.append(f"{repeats:>9}   {bits:>21.1f}   {_shown(auroc):>27}")
+    lines.append(
+        "plantings   median exposure, bits   median entropy, nats   AUROC against never planted"
+    )
+    for repeats, bits in report["exposure_by_repeats"].items():
+        nats = report["entropy_by_repeats"][repeats]
+        auroc = _shown(report["auroc_by_repeats"].get(repeats))
+        lines.append(f"{repeats:>9}   {bits:>21.1f}   {nats:>20.2f}   {auroc:>27}")
+    lines.append(f"ten equally likely digits have an entropy of {math.log(10):.2f} nats")
     flagged = sorted({name for each in outcomes for name in each.false_flags})
     if flagged:
         lines.append(f"flagged, but clean: {', '.join(flagged)}")

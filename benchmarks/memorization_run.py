@@ -68,7 +68,8 @@ class Outcome:
     """What one seed gave.
 
     Attributes:
-        exposures: Bits of each planted canary, by number of repeats.
+        exposures: Bits of each ranked canary, by number of repeats.
+        entropies: Predictive entropy of each, nats, mean over its digits; equally ordered.
         canaries: Signal → AUROC against exposure, planted and held-out canaries together.
         by_repeats: Repeats → AUROC of the composite, canaries planted so often against
             those never planted.
@@ -81,6 +82,7 @@ class Outcome:
     """
 
     exposures: Mapping[int, list[float]]
+    entropies: Mapping[int, list[float]]
     canaries: Mapping[str, float | None]
     by_repeats: Mapping[int, float | None]
     natural: Mapping[str, float | None]
@@ -180,9 +182,10 @@ def run_seed(recipe: Recipe, data: Data, seed: int) -> Outcome:
             profiles.append(monitor.profile(step, probes, statistic=rates.statistic))
     flagged = _flagged(profiles, rates, [*names, _DOCSTRINGS])
     scorer = _Scorer(model)
-    exposures, canaries, by_repeats = _canaries(recipe, data, model, scorer, seed)
+    exposures, entropies, canaries, by_repeats = _canaries(recipe, data, model, scorer, seed)
     return Outcome(
         exposures=exposures,
+        entropies=entropies,
         canaries=canaries,
         by_repeats=by_repeats,
         natural=_natural(data.docstrings, scorer, seed),
@@ -317,8 +320,13 @@ def _signals(scores: RowScores) -> dict[str, Tensor]:
 
 def _canaries(
     recipe: Recipe, data: Data, model: nn.Module, scorer: _Scorer, seed: int
-) -> tuple[dict[int, list[float]], dict[str, float | None], dict[int, float | None]]:
-    """Exposures; AUROC by signal against them; AUROC of the composite by repeats.
+) -> tuple[
+    dict[int, list[float]],
+    dict[int, list[float]],
+    dict[str, float | None],
+    dict[int, float | None],
+]:
+    """Exposures; entropies; AUROC by signal against exposure; AUROC of the composite by repeats.
 
     Half of the held-out canaries are the composite's reference, the others are ranked.
     """
@@ -340,9 +348,13 @@ def _canaries(
         scores = signals["composite"][[*chosen, *range(never, len(ranked))]]
         by_repeats[repeats] = auroc(scores, [n < len(chosen) for n in range(len(scores))])
     exposures: dict[int, list[float]] = {repeats: [] for repeats in (*recipe.repeats, 0)}
-    for repeats, own in zip([*data.planted.values()] + [0] * half, bits, strict=False):
+    entropies: dict[int, list[float]] = {repeats: [] for repeats in (*recipe.repeats, 0)}
+    plantings = [*data.planted.values()] + [0] * (len(ranked) - never)
+    for repeats, own, score in zip(plantings, bits, signals["entropy"].tolist(), strict=True):
         exposures[repeats].append(own)
-    return exposures, {name: auroc(each, memorized) for name, each in signals.items()}, by_repeats
+        entropies[repeats].append(-score)
+    aurocs = {name: auroc(each, memorized) for name, each in signals.items()}
+    return exposures, entropies, aurocs, by_repeats
 
 
 def _natural(corpus: Corpus, scorer: _Scorer, seed: int) -> dict[str, float | None]:

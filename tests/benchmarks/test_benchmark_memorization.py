@@ -135,5 +135,7 @@ def test_the_command_prints_a_table_and_one_json_line() -> None:
     assert 0 <= report["false_flag_rate"] <= 1
     assert report["cost"] > 0
     assert report["exposure_by_repeats"].keys() == {"1", "32", "0"}
+    assert report["entropy_by_repeats"].keys() == {"1", "32", "0"}
+    assert report["auroc_predictive_entropy_by_seed"] == [None]
     assert "auroc_predictive_entropy" in report
     assert "auroc_representation_entropy" in report
