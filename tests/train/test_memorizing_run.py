@@ -164,4 +164,7 @@ def test_a_planted_corpus_is_rolled_back_by_two_workers(tmp_path: Path, cluster:
     assert [e.decision for e in logged if isinstance(e, events.Memorized)] == [decision]
     assert not any(isinstance(each, events.Failed) for each in logged)
     assert len([each for each in logged if isinstance(each, events.AttemptStarted)]) == 2
-    assert -2 <= final_deviation(model) <= 2
+    if decision.since:
+        assert -2 <= final_deviation(model) <= 2
+    else:  # its first two profiles exceeded: the branch that went on read nothing of it
+        assert PLANTED not in findings.measured
