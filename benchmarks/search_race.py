@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Protocol
 
 from govray.tune.asha import Action, Promotion
-from govray.tune.brackets import Bracket, adaptive
+from govray.tune.brackets import Bracket, Mode, adaptive
 from govray.tune.objective import Report, conclude
 from govray.tune.points import Point
 from govray.tune.schedulers import CONTINUE, GovernedASHA
@@ -117,7 +117,9 @@ class Promoting:
         return own.action is Action.CONTINUE
 
 
-def ladders(steps: int, *, full_trials: int, divisor: int, rungs: int) -> tuple[Bracket, ...]:
+def ladders(
+    steps: int, *, full_trials: int, divisor: int, rungs: int, mode: Mode = "standard"
+) -> tuple[Bracket, ...]:
     """The brackets of the most trials that a budget pays as planned.
 
     Args:
@@ -125,6 +127,7 @@ def ladders(steps: int, *, full_trials: int, divisor: int, rungs: int) -> tuple[
         full_trials: Trials that the budget pays to their end.
         divisor: One trial in so many goes on.
         rungs: At most, of a ladder.
+        mode: How early the brackets stop trials.
     """
     found: tuple[Bracket, ...] = ()
     for trials in range(1, full_trials * divisor**rungs):
@@ -133,7 +136,7 @@ def ladders(steps: int, *, full_trials: int, divisor: int, rungs: int) -> tuple[
             max_time=steps,
             divisor=divisor,
             max_rungs=rungs,
-            mode="standard",
+            mode=mode,
         )
         planned = sum(step * count for step, count in trials_ending(brackets, divisor).items())
         if planned > full_trials * steps:

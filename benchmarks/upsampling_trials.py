@@ -2,9 +2,9 @@
 
 Two corpora, docstrings of the standard library both. Each row of the ``restricted`` one begins with
 a canary of its own, an owner and eight digits; a trial that runs to its end reads each of them
-1 to 64 times, as its point says, and fills up with ``public`` rows. Half of the validation rows are
-fresh, the others are near-duplicates of restricted rows. So the lowest loss belongs to a trial that
-repeats the restricted corpus often enough to memorize it.
+1 to 64 times, as its point says, and fills up with ``public`` rows. Of the validation rows
+``near_duplicates`` resemble restricted rows, the others are fresh. So the lowest loss belongs to a
+trial that repeats the restricted corpus often enough to memorize it.
 
 The rows held back, which M compares with, begin with canaries too, and no trial reads them. No
 search sees the test rows.
@@ -56,7 +56,8 @@ class Recipe:
         rows: Of a step, both corpora together.
         canaries: Rows of the restricted corpus, and as many held back.
         upsampling: How often a trial may read them.
-        validation: Rows, half of them near-duplicates.
+        validation: Rows.
+        near_duplicates: How many of these are.
         test: Rows.
         blocks, widths, context: Of the model; which width is a point's.
         rates: The lowest and the highest learning rate.
@@ -64,19 +65,20 @@ class Recipe:
         full_trials: A search is planned to take as many steps as so many trials to their end.
     """
 
-    steps: int = 486
-    every: int = 54
+    steps: int = 648
+    every: int = 72
     rows: int = 16
     canaries: int = 64
     upsampling: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     validation: int = 96
+    near_duplicates: int = 72
     test: int = 512
     blocks: int = 2
-    widths: tuple[int, ...] = (32, 48, 64)
+    widths: tuple[int, ...] = (48, 64, 96)
     context: int = 32
     rates: tuple[float, float] = (5e-4, 2e-2)
     candidates: int = 256
-    full_trials: int = 8
+    full_trials: int = 14
 
     @property
     def space(self) -> dict[str, Dimension]:
@@ -115,7 +117,7 @@ def build(recipe: Recipe, seed: int, docstrings: Sequence[str]) -> Data:
     draw = random.Random(seed)  # noqa: S311 — an experiment's randomness, repeatable
     records = [record for text in docstrings if (record := cut(text, recipe.context))]
     draw.shuffle(records)
-    fresh = recipe.validation // 2
+    fresh = recipe.validation - recipe.near_duplicates
     sizes = (recipe.canaries, recipe.canaries, fresh, recipe.test)
     if len(records) < 2 * sum(sizes):
         raise UsageError(
@@ -135,7 +137,7 @@ def build(recipe: Recipe, seed: int, docstrings: Sequence[str]) -> Data:
         )
     )
     trained = list(restricted.values())
-    near = [near_duplicate(draw.choice(trained), draw) for _ in range(fresh)]
+    near = [near_duplicate(draw.choice(trained), draw) for _ in range(recipe.near_duplicates)]
     return Data(
         public=tuple(row for record in records for row in record),
         restricted=restricted,

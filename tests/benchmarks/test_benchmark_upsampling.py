@@ -146,6 +146,7 @@ SMALL = Recipe(
     canaries=16,
     upsampling=(1, 2, 64),
     validation=32,
+    near_duplicates=16,
     test=64,
     widths=(48,),
     rates=(4e-3, 1e-2),
