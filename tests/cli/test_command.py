@@ -188,7 +188,12 @@ def test_interrupted() -> None:
     fifo = Path("fifo")
     os.mkfifo(fifo)
     process = subprocess.Popen(
-        [*GOVRAY, "show", str(fifo)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*GOVRAY, "show", str(fifo)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that runs the tests in the background has them ignore it, and so their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     # The command waits for a writer, then for what it writes: the signal finds it at work,
     # and not in the middle of an import.

@@ -1,12 +1,13 @@
 """A product with one safety taken out, as a control: the same assertions must then fail.
 
 `weaken` changes functions of the process that calls it. Workers call it because the schedule
-says so (`sabotage.py`); the process that resolves where a run resumes does in `WeakenedPlanData`,
-which a test puts into the place of the product's.
+says so (`sabotage.py`); Ray's controller, which resolves where a run resumes, does in
+`WeakenedPlanData`, which a test puts into the place of the product's.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -31,8 +32,9 @@ class _Same(str):
         return False
 
 
+@cache
 def weaken(control: Control) -> None:
-    """Take one safety out of this process."""
+    """Take one safety out of this process, once: Ray's controller outlives its workers."""
     if control == "digests":
         blind = {**vars(canonical), "sha256": lambda data: _Same(canonical.sha256(data))}
         committed.canonical = SimpleNamespace(**blind)
@@ -47,7 +49,7 @@ def weaken(control: Control) -> None:
 
 
 class WeakenedPlanData(shards.PlanData):
-    """Resolves where a run resumes with a safety less, in the process where Ray Train asks."""
+    """Resolves where a run resumes with a safety less, in Ray's controller."""
 
     def __init__(self, order: Order, control: Control) -> None:
         super().__init__(order)

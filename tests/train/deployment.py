@@ -43,6 +43,14 @@ LICENCES = {
 }
 
 
+def targets_of(rows: int, context: int, corpora: int = 1) -> range:
+    """Loss targets that so many distinct rows may have: the last row of a corpus may be short.
+
+    How long it is depends on the salt, which decides what is held back.
+    """
+    return range(rows * context - corpora * (context - 1), rows * context + 1)
+
+
 @dataclass
 class Deployment:
     """Paths and keys; everything is signed by real keys made for this test."""

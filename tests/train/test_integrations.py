@@ -16,7 +16,7 @@ import pytest
 import ray.train
 import torch
 import torch.nn.functional as F
-from deployment import Deployment
+from deployment import Deployment, targets_of
 from ray.train.lightning import RayDDPStrategy
 from safetensors.torch import load_file
 from torch import nn
@@ -135,7 +135,7 @@ def test_a_hosts_script_ends_with_the_bytes_of_the_plain_loop(
     model = Path(names["result"].path) / "model"
     verified = govray.verify(model, trust_root=place / "policies/root.json")
     assert verified.coverage["copyleft_limited", "block.0"].tokens == 0
-    assert verified.coverage["acme", "adapter:acme"].tokens == STEPS * 64
+    assert verified.coverage["acme", "adapter:acme"].tokens in targets_of(STEPS, 64)
 
     hosted: GovernedTrainer = names["trainer"]
     reference = GovernedTrainer(

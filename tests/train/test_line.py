@@ -14,7 +14,7 @@ import loops
 import pytest
 import ray.train
 import yaml
-from deployment import POLICY, Deployment
+from deployment import POLICY, Deployment, targets_of
 from leaves import leaf
 
 import govray
@@ -49,15 +49,17 @@ def test_the_model_verifies_alone_and_says_what_the_ledger_says(
     verified = govray.verify(model, trust_root=deployment.root)
     table = verified.coverage
     # 12 steps of 4, 2 and 1 rows of 32 loss targets.
-    assert table["permissive", "embedding"].tokens == 12 * 4 * 32
+    assert table["permissive", "embedding"].tokens in targets_of(12 * 4, 32, corpora=2)
     assert table["copyleft_limited", "embedding"].tokens == 0
     assert table["copyleft_limited", "embedding"].indirect
-    assert table["copyleft_limited", "block.1"].tokens == 12 * 2 * 32
-    assert table["acme", "adapter:acme"].tokens == 12 * 1 * 32
+    assert table["copyleft_limited", "block.1"].tokens in targets_of(12 * 2, 32)
+    assert table["acme", "adapter:acme"].tokens in targets_of(12 * 1, 32)
     assert table["acme", "embedding"].tokens == 0
     assert not table["acme", "embedding"].indirect
     assert [entry.corpus for entry in verified.attestation.quarantine] == ["mystery"]
-    (model / bundle.WEIGHTS).write_bytes((model / bundle.WEIGHTS).read_bytes()[:-1] + b"\1")
+    data = bytearray((model / bundle.WEIGHTS).read_bytes())
+    data[-1] ^= 1
+    (model / bundle.WEIGHTS).write_bytes(data)
     with pytest.raises(VerificationFailed, match=bundle.WEIGHTS):
         govray.verify(model, trust_root=deployment.root)
 
