@@ -362,7 +362,7 @@ class GovernedTrainer:
         planned: Planned,
         start: Start | None,
     ) -> Order:
-        run_id = (self.run_config.name if self.run_config else None) or _run_id("run")
+        run_id = (self.run_config.name if self.run_config else None) or new_run_id("run")
         if self.resume:
             run_id = Path(self.resume).resolve().name
         folder = self._storage / run_id
@@ -465,7 +465,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
             | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
         ),
         "run_config": ray.train.RunConfig(
-            name=_run_id(experiment.name),
+            name=new_run_id(experiment.name),
             storage_path=str(Path(experiment.storage_path).resolve()),
             failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
         ),
@@ -492,5 +492,6 @@ def tokenizer_path(name: str) -> Path | None:
     return None if name == "bytes" else Path(name)
 
 
-def _run_id(name: str) -> str:
+def new_run_id(name: str) -> str:
+    """A name with the time and two random bytes: Ray resumes a run by equal names."""
     return f"{name}-{instant():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -39,7 +39,7 @@ from govray.train import runs, stopping
 from govray.train.artifact import MODEL, write_model
 from govray.train.clock import instant
 from govray.train.driver import driving, hold
-from govray.train.trainer import _run_id, from_experiment
+from govray.train.trainer import from_experiment, new_run_id
 from govray.tune import record as records
 from govray.tune.config import MemorizationLimit, SearchFile
 from govray.tune.objective import Conclusion, Report, conclude, report
@@ -110,7 +110,9 @@ def run(
         GovrayError: What was refused before any trial ran.
     """
     found = None if new else find_unfinished(file)
-    folder = found.folder if found else _storage(file) / _run_id(f"{file.experiment.name}-search")
+    folder = (
+        found.folder if found else _storage(file) / new_run_id(f"{file.experiment.name}-search")
+    )
     folder.mkdir(parents=True, exist_ok=True)
     with hold(folder) as driver:
         if found:
