@@ -26,10 +26,14 @@ BELOW: dict[str, frozenset[str]] = {
     "governance": frozenset({"errors"}),
     "engine": frozenset({"errors", "governance"}),
     "data": frozenset({"errors", "governance"}),
-    "train": frozenset({"errors", "governance", "engine", "data"}),
-    "tune": frozenset({"errors", "governance", "engine", "data", "train"}),
-    "demo": frozenset({"errors", "governance", "engine", "data", "train", "tune"}),
-    "cli": frozenset({"errors", "governance", "engine", "data", "train", "tune", "demo"}),
+    "store": frozenset({"errors", "governance"}),
+    "service": frozenset({"errors", "governance", "store"}),
+    "train": frozenset({"errors", "governance", "engine", "data", "store"}),
+    "tune": frozenset({"errors", "governance", "engine", "data", "store", "train"}),
+    "demo": frozenset({"errors", "governance", "engine", "data", "store", "train", "tune"}),
+    "cli": frozenset(
+        {"errors", "governance", "engine", "data", "store", "service", "train", "tune", "demo"}
+    ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
 }
@@ -45,12 +49,19 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "governance": BASE,
     "engine": BASE | {"torch", "numpy", "safetensors", "transformers"},
     "data": BASE | {"ray", "pyarrow", "numpy", "tokenizers", "rensa"},
+    "store": BASE | {"sqlmodel", "sqlalchemy", "alembic", "pyarrow"},
+    "service": BASE
+    | {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "uvicorn", "jinja2", "prometheus_client"}
+    | {"jwt", "anyio"},
     "train": BASE
+    | {"sqlmodel", "sqlalchemy"}  # in `indexing`
     | {"ray", "torch", "pyarrow", "numpy", "safetensors", "tokenizers"}
     | {"transformers", "lightning"},  # each in the module that bears its name
     "tune": BASE | {"ray"},
     "demo": BASE | {"ray", "torch", "pyarrow", "numpy", "safetensors", "rich"},
-    "cli": BASE | {"typer", "rich", "ray", "torch", "pyarrow", "numpy", "safetensors"},
+    "cli": BASE
+    | {"typer", "rich", "ray", "torch", "pyarrow", "numpy", "safetensors"}
+    | {"sqlmodel", "sqlalchemy", "uvicorn"},
 }
 
 # What a module of `cli` may import at its top: every verb's module is imported
@@ -136,6 +147,9 @@ def test_imports_point_down_only(path: Path) -> None:
         ("data", "if TYPE_CHECKING:\n    from govray.engine.layers import layer_groups"),
         ("train", "from govray.cli.output import line"),
         ("train", "from govray.tune import config"),
+        ("store", "from govray.engine import gpt"),
+        ("service", "from govray.train import runs"),
+        ("service", "import ray"),
         ("tune", "import optuna"),
         ("demo", "import govray.cli"),
         ("errors", "import pydantic"),

@@ -1,0 +1,104 @@
+"""The states of experiments, trials and checkpoints, and which may follow which.
+
+Pure tables. A state that is not among the keys, or a step that is not in the table, is refused:
+an index that receives news in the wrong order must not make a finished thing run again.
+
+States of the last set have no way out but deletion, which keeps the row and drops the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from govray.errors import Refused
+
+
+class ExperimentState(StrEnum):
+    """How an experiment stands. ``STOPPING_*`` wait for a commit, and say what follows it."""
+
+    ACTIVE = "ACTIVE"
+    PAUSED = "PAUSED"
+    STOPPING_PAUSED = "STOPPING_PAUSED"
+    STOPPING_COMPLETED = "STOPPING_COMPLETED"
+    STOPPING_CANCELED = "STOPPING_CANCELED"
+    STOPPING_ERROR = "STOPPING_ERROR"
+    COMPLETED = "COMPLETED"
+    CANCELED = "CANCELED"
+    ERROR = "ERROR"
+    DELETED = "DELETED"
+
+
+class TrialState(StrEnum):
+    """How one trial stands. ``INTERRUPTED``: its driver ended without a word."""
+
+    ACTIVE = "ACTIVE"
+    STOPPING = "STOPPING"
+    PAUSED = "PAUSED"
+    INTERRUPTED = "INTERRUPTED"
+    COMPLETED = "COMPLETED"
+    CANCELED = "CANCELED"
+    ERROR = "ERROR"
+    DELETED = "DELETED"
+
+
+class CheckpointState(StrEnum):
+    """``ACTIVE`` is being uploaded, and nobody but its writer may see it."""
+
+    ACTIVE = "ACTIVE"
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+    DELETED = "DELETED"
+
+
+_E, _T, _C = ExperimentState, TrialState, CheckpointState
+
+EXPERIMENT: Mapping[ExperimentState, frozenset[ExperimentState]] = {
+    _E.ACTIVE: frozenset(_E) - {_E.ACTIVE, _E.DELETED},
+    _E.PAUSED: frozenset({_E.ACTIVE, _E.STOPPING_CANCELED, _E.CANCELED, _E.COMPLETED, _E.ERROR}),
+    _E.STOPPING_PAUSED: frozenset({_E.PAUSED, _E.ACTIVE, _E.COMPLETED, _E.CANCELED, _E.ERROR}),
+    _E.STOPPING_COMPLETED: frozenset({_E.COMPLETED, _E.ERROR}),
+    _E.STOPPING_CANCELED: frozenset({_E.CANCELED, _E.ERROR}),
+    _E.STOPPING_ERROR: frozenset({_E.ERROR}),
+    _E.COMPLETED: frozenset({_E.DELETED}),
+    # An experiment file that is run again goes on with what was ended.
+    _E.CANCELED: frozenset({_E.ACTIVE, _E.DELETED}),
+    _E.ERROR: frozenset({_E.ACTIVE, _E.DELETED}),
+    _E.DELETED: frozenset(),
+}
+
+TRIAL: Mapping[TrialState, frozenset[TrialState]] = {
+    _T.ACTIVE: frozenset(_T) - {_T.ACTIVE, _T.DELETED},
+    _T.STOPPING: frozenset(_T) - {_T.STOPPING, _T.DELETED},
+    _T.PAUSED: frozenset({_T.ACTIVE, _T.COMPLETED, _T.CANCELED, _T.ERROR}),
+    _T.INTERRUPTED: frozenset({_T.ACTIVE, _T.COMPLETED, _T.CANCELED, _T.ERROR, _T.DELETED}),
+    _T.COMPLETED: frozenset({_T.DELETED}),
+    _T.CANCELED: frozenset({_T.ACTIVE, _T.DELETED}),
+    _T.ERROR: frozenset({_T.ACTIVE, _T.DELETED}),
+    _T.DELETED: frozenset(),
+}
+
+CHECKPOINT: Mapping[CheckpointState, frozenset[CheckpointState]] = {
+    _C.ACTIVE: frozenset({_C.COMPLETED, _C.ERROR}),
+    _C.COMPLETED: frozenset({_C.DELETED}),
+    _C.ERROR: frozenset({_C.DELETED}),
+    _C.DELETED: frozenset(),
+}
+
+State = TypeVar("State", ExperimentState, TrialState, CheckpointState)
+
+
+def step(table: Mapping[State, frozenset[State]], before: State, after: State, what: str) -> State:
+    """``after``, if it may follow ``before``; a state follows itself.
+
+    Args:
+        table: `EXPERIMENT`, `TRIAL` or `CHECKPOINT`.
+        what: What it is the state of, for the error.
+
+    Raises:
+        Refused: It may not.
+    """
+    if after != before and after not in table[before]:
+        raise Refused(f"{before} is not followed by {after}", where=what)
+    return after

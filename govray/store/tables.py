@@ -1,0 +1,344 @@
+"""The tables. One class each; the columns say what is signed, what is stated and what is derived.
+
+Conventions
+
+* A digest is text, ``sha256:<64 hex>``; an instant is text, ``YYYY-MM-DDTHH:MM:SSZ``, whose order
+  is the order of time; both are equal on SQLite and PostgreSQL.
+* An ``envelope`` column holds exact signed bytes, which are verified before they are stored and
+  never changed. Every other column of such a row is derived from them.
+* A ``*_key`` of a record is its SHA-256, or of a corpus that is marked confidential the HMAC of
+  it under the store's own key: who reads the tables alone cannot confirm a guess.
+* Nothing refers by row number: keys are names and digests, so an index that is made again from
+  storage has the same ones.
+
+What this module does not do: open a database (``database.py``), change one (``migrations/``, which
+these classes must equal; a test compares them), or decide which state follows which
+(``lifecycle.py``).
+"""
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Index, LargeBinary
+from sqlmodel import Field, SQLModel
+
+from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
+
+# No `from __future__ import annotations`: SQLModel reads the annotations themselves.
+
+Json = dict[str, Any]
+
+
+class Experiment(SQLModel, table=True):
+    """What one experiment file, or one search, asked for. A plain run is the one trial of it.
+
+    ``storage`` is the storage path or URL that its runs lie under, ``project`` and ``user`` whom
+    the usage is counted for. ``kind`` is ``run`` or ``search``.
+    """
+
+    id: str = Field(primary_key=True)
+    name: str = Field(index=True)
+    kind: str
+    state: ExperimentState
+    project: str = Field(index=True)
+    user: str = Field(index=True)
+    storage: str
+    config: Json = Field(sa_type=JSON)
+    started: str = Field(index=True)
+    finished: str | None = None
+    why: str | None = None
+
+
+class Trial(SQLModel, table=True):
+    """One run. ``id`` is the run's name, ``folder`` its folder below the experiment's storage.
+
+    ``loss`` and ``objective`` are the last ones known. ``code`` is the digest of govray's own
+    source. ``accelerators`` is how many one worker held; the usage columns are sums over its
+    attempts.
+    """
+
+    id: str = Field(primary_key=True)
+    experiment: str = Field(foreign_key="experiment.id", index=True)
+    folder: str
+    state: TrialState
+    hyperparameters: Json = Field(sa_type=JSON)
+    step: int
+    max_steps: int
+    loss: float | None = None
+    objective: float | None = None
+    world_size: int | None = None
+    attempts: int
+    started: str = Field(index=True)
+    finished: str | None = None
+    why: str | None = None
+    replay_of: str | None = Field(default=None, index=True)
+    code: str
+    policy: str = Field(index=True)
+    manifest: str
+    worker_seconds: float = 0
+    accelerator_seconds: float = 0
+    read_bytes: int = Field(default=0, sa_type=BigInteger)
+    """How much of the event log is indexed."""
+
+
+class Metric(SQLModel, table=True):
+    """One number of one step. ``group`` is any name: ``training``, ``validation``, ``monitor`` …
+
+    A step that a restart or rollback ran again supersedes the numbers of the attempt before:
+    those stay, ``archived``.
+    """
+
+    trial: str = Field(primary_key=True, foreign_key="trial.id")
+    group: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    step: int = Field(primary_key=True)
+    attempt: int = Field(primary_key=True)
+    value: float
+    archived: bool = False
+    at: str | None = None
+
+
+class Checkpoint(SQLModel, table=True):
+    """A commit of a trial. ``digest`` is its manifest's, known once it is whole."""
+
+    trial: str = Field(primary_key=True, foreign_key="trial.id")
+    step: int = Field(primary_key=True)
+    state: CheckpointState
+    digest: str | None = None
+    bytes: int = Field(default=0, sa_type=BigInteger)
+    at: str | None = None
+
+
+class Decision(SQLModel, table=True):
+    """A stop, restart, gate, flag, rollback or refusal, with its reason and evidence.
+
+    ``source`` says where it is from: ``events`` or ``ledger``, or ``search``.
+    """
+
+    trial: str = Field(primary_key=True, foreign_key="trial.id")
+    source: str = Field(primary_key=True)
+    number: int = Field(primary_key=True)
+    kind: str = Field(index=True)
+    at: str | None = None
+    step: int | None = None
+    corpus: str | None = Field(default=None, index=True)
+    reason: str
+    evidence: Json = Field(sa_type=JSON)
+
+
+class TrustRoot(SQLModel, table=True):
+    """A trust root that something here was verified against."""
+
+    digest: str = Field(primary_key=True)
+    name: str
+    version: int
+    envelope: bytes = Field(sa_type=LargeBinary)
+
+
+class Policy(SQLModel, table=True):
+    """A signed depth policy."""
+
+    digest: str = Field(primary_key=True)
+    name: str = Field(index=True)
+    version: int
+    signer: str
+    envelope: bytes = Field(sa_type=LargeBinary)
+
+
+class Credential(SQLModel, table=True):
+    """A signed credential. ``supplier`` is the authority that issued it."""
+
+    digest: str = Field(primary_key=True)
+    corpus: str = Field(index=True)
+    supplier: str = Field(index=True)
+    license: str
+    category: str
+    jurisdiction: str
+    sensitivity: str
+    valid_from: str
+    valid_until: str
+    records: int = Field(sa_type=BigInteger)
+    envelope: bytes = Field(sa_type=LargeBinary)
+
+
+class Corpus(SQLModel, table=True):
+    """A corpus name and whose it is. ``confidential``: its records are indexed by keyed hash."""
+
+    name: str = Field(primary_key=True)
+    supplier: str = Field(index=True)
+    sensitivity: str
+    confidential: bool
+
+
+class Attestation(SQLModel, table=True):
+    """A verified attestation. ``digest`` is of its statement, ``envelope_digest`` of its bytes.
+
+    ``public``: anyone may read it. ``folder`` is where the model lies, for downloads. ``lineage``
+    is derived: what `govray.store.lineage` says of it, ready to be sent.
+    """
+
+    digest: str = Field(primary_key=True)
+    run: str = Field(index=True)
+    name: str
+    signer: str
+    trust_root: str = Field(foreign_key="trustroot.digest")
+    policy: str = Field(foreign_key="policy.digest")
+    assurance: str
+    started: str
+    finished: str
+    public: bool = False
+    folder: str | None = None
+    envelope_digest: str
+    envelope: bytes = Field(sa_type=LargeBinary)
+    lineage: bytes = Field(sa_type=LargeBinary)
+
+
+class Subject(SQLModel, table=True):
+    """A file that an attestation is about. ``sha256`` is 64 hex digits."""
+
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+    name: str = Field(primary_key=True)
+    sha256: str = Field(index=True)
+
+
+class Coverage(SQLModel, table=True):
+    """What one attestation says of one (corpus, layer group)."""
+
+    __table_args__ = (Index("coverage_by_group", "attestation", "layer_group"),)
+
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+    corpus: str = Field(primary_key=True)
+    layer_group: str = Field(primary_key=True)
+    tokens: int = Field(sa_type=BigInteger)
+    norm_share: float | None = None
+    direct: bool
+    transitive: bool
+    level: int | None = None
+
+
+class CorpusUse(SQLModel, table=True):
+    """What one attested run used of one corpus, and in which steps."""
+
+    corpus: str = Field(primary_key=True)
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+    credential: str
+    records: int = Field(sa_type=BigInteger)
+    rows: int = Field(sa_type=BigInteger)
+    tokens: int = Field(sa_type=BigInteger)
+    steps: int = Field(sa_type=BigInteger)
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+class Record(SQLModel, table=True):
+    """Where one record of a corpus stands in one attested run.
+
+    ``steps`` are the first of ``step_count`` that read it, ascending; which layer groups they
+    updated follows from the corpus's route. ``record`` is its index in Merkle order, ``split``
+    is ``train``, ``reserve`` or ``empty``.
+    """
+
+    record_key: str = Field(primary_key=True)
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+    corpus: str = Field(primary_key=True)
+    record: int = Field(primary_key=True, sa_type=BigInteger)
+    split: str
+    tokens: int = Field(sa_type=BigInteger)
+    step_count: int
+    steps: list[int] = Field(sa_type=JSON)
+
+
+class Ledger(SQLModel, table=True):
+    """The signed head of a run's ledger, and the folder of its tiles on storage."""
+
+    run: str = Field(primary_key=True)
+    origin: str
+    size: int = Field(sa_type=BigInteger)
+    root: str
+    checkpoint: bytes = Field(sa_type=LargeBinary)
+    tiles: str
+
+
+class MemorizationManifest(SQLModel, table=True):
+    """What an audit stated of a model, by the digest of its weights."""
+
+    digest: str = Field(primary_key=True)
+    run: str = Field(index=True)
+    weights: str = Field(index=True)
+    signer: str
+    made: str
+    envelope: bytes = Field(sa_type=LargeBinary)
+
+
+class Model(SQLModel, table=True):
+    """A name in the registry."""
+
+    name: str = Field(primary_key=True)
+    description: str = ""
+    labels: Json = Field(sa_type=JSON)
+    created: str
+    user: str
+
+
+class ModelVersion(SQLModel, table=True):
+    """One version of a model: an attestation with a semantic version.
+
+    ``major`` … ``patch`` are its numbers, for the order. ``stage`` is ``none``, ``staging``,
+    ``production`` or ``archived``.
+    """
+
+    model: str = Field(primary_key=True, foreign_key="model.name")
+    version: str = Field(primary_key=True)
+    major: int
+    minor: int
+    patch: int
+    attestation: str = Field(foreign_key="attestation.digest", index=True)
+    stage: str
+    labels: Json = Field(sa_type=JSON)
+    metrics: Json = Field(sa_type=JSON)
+    notes: str = ""
+    created: str
+    user: str
+
+
+class User(SQLModel, table=True):
+    """Who may ask. ``supplier`` is the authority whose corpora a supplier owns."""
+
+    __tablename__ = "account"  # "user" is a reserved word of PostgreSQL
+
+    name: str = Field(primary_key=True)
+    role: str
+    supplier: str | None = Field(default=None, index=True)
+    disabled: bool = False
+    created: str
+
+
+class Token(SQLModel, table=True):
+    """A bearer token, of which only the SHA-256 is kept. ``id`` is public and not secret."""
+
+    id: str = Field(primary_key=True)
+    user: str = Field(foreign_key="account.name", index=True)
+    secret_sha256: str
+    scopes: list[str] = Field(sa_type=JSON)
+    name: str
+    created: str
+    expires: str
+    revoked: str | None = None
+
+
+class AuditEntry(SQLModel, table=True):
+    """Who read or changed what. Entries are added, never changed."""
+
+    __tablename__ = "audit"
+
+    number: int | None = Field(default=None, primary_key=True)
+    at: str = Field(index=True)
+    user: str = Field(index=True)
+    token: str | None = None
+    action: str
+    subject: str = Field(index=True)
+    outcome: str
+    detail: Json = Field(sa_type=JSON)
+
+
+TABLES = SQLModel.metadata
+"""The metadata that migrations are compared with."""
