@@ -1,0 +1,395 @@
+"""The lineage of one model: what its verified attestation says, corpus by corpus, group by group.
+
+A view for programs and pages. Every number stands in the attestation; here it is put where a
+reader looks for it: a row for each corpus, in it a cell for each layer group, in model order with
+the adapters last. `lineage` makes it once, when an attestation is indexed; `encode` gives the
+canonical bytes that are stored and sent as they are.
+
+What the words mean
+
+* ``direct``: the corpus's route lets its own gradient into the group, and the plan reads it;
+  ``tokens`` is what the ledger counted of that.
+* ``transitive``: the corpus can have reached the group by any recorded path, the direct one
+  included. Every corpus reads the trunk, so this is usually alike over all of it.
+* ``level``: how well an exclusion is supported (`govray.governance.coverage`); absent where the
+  corpus's route reaches the group, since there nothing is excluded.
+
+Invariants
+
+* What `of_corpora` leaves says nothing of other corpora: not their names, not how many there are,
+  and neither searches, ancestors nor adapters that might bear their names. A gradient-norm share
+  is a part of all gradients that were measured, so one below 1 says that others trained the
+  group, as every run of more than one corpus does; it does not say which.
+* A view is a `Lineage` like the whole one, and `scope` says which it is.
+
+What this module does not do: verify (`govray.governance.verify` did), compute coverage, taint or
+levels, or read a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from govray.errors import Malformed, UsageError
+from govray.governance import canonical
+from govray.governance.ancestry import Ancestor
+from govray.governance.attestation import (
+    AdmittedCorpus,
+    AssuranceLevel,
+    Attestation,
+    GroupTaint,
+    LedgerHead,
+    Level,
+    Reference,
+    Removal,
+)
+from govray.governance.authority import Sensitivity
+from govray.governance.coverage import Coverage, group_weights
+from govray.governance.document import Count, Digest, Document, Name, Timestamp
+from govray.governance.license import LicenseCategory, Use
+from govray.governance.manifest import Quarantined
+from govray.governance.route import ADAPTER, Route
+from govray.governance.selection import Selection
+
+UNKNOWN = "unknown"
+"""The label of what weights brought that no attestation speaks for."""
+
+Weight = Annotated[float, Field(ge=0, le=1)]
+
+
+class Cell(Document):
+    """One corpus in one layer group. See the module for the words.
+
+    Attributes:
+        tokens: Loss targets whose gradient updated the group, as the ledger counted them.
+        weight: The route's, in (0, 1]; absent where the route does not reach the group.
+        gradient_norm_share: The corpus's part of the gradients measured of the group, in [0, 1];
+            absent where none was measured.
+    """
+
+    group: str
+    tokens: Count
+    weight: Weight | None = None
+    gradient_norm_share: Weight | None = None
+    direct: bool
+    transitive: bool
+    level: Level | None = None
+
+
+class CorpusLineage(Document):
+    """What one run recorded of one corpus.
+
+    Attributes:
+        credential: Digest of the credential under which it was admitted.
+        license, license_category, jurisdiction, sensitivity, use: The credential class, which is
+            what the policy saw.
+        rules: The policy's rules that matched it.
+        profile: What they gave it.
+        excluded: The plan names it, but reads none of it.
+        records: Distinct records that were read.
+        tokens: Loss targets that were read.
+        steps: In how many steps.
+        replayed_by: Who replayed the run without it and got the same bytes.
+        cells: One for each of the document's groups, in their order.
+    """
+
+    corpus: Name
+    credential: Digest
+    license: str
+    license_category: LicenseCategory
+    jurisdiction: str
+    sensitivity: Sensitivity
+    use: Use
+    rules: tuple[str, ...]
+    profile: str
+    excluded: bool
+    records: Count
+    tokens: Count
+    steps: Count
+    replayed_by: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+
+class GroupLineage(Document):
+    """A layer group and what it began with.
+
+    Attributes:
+        kind: ``base``, or ``adapter``: removable, with its own file.
+        parameters: FQNs of a base group's parameters, tensor names of an adapter's.
+        pretrained: What the weights that the run started from brought: names of corpora, or
+            ``unknown``. Empty where training began from nothing.
+        transitive: What reached the group by any path and is no corpus of this run: the
+            ``unknown`` of a start, or corpora of an attested one.
+        removed: When the adapter's files were deleted; absent if they were not.
+    """
+
+    group: str
+    kind: Literal["base", "adapter"]
+    parameters: tuple[str, ...]
+    pretrained: tuple[str, ...]
+    transitive: tuple[str, ...]
+    removed: Timestamp | None = None
+
+
+class LineageRun(Document):
+    """The run. ``initial_weights`` and ``ancestry`` as in the attestation."""
+
+    id: Name
+    name: str
+    started: Timestamp
+    finished: Timestamp
+    initial_weights: dict[str, Digest] | None = None
+    ancestry: tuple[Ancestor, ...] | None = None
+
+
+class Lineage(Document):
+    """Which data trained which layers of one model, as one attestation states it.
+
+    Attributes:
+        scope: ``whole``; ``corpora``, only the rows that the caller may see; ``group``, one layer
+            group of all rows; ``corporaGroup``, both.
+        attestation: Digest of the attestation's statement, from which all else follows.
+        selection_taint: Searches that chose this model by numbers which depend on corpora.
+        removals: Adapters whose files were deleted, and when.
+        quarantine: What was refused, and why.
+    """
+
+    schema_version: Literal["v1"] = "v1"
+    scope: Literal["whole", "corpora", "group", "corporaGroup"]
+    attestation: Digest
+    run: LineageRun
+    policy: Reference
+    ledger: LedgerHead
+    assurance_level: AssuranceLevel
+    groups: tuple[GroupLineage, ...]
+    corpora: tuple[CorpusLineage, ...]
+    selection_taint: tuple[Selection, ...]
+    removals: tuple[Removal, ...]
+    quarantine: tuple[Quarantined, ...]
+
+
+def lineage(attestation: Attestation, digest: str) -> Lineage:
+    """The whole lineage of a verified attestation.
+
+    Args:
+        attestation: As verified: its coverage, taint and levels are taken as they are.
+        digest: Of its statement, ``sha256:…``.
+    """
+    run = attestation.run
+    groups = _groups(attestation)
+    return Lineage(
+        scope="whole",
+        attestation=digest,
+        run=LineageRun(
+            id=run.id,
+            name=run.name,
+            started=run.started,
+            finished=run.finished,
+            initial_weights=run.initial_weights,
+            ancestry=run.ancestry,
+        ),
+        policy=attestation.policy,
+        ledger=attestation.ledger,
+        assurance_level=attestation.assurance_level,
+        groups=groups,
+        corpora=_corpora(attestation, [each.group for each in groups]),
+        selection_taint=attestation.selection_taint or (),
+        removals=attestation.removals,
+        quarantine=attestation.quarantine,
+    )
+
+
+def _groups(attestation: Attestation) -> tuple[GroupLineage, ...]:
+    taint = {each.group: each.transitive for each in attestation.taint}
+    here = {each.corpus for each in attestation.corpora}
+    removed = {each.adapter: each.removed for each in attestation.removals}
+    base = [
+        GroupLineage(
+            group=each.group,
+            kind="base",
+            parameters=each.parameters,
+            pretrained=attestation.pretrained.get(each.group, ()),
+            transitive=_others(taint.get(each.group, ()), here),
+        )
+        for each in attestation.groups
+    ]
+    adapters = [
+        GroupLineage(
+            group=ADAPTER + each.name,
+            kind="adapter",
+            parameters=each.tensors,
+            pretrained=attestation.pretrained.get(ADAPTER + each.name, ()),
+            transitive=_others(taint.get(ADAPTER + each.name, ()), here),
+            removed=removed.get(each.name),
+        )
+        for each in attestation.adapters
+    ]
+    return (*base, *adapters)
+
+
+def _others(labels: Collection[str], here: Collection[str]) -> tuple[str, ...]:
+    return tuple(label for label in labels if label not in here)
+
+
+def _corpora(attestation: Attestation, groups: list[str]) -> tuple[CorpusLineage, ...]:
+    counted = {(each.corpus, each.group): each for each in attestation.coverage}
+    # Records, tokens and steps of a corpus are the same in all the groups that it updates.
+    totals = {each.corpus: each for each in attestation.coverage}
+    taint = {each.group: each for each in attestation.taint}
+    reached = {group: _sets(taint.get(group)) for group in groups}
+    parties: dict[str, set[str]] = {}
+    for replay in attestation.replays:
+        parties.setdefault(replay.corpus, set()).add(replay.party)
+    rows = []
+    for each in attestation.corpora:
+        total = totals.get(each.corpus)
+        weights = group_weights(_route(each))
+        levels = attestation.levels.get(each.corpus, {})
+        rows.append(
+            CorpusLineage(
+                corpus=each.corpus,
+                credential=each.credential,
+                license=each.credential_class.license,
+                license_category=each.credential_class.license_category,
+                jurisdiction=each.credential_class.jurisdiction,
+                sensitivity=each.credential_class.sensitivity,
+                use=each.credential_class.use,
+                rules=each.rules,
+                profile=each.profile,
+                excluded=each.corpus in attestation.plan.excluded,
+                records=total.records if total else 0,
+                tokens=total.tokens if total else 0,
+                steps=total.steps if total else 0,
+                replayed_by=tuple(sorted(parties.get(each.corpus, ()))),
+                cells=tuple(
+                    _cell(
+                        group,
+                        counted.get((each.corpus, group)),
+                        weights.get(group),
+                        direct=each.corpus in reached[group][0],
+                        transitive=each.corpus in reached[group][1],
+                        level=levels.get(group),
+                    )
+                    for group in groups
+                ),
+            )
+        )
+    return tuple(rows)
+
+
+def _sets(taint: GroupTaint | None) -> tuple[frozenset[str], frozenset[str]]:
+    if taint is None:
+        return frozenset(), frozenset()
+    return frozenset(taint.direct), frozenset(taint.transitive)
+
+
+def _route(corpus: AdmittedCorpus) -> Route:
+    adapter = corpus.route.adapter
+    if adapter is None:
+        return Route(corpus.route.weights)
+    return Route(corpus.route.weights, adapter.name, adapter.rank)
+
+
+def _cell(
+    group: str,
+    counted: Coverage | None,
+    weight: float | None,
+    *,
+    direct: bool,
+    transitive: bool,
+    level: int | None,
+) -> Cell:
+    return Cell(
+        group=group,
+        tokens=counted.tokens if counted else 0,
+        weight=weight,
+        gradient_norm_share=counted.gradient_norm_share if counted else None,
+        direct=direct,
+        transitive=transitive,
+        level=level,
+    )
+
+
+def of_corpora(whole: Lineage, names: Collection[str]) -> Lineage:
+    """Only what is about the corpora ``names``: what their supplier may see.
+
+    Their rows stay, in the base groups and in adapters that they train themselves, and of lists
+    of corpora their own names. A name that the lineage does not have leaves nothing, not an error.
+    """
+    rows = [row for row in whole.corpora if row.corpus in names]
+    adapters = {c.group for row in rows for c in row.cells if c.weight is not None}
+    groups = [each for each in whole.groups if each.kind == "base" or each.group in adapters]
+    shown = {each.group for each in groups}
+    labels = {*names, UNKNOWN}
+    return whole.model_copy(
+        update={
+            "scope": "corpora" if whole.scope in ("whole", "corpora") else "corporaGroup",
+            "run": whole.run.model_copy(update={"initial_weights": None, "ancestry": None}),
+            "groups": tuple(_own(each, labels) for each in groups),
+            "corpora": tuple(
+                row.model_copy(update={"cells": tuple(c for c in row.cells if c.group in shown)})
+                for row in rows
+            ),
+            "selection_taint": tuple(
+                each.model_copy(update={"corpora": own})
+                for each in whole.selection_taint
+                if (own := tuple(c for c in each.corpora if c in names))
+            ),
+            "removals": tuple(r for r in whole.removals if ADAPTER + r.adapter in shown),
+            "quarantine": tuple(q for q in whole.quarantine if q.corpus in names),
+        }
+    )
+
+
+def _own(group: GroupLineage, labels: Collection[str]) -> GroupLineage:
+    return group.model_copy(
+        update={
+            "pretrained": tuple(label for label in group.pretrained if label in labels),
+            "transitive": tuple(label for label in group.transitive if label in labels),
+        }
+    )
+
+
+def of_group(document: Lineage, group: str) -> Lineage:
+    """One layer group of all the document's rows.
+
+    Raises:
+        UsageError: The document has no such group.
+    """
+    if group not in {each.group for each in document.groups}:
+        raise UsageError(
+            "the model has no such layer group",
+            where=group[:200],
+            do=f"It has {', '.join(each.group for each in document.groups[:40])}",
+        )
+    return document.model_copy(
+        update={
+            "scope": "group" if document.scope in ("whole", "group") else "corporaGroup",
+            "groups": tuple(each for each in document.groups if each.group == group),
+            "corpora": tuple(
+                row.model_copy(update={"cells": tuple(c for c in row.cells if c.group == group)})
+                for row in document.corpora
+            ),
+            "removals": tuple(r for r in document.removals if ADAPTER + r.adapter == group),
+        }
+    )
+
+
+def encode(document: Lineage) -> bytes:
+    """The document's canonical JSON."""
+    return canonical.encode(document.to_json())
+
+
+def decode(data: bytes) -> Lineage:
+    """What `encode` made.
+
+    Raises:
+        Malformed: Other bytes.
+    """
+    try:
+        return Lineage.model_validate_json(data, by_alias=True, by_name=False)
+    except ValueError as error:
+        raise Malformed(f"not a lineage: {error}", where="lineage") from None
