@@ -8,6 +8,8 @@ Conventions
   never changed. Every other column of such a row is derived from them.
 * A ``*_key`` of a record is its SHA-256, or of a corpus that is marked confidential the HMAC of
   it under the store's own key: who reads the tables alone cannot confirm a guess.
+* A state is text in the database, so that it is the same on both and a new one needs no
+  migration; SQLAlchemy refuses a text that is no state, reading and writing.
 * Nothing refers by row number: keys are names and digests, so an index that is made again from
   storage has the same ones.
 
@@ -16,9 +18,10 @@ these classes must equal; a test compares them), or decide which state follows w
 (``lifecycle.py``).
 """
 
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Index, LargeBinary
+from sqlalchemy import JSON, BigInteger, Enum, Index, LargeBinary
 from sqlmodel import Field, SQLModel
 
 from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
@@ -26,6 +29,16 @@ from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
 # No `from __future__ import annotations`: SQLModel reads the annotations themselves.
 
 Json = dict[str, Any]
+
+
+def _state(kind: type[StrEnum]) -> Enum:
+    return Enum(
+        kind,
+        native_enum=False,
+        length=32,
+        validate_strings=True,
+        values_callable=lambda states: [state.value for state in states],
+    )
 
 
 class Experiment(SQLModel, table=True):
@@ -38,7 +51,7 @@ class Experiment(SQLModel, table=True):
     id: str = Field(primary_key=True)
     name: str = Field(index=True)
     kind: str
-    state: ExperimentState
+    state: ExperimentState = Field(sa_type=_state(ExperimentState))
     project: str = Field(index=True)
     user: str = Field(index=True)
     storage: str
@@ -59,7 +72,7 @@ class Trial(SQLModel, table=True):
     id: str = Field(primary_key=True)
     experiment: str = Field(foreign_key="experiment.id", index=True)
     folder: str
-    state: TrialState
+    state: TrialState = Field(sa_type=_state(TrialState))
     hyperparameters: Json = Field(sa_type=JSON)
     step: int
     max_steps: int
@@ -102,7 +115,7 @@ class Checkpoint(SQLModel, table=True):
 
     trial: str = Field(primary_key=True, foreign_key="trial.id")
     step: int = Field(primary_key=True)
-    state: CheckpointState
+    state: CheckpointState = Field(sa_type=_state(CheckpointState))
     digest: str | None = None
     bytes: int = Field(default=0, sa_type=BigInteger)
     at: str | None = None

@@ -1,0 +1,104 @@
+"""The key under which a record is indexed, and the store's own secret behind it.
+
+A record of a corpus that is marked confidential is indexed by HMAC-SHA256 (RFC 2104) of its
+SHA-256 under a secret of the store: who has the tables, but not the secret, cannot confirm a
+guess. Who may ask the service can; whom it answers is the service's matter.
+
+The secret is 32 bytes in a file of mode 0600, beside a SQLite file unless ``GOVRAY_STORE_KEY``
+names another. It is not in the database. Losing it makes the confidential corpora unsearchable
+until they are indexed again under a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+
+from govray.errors import Refused, UsageError
+from govray.store.database import parse_url, sqlite_file
+
+KEY_BYTES = 32
+KEY_ENV = "GOVRAY_STORE_KEY"
+
+CONFIDENTIAL = frozenset({"confidential", "restricted"})
+"""The sensitivities whose records are indexed by keyed hash."""
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+def record_key(sha256_hex: str, *, confidential: bool, key: bytes) -> str:
+    """What a record is found by: its SHA-256, or for a confidential corpus the HMAC of it.
+
+    Args:
+        sha256_hex: The record's hash, 64 lowercase hex digits.
+        key: The store's secret, from `load_key`.
+
+    Raises:
+        UsageError: It is no such hash.
+    """
+    if not _HEX.fullmatch(sha256_hex):
+        raise UsageError("a record's hash is 64 lowercase hex digits")
+    if not confidential:
+        return sha256_hex
+    return hmac.new(key, bytes.fromhex(sha256_hex), hashlib.sha256).hexdigest()
+
+
+def key_file(url: str) -> Path:
+    """Where the secret of the store at ``url`` lies.
+
+    Raises:
+        UsageError: The store is on a server and ``GOVRAY_STORE_KEY`` is not set.
+    """
+    given = os.environ.get(KEY_ENV)
+    if given:
+        return Path(given)
+    file = sqlite_file(parse_url(url))
+    if file is None:
+        raise UsageError(
+            "a store on a server needs a file for its secret",
+            where=KEY_ENV,
+            do=f"Set {KEY_ENV} to a path; the file is made there, and every user of the store "
+            "needs the same one",
+        )
+    return file.with_name(f"{file.name}.key")
+
+
+def load_key(url: str) -> bytes:
+    """The secret of the store at ``url``, made where there is none.
+
+    Raises:
+        UsageError: There is no place for it.
+        Refused: Others can read the file, or it is not 32 bytes.
+    """
+    path = key_file(url)
+    try:
+        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise UsageError(
+            f"the store's secret cannot be made ({error.strerror})", where=str(path)
+        ) from None
+    else:
+        with os.fdopen(made, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            key = file.read(KEY_BYTES + 1)
+    except OSError as error:
+        raise UsageError(
+            f"the store's secret cannot be read ({error.strerror})", where=str(path)
+        ) from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise Refused(
+            "the store's secret can be read by others", where=str(path), do=f"chmod 600 {path}"
+        )
+    if len(key) != KEY_BYTES:
+        raise Refused(f"the store's secret is not {KEY_BYTES} bytes", where=str(path))
+    return key

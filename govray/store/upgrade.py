@@ -1,0 +1,66 @@
+"""Bring a store's tables to a revision. Alembic, with the scripts of ``migrations/``.
+
+Each revision runs in one transaction, on SQLite too: an upgrade that is killed leaves the
+revision before. Two at once wait for each other.
+
+What this module does not do: open a store for use (``database.py``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine
+
+_FOLDER = Path(__file__).parent / "migrations"
+
+
+def head() -> str:
+    """The revision that this govray's tables are at."""
+    found = _scripts().get_current_head()
+    assert found is not None
+    return found
+
+
+def revisions() -> tuple[str, ...]:
+    """All revisions that this govray knows, oldest first."""
+    return tuple(reversed([script.revision for script in _scripts().walk_revisions()]))
+
+
+def revision(connection: Connection) -> str | None:
+    """The revision that the database is at, or None if it has none."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def to_head(engine: Engine) -> None:
+    """Make or upgrade the tables."""
+    to_revision(engine, head())
+
+
+def to_revision(engine: Engine, target: str) -> None:
+    """Go up to ``target``. Does nothing where the database is there already."""
+    with engine.begin() as connection:
+        command.upgrade(_config(connection), target)
+
+
+def down_to(engine: Engine, target: str) -> None:
+    """Go down to ``target``, or with ``base`` to nothing. What only later tables hold is lost."""
+    with engine.begin() as connection:
+        command.downgrade(_config(connection), target)
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    # A percent sign would be read as an interpolation.
+    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())

@@ -1,0 +1,158 @@
+"""The two databases that a store can be in, each real: a file, and a PostgreSQL server.
+
+The server is the distribution's, started once a session on a Unix socket in a folder of its own;
+every test gets a database copied from a template. Without its binaries the PostgreSQL half is
+skipped, but never in CI. Import the fixtures into a ``conftest.py`` to use them elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import Engine
+
+from govray.store.database import connect, open_store, parse_url
+from govray.store.upgrade import to_head
+
+BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+INIT = [
+    "-U",
+    "govray",
+    "-A",
+    "trust",
+    "-E",
+    "UTF8",
+    "--no-locale",
+    "--no-sync",
+    "--no-instructions",
+]
+
+
+class Server:
+    """A running PostgreSQL. ``new(template)`` makes a database and gives its URL."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = count()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        binaries, user = BINARIES[-1], []
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+            shutil.chown(self._folder, "nobody", "nogroup")
+            user = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+        data = self._folder / "data"
+        quiet = {"stdout": subprocess.DEVNULL, "cwd": self._folder}
+        subprocess.run(
+            ["setpriv", *user, binaries / "initdb", "-D", data, *INIT],
+            check=True,
+            timeout=120,
+            **quiet,
+        )
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": self._folder,
+            "fsync": "off",  # nothing here outlives the tests
+            "max_connections": 60,
+            "shared_buffers": "32MB",
+        }
+        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        self.process = subprocess.Popen(
+            # It ends with the tests, however they end.
+            ["setpriv", "--pdeathsig", "INT", *user, binaries / "postgres", "-D", data, *words],
+            stderr=(self._folder / "log").open("wb"),
+            **quiet,
+        )
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                self._say("SELECT 1")
+                return
+            except psycopg.OperationalError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail((self._folder / "log").read_text())
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(60)
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://govray@/{database}?host={self._folder}"
+
+    def new(self, template: str = "template0") -> str:
+        name = f"t{next(self._numbers)}"
+        self._say(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self.url(name)
+
+    def _say(self, statement: str) -> None:
+        place = f"host={self._folder} user=govray dbname=postgres"
+        with psycopg.connect(place, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """The server, with the template database ``made`` at head."""
+    if not BINARIES:
+        if os.environ.get("CI"):
+            pytest.fail("CI tests on PostgreSQL: install the distribution's package")
+        pytest.skip("no PostgreSQL here")
+    with tempfile.TemporaryDirectory(prefix="govray-pg-", ignore_cleanup_errors=True) as folder:
+        server = Server(Path(folder))
+        try:
+            server.start()
+            server._say("CREATE DATABASE made")
+            engine = connect(parse_url(server.url("made")))
+            to_head(engine)
+            engine.dispose()
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def made_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file at head, to copy."""
+    path = tmp_path_factory.mktemp("store") / "made.db"
+    open_store(f"sqlite:///{path}", create=True).dispose()
+    return path
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a fresh store at head."""
+    if request.param == "postgresql":
+        server: Server = request.getfixturevalue("postgres")
+        return server.new("made")
+    path = tmp_path / "govray.db"
+    shutil.copy(request.getfixturevalue("made_file"), path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if request.param == "postgresql":
+        server: Server = request.getfixturevalue("postgres")
+        return server.new()
+    return f"sqlite:///{tmp_path / 'empty.db'}"
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Engine]:
+    """A fresh store at head."""
+    engine = open_store(store_url)
+    yield engine
+    engine.dispose()
