@@ -38,6 +38,9 @@ MAX_BYTES = 64 << 20
 Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 Text = Annotated[str, Field(max_length=4096)]
 
+MAX_NAME = 128
+MetricName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+
 
 class Event(Document):
     """One thing that happened, and when, by the clock of the machine that wrote it."""
@@ -139,6 +142,21 @@ class Progress(Event):
         return f"step {self.step} done, loss {self.loss:.3f}"
 
 
+class Reported(Event):
+    """What the training loop itself measured after a step; see `govray.train.metrics`."""
+
+    kind: Literal["reported"] = "reported"
+    attempt: Natural
+    step: Natural
+    group: MetricName
+    values: Annotated[dict[MetricName, float], Field(min_length=1)]
+
+    @property
+    def text(self) -> str:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.values.items())
+        return f"step {self.step} done, {self.group}: {values}"
+
+
 class StopRequested(Event):
     """Somebody asked the run to stop after a commit."""
 
@@ -232,6 +250,7 @@ AnyEvent: TypeAlias = (
     | WorkerStarted
     | Failed
     | Progress
+    | Reported
     | StopRequested
     | Stopped
     | Killed

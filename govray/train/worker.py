@@ -41,6 +41,7 @@ from govray.train.commits import Commits
 from govray.train.driver import Fence
 from govray.train.events import Gated, Memorized, append
 from govray.train.gating import Gating
+from govray.train.metrics import MetricLog
 from govray.train.monitoring import Scorer, Seen, Watch
 from govray.train.norms import gradient_norms
 from govray.train.order import Assignment, Discovery, current
@@ -223,6 +224,8 @@ class Run:
             self._watch = Watch(order, told, decided.profiles, leaves, device=self._device)
         self._scorer = scorer
         self._last: StepResult | None = None
+        self._metrics: Mapping[str, float] = {}  # of the last step
+        self._metric_log = MetricLog(Path(order.folder), self._rows.attempt)
         self._losses: list[float] = []  # of the steps since the commit before
         self._memorization: float | None = None  # as last measured
         # Only rank 0 keeps the record. What goes wrong there is carried into the next
@@ -309,6 +312,7 @@ class Run:
         if self._watch and (seen := self._measure(result, loss_fn)):
             self._memorization = metrics["memorization"] = seen.memorization
         self._losses.append(metrics["loss"])
+        self._metrics = metrics
         if self._rank == 0:
             self._on_step(result.step, metrics)
         return metrics
@@ -373,6 +377,9 @@ class Run:
     def report(self, metrics: Mapping[str, float]) -> None:
         """Hand metrics to Ray Train, and commit a checkpoint when one is due.
 
+        Metrics beyond those of `step` are kept with the run, in groups: ``validation/loss`` is
+        the loss of the group ``validation``.
+
         Waits for the copy to host memory only; after the last step, and before the workers
         are exchanged for more, for the commit.
 
@@ -383,6 +390,8 @@ class Run:
         """
         if self._last is None:
             raise UsageError("report() was called before step()")
+        if self._rank == 0:
+            self._metric_log.note(self._last.step, metrics, self._metrics)
         done = self._last.step + 1
         last = done == self.order.stop or self._last.stop
         pause = self._last.pause and not last

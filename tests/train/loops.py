@@ -35,7 +35,7 @@ def script(config: dict[str, Any]) -> None:
     run = govern(model, optimizer)
     for batch in run.batches():
         metrics = run.step(batch, loss_fn)
-        run.report(metrics)
+        run.report({**metrics, "validation/loss": 1.5})
 
 
 def fails_once(config: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ import govray
 from govray.engine import checkpoint
 from govray.errors import GovrayError, Refused, UsageError, VerificationFailed
 from govray.governance import bundle
-from govray.train import GovernedTrainer, runs, snapshot
+from govray.train import GovernedTrainer, events, runs, snapshot
 from govray.train.artifact import write_model
 from govray.train.config import parse_experiment
 from govray.train.outcome import evidence
@@ -123,6 +123,9 @@ def test_an_existing_script_is_governed_in_a_few_lines(
     verified = govray.verify(f"{result.path}/model", trust_root=deployment.root)
     assert verified.coverage["copyleft_limited", "block.0"].tokens == 0
     assert verified.coverage["copyleft_limited", "block.0"].indirect
+    reported = [e for e in events.read(Path(result.path)) if isinstance(e, events.Reported)]
+    assert reported, "what the script itself measured is kept"
+    assert {(e.group, *e.values.items()) for e in reported} == {("validation", ("loss", 1.5))}
 
 
 def _policy(deployment: Deployment, old: str, new: str) -> dict[str, Any]:
