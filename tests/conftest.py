@@ -15,6 +15,7 @@ ON_RAY = {"benchmarks", "data", "faults", "train", "tune"}
 """Folders whose tests start a Ray cluster, or all the processes that the machine has room for."""
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Deal the tests to the two processes of ``pytest -n 2 --dist loadgroup``.
 
