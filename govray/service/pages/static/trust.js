@@ -1,0 +1,139 @@
+// Trust: a root that the reader gives, its authorities, and those that they delegate to.
+//
+// The rules of `govray/governance/trust.py`: distinct keys count, everything is used at a
+// reference time and refused from its expiry on, and a delegation only narrows.
+
+import { checkSelf, parseEnvelope, readStatement, signedBy } from "./dsse.js";
+import { loadKey } from "./keys.js";
+
+const SENSITIVITIES = ["public", "internal", "confidential", "restricted"];
+
+export class Trust {
+  // Times are texts of one width, `YYYY-MM-DDTHH:MM:SSZ`, so their order is that of time.
+  static async load(rootBytes, kinds, at, delegations = []) {
+    const where = "trust root";
+    const envelope = parseEnvelope(rootBytes, where);
+    const read = readStatement(envelope, kinds.trustRoot, where);
+    const root = read.document;
+    checkSelf(read, root.name, where);
+    checkKeys(root, where);
+    const signed = await signedBy(envelope, await Promise.all(root.keys.map(loadKey)));
+    if (signed.size < root.threshold) {
+      throw new Error(`the root is signed by ${signed.size} of ${root.threshold} of its own keys`);
+    }
+    if (at >= root.expires) throw new Error(`the trust root expired at ${root.expires}`);
+    const trust = new Trust();
+    trust.root = root;
+    trust.digest = read.digest;
+    trust.kinds = kinds;
+    trust.authorities = new Map();
+    for (const authority of root.authorities) await trust.add(authority, where);
+    await trust.delegate(delegations);
+    return trust;
+  }
+
+  async add(authority, where) {
+    checkKeys(authority, where);
+    if ((authority.role === "credential") !== Boolean(authority.scope?.length)) {
+      throw new Error(`${where}: scopes belong to authorities for credentials`);
+    }
+    if (this.authorities.has(authority.name)) {
+      throw new Error(`${where}: the name '${authority.name}' is already taken`);
+    }
+    const loaded = await Promise.all(authority.keys.map(loadKey));
+    this.authorities.set(authority.name, { ...authority, loaded });
+  }
+
+  async delegate(delegations) {
+    if (delegations.length > 256) throw new Error("more than 256 delegations");
+    let pending = delegations.map((bytes, i) => {
+      const where = `delegation ${i + 1}`;
+      const envelope = parseEnvelope(bytes, where);
+      const read = readStatement(envelope, this.kinds.delegation, where);
+      checkSelf(read, read.document.authority.name, where);
+      return { where, envelope, ...read.document };
+    });
+    while (pending.length) {
+      const ready = pending.filter((each) => this.authorities.has(each.delegator));
+      if (!ready.length) throw new Error(`${pending[0].where}: its delegator is not known`);
+      pending = pending.filter((each) => !ready.includes(each));
+      for (const { where, envelope, delegator, authority } of ready) {
+        const parent = this.authorities.get(delegator);
+        const signed = await signedBy(envelope, parent.loaded);
+        if (signed.size < parent.threshold) {
+          throw new Error(`${where}: signed by ${signed.size} of ${parent.threshold} keys`);
+        }
+        checkNarrows(authority, parent, where);
+        await this.add(authority, where);
+      }
+    }
+  }
+
+  // The statement in `bytes`, signed by an authority of the role that is valid at every instant.
+  async verify(bytes, kind, role, times, where) {
+    const envelope = parseEnvelope(bytes, where);
+    const met = [];
+    for (const authority of this.authorities.values()) {
+      if (authority.role !== role) continue;
+      const signed = await signedBy(envelope, authority.loaded);
+      const until = authority.expires < this.root.expires ? authority.expires : this.root.expires;
+      if (signed.size >= authority.threshold && times.every((at) => at < until)) {
+        met.push({ authority, keyids: signed });
+      }
+    }
+    if (!met.length) {
+      throw new Error(`${where}: no ${role} authority of the trust root signed it`);
+    }
+    const read = readStatement(envelope, kind, where);
+    return { ...read, envelope, authorities: met, authority: met[0].authority, keyids: met[0].keyids };
+  }
+
+  minimumPolicyVersion(name) {
+    const stated = [...this.authorities.values()].map((authority) => {
+      const versions = authority.minimumPolicyVersions ?? {};
+      return Object.hasOwn(versions, name) ? versions[name] : 1;
+    });
+    return Math.max(1, ...stated);
+  }
+}
+
+export function covers(authority, stated) {
+  return (authority.scope ?? []).some(
+    (scope) =>
+      within(stated.corpus, scope.corpus) &&
+      scope.licenseCategories.includes(stated.licenseCategory) &&
+      (scope.jurisdictions.includes("*") || scope.jurisdictions.includes(stated.jurisdiction)) &&
+      rank(stated.sensitivity) <= rank(scope.maxSensitivity),
+  );
+}
+
+const rank = (sensitivity) => SENSITIVITIES.indexOf(sensitivity);
+
+// Whether every name that the first pattern covers is covered by the second.
+function within(pattern, other) {
+  return other.endsWith("*") ? pattern.startsWith(other.slice(0, -1)) : pattern === other;
+}
+
+function checkKeys({ keys, threshold }, where) {
+  if (new Set(keys.map((key) => key.spki)).size < keys.length) {
+    throw new Error(`${where}: a key is named twice`);
+  }
+  if (threshold > keys.length) throw new Error(`${where}: a threshold that its keys cannot meet`);
+}
+
+function checkNarrows(child, parent, where) {
+  const narrows =
+    child.role === parent.role &&
+    child.expires <= parent.expires &&
+    (child.scope ?? []).every((scope) =>
+      (parent.scope ?? []).some(
+        (wider) =>
+          within(scope.corpus, wider.corpus) &&
+          scope.licenseCategories.every((each) => wider.licenseCategories.includes(each)) &&
+          (wider.jurisdictions.includes("*") ||
+            scope.jurisdictions.every((each) => wider.jurisdictions.includes(each))) &&
+          rank(scope.maxSensitivity) <= rank(wider.maxSensitivity),
+      ),
+    );
+  if (!narrows) throw new Error(`${where}: it has a right that its delegator lacks`);
+}

@@ -1,0 +1,476 @@
+// The numbered steps of `govray/governance/verify.py`, as far as a browser goes.
+//
+// Each step says what it did, what it did not, and what it still needs; its state follows from
+// that and from nothing else (`state`). A step that did everything is "checked", one that left
+// something out is "partly", and none is called checked for what another program would have done.
+//
+// The files may come from anywhere, this server included: all but the trust root are bound by
+// signatures and digests. The trust root is the reader's, or there is no verdict at all.
+
+import { digestOf, equal, fromHex, hex, text, utf8 } from "./bytes.js";
+import { encode, parseCanonical } from "./canonical.js";
+import { parseEnvelope } from "./dsse.js";
+import { Unsupported } from "./keys.js";
+import { leafHash, rootOf } from "./merkle.js";
+import { noteSigners, parseNote } from "./note.js";
+import { covers, Trust } from "./trust.js";
+
+const G = "governance";
+export const FILES = {
+  policy: `${G}/policy.dsse.json`,
+  manifest: `${G}/manifest.dsse.json`,
+  credentials: `${G}/credentials.jsonl`,
+  delegations: `${G}/delegations.jsonl`,
+  ledger: `${G}/ledger.jsonl`,
+  checkpoint: `${G}/ledger.checkpoint`,
+  gates: `${G}/gates.jsonl`,
+  attestation: `${G}/attestation.dsse.json`,
+};
+const REPLAY = /^governance\/replay-[A-Za-z0-9][A-Za-z0-9._-]{0,127}\.dsse\.json$/;
+const EMPTY = digestOf(new Uint8Array());
+
+class Missing extends Error {}
+
+export function state(step) {
+  if (step.error) return step.unsupported ? "unsupported" : "failed";
+  if (step.needs.length && !step.did.length) return "waiting";
+  if (!step.did.length) return "not-checked";
+  return step.needs.length || step.not.length ? "partly" : "checked";
+}
+
+// Check what can be checked.
+//   input.root: bytes of the reader's trust root, or null
+//   input.attestation: bytes of the envelope
+//   input.files: name in the model folder → { digest, bytes() }, what the reader gave or fetched
+//   input.names: all names of the folder, if the reader gave a whole folder; else null
+//   input.kinds: document kinds with their schemas; input.disclaimer: the fixed wording
+//   input.at: reference time as text
+export async function check(input) {
+  const run = { input, steps: [] };
+  for (const [number, body] of STEPS) {
+    const step = { number, did: [], not: [], needs: [] };
+    run.steps.push(step);
+    const before = run.steps.find((each) => each.error || (each.number <= 3 && !each.did.length));
+    if (before && before !== step) {
+      step.not.push(`after step ${before.number}, which has to pass first`);
+      continue;
+    }
+    try {
+      await body(run, step);
+    } catch (error) {
+      if (error instanceof Missing) step.needs.push(error.message);
+      else {
+        step.error = error.message;
+        step.unsupported = error instanceof Unsupported;
+      }
+    }
+  }
+  return run;
+}
+
+// The bytes of a pinned file, once they have the digest that the attestation gives them.
+async function pinned(run, name) {
+  const digest = run.document.files[name];
+  const file = run.input.files.get(name);
+  if (digest === undefined) throw new Error(`the attestation does not pin ${name}`);
+  if (digest === EMPTY) return new Uint8Array();
+  if (!file) throw new Missing(name);
+  if (file.digest !== digest) throw new Error(`${name} is not the file that was attested`);
+  return file.bytes();
+}
+
+function lines(bytes, where) {
+  const parts = [];
+  let start = 0;
+  for (let at = 0; at < bytes.length; at += 1) {
+    if (bytes[at] !== 10) continue;
+    if (at === start) throw new Error(`${where}: an empty line`);
+    parts.push(bytes.subarray(start, at));
+    start = at + 1;
+  }
+  if (start !== bytes.length) throw new Error(`${where}: the last line is cut off`);
+  return parts;
+}
+
+const STEPS = [
+  [1, trustRoot],
+  [2, signature],
+  [3, statement],
+  [4, files],
+  [5, policy],
+  [6, credentials],
+  [7, manifest],
+  [8, routes],
+  [9, (_, step) => step.not.push("that the batch plan follows from routes and manifest")],
+  [10, ledger],
+  [11, coverage],
+  [12, assurance],
+  [13, (_, step) => step.not.push("revocation lists")],
+  [14, (_, step) => step.not.push("what second parties signed of a replay")],
+];
+
+async function trustRoot(run, step) {
+  const { root, kinds, at, files: given } = run.input;
+  if (!root) throw new Missing("the trust root, from its owner and not from this server");
+  const delegations = given.get(FILES.delegations);
+  const envelopes = delegations ? lines(await delegations.bytes(), FILES.delegations) : [];
+  run.trust = await Trust.load(root, kinds, at, envelopes);
+  const { name, version, threshold, expires } = run.trust.root;
+  step.did.push(`root ${name} version ${version}: its own ${threshold} key(s) signed it`);
+  step.did.push(`it holds until ${expires}`);
+  if (envelopes.length) step.did.push(`${envelopes.length} delegation(s), each only narrows`);
+}
+
+async function signature(run, step) {
+  const { attestation, kinds, at } = run.input;
+  let verified;
+  try {
+    verified = await run.trust.verify(attestation, kinds.attestation, "operator", [at], "attestation");
+  } catch (error) {
+    // The payload is opened in step 3 only; what was refused there is said there.
+    const signed = await operatorSigned(run, attestation, at);
+    if (!signed) throw error;
+    run.statementError = error;
+    step.did.push(signed);
+    return;
+  }
+  const hints = verified.envelope.signatures.map(({ keyid }) => keyid ?? "").sort();
+  if (hints.join() !== [...verified.keyids].sort().join()) {
+    throw new Error("the envelope holds signatures or key hints other than the signer's");
+  }
+  run.attested = verified;
+  run.document = verified.document;
+  step.did.push(
+    `${verified.authority.name} signed these bytes with ${verified.keyids.size} of ` +
+      `${verified.authority.threshold} needed key(s)`,
+  );
+  step.did.push("no other signature is in the envelope");
+}
+
+async function operatorSigned(run, bytes, at) {
+  const { signedBy } = await import("./dsse.js");
+  const envelope = parseEnvelope(bytes, "attestation");
+  for (const authority of run.trust.authorities.values()) {
+    if (authority.role !== "operator" || at >= authority.expires) continue;
+    const signed = await signedBy(envelope, authority.loaded);
+    if (signed.size >= authority.threshold) return `${authority.name} signed these bytes`;
+  }
+  return null;
+}
+
+function statement(run, step) {
+  if (run.statementError) throw run.statementError;
+  const { document, attested, trust, input } = run;
+  if (input.digest && attested.digest !== input.digest) {
+    throw new Error(`this is another attestation, ${attested.digest}`);
+  }
+  step.did.push(`a provenance-coverage attestation, canonical, no unknown field: ${attested.digest}`);
+  if (document.run.finished < document.run.started) throw new Error("it ended before it started");
+  if (document.run.finished > input.at) throw new Error("the run finished after now");
+  step.did.push(`the run ended at ${document.run.finished}, before now`);
+  const named = document.trustRoot;
+  if (named.name !== trust.root.name) throw new Error(`it was under the trust root ${named.name}`);
+  if (named.version > trust.root.version) throw new Error("your trust root is an older version");
+  if (named.version === trust.root.version && named.digest !== trust.digest) {
+    throw new Error("another trust root of the same version was used");
+  }
+  step.did.push(`the trust root is the one it names, or a later one: version ${named.version}`);
+  // Delegations belong to step 1, which could not know yet that there are some.
+  const delegations = document.files[FILES.delegations] ?? EMPTY;
+  const given = input.files.get(FILES.delegations)?.digest ?? EMPTY;
+  if (delegations !== EMPTY && given === EMPTY) run.steps[0].needs.push(FILES.delegations);
+  else if (delegations !== given) {
+    run.steps[0].error = `${FILES.delegations} is not the file that was attested`;
+  }
+}
+
+function covered(name) {
+  const path = name.toLowerCase();
+  return (
+    ["adapters", G].includes(path.split("/")[0]) ||
+    path === "config.json" ||
+    [".safetensors", ".bin", ".pt", ".pth"].some((suffix) => path.endsWith(suffix))
+  );
+}
+
+function files(run, step) {
+  const { document, attested, input } = run;
+  const gone = new Set(document.removals.map((removal) => removal.adapter));
+  const expected = new Set(["config.json", "model.safetensors"]);
+  for (const { name } of document.adapters.filter((adapter) => !gone.has(adapter.name))) {
+    expected.add(`adapters/${name}/adapter_config.json`);
+    expected.add(`adapters/${name}/adapter_model.safetensors`);
+  }
+  for (const name of attested.subjects.keys()) {
+    if (name.split("/")[0].toLowerCase() === G) throw new Error(`${name} is named as a model file`);
+    if (covered(name) && !expected.has(name)) throw new Error(`the model has no file ${name}`);
+  }
+  for (const name of expected) {
+    if (!attested.subjects.has(name)) throw new Error(`the attestation does not cover ${name}`);
+  }
+  const required = [FILES.policy, FILES.manifest, FILES.credentials, FILES.ledger, FILES.checkpoint];
+  const known = new Set([...required, FILES.delegations, FILES.gates]);
+  const names = Object.keys(document.files);
+  if (required.some((name) => !names.includes(name)) || names.some((name) => !known.has(name))) {
+    throw new Error("the attestation pins the wrong governance files");
+  }
+  const digests = new Map([...attested.subjects, ...Object.entries(document.files)]);
+  let same = 0;
+  for (const [name, digest] of digests) {
+    const file = input.files.get(name);
+    if (!file) {
+      if (digest !== EMPTY || input.names) step.needs.push(name);
+      continue;
+    }
+    if (file.digest !== digest) throw new Error(`${name} is not the file that was attested`);
+    same += 1;
+  }
+  if (same) step.did.push(`${same} of ${digests.size} files have the attested SHA-256`);
+  for (const name of input.names ?? []) {
+    if (digests.has(name) || name === FILES.attestation || REPLAY.test(name)) continue;
+    if (covered(name)) throw new Error(`${name} is not covered by the attestation`);
+  }
+  if (input.names) step.did.push("no other file stands where the model's tools would load it");
+  else step.not.push("whether further files lie in the folder: give the whole folder");
+}
+
+async function policy(run, step) {
+  const bytes = await pinned(run, FILES.policy);
+  const { trust, document, input } = run;
+  const times = [document.run.started, document.run.finished];
+  const read = await trust.verify(bytes, input.kinds.policy, "policy", times, "policy");
+  const found = read.document;
+  const own = digestOf(utf8(encode(found)));
+  if (read.subjects.size !== 1 || read.subjects.get(found.name) !== own) {
+    throw new Error("the policy's subject is not the policy");
+  }
+  const named = document.policy;
+  if (named.name !== found.name || named.version !== found.version || named.digest !== read.digest) {
+    throw new Error("the policy is not the one that was attested");
+  }
+  step.did.push(`${found.name} version ${found.version}, signed by ${read.authority.name}`);
+  if (found.version < trust.minimumPolicyVersion(found.name)) {
+    throw new Error("older than the trust root accepts");
+  }
+  if (times.some((at) => at < found.valid.from || at >= found.valid.until)) {
+    throw new Error(`in force from ${found.valid.from} to ${found.valid.until}, not during the run`);
+  }
+  step.did.push("not older than the trust root allows, in force when the run started and ended");
+  step.not.push("that its rules agree with each other");
+}
+
+async function credentials(run, step) {
+  const bytes = await pinned(run, FILES.credentials);
+  const { trust, document, input } = run;
+  const gated = document.files[FILES.gates] !== undefined;
+  const times = gated ? [document.run.started] : [document.run.started, document.run.finished];
+  run.credentials = new Map();
+  for (const line of lines(bytes, FILES.credentials)) {
+    const read = await trust.verify(line, input.kinds.credential, "credential", times, "credential");
+    const found = read.document;
+    const where = `credential of ${found.corpus}`;
+    if (read.subjects.size !== 1 || read.subjects.get(found.corpus) !== found.records.root) {
+      throw new Error(`${where}: its subject is not the corpus`);
+    }
+    const issuer = read.authorities.find(({ authority }) => authority.name === found.issuer);
+    if (!issuer) throw new Error(`${where}: its issuer did not sign it`);
+    if (!covers(issuer.authority, found)) throw new Error(`${where}: outside its issuer's scope`);
+    if (times.some((at) => at < found.valid.from || at >= found.valid.until)) {
+      throw new Error(`${where}: not valid when the run used it`);
+    }
+    if (run.credentials.has(found.corpus)) throw new Error(`${where}: there are two`);
+    run.credentials.set(found.corpus, read);
+  }
+  const attested = new Map(document.corpora.map((each) => [each.corpus, each.credential]));
+  for (const name of new Set([...attested.keys(), ...run.credentials.keys()])) {
+    if (run.credentials.get(name)?.digest !== attested.get(name)) {
+      throw new Error(`the credential of ${name} is not the one that was attested`);
+    }
+  }
+  step.did.push(`${run.credentials.size} credentials, signed within their issuers' scope`);
+  step.did.push("valid when the run started" + (gated ? "" : " and when it ended"));
+  step.did.push("exactly those that were attested");
+  step.not.push("that licence categories follow from the SPDX expressions");
+  if (gated) step.not.push("until when gated corpora were used");
+}
+
+async function manifest(run, step) {
+  const bytes = await pinned(run, FILES.manifest);
+  const { trust, document, input } = run;
+  const read = await trust.verify(bytes, input.kinds.manifest, "operator", [input.at], "manifest");
+  if (read.digest !== document.manifest) throw new Error("not the manifest that was attested");
+  if (encode(read.document.quarantine) !== encode(document.quarantine)) {
+    throw new Error("the quarantine is not the manifest's");
+  }
+  step.did.push(`signed by ${read.authority.name}; the quarantine is the manifest's`);
+  if (!run.credentials) throw new Missing(FILES.credentials);
+  const prepared = new Map(read.document.corpora.map((each) => [each.corpus, each]));
+  let records = 0;
+  for (const name of new Set([...prepared.keys(), ...run.credentials.keys()])) {
+    const [entry, credential] = [prepared.get(name), run.credentials.get(name)];
+    if (!entry || !credential) throw new Error(`${name} is not in both manifest and credentials`);
+    const stated = credential.document;
+    const root = hex(rootOf(entry.records.map(([sha]) => leafHash(fromHex(sha)))));
+    if (entry.credential !== credential.digest) throw new Error(`${name}: another credential`);
+    if (String(entry.records.length) !== stated.records.count) throw new Error(`${name}: other records`);
+    if (`sha256:${root}` !== stated.records.root) throw new Error(`${name}: another Merkle root`);
+    records += entry.records.length;
+  }
+  step.did.push(`${records} record hashes have the Merkle roots of their credentials`);
+  step.not.push("how records were packed into rows, and the reserve");
+}
+
+async function routes(run, step) {
+  const { document, attested, input } = run;
+  const expected = new Map([
+    [
+      "model.safetensors",
+      [...document.groups.flatMap((group) => group.parameters), ...document.buffers],
+    ],
+    ...document.adapters.map(({ name, tensors }) => [
+      `adapters/${name}/adapter_model.safetensors`,
+      tensors,
+    ]),
+  ]);
+  for (const [name, tensors] of expected) {
+    const file = input.files.get(name);
+    if (!attested.subjects.has(name)) continue;
+    if (!file) {
+      step.needs.push(name);
+      continue;
+    }
+    const found = await tensorNames(file, name);
+    if (found.join("\n") !== [...new Set(tensors)].sort().join("\n")) {
+      throw new Error(`${name}: its tensors are not those of the layer groups`);
+    }
+    step.did.push(`the ${found.length} tensors of ${name} are those that were attested`);
+  }
+  step.not.push("that rules, routes and domains follow from policy and credentials");
+}
+
+async function tensorNames(file, name) {
+  const head = await file.bytes(0, 8);
+  if (head.length < 8) throw new Error(`${name}: no safetensors file`);
+  const size = Number(new DataView(head.buffer, head.byteOffset).getBigUint64(0, true));
+  if (!(size > 0 && size <= 64 << 20)) throw new Error(`${name}: a header of ${size} bytes`);
+  const header = JSON.parse(text(await file.bytes(8, 8 + size)));
+  return Object.keys(header)
+    .filter((each) => each !== "__metadata__")
+    .sort();
+}
+
+async function ledger(run, step) {
+  const [bytes, note] = [await pinned(run, FILES.ledger), await pinned(run, FILES.checkpoint)];
+  const { document, attested } = run;
+  const found = lines(bytes, FILES.ledger);
+  const root = rootOf(found.map(leafHash));
+  const head = document.ledger;
+  const origin = `govray.dev/ledger/${document.run.id}`;
+  if (head.origin !== origin || head.size !== String(found.length)) {
+    throw new Error("origin or size are not those of the ledger");
+  }
+  if (head.root !== `sha256:${hex(root)}`) throw new Error("the root is not that of the ledger");
+  step.did.push(`the Merkle root of ${found.length} ledger lines is the attested one`);
+  const checkpoint = parseNote(note);
+  if (checkpoint.origin !== origin || checkpoint.size !== found.length) {
+    throw new Error("the checkpoint is of another ledger");
+  }
+  if (!equal(checkpoint.root, root)) throw new Error("the checkpoint has another root");
+  const signers = attested.authority.loaded.filter((key) => attested.keyids.has(key.keyid));
+  if (!(await noteSigners(checkpoint, signers)).length) {
+    throw new Error("no key that signed the attestation signed the checkpoint");
+  }
+  step.did.push("a key that signed the attestation signed the same size and root");
+  run.leaves = found.map((line, i) => parseCanonical(line, `ledger line ${i + 1}`));
+  step.not.push("that ranges, counts, norms, profiles and branches follow from plan and policy");
+}
+
+async function coverage(run, step) {
+  const { document } = run;
+  checkTaint(document);
+  step.did.push("direct and transitive taint follow from the attested routes and domains");
+  if (!run.leaves) throw new Missing(FILES.ledger);
+  const [tokens, steps] = [new Map(), new Map()];
+  for (const leaf of run.leaves) {
+    if (leaf.kind !== undefined) continue;
+    if (leaf.policy !== document.policy.digest) throw new Error("a step was under another policy");
+    for (const [corpus, use] of Object.entries(leaf.corpora)) {
+      tokens.set(corpus, (tokens.get(corpus) ?? 0n) + BigInt(use.targets));
+      steps.set(corpus, (steps.get(corpus) ?? 0) + 1);
+    }
+  }
+  const due = new Map();
+  for (const { corpus, route } of document.corpora) {
+    if (!tokens.has(corpus)) continue;
+    for (const group of groupsOf(route)) due.set(`${corpus}\n${group}`, corpus);
+  }
+  for (const entry of document.coverage) {
+    const place = `${entry.corpus}\n${entry.group}`;
+    const corpus = due.get(place);
+    due.delete(place);
+    if (!corpus || entry.tokens !== String(tokens.get(corpus)) || entry.steps !== String(steps.get(corpus))) {
+      throw new Error(`the tokens of ${entry.corpus} in ${entry.group} are not the ledger's`);
+    }
+  }
+  if (due.size) throw new Error(`coverage leaves out ${[...due.values()][0]}`);
+  step.did.push(`${document.coverage.length} totals of tokens and steps, counted again from the ledger`);
+  step.not.push("record counts, weighted tokens, gradient-norm shares and levels");
+}
+
+const groupsOf = (route) => [
+  ...Object.keys(route.weights),
+  ...(route.adapter ? [`adapter:${route.adapter.name}`] : []),
+];
+
+// The least fixpoint of `govray/governance/coverage.py`, over what the attestation states.
+function checkTaint(document) {
+  const base = document.groups.map((group) => group.group);
+  const excluded = new Set(document.plan.excluded);
+  const read = document.corpora.filter((each) => !excluded.has(each.corpus));
+  const groups = document.taint.map((each) => each.group);
+  const adapters = document.corpora.flatMap(({ route }) => groupsOf(route).filter((g) => !base.includes(g)));
+  if ([...groups].sort().join("\n") !== [...base, ...new Set(adapters)].sort().join("\n")) {
+    throw new Error("taint: a layer group is missing or added");
+  }
+  const direct = new Map(groups.map((group) => [group, new Set()]));
+  const sources = new Map(groups.map((group) => [group, new Set()]));
+  const seen = new Set();
+  for (const { corpus, route } of read) {
+    const reached = groupsOf(route);
+    for (const group of reached) direct.get(group).add(corpus);
+    if (seen.has(reached.join("\n"))) continue;
+    seen.add(reached.join("\n"));
+    const forward = [...base, ...reached.filter((group) => !base.includes(group))];
+    for (const group of reached) for (const other of forward) sources.get(group).add(other);
+  }
+  for (const domain of document.domains) {
+    for (const group of domain) for (const other of domain) sources.get(group)?.add(other);
+  }
+  const current = new Map(
+    groups.map((group) => [group, new Set([...direct.get(group), ...(document.pretrained[group] ?? [])])]),
+  );
+  for (let grown = true; grown; ) {
+    grown = false;
+    for (const group of groups) {
+      const mine = current.get(group);
+      const before = mine.size;
+      for (const other of sources.get(group)) for (const each of current.get(other)) mine.add(each);
+      grown ||= mine.size > before;
+    }
+  }
+  for (const { group, direct: near, transitive } of document.taint) {
+    const same = (stated, found) => stated.join("\n") === [...found].sort().join("\n");
+    if (!same(near, direct.get(group)) || !same(transitive, current.get(group))) {
+      throw new Error(`the taint of ${group} does not follow from the routes`);
+    }
+  }
+}
+
+function assurance(run, step) {
+  if (run.document.assuranceLevel !== "selfAttested") {
+    throw new Error(`it claims ${run.document.assuranceLevel}, which nothing here shows`);
+  }
+  step.did.push("it claims selfAttested and no more");
+  if (run.document.disclaimer !== run.input.disclaimer) throw new Error("the wording was changed");
+  step.did.push("the disclaimer is word for word");
+}
