@@ -368,6 +368,7 @@ class _Layout:
         self._starts = list(accumulate(lengths, initial=0))
         self._bases = list(accumulate(sizes, initial=0))
         self._row_ends = list(accumulate(self._rows))
+        self._part_ends = [p.records[1] for p in corpus.parts]
         self._planted = corpus.planted if split == "train" else None
 
     @property
@@ -424,7 +425,7 @@ class _Layout:
             return range(0)
         start = self._starts[bisect_left(self._records, record)]
         stop = start + self.corpus.records[record].tokens
-        part = bisect_right([p.records[1] for p in self.corpus.parts], record)
+        part = bisect_right(self._part_ends, record)
         rows = self._rows[part]
         first = self._row_ends[part] - rows
         offset = start - self._bases[part]

@@ -120,11 +120,14 @@ def connect(address: URL) -> Engine:
 def begin_writing(session: Session) -> None:
     """Let no other writer in until ``session`` commits: what it reads from here on stays so.
 
-    Only writers that call this wait on PostgreSQL (an advisory lock); on SQLite all do.
+    Only writers that call this wait on PostgreSQL (an advisory lock); on SQLite all do. A second
+    call in the same transaction changes nothing.
     """
     connection = session.connection()
     if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        driver: Any = connection.connection.dbapi_connection
+        if not driver.in_transaction:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
 

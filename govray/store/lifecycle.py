@@ -102,3 +102,17 @@ def step(table: Mapping[State, frozenset[State]], before: State, after: State, w
     if after != before and after not in table[before]:
         raise Refused(f"{before} is not followed by {after}", where=what)
     return after
+
+
+def advance(
+    table: Mapping[State, frozenset[State]], before: State, after: State, what: str
+) -> State:
+    """``after``, at once or by way of ACTIVE: what may have happened between two looks.
+
+    Raises:
+        Refused: There is no such way.
+    """
+    active = type(before)("ACTIVE")
+    if after != before and after not in table[before]:
+        before = step(table, before, active, what)
+    return step(table, before, after, what)

@@ -174,7 +174,11 @@ class Credential(SQLModel, table=True):
 
 
 class Corpus(SQLModel, table=True):
-    """A corpus name and whose it is. ``confidential``: its records are indexed by keyed hash."""
+    """A corpus name and whose it is. ``confidential``: its records are indexed by keyed hash.
+
+    Of several credentials, the one that is valid from the latest says whose; the most sensitive
+    says how sensitive.
+    """
 
     name: str = Field(primary_key=True)
     supplier: str = Field(index=True)
@@ -246,8 +250,9 @@ class Record(SQLModel, table=True):
     """Where one record of a corpus stands in one attested run.
 
     ``steps`` are the first of ``step_count`` that read it, ascending; which layer groups they
-    updated follows from the corpus's route. ``record`` is its index in Merkle order, ``split``
-    is ``train``, ``reserve`` or ``empty``.
+    updated follows from the corpus's route. ``record`` is its index in Merkle order, canaries
+    behind the corpus's own; ``split`` is ``train``, ``reserve`` or ``empty``; ``tokens`` counts
+    its own tokens in the rows that were read.
     """
 
     record_key: str = Field(primary_key=True)
@@ -261,7 +266,7 @@ class Record(SQLModel, table=True):
 
 
 class Ledger(SQLModel, table=True):
-    """The signed head of a run's ledger, and the folder of its tiles on storage."""
+    """The signed head of a run's ledger, and the folder of its tiles: empty if there are none."""
 
     run: str = Field(primary_key=True)
     origin: str

@@ -390,6 +390,7 @@ class World:
         ledger_data: Hook[bytes] = same,
         attestation: Hook[Attestation] = same,
         operator: LocalSigner | None = None,
+        run: str = RUN,
         **built: Any,
     ) -> Path:
         """Write the model folder of one run; each hook sees, and may change, its stage."""
@@ -423,7 +424,7 @@ class World:
         )
         steps = leaves(record(planned, prepared, ruled.digest, gates))
         measured = norms(measure(steps, planned, routes))
-        ledger = Ledger(RUN, all_leaves(interleave(steps, measured)))
+        ledger = Ledger(run, all_leaves(interleave(steps, measured)))
         adapters = sorted({r.adapter for r in routes.values() if r.adapter})
         tensors = {a: (f"{a}.lora_A.weight", f"{a}.lora_B.weight") for a in adapters}
         model = {
@@ -448,7 +449,7 @@ class World:
             attesting.build(
                 **{
                     "run": attesting.RunFacts(
-                        id=RUN, name="world", started=STARTED, finished=FINISHED
+                        id=run, name="world", started=STARTED, finished=FINISHED
                     ),
                     "policy": ruled,
                     "trust_root": Reference(
