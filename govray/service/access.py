@@ -1,0 +1,202 @@
+"""From a request to its `Caller`, and what a route demands of one.
+
+1. With authentication off every caller is admin; ``hosts`` and the origin keep other sites out.
+2. ``Authorization: Bearer`` is a token of the store (``govr_…``) or, where an identity provider
+   is configured, one of its (``oidc.py``). Pages send the same token as a cookie, which counts
+   for what changes nothing, and else only when the browser says the request is from our own page.
+3. What is sent and not accepted is a 401: a bad token never falls back to being public.
+4. Without a token the caller is public.
+5. Each request takes from the bucket of its token, or of its address.
+
+A token that was accepted is remembered for `REMEMBERED` seconds, so that a request costs no query
+for it: a revocation takes effect within that time, an expiry at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+from sqlalchemy import Engine
+from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
+
+from govray.service.audit import Audit
+from govray.service.caller import LOCAL, PUBLIC, Caller, Role, Scope, permitted
+from govray.service.limits import Buckets
+from govray.service.problems import Problem
+from govray.service.tokens import PREFIX, Accepted, NotAccepted, accept
+
+__all__ = ["AuditDep", "Caller", "CallerDep", "require"]
+
+COOKIE = "govray_token"
+REMEMBERED = 2.0
+MAX_REMEMBERED = 10_000
+MAX_TOKEN = 8192
+
+Verify = Callable[[str], Accepted]
+"""Checks a token that is not ours, now. Raises `NotAccepted`."""
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="token",
+    description="`govray token new` makes one. OIDC bearer tokens too, where configured.",
+)
+_SAFE = frozenset({"GET", "HEAD"})
+
+
+class Gate:
+    """Finds the caller of a request, for one application."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        buckets: Buckets,
+        *,
+        auth: bool,
+        verify: Verify | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._engine = engine
+        self._buckets = buckets
+        self._auth = auth
+        self._verify = verify
+        self._clock = clock
+        self._remembered: OrderedDict[bytes, tuple[Accepted, datetime]] = OrderedDict()
+
+    async def caller(self, request: Request) -> Caller:
+        """Who sent ``request``.
+
+        Raises:
+            Problem: 401, a token was sent and is not accepted; 403, a page of another site
+                sent it; 429, the bucket is empty.
+        """
+        if not self._auth:
+            _own_site(request)
+            return LOCAL
+        address = f"address {request.client.host if request.client else 'unknown'}"
+        try:
+            text = _sent(request)
+            accepted = None if text is None else await self._accepted(text)
+        except NotAccepted as error:
+            self._buckets.take(address)
+            raise _unauthorized(str(error)) from None
+        if accepted is None:
+            self._buckets.take(address)
+            return PUBLIC
+        caller = accepted.caller
+        self._buckets.take(f"token {caller.token}" if caller.token else f"user {caller.name}")
+        return caller
+
+    async def _accepted(self, text: str) -> Accepted:
+        if len(text) > MAX_TOKEN:
+            raise NotAccepted("This is no token of this service")
+        key = hashlib.sha256(text.encode()).digest()
+        now = self._clock()
+        accepted, until = self._remembered.get(key, (None, now))
+        if accepted is None or now >= until:
+            self._remembered.pop(key, None)
+            accepted = await run_in_threadpool(self._look, text, now)
+            until = min(now + timedelta(seconds=REMEMBERED), accepted.expires)
+            self._remembered[key] = (accepted, until)
+            if len(self._remembered) > MAX_REMEMBERED:
+                self._remembered.popitem(last=False)
+        return accepted
+
+    def _look(self, text: str, at: datetime) -> Accepted:
+        if not text.startswith(PREFIX) and self._verify is not None:
+            return self._verify(text)
+        with Session(self._engine) as session:
+            return accept(session, text, at=at)
+
+
+def _sent(request: Request) -> str | None:
+    """The token that ``request`` carries, if any.
+
+    Raises:
+        NotAccepted: Another scheme than Bearer.
+    """
+    header = request.headers.get("authorization")
+    if header is not None:
+        scheme, _, text = header.partition(" ")
+        if scheme.lower() != "bearer" or not text.strip():
+            raise NotAccepted("The Authorization header holds no bearer token")
+        return text.strip()
+    if "cookie" not in request.headers:
+        return None
+    text = request.cookies.get(COOKIE, "")
+    own = request.method in _SAFE or request.headers.get("sec-fetch-site") == "same-origin"
+    return text if text and own else None
+
+
+def _own_site(request: Request) -> None:
+    """Refuse what a page of another site makes a browser send to a service without tokens.
+
+    Raises:
+        Problem: 403.
+    """
+    origin = request.headers.get("origin")
+    if origin is None or urlsplit(origin).netloc == request.headers.get("host"):
+        return
+    raise Problem(403, "Another site", "A page of another site sent this request")
+
+
+def _unauthorized(detail: str) -> Problem:
+    return Problem(
+        401,
+        "Not authenticated",
+        detail,
+        "Send Authorization: Bearer with a token from `govray token new`",
+        headers={"WWW-Authenticate": 'Bearer realm="govray"'},
+    )
+
+
+async def _caller(request: Request, _shown: Annotated[object, Security(_bearer)]) -> Caller:
+    gate: Gate = request.app.state.gate
+    caller = await gate.caller(request)
+    request.state.caller = caller
+    return caller
+
+
+CallerDep = Annotated[Caller, Depends(_caller)]
+"""The `Caller` of this request; whoever they are, they may read."""
+
+
+def require(*roles: Role, scope: Scope = "read") -> Callable[[Caller], Awaitable[Caller]]:
+    """A dependency that refuses callers without one of ``roles``, or whose token lacks ``scope``.
+
+    ``dependencies=[Depends(require("admin", "engineer", scope="write"))]``
+
+    Raises:
+        Problem: 401 without a token, else 403.
+    """
+
+    async def check(caller: CallerDep) -> Caller:
+        if permitted(caller, roles, scope):
+            return caller
+        if caller.role == "public":
+            raise _unauthorized("This needs a token")
+        if caller.role in roles:
+            raise Problem(
+                403,
+                "Not allowed",
+                f"The token has not the scope {scope}",
+                "Make a token with that scope",
+            )
+        raise Problem(403, "Not allowed", f"This is for {' and '.join(roles)}, not {caller.role}")
+
+    return check
+
+
+async def _audit(request: Request, caller: CallerDep) -> Audit:
+    return Audit(request.app.state.engine, caller)
+
+
+AuditDep = Annotated[Audit, Depends(_audit)]
+"""What entries of the audit log are written with."""

@@ -1,0 +1,65 @@
+"""Who asks: a name, a role and what the token is good for. Pure; ``access.py`` finds out.
+
+========== ==================================================================================
+admin      everything
+engineer   reads everything but others' tokens and the audit log, writes the registry
+auditor    reads everything, the audit log too, writes nothing
+supplier   its own corpora, and of the models that used them what concerns those
+public     no token: attestations marked public, their policies and roots, ledger proofs
+========== ==================================================================================
+
+A scope narrows what a token of that role is good for: ``admin`` includes ``write``, which
+includes ``read``. Searches and checks that change nothing are reads, whatever their method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from govray.store.tables import Corpus
+
+Role = Literal["admin", "engineer", "auditor", "supplier", "public"]
+Scope = Literal["read", "write", "admin"]
+
+ROLES: tuple[Role, ...] = get_args(Role)
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+STAFF: frozenset[str] = frozenset({"admin", "engineer", "auditor"})
+"""The roles that read every corpus."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who asks. ``token`` is the token's public id, if one was given."""
+
+    name: str
+    role: Role
+    supplier: str | None = None
+    scopes: frozenset[str] = frozenset({"read"})
+    token: str | None = None
+
+    def has(self, scope: Scope) -> bool:
+        """Whether the token is good for ``scope``."""
+        return any(each in self.scopes for each in SCOPES[SCOPES.index(scope) :])
+
+    def may_read_corpus(self, corpus: Corpus) -> bool:
+        """Whether what concerns ``corpus`` may be shown: to staff, and to its supplier."""
+        return self.role in STAFF or (
+            self.role == "supplier"
+            and self.supplier is not None
+            and corpus.supplier == self.supplier
+        )
+
+
+PUBLIC = Caller(name="public", role="public")
+"""Whoever comes without a token."""
+
+LOCAL = Caller(name="local", role="admin", scopes=frozenset(SCOPES))
+"""Whoever comes to a service without authentication."""
+
+
+def permitted(caller: Caller, roles: Iterable[str], scope: Scope) -> bool:
+    """Whether ``caller`` has one of ``roles`` and a token that is good for ``scope``."""
+    return caller.role in roles and caller.has(scope)

@@ -1,0 +1,152 @@
+"""Bounds on what one request, or one caller, may take.
+
+* A body above the size is a 413, whether its length was announced or not.
+* A response that has not begun within the time is a 503. What runs in a thread cannot be stopped:
+  it goes on until it ends and its answer is dropped, so queries have bounds of their own.
+* Each token, and each address without one, has a token bucket: ``burst`` requests at once, then
+  ``rate`` a second; beyond is a 429 with the seconds to wait. Buckets are this process's: behind
+  n replicas the bound is n times as wide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from govray.service.problems import Problem, response
+
+MAX_BUCKETS = 10_000
+
+
+class Buckets:
+    """Token buckets by key; the least recently used is forgotten above `MAX_BUCKETS`.
+
+    Args:
+        rate: Requests a second.
+        burst: What a full bucket holds.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float]) -> None:
+        self.rate = rate
+        self.burst = burst
+        self._clock = clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str) -> None:
+        """Take one request from ``key``'s bucket.
+
+        Raises:
+            Problem: 429, the bucket is empty.
+        """
+        now = self._clock()
+        left, at = self._left.pop(key, (float(self.burst), now))
+        left = min(self.burst, left + (now - at) * self.rate)
+        enough = left >= 1
+        self._left[key] = (left - 1 if enough else left, now)
+        if len(self._left) > MAX_BUCKETS:
+            self._left.popitem(last=False)
+        if not enough:
+            wait = math.ceil((1 - left) / self.rate)
+            raise Problem(
+                429,
+                "Too many requests",
+                f"More than {self.rate:g} requests a second",
+                f"Wait {wait} s",
+                headers={"Retry-After": str(wait)},
+            )
+
+
+class Limits:
+    """The layer that bounds body and time, and sets the headers that every response has."""
+
+    def __init__(self, app: ASGIApp, max_body: int, time_limit: float) -> None:
+        self.app = app
+        self.max_body = max_body
+        self.time_limit = time_limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        # The response is the handler's, or ours when time is up: whoever begins it first.
+        ours: asyncio.Task[None] | None = None
+        begun = False
+        size = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            if ours is not None:
+                return
+            if message["type"] == "http.response.start":
+                begun = True
+                timer.cancel()
+                message["headers"] = _headers(list(message.get("headers", ())))
+            await send(message)
+
+        async def receiving() -> Message:
+            nonlocal size
+            message = await receive()
+            if message["type"] == "http.request":
+                size += len(message.get("body", b""))
+                if size > self.max_body:
+                    raise self._too_large()
+            return message
+
+        def time_is_up() -> None:
+            nonlocal ours
+            if not begun:
+                late = response(self._too_slow())
+                late.raw_headers[:] = _headers(late.raw_headers)
+                ours = asyncio.ensure_future(late(scope, receive, send))
+
+        timer = asyncio.get_running_loop().call_later(self.time_limit, time_is_up)
+        try:
+            if _announced(scope) > self.max_body:
+                await response(self._too_large())(scope, receive, sending)
+                return
+            await self.app(scope, receiving, sending)
+        finally:
+            timer.cancel()
+            if ours is not None:
+                await ours
+
+    def _too_large(self) -> Problem:
+        return Problem(
+            413,
+            "Too large",
+            f"A request's body is at most {self.max_body} bytes",
+            "Send less at once",
+            headers={"Connection": "close"},
+        )
+
+    def _too_slow(self) -> Problem:
+        return Problem(
+            503,
+            "Too slow",
+            f"The answer was not ready within {self.time_limit:g} s",
+            "Ask for less at once, or try again",
+            headers={"Retry-After": "5", "Connection": "close"},
+        )
+
+
+def _announced(scope: Scope) -> int:
+    """The body's length as its header has it, 0 without; the bytes are counted anyway."""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else 0
+    return 0
+
+
+def _headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """``headers`` and, where they are not set, those that keep an answer with its caller."""
+    names = {name.lower() for name, _ in headers}
+    if b"cache-control" not in names:
+        headers.append((b"cache-control", b"no-store"))
+    if b"x-content-type-options" not in names:
+        headers.append((b"x-content-type-options", b"nosniff"))
+    return headers

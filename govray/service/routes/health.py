@@ -1,0 +1,47 @@
+"""``/v1/health`` for whoever restarts the service, ``/metrics`` for Prometheus."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict
+from sqlmodel import select
+
+from govray import __version__
+from govray.service.access import require
+from govray.service.measures import CONTENT_TYPE, Measures
+from govray.service.session import SessionDep
+
+router = APIRouter(tags=["service"])
+metrics = APIRouter(tags=["service"])
+
+
+class Health(BaseModel):
+    """The service runs and its store answers."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"status": "ok", "version": __version__}]}
+    )
+
+    status: Literal["ok"]
+    version: str
+
+
+@router.get("/health")
+def health(session: SessionDep) -> Health:
+    """Whether the service can answer: its store is asked. For everyone."""
+    session.exec(select(1)).one()
+    return Health(status="ok", version=__version__)
+
+
+@metrics.get(
+    "/metrics",
+    dependencies=[Depends(require("admin", "engineer", "auditor"))],
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def numbers(request: Request) -> Response:
+    """Requests and latencies by route and status, in Prometheus' text format. For staff."""
+    measures: Measures = request.app.state.measures
+    return Response(measures.text(), media_type=CONTENT_TYPE)

@@ -1,0 +1,64 @@
+"""What an operator of the service decides. One frozen value; nothing in the service is global."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from govray.errors import UsageError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class OidcSettings:
+    """An identity provider whose bearer tokens are accepted.
+
+    Attributes:
+        issuer: The ``iss`` that a token must have, exactly.
+        audience: The ``aud`` that a token must have.
+        jwks_url: Where the provider publishes its keys.
+        role_claim: The claim, a text or a list of texts, that ``roles`` is asked about.
+        roles: From a value of that claim to a role of ours. Without a match: refused.
+        supplier_claim: The claim that names the supplier of a caller with the role supplier.
+    """
+
+    issuer: str
+    audience: str
+    jwks_url: str
+    role_claim: str = "groups"
+    roles: Mapping[str, str] = field(default_factory=dict)
+    supplier_claim: str = "supplier"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How the service runs.
+
+    Attributes:
+        store: The store's URL, as `govray.store.database.open_store` takes it.
+        auth: False makes every caller admin: for one person on loopback.
+        oidc: An identity provider, beside the store's own tokens.
+        hosts: The ``Host`` names that are answered; empty: any. Without ``auth`` this is what
+            keeps a web page in the same browser from reading through a name of its own.
+        max_body: Bytes of a request's body.
+        time_limit: Seconds until a response must have begun.
+        rate: Requests a second of one token, or of one address without a token.
+        burst: Requests that may come at once before ``rate`` counts.
+        max_streams: Live streams at the same time.
+    """
+
+    store: str
+    auth: bool = True
+    oidc: OidcSettings | None = None
+    hosts: tuple[str, ...] = ()
+    max_body: int = 16 * MIB
+    time_limit: float = 30.0
+    rate: float = 50.0
+    burst: int = 200
+    max_streams: int = 64
+
+    def __post_init__(self) -> None:
+        bounds = (self.max_body, self.time_limit, self.rate, self.burst, self.max_streams)
+        if min(bounds) <= 0:
+            raise UsageError("a limit of the service is not above zero")

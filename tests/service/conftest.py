@@ -1,0 +1,21 @@
+"""Fixtures of the service's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from people import Service, serve
+
+from govray.store.database import open_store
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service over an empty store, with one user of every kind."""
+    folder: Path = tmp_path_factory.mktemp("service")
+    url = f"sqlite:///{folder / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url) as running:
+        yield running

@@ -1,0 +1,110 @@
+"""A service with people: a store, one user and token of every kind, and clients for each.
+
+`Service` is the double that the service's tests share. Its time is set, not read, and its
+application is the real one over a real store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from govray.service import tokens
+from govray.service.app import create_app
+from govray.service.settings import Settings
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+KINDS = (
+    "admin",
+    "engineer",
+    "auditor",
+    "supplier",
+    "other supplier",
+    "public",
+    "expired",
+    "revoked",
+    "disabled",
+)
+"""Everyone who may knock. The last three were engineers."""
+
+
+@dataclass
+class Service:
+    """The application, and a token of everyone."""
+
+    app: FastAPI
+    tokens: dict[str, str]
+    clock: list[datetime] = field(default_factory=lambda: [NOW])
+
+    def client(self, kind: str, **headers: str) -> TestClient:
+        """A client with the token of ``kind``; errors of the server become responses."""
+        token = self.tokens.get(kind)
+        if token is not None:
+            headers = {"Authorization": f"Bearer {token}", **headers}
+        return TestClient(self.app, headers=headers, raise_server_exceptions=False)
+
+    @property
+    def engine(self) -> Engine:
+        engine: Engine = self.app.state.engine
+        return engine
+
+
+@contextmanager
+def serve(
+    url: str,
+    *,
+    supplier: str = "acme",
+    other: str = "umbrella",
+    rate: float = 1e6,
+    burst: int = 1_000_000,
+    **settings: object,
+) -> Iterator[Service]:
+    """A service over the store at ``url``.
+
+    Args:
+        supplier: The authority that the kind ``supplier`` is.
+        other: The one that ``other supplier`` is.
+    """
+    clock = [NOW]
+    app = create_app(
+        Settings(store=url, rate=rate, burst=burst, **settings),  # type: ignore[arg-type]
+        clock=lambda: clock[0],
+    )
+    try:
+        yield Service(app, make_tokens(app.state.engine, supplier, other), clock)
+    finally:
+        app.state.engine.dispose()
+
+
+def make_tokens(engine: Engine, supplier: str, other: str) -> dict[str, str]:
+    """One user and token of every kind of `KINDS` but public."""
+    at = NOW - timedelta(days=10)
+    made: dict[str, str] = {}
+    with Session(engine) as session:
+
+        def new(kind: str, role: str, of: str | None = None, **more: object) -> None:
+            name = kind.replace(" ", "-")
+            made[kind] = tokens.new(
+                session, name, role=role, supplier=of, scopes=("admin",), at=at, **more
+            )
+
+        new("admin", "admin")
+        new("engineer", "engineer")
+        new("auditor", "auditor")
+        new("supplier", "supplier", supplier)
+        new("other supplier", "supplier", other)
+        new("expired", "engineer", days=9)
+        new("revoked", "engineer")
+        new("disabled", "engineer")
+        tokens.revoke(session, made["revoked"], at=at)
+        tokens.set_disabled(session, "disabled", True)
+        session.commit()
+    return made
