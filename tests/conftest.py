@@ -1,30 +1,39 @@
-"""Settings that all tests share."""
+"""Settings that all tests share, and how ``pytest -n 2`` deals them to its two processes."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # The time of one example says nothing on a machine that other work shares.
 settings.register_profile("govray", deadline=None)
 settings.load_profile("govray")
 
-ON_RAY = {"benchmarks", "data", "faults", "train", "tune"}
-"""Folders whose tests start a Ray cluster, or all the processes that the machine has room for."""
+ON_RAY = (
+    "tests/benchmarks/",
+    "tests/cli/test_command.py",
+    "tests/cli/test_demo.py",
+    "tests/data/",
+    "tests/faults/",
+    "tests/service/test_ray_serve.py",
+    "tests/train/",
+    "tests/tune/",
+)
+"""Tests that start a Ray cluster, or all the processes that the machine has room for."""
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal the tests to the two processes of ``pytest -n 2 --dist loadgroup``.
+class TwoLanes(LoadScopeScheduling):
+    """One process runs what is `ON_RAY`, in order: two Ray clusters on one machine want the same
+    ports. The other takes the rest, file by file, since module fixtures are dear."""
 
-    Two Ray clusters on one machine want the same ports, so whatever may start one is one group,
-    which one process runs in order. The other takes the rest, module by module, since module
-    fixtures are dear.
-    """
-    for item in items:
-        folder = Path(item.path).parent.name
-        crowded = folder in ON_RAY or item.get_closest_marker("slow") is not None
-        name = "ray" if crowded else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(name))
+    def _split_scope(self, nodeid: str) -> str:
+        return "ray" if nodeid.startswith(ON_RAY) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoLanes:
+    """The scheduler of ``pytest -n 2``."""
+    return TwoLanes(config, log)

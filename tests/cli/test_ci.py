@@ -11,7 +11,7 @@ import pytest
 import govray
 
 TREE = Path(govray.__file__).parents[1]
-TESTS = "pip install -e '.[dev]' && pytest -n 2 --dist loadgroup"
+TESTS = "pip install -e '.[dev]' && pytest -n 2"
 
 
 def test_ci_runs_the_readme_s_test_command() -> None:
