@@ -25,6 +25,7 @@ from govray.cli import (
     demo,
     init,
     keys,
+    model,
     policy,
     replay,
     runs,
@@ -62,6 +63,7 @@ app.command("audit")(audit.audit)
 app.command("trace")(trace.trace)
 app.add_typer(adapter.app, name="adapter")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(model.app, name="model")
 app.command("schema")(schema.schema)
 
 

@@ -26,7 +26,7 @@ from govray.service.access import Gate
 from govray.service.limits import Buckets, Limits
 from govray.service.measures import Measured, Measures
 from govray.service.problems import CatchAll, Problem, ProblemDetails
-from govray.service.routes import health
+from govray.service.routes import health, models
 from govray.service.settings import Settings
 from govray.store.database import open_store
 
@@ -92,7 +92,7 @@ def create_app(
 
 def _routers() -> tuple[APIRouter, ...]:
     """The routers below ``/v1``. A new one is a line here."""
-    return (health.router,)
+    return (health.router, models.router)
 
 
 class Hosts:

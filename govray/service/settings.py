@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from govray.errors import UsageError
 
@@ -41,6 +42,7 @@ class Settings:
         oidc: An identity provider, beside the store's own tokens.
         hosts: The ``Host`` names that are answered; empty: any. Without ``auth`` this is what
             keeps a web page in the same browser from reading through a name of its own.
+        promotion: The gates before a model's stages; without the file nothing is promoted.
         max_body: Bytes of a request's body.
         time_limit: Seconds until a response must have begun.
         rate: Requests a second of one token, or of one address without a token.
@@ -52,6 +54,7 @@ class Settings:
     auth: bool = True
     oidc: OidcSettings | None = None
     hosts: tuple[str, ...] = ()
+    promotion: Path = Path("policies/promotion.yaml")
     max_body: int = 16 * MIB
     time_limit: float = 30.0
     rate: float = 50.0

@@ -154,12 +154,9 @@ def register(
     return row
 
 
-def models(session: Session, *, after: str | None = None, limit: int | None = None) -> list[Model]:
-    """The models, by name; those after the name ``after``, at most ``limit``."""
-    query = select(Model).order_by(col(Model.name))
-    if after is not None:
-        query = query.where(Model.name > after)
-    return list(session.exec(query.limit(limit)))
+def models(session: Session) -> list[Model]:
+    """The models, by name."""
+    return list(session.exec(select(Model).order_by(col(Model.name))))
 
 
 def model(session: Session, name: str) -> Model:
@@ -178,25 +175,14 @@ def model(session: Session, name: str) -> Model:
     return found
 
 
-def versions(
-    session: Session, name: str, *, before: str | None = None, limit: int | None = None
-) -> list[ModelVersion]:
-    """The versions of a model, the highest first; those below ``before``, at most ``limit``.
+def versions(session: Session, name: str) -> list[ModelVersion]:
+    """The versions of a model, the highest first.
 
     Raises:
-        UsageError: There is no such model, or ``before`` is no version.
+        UsageError: There is no such model.
     """
     model(session, name)
-    query = _descending(name)
-    if before is not None:
-        major, minor, patch = parse_version(before)
-        v = ModelVersion
-        query = query.where(
-            (col(v.major) < major)
-            | ((col(v.major) == major) & (col(v.minor) < minor))
-            | ((col(v.major) == major) & (col(v.minor) == minor) & (col(v.patch) < patch))
-        )
-    return list(session.exec(query.limit(limit)))
+    return list(session.exec(_descending(name)))
 
 
 def get(session: Session, name: str, version: str) -> ModelVersion:

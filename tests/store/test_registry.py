@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
@@ -14,6 +13,7 @@ from world import AT, World
 from govray.errors import Refused, UsageError
 from govray.governance.verify import VerifiedModel, verify
 from govray.store import promotion, registry, tables
+from govray.store.index import index_model
 from govray.store.promotion import SCHEMA, PromotionPolicy, read_promotion_policy
 from govray.store.registry import By
 from govray.store.tables import AuditEntry, Model, ModelVersion
@@ -34,77 +34,23 @@ CLOSED = policy("monitored", "{gate: replayed, corpora: [acme]}")
 
 
 @pytest.fixture(scope="session")
-def verified(tmp_path_factory: pytest.TempPathFactory) -> VerifiedModel:
-    world = World()
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="session")
+def verified(world: World, tmp_path_factory: pytest.TempPathFactory) -> VerifiedModel:
     folder = world.deploy(tmp_path_factory.mktemp("world") / "model")
     return verify(folder, trust_root=world.root, at=AT)
 
 
-def put(session: Session, model: VerifiedModel) -> str:
-    """The rows of one attestation that the registry looks at."""
-    attestation = model.attestation
-    state = model.trust_root
-    session.add(
-        tables.TrustRoot(
-            digest=state.digest, name=state.root.name, version=state.root.version, envelope=b""
-        )
-    )
-    session.add(
-        tables.Policy(
-            digest=model.policy.digest,
-            name=attestation.policy.name,
-            version=attestation.policy.version,
-            signer=model.policy.authority.name,
-            envelope=(model.path / "governance/policy.dsse.json").read_bytes(),
-        )
-    )
-    session.flush()
-    envelopes = (model.path / "governance/credentials.jsonl").read_bytes().splitlines()
-    for envelope, (corpus, credential) in zip(
-        envelopes, sorted(model.credentials.items()), strict=True
-    ):
-        document = credential.document
-        session.add(
-            tables.Credential(
-                digest=credential.digest,
-                corpus=corpus,
-                supplier=credential.authority.name,
-                license=document.license,
-                category=document.license_category,
-                jurisdiction=document.jurisdiction,
-                sensitivity=document.sensitivity,
-                valid_from=document.valid.from_,
-                valid_until=document.valid.until,
-                records=document.records.count,
-                envelope=envelope,
-            )
-        )
-    session.add(
-        tables.Attestation(
-            digest=model.digest,
-            run=attestation.run.id,
-            name=attestation.run.name,
-            signer=model.signer,
-            trust_root=state.digest,
-            policy=model.policy.digest,
-            assurance=model.assurance_level,
-            started=attestation.run.started,
-            finished=attestation.run.finished,
-            folder=str(model.path),
-            envelope_digest=model.digest,
-            envelope=(model.path / "governance/attestation.dsse.json").read_bytes(),
-            lineage=b"{}",
-        )
-    )
-    session.commit()
-    return model.digest
-
-
 @pytest.fixture
-def attestation(store: Engine, verified: VerifiedModel) -> str:
+def attestation(store: Engine, world: World, verified: VerifiedModel) -> str:
     """The digest of the one attestation that the store holds."""
     with Session(store) as session:
-        return put(session, verified)
+        row = index_model(session, verified, trust_root=world.root, key=bytes(32))
+        session.commit()
+        return row.digest
 
 
 def make(session: Session, attestation: str, *versions: str, model: str = "gpt") -> None:
@@ -147,9 +93,6 @@ def test_versions_come_in_the_order_of_their_numbers(store: Engine, attestation:
         make(session, attestation, "1.10.0", "0.9.0", "1.9.0", "1.9.11", "1.9.2", "2.0.0")
         ordered = [each.version for each in registry.versions(session, "gpt")]
         assert ordered == ["2.0.0", "1.10.0", "1.9.11", "1.9.2", "1.9.0", "0.9.0"]
-        for number, version in enumerate(ordered):
-            below = registry.versions(session, "gpt", before=version, limit=2)
-            assert [each.version for each in below] == ordered[number + 1 : number + 3]
         newest = registry.latest(session, "gpt")
         assert newest is not None
         assert newest.version == "2.0.0"
@@ -160,8 +103,7 @@ def test_models_are_listed_by_name(store: Engine, attestation: str) -> None:
     with Session(store) as session:
         for name in ("b", "a", "c"):
             make(session, attestation, "1.0.0", model=name)
-        assert [m.name for m in registry.models(session, limit=2)] == ["a", "b"]
-        assert [m.name for m in registry.models(session, after="b")] == ["c"]
+        assert [m.name for m in registry.models(session)] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -425,9 +367,7 @@ def test_every_change_is_in_the_audit_log_with_its_transaction(
         assert len(registry.history(session, "gpt", "1.0.0")) == 4
 
 
-def test_no_version_has_the_history_of_another(
-    store: Engine, attestation: str, tmp_path: Path
-) -> None:
+def test_no_version_has_the_history_of_another(store: Engine, attestation: str) -> None:
     with Session(store) as session:
         make(session, attestation, "1.0.0", "1.0.1", "11.0.0")
         make(session, attestation, "1.0.0", model="gpt2")

@@ -1,0 +1,362 @@
+"""``govray model``: versions of models, the stage of each, and a copy of one.
+
+A version is made of a folder that verifies. `register` verifies it, writes it into the index and
+binds the name and version to its attestation; `download` verifies what it copied, before the copy
+has the name that was asked for.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli import files, trust
+from govray.cli.output import At, Json, TrustRoot, field, line, out, print_json, table
+from govray.errors import CouldNotCheck, Refused, UsageError
+
+if TYPE_CHECKING:
+    from sqlmodel import Session
+
+    from govray.governance.verify import VerifiedModel
+    from govray.store.promotion import PromotionPolicy
+    from govray.store.registry import By
+    from govray.store.tables import ModelVersion
+
+app = typer.Typer(help="Versions of models: register, list, promote, download.")
+
+GATES = Path("policies/promotion.yaml")
+
+Store = Annotated[
+    str,
+    typer.Option("--store", metavar="URL", envvar="GOVRAY_STORE", help="The store."),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")]
+
+
+@app.command()
+def register(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A model folder.")],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The model's name.")],
+    version: Annotated[
+        str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
+    ],
+    trust_root: TrustRoot = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="Repeatable.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", metavar="NAME=NUMBER", help="Repeatable.")
+    ] = None,
+    notes: Annotated[str, typer.Option("--notes", metavar="TEXT", help="For people.")] = "",
+    public: Annotated[
+        bool, typer.Option("--public", help="Let anyone read the attestation.")
+    ] = False,
+    store: Store = "sqlite:///govray.db",
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Verify FOLDER, index it, and make a version of it.
+
+    Nothing is written unless it verifies.
+    """
+    from govray.governance.verify import verify
+    from govray.store import registry
+    from govray.store.index import index_model
+    from govray.store.record_key import load_key
+    from govray.store.semantic_version import parse_version
+
+    root = trust.root_path(trust_root)
+    registry.check_name(name)
+    number = str(parse_version(version))
+    labels = _pairs(label or [], "--label")
+    metrics = {key: _number(key, text) for key, text in _pairs(metric or [], "--metric").items()}
+    verified = verify(folder, trust_root=root, at=trust.reference_time(at))
+    with _session(store, create=True) as session:
+        index_model(
+            session,
+            verified,
+            trust_root=files.read(root),
+            key=load_key(store),
+            public=public or None,
+            folder=str(verified.path.resolve()),
+        )
+        row = registry.register(
+            session,
+            model=name,
+            version=number,
+            attestation=verified.digest,
+            by=_by(),
+            labels=labels,
+            metrics=metrics,
+            notes=notes,
+        )
+        session.commit()
+        report = _row(row)
+    if as_json:
+        print_json(report)
+        return
+    line(f"Registered {name} {number}", style="bold")
+    field("verified", f"{len(verified.subjects)} files, signer {verified.signer}")
+    field("attests", verified.digest)
+    field("stage", "none: nothing uses it until it is promoted")
+
+
+@app.command()
+def versions(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A model; without it: all models.")
+    ] = None,
+    store: Store = "sqlite:///govray.db",
+    as_json: Json = False,
+) -> None:
+    """List the versions of a model, the highest first, or the models."""
+    from govray.store import registry
+
+    with _session(store) as session:
+        if name is None:
+            found: list[dict[str, Any]] = [
+                {"model": each.name, "production": current.version if current else None}
+                for each in registry.models(session)
+                for current in [registry.latest(session, each.name, stage="production")]
+            ]
+        else:
+            found = [_row(each) for each in registry.versions(session, name)]
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        line("No model is registered. Register one: govray model register FOLDER --name NAME …")
+        return
+    if name is None:
+        grid = table("model", "in production")
+        for each in found:
+            grid.add_row(each["model"], each["production"] or "-")
+    else:
+        grid = table("version", "stage", "made", "by", "attestation")
+        for each in found:
+            short = f"{each['attestation'][:19]}…"
+            grid.add_row(each["version"], each["stage"], each["created"], each["user"], short)
+    out.print(grid)
+
+
+@app.command()
+def promote(
+    name: Name,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="MAJOR.MINOR.PATCH.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="STAGE", help="staging, production or archived.")
+    ],
+    gates: Annotated[
+        Path, typer.Option("--gates", metavar="FILE", help="The promotion policy.")
+    ] = GATES,
+    store: Store = "sqlite:///govray.db",
+    as_json: Json = False,
+) -> None:
+    """Move a version to a stage, if every gate before it holds.
+
+    Exit code 1: a gate failed. All that failed are named, and nothing was changed.
+    """
+    from govray.store import registry
+
+    with _session(store) as session:
+        if to == "archived":
+            done = registry.archive(session, name=name, version=version, by=_by())
+            asked = "no gates"
+        else:
+            policy = _gates(gates)
+            done = registry.promote(
+                session, name=name, version=version, stage=to, policy=policy, by=_by()
+            )
+            asked = f"{len(policy.gates(to))} of {policy} hold"
+        session.commit()
+        number = done.version.version
+    if as_json:
+        print_json(
+            {
+                "model": name,
+                "version": number,
+                "before": done.before,
+                "after": done.after,
+                "replaced": done.replaced,
+            }
+        )
+        return
+    line(f"{name} {number}: {done.before} → {done.after}", style="bold")
+    field("gates", asked)
+    if done.replaced is not None:
+        field("archived", f"{done.replaced}, which was in production")
+
+
+@app.command()
+def download(
+    name: Name,
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")],
+    version: Annotated[
+        str | None, typer.Argument(metavar="[VERSION]", help="Default: the one in production.")
+    ] = None,
+    trust_root: TrustRoot = None,
+    store: Store = "sqlite:///govray.db",
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Copy a version's model folder to the new folder DIR, and verify the copy.
+
+    DIR appears only when all of it is there and verifies.
+    """
+    from govray.store import registry
+    from govray.store.tables import Attestation
+
+    root = trust.root_path(trust_root)
+    with _session(store) as session:
+        if version is None:
+            row = registry.latest(session, name, stage="production")
+            if row is None:
+                raise UsageError(
+                    "no version is in production",
+                    where=name,
+                    do=f"Name a version; see govray model versions {name}.",
+                )
+        else:
+            row = registry.get(session, name, version)
+        number, digest = row.version, row.attestation
+        held = session.get_one(Attestation, digest).folder
+    if held is None or not Path(held).is_dir():
+        raise CouldNotCheck(
+            "its model folder is not where it was registered from",
+            where=f"{name} {number}",
+            do="Put the folder back, or index it where it lies now: govray store index.",
+        )
+    verified = copy(Path(held), folder, digest=digest, root=root, at=at)
+    if as_json:
+        print_json(
+            {
+                "model": name,
+                "version": number,
+                "attestation": digest,
+                "folder": str(folder),
+                "files": {each.name: each.sha256 for each in verified.subjects},
+            }
+        )
+        return
+    line(f"Downloaded {name} {number} to {folder}", style="bold")
+    field("verified", f"{len(verified.subjects)} files, signer {verified.signer}")
+    field("attests", digest)
+
+
+def copy(source: Path, folder: Path, *, digest: str, root: Path, at: str | None) -> VerifiedModel:
+    """Copy a model folder beside its place, verify the copy, and give it the name ``folder``.
+
+    Args:
+        digest: Of the attestation that the copy must have.
+
+    Raises:
+        UsageError: ``folder`` is there already, or the disk refuses.
+        Refused: The copy does not verify, or is of another attestation.
+    """
+    from govray.governance.bundle import Bundle
+    from govray.governance.verify import verify
+
+    # A dangling link is something that is there, too.
+    if os.path.lexists(folder):
+        raise UsageError("already exists", where=str(folder), do="Name a new folder.")
+    files.make_folder(folder.parent)
+    try:
+        staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            for each in Bundle(source).names():
+                target = staged / each
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source / each, target, follow_symlinks=False)
+            staged.chmod(0o755)  # mkdtemp's 0700 is for what is not finished
+            verified = verify(staged, trust_root=root, at=trust.reference_time(at))
+            if verified.digest != digest:
+                raise Refused(
+                    "the folder holds another attestation than the one that was registered",
+                    where=str(source),
+                    do="An adapter was removed, or another model put there: register what it is "
+                    "now as a new version.",
+                )
+            staged.rename(folder)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot be copied: {error.strerror}",
+            where=str(folder),
+            do="Check the space and the permissions there.",
+        ) from None
+    return verified
+
+
+@contextmanager
+def _session(store: str, *, create: bool = False) -> Iterator[Session]:
+    from sqlmodel import Session
+
+    from govray.store.database import open_store
+
+    engine = open_store(store, create=create)
+    try:
+        with Session(engine, expire_on_commit=False) as session:
+            yield session
+    finally:
+        engine.dispose()
+
+
+def _by() -> By:
+    from govray.governance.document import format_time
+    from govray.store.registry import By
+
+    return By(user=getpass.getuser(), at=format_time(trust.reference_time(None)))
+
+
+def _gates(path: Path) -> PromotionPolicy:
+    from govray.store.promotion import read_promotion_policy
+
+    if not path.is_file():
+        raise UsageError(
+            "there is no promotion policy, so nothing can be promoted",
+            where=str(path),
+            do="Give --gates FILE; govray init DIR copies one to policies/promotion.yaml.",
+        )
+    return read_promotion_policy(files.read(path), name=path.name)
+
+
+def _row(row: ModelVersion) -> dict[str, Any]:
+    return {
+        "model": row.model,
+        "version": row.version,
+        "stage": row.stage,
+        "attestation": row.attestation,
+        "labels": row.labels,
+        "metrics": row.metrics,
+        "notes": row.notes,
+        "created": row.created,
+        "user": row.user,
+    }
+
+
+def _pairs(words: list[str], option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not sign or not key or key in found:
+            raise UsageError(
+                f"{word!r} is no NAME=VALUE, or names one twice", where=option, do="Mend it."
+            )
+        found[key] = value
+    return found
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no number", where=f"--metric {key}") from None

@@ -1,0 +1,462 @@
+"""Models and their versions: reading the registry, and writing it.
+
+Who sees what
+
+* Staff see everything of a version.
+* A supplier sees the versions whose run used a corpus of its own, and of them the name, the
+  version and the attestation's digest.
+* The public sees the same three, of versions whose attestation is public.
+
+What a caller may not see answers as if it were not there. Engineers and admins write, with a
+token that has the scope ``write``; every write is in the audit log with its transaction. Gates
+are the service's own document, read anew at each promotion: a caller cannot bring another.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path as File
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Select, exists
+from sqlmodel import Session, col, select
+
+from govray.errors import CouldNotCheck, UsageError
+from govray.governance.document import format_time
+from govray.service.access import CallerDep, require
+from govray.service.caller import STAFF, Caller
+from govray.service.pagination import Listing, PageDep
+from govray.service.problems import Problem, not_found
+from govray.service.session import SessionDep
+from govray.store import registry, tables
+from govray.store.promotion import PromotionPolicy, read_promotion_policy
+from govray.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS, By
+from govray.store.semantic_version import parse_version
+
+router = APIRouter(tags=["models"])
+
+WRITES = Depends(require("admin", "engineer", scope="write"))
+
+MAX_POLICY = 1 << 20
+
+_NUMBER = "(0|[1-9][0-9]{0,9})"
+NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+VERSION = rf"^{_NUMBER}\.{_NUMBER}\.{_NUMBER}$"
+DIGEST = "^sha256:[0-9a-f]{64}$"
+
+_ModelName = Annotated[str, Path(pattern=NAME, examples=["python-source-gpt"])]
+_VersionName = Annotated[str, Path(pattern=VERSION, examples=["1.4.0"])]
+_Word = Annotated[str, Field(pattern=NAME)]
+_Labels = Annotated[
+    dict[_Word, Annotated[str, Field(max_length=LONGEST_LABEL)]], Field(max_length=MOST_LABELS)
+]
+_Metrics = Annotated[
+    dict[_Word, Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=MOST_METRICS)
+]
+_Notes = Annotated[str, Field(max_length=LONGEST_NOTES)]
+
+_ATTESTATION = "sha256:" + "0" * 64
+_REFERENCE = {"model": "python-source-gpt", "version": "1.4.0", "attestation": _ATTESTATION}
+
+
+def _example(**fields: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+class ModelName(BaseModel):
+    """A model, as suppliers and the public see it."""
+
+    model_config = _example(name="python-source-gpt")
+
+    name: str
+
+
+class Model(ModelName):
+    """A model, as staff see it."""
+
+    model_config = _example(
+        name="python-source-gpt",
+        description="",
+        labels={},
+        created="2026-11-21T09:05:00Z",
+        user="ada",
+        production="1.3.2",
+    )
+
+    description: str
+    labels: dict[str, str]
+    created: str
+    user: str
+    production: str | None = Field(description="The version in production.")
+
+
+class VersionReference(BaseModel):
+    """A version, as suppliers and the public see it."""
+
+    model_config = _example(**_REFERENCE)
+
+    model: str
+    version: str
+    attestation: str = Field(description="Digest of the attestation that it was made of.")
+
+
+class Change(BaseModel):
+    """What happened to a version. `before` and `after` are stages."""
+
+    at: str
+    user: str
+    action: str = Field(examples=["model.promote"])
+    before: str | None
+    after: str | None
+    gates: str | None = Field(description="Digest of the gates that it passed.")
+
+
+class Version(VersionReference):
+    """A version, as staff see it."""
+
+    model_config = _example(
+        **_REFERENCE,
+        stage="production",
+        labels={"team": "code"},
+        metrics={"loss": 2.31},
+        notes="",
+        created="2026-11-21T09:05:00Z",
+        user="ada",
+        public=False,
+    )
+
+    stage: Literal["none", "staging", "production", "archived"]
+    labels: dict[str, str]
+    metrics: dict[str, float]
+    notes: str
+    created: str
+    user: str
+    public: bool = Field(description="Anyone may read its attestation.")
+
+
+class VersionWithHistory(Version):
+    """A version and everything that happened to it, oldest first."""
+
+    model_config = _example(
+        **_REFERENCE,
+        stage="staging",
+        labels={},
+        metrics={},
+        notes="",
+        created="2026-11-21T09:05:00Z",
+        user="ada",
+        public=False,
+        history=[
+            {
+                "at": "2026-11-21T10:00:00Z",
+                "user": "ada",
+                "action": "model.promote",
+                "before": "none",
+                "after": "staging",
+                "gates": "sha256:" + "1" * 64,
+            }
+        ],
+    )
+
+    history: list[Change]
+
+
+class NewVersion(BaseModel):
+    """A version to make of an attestation that the store holds."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"version": "1.4.0", "attestation": _ATTESTATION}]},
+    )
+
+    version: Annotated[str, Field(pattern=VERSION)]
+    attestation: Annotated[str, Field(pattern=DIGEST)]
+    labels: _Labels = Field(default_factory=dict)
+    metrics: _Metrics = Field(default_factory=dict)
+    notes: _Notes = ""
+
+
+class Annotations(BaseModel):
+    """Labels or notes, or both, that take the place of those there are."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"notes": "Passed the review"}]}
+    )
+
+    labels: _Labels | None = None
+    notes: _Notes | None = None
+
+
+class StageChange(BaseModel):
+    """The stage to move to."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"stage": "staging"}]}
+    )
+
+    stage: Literal["staging", "production", "archived"]
+
+
+class Promoted(BaseModel):
+    """A change of stage that was made."""
+
+    model_config = _example(
+        model="python-source-gpt",
+        version="1.4.0",
+        before="staging",
+        after="production",
+        replaced="1.3.2",
+    )
+
+    model: str
+    version: str
+    before: str
+    after: str
+    replaced: str | None = Field(description="The version that was in production until then.")
+
+
+@router.get("/models")
+def models(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Model | ModelName]:
+    """The models of which the caller may see a version, by name."""
+    query: Select[Any] = select(tables.Model)
+    if caller.role not in STAFF:
+        seen = _visible(caller).where(col(tables.ModelVersion.model) == col(tables.Model.name))
+        query = query.where(exists(seen))
+    order: list[Any] = [col(tables.Model.name)]
+    rows = session.execute(page.keyset(query, order, [str])).scalars().all()
+    kept, following = page.cut(rows, lambda row: [row.name])
+    return Listing(items=[_model(session, row, caller) for row in kept], next=following)
+
+
+@router.get("/models/{model}")
+def model(model: _ModelName, session: SessionDep, caller: CallerDep) -> Model | ModelName:
+    """One model."""
+    return _model(session, _readable(session, caller, model), caller)
+
+
+@router.get("/models/{model}/versions")
+def versions(
+    model: _ModelName, session: SessionDep, caller: CallerDep, page: PageDep
+) -> Listing[Version | VersionReference]:
+    """The versions of a model that the caller may see, the highest first."""
+    _readable(session, caller, model)
+    v = tables.ModelVersion
+    query = _visible(caller).where(col(v.model) == model)
+    order: list[Any] = [col(v.major), col(v.minor), col(v.patch)]
+    query = page.keyset(query, order, [int, int, int], descending=True)
+    kept, following = page.cut(
+        session.execute(query).scalars().all(), lambda row: [row.major, row.minor, row.patch]
+    )
+    return Listing(items=[_version(session, row, caller) for row in kept], next=following)
+
+
+@router.get("/models/{model}/versions/{version}")
+def version(
+    model: _ModelName, version: _VersionName, session: SessionDep, caller: CallerDep
+) -> VersionWithHistory | VersionReference:
+    """One version; for staff with its history."""
+    row = _readable_version(session, caller, model, version)
+    if caller.role not in STAFF:
+        return _reference(row)
+    fields = _full(session, row).model_dump()
+    return VersionWithHistory(**fields, history=_history(session, row))
+
+
+@router.post("/models/{model}/versions", status_code=201, dependencies=[WRITES])
+def register(model: _ModelName, new: NewVersion, session: SessionDep, caller: CallerDep) -> Version:
+    """Make a version of an attestation that the store holds; the model too, if it is new.
+
+    The store holds an attestation only if it was verified. `govray model register` verifies and
+    indexes a folder first.
+    """
+    row = registry.register(
+        session,
+        model=model,
+        version=new.version,
+        attestation=new.attestation,
+        by=_by(caller),
+        labels=new.labels,
+        metrics=new.metrics,
+        notes=new.notes,
+    )
+    session.commit()
+    return _full(session, row)
+
+
+@router.patch("/models/{model}/versions/{version}", dependencies=[WRITES])
+def annotate(
+    model: _ModelName,
+    version: _VersionName,
+    given: Annotations,
+    session: SessionDep,
+    caller: CallerDep,
+) -> Version:
+    """Replace the labels or notes of a version. Nothing else of it can be changed."""
+    _readable_version(session, caller, model, version)
+    row = registry.annotate(
+        session,
+        name=model,
+        version=version,
+        by=_by(caller),
+        labels=given.labels,
+        notes=given.notes,
+    )
+    session.commit()
+    return _full(session, row)
+
+
+@router.post("/models/{model}/versions/{version}:promote", dependencies=[WRITES])
+def promote(
+    model: _ModelName,
+    version: _VersionName,
+    change: StageChange,
+    request: Request,
+    session: SessionDep,
+    caller: CallerDep,
+) -> Promoted:
+    """Move a version to a stage, if all gates before it hold.
+
+    What fails is in `detail`, all of it, and nothing is changed. A version in production is
+    archived when another takes its place.
+    """
+    _readable_version(session, caller, model, version)
+    if change.stage == "archived":
+        done = registry.archive(session, name=model, version=version, by=_by(caller))
+    else:
+        done = registry.promote(
+            session,
+            name=model,
+            version=version,
+            stage=change.stage,
+            policy=_gates(request.app.state.settings.promotion),
+            by=_by(caller),
+        )
+    session.commit()
+    return Promoted(
+        model=model,
+        version=done.version.version,
+        before=done.before,
+        after=done.after,
+        replaced=done.replaced,
+    )
+
+
+def _gates(path: File) -> PromotionPolicy:
+    """The service's gates.
+
+    Raises:
+        CouldNotCheck: There are none to ask.
+        Malformed: The file is no promotion policy.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_POLICY + 1)
+    except OSError:
+        raise CouldNotCheck(
+            "this service has no promotion policy, so nothing can be promoted",
+            do="Its operator names one; policies/promotion.yaml of the deployment is such a file",
+        ) from None
+    return read_promotion_policy(text, name=path.name)
+
+
+def _by(caller: Caller) -> By:
+    return By(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)
+
+
+def _visible(caller: Caller) -> Select[Any]:
+    """The versions that the caller may know of."""
+    v, a = tables.ModelVersion, tables.Attestation
+    query: Select[Any] = select(v)
+    if caller.role in STAFF:
+        return query
+    if caller.role == "supplier" and caller.supplier is not None:
+        used = (
+            select(tables.CorpusUse.corpus)
+            .join(tables.Corpus, col(tables.Corpus.name) == col(tables.CorpusUse.corpus))
+            .where(
+                col(tables.CorpusUse.attestation) == col(v.attestation),
+                col(tables.Corpus.supplier) == caller.supplier,
+            )
+        )
+        return query.where(exists(used))
+    open_to_all = select(a.digest).where(
+        col(a.digest) == col(v.attestation), col(a.public).is_(True)
+    )
+    return query.where(exists(open_to_all))
+
+
+def _readable(session: Session, caller: Caller, name: str) -> tables.Model:
+    row = session.get(tables.Model, name)
+    if row is not None and caller.role not in STAFF:
+        seen = _visible(caller).where(col(tables.ModelVersion.model) == name).limit(1)
+        row = row if session.execute(seen).first() is not None else None
+    if row is None:
+        raise not_found("model", name, "Look at /v1/models")
+    return row
+
+
+def _readable_version(
+    session: Session, caller: Caller, name: str, version: str
+) -> tables.ModelVersion:
+    v = tables.ModelVersion
+    try:
+        number = str(parse_version(version))
+    except UsageError:
+        raise _no_version(name, version) from None
+    query = _visible(caller).where(col(v.model) == name, col(v.version) == number)
+    row: tables.ModelVersion | None = session.execute(query).scalars().first()
+    if row is None:
+        raise _no_version(name, version)
+    return row
+
+
+def _no_version(name: str, version: str) -> Problem:
+    return not_found("version", f"{name} {version}", "Look at /v1/models")
+
+
+def _model(session: Session, row: tables.Model, caller: Caller) -> Model | ModelName:
+    if caller.role not in STAFF:
+        return ModelName(name=row.name)
+    current = registry.latest(session, row.name, stage="production")
+    return Model(
+        name=row.name,
+        description=row.description,
+        labels=row.labels,
+        created=row.created,
+        user=row.user,
+        production=current.version if current else None,
+    )
+
+
+def _reference(row: tables.ModelVersion) -> VersionReference:
+    return VersionReference(model=row.model, version=row.version, attestation=row.attestation)
+
+
+def _version(
+    session: Session, row: tables.ModelVersion, caller: Caller
+) -> Version | VersionReference:
+    return _full(session, row) if caller.role in STAFF else _reference(row)
+
+
+def _full(session: Session, row: tables.ModelVersion) -> Version:
+    public = session.exec(
+        select(tables.Attestation.public).where(tables.Attestation.digest == row.attestation)
+    ).one()
+    fields = {name: getattr(row, name) for name in Version.model_fields if name != "public"}
+    return Version(**fields, public=public)
+
+
+def _history(session: Session, row: tables.ModelVersion) -> list[Change]:
+    return [
+        Change(
+            at=each.at,
+            user=each.user,
+            action=each.action,
+            before=each.detail.get("from"),
+            after=each.detail.get("to"),
+            gates=each.detail.get("gates"),
+        )
+        for each in registry.history(session, row.model, row.version)
+    ]

@@ -1,0 +1,174 @@
+"""`govray model`: register what verifies, list, promote past gates, download what is whole."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Run
+
+GATES = Path(__file__).parents[2] / "policies" / "promotion.yaml"
+
+
+@pytest.fixture
+def register(run: Run, model: Path, root: Path, at: str) -> Any:
+    """Register a folder as a version; further words are further options."""
+
+    def register(version: str, *words: object, code: int = 0, folder: Path = model) -> Any:
+        named = ["--name", "gpt", "--version", version, "--trust-root", root, "--at", at]
+        return run("model", "register", folder, *named, *words, code=code)
+
+    return register
+
+
+def test_a_folder_becomes_a_version_that_is_promoted_and_downloaded(
+    run: Run, register: Any, model: Path, root: Path, at: str, tmp_path: Path
+) -> None:
+    words = ["--label", "team=code", "--metric", "loss=2.31", "--notes", "first", "--json"]
+    made = register("1.0.0", *words).json
+    assert (made["stage"], made["labels"], made["metrics"]) == (
+        "none",
+        {"team": "code"},
+        {"loss": 2.31},
+    )
+    assert (tmp_path / "govray.db").is_file()
+    register("1.1.0")
+    for version in ("1.0.0", "1.1.0"):
+        for stage in ("staging", "production"):
+            told = run(
+                "model", "promote", "gpt", version, "--to", stage, "--gates", GATES, "--json"
+            )
+            assert told.json["after"] == stage
+    assert told.json["replaced"] == "1.0.0"
+    listed = run("model", "versions", "gpt", "--json").json
+    assert [(each["version"], each["stage"]) for each in listed] == [
+        ("1.1.0", "production"),
+        ("1.0.0", "archived"),
+    ]
+    assert "1.1.0" in run("model", "versions").out
+    assert "production" in run("model", "versions", "gpt").out
+    run("model", "promote", "gpt", "1.1.0", "--to", "archived")
+
+    got = run(
+        "model", "download", "gpt", "1.0.0", "--out", "copy", "--trust-root", root, "--at", at
+    )
+    assert made["attestation"] in got.out
+    assert (
+        run("verify", "copy", "--trust-root", root, "--at", at, "--json").json["attestation"]
+        == (made["attestation"])
+    )
+    names = sorted(p.relative_to(model) for p in model.rglob("*"))
+    assert sorted(p.relative_to("copy") for p in Path("copy").rglob("*")) == names
+    assert (Path("copy").stat().st_mode & 0o777) == 0o755
+    again = run("model", "download", "gpt", "--out", "x", "--trust-root", root, "--at", at, code=2)
+    assert "no version is in production" in again.err
+
+
+def test_a_folder_that_does_not_verify_leaves_no_row(
+    run: Run, register: Any, model: Path, untouched: Path, tmp_path: Path
+) -> None:
+    (model / "config.json").write_bytes(b"{}")
+    assert "step 4" in register("1.0.0", code=1).err
+    assert not (tmp_path / "govray.db").exists()
+    register("1.0.0", folder=untouched)
+    assert register("1.0.0", code=1, folder=untouched).err.startswith("govray: gpt 1.0.0")
+    assert len(run("model", "versions", "gpt", "--json").json) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["1.0"], "is no version"),
+        (["1.0.0-rc.1"], "is no version"),
+        (["1.0.0", "--label", "team"], "is no NAME=VALUE"),
+        (["1.0.0", "--label", "a=1", "--label", "a=2"], "names one twice"),
+        (["1.0.0", "--metric", "loss=low"], "is no number"),
+        (["1.0.0", "--store", "mysql://x"], "a store is not kept in mysql"),
+    ],
+)
+def test_words_that_cannot_be_meant(register: Any, words: list[str], said: str) -> None:
+    assert said in register(*words, code=2).err
+
+
+def test_gates_that_fail_are_all_told_and_a_missing_document_is_refused(
+    run: Run, register: Any, tmp_path: Path
+) -> None:
+    register("1.0.0")
+    promote = ["model", "promote", "gpt", "1.0.0", "--to", "staging"]
+    assert "no promotion policy" in run(*promote, code=2).err
+    strict = tmp_path / "strict.yaml"
+    asked = "  staging:\n    - monitored\n    - {gate: replayed, corpora: [acme]}\n"
+    shipped = GATES.read_text()
+    strict.write_text(shipped.partition("stages:")[0] + "stages:\n" + asked + "  production: []\n")
+    told = run(*promote, "--gates", strict, code=1).err
+    assert "not monitored" in told
+    assert "govray replay RUN --without acme" in told
+    assert run("model", "versions", "gpt", "--json").json[0]["stage"] == "none"
+    strict.write_text(strict.read_text().replace("monitored", "blessed"))
+    assert "'blessed' is no gate" in run(*promote, "--gates", strict, code=1).err
+    assert "no stage to promote to" in run(*promote[:-1], "live", "--gates", GATES, code=2).err
+    assert (
+        "no such version"
+        in run("model", "promote", "gpt", "2.0.0", "--to", "staging", "--gates", GATES, code=2).err
+    )
+
+
+def test_a_download_is_whole_or_not_there(
+    run: Run, register: Any, model: Path, root: Path, at: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    register("1.0.0")
+    get = ["model", "download", "gpt", "1.0.0", "--trust-root", root, "--at", at, "--out"]
+    there = {path.name for path in tmp_path.iterdir()}
+
+    def left() -> set[str]:
+        return {path.name for path in tmp_path.iterdir()} - there
+
+    # A disk that fills up half-way.
+    done: list[object] = []
+
+    def full(source: Path, target: Path, **_: object) -> None:
+        if len(done) == 3:
+            raise OSError(28, "No space left on device")
+        done.append(Path(target).write_bytes(Path(source).read_bytes()))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", full)
+        assert "No space left" in run(*get, "copy", code=2).err
+    assert left() == set()
+
+    # A copy that came out otherwise.
+    def torn(source: Path, target: Path, **_: object) -> None:
+        Path(target).write_bytes(Path(source).read_bytes()[:-1])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", torn)
+        run(*get, "copy", code=1)
+    assert left() == set()
+
+    # A name that is taken, and a folder that was damaged.
+    assert "already exists" in run(*get, "model", code=2).err
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert "already exists" in run(*get, "link", code=2).err
+    (tmp_path / "link").unlink()
+    (model / "config.json").write_bytes(b"{}")
+    assert "step 4" in run(*get, "copy", code=1).err
+    assert left() == set()
+    shutil.rmtree(model)
+    assert "not where it was registered from" in run(*get, "copy", code=3).err
+    run(*get[:-1], "--out", "copy", code=3)
+    assert left() == set()
+
+
+def test_a_folder_with_another_attestation_is_not_the_version(
+    run: Run, register: Any, model: Path, root: Path, at: str, world: Any, tmp_path: Path
+) -> None:
+    register("1.0.0")
+    shutil.rmtree(model)
+    world.deploy(model, run="run-other")
+    get = ["model", "download", "gpt", "1.0.0", "--trust-root", root, "--at", at]
+    told = run(*get, "--out", "copy", code=1).err
+    assert "another attestation" in told
+    assert not (tmp_path / "copy").exists()
