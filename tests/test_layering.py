@@ -61,7 +61,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "demo": BASE | {"ray", "torch", "pyarrow", "numpy", "safetensors", "rich"},
     "cli": BASE
     | {"typer", "rich", "ray", "torch", "pyarrow", "numpy", "safetensors"}
-    | {"sqlmodel", "sqlalchemy", "uvicorn"},
+    | {"sqlmodel", "sqlalchemy", "fastapi", "uvicorn"},
 }
 
 # What a module of `cli` may import at its top: every verb's module is imported

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel, Field
-from sqlalchemy import Select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy import tuple_
+from sqlmodel.sql.expression import SelectOfScalar
 
 from govray.errors import Malformed
 from govray.governance import canonical
@@ -79,16 +79,17 @@ class Page:
 
     def keyset(
         self,
-        statement: Select[Any],
-        columns: Sequence[InstrumentedAttribute[Any]],
+        statement: SelectOfScalar[Row],
+        columns: Sequence[Any],
         kinds: Sequence[type],
         *,
         descending: bool = False,
-    ) -> Select[Any]:
+    ) -> SelectOfScalar[Row]:
         """``statement`` in the order of ``columns``, from the position on, one row too many.
 
         Args:
-            columns: They must tell any two rows apart, and an index should have them.
+            columns: Of the statement's table. They must tell any two rows apart, and an index
+                should have them.
             kinds: ``str`` or ``int`` for each.
         """
         position = self.after(kinds)

@@ -14,8 +14,9 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlmodel import Session, select
+from sqlmodel import Session, col, select
 
 from govray.errors import UsageError
 from govray.governance.document import format_time, parse_time
@@ -182,16 +183,53 @@ def revoke(session: Session, id_: str, *, at: datetime) -> Token:
     Raises:
         UsageError: There is none.
     """
-    token = session.get(Token, id_.removeprefix(PREFIX).partition("_")[0])
+    token = session.get(Token, _public(id_))
     if token is None:
-        raise UsageError("there is no such token", where=safe_id(id_), do="See govray token ls")
+        raise UsageError("there is no such token", where=_public(id_), do="See govray token ls")
     token.revoked = token.revoked or format_time(at)
     session.add(token)
     return token
 
 
-def safe_id(text: str) -> str:
-    """The id part of what may be a whole token."""
+def row(session: Session, text: str) -> Token:
+    """The row of the token ``text``, which `new` has just made."""
+    return session.get_one(Token, _public(text))
+
+
+def listed(session: Session, *, at: datetime) -> list[dict[str, Any]]:
+    """Users and their tokens, by name and time of making; a user without one has no ``id``."""
+    statement = (
+        select(User, Token)
+        .outerjoin(Token, col(Token.user) == col(User.name))
+        .order_by(col(User.name), col(Token.created), col(Token.id))
+    )
+    return [
+        {
+            "user": user.name,
+            "role": user.role,
+            "supplier": user.supplier,
+            "id": token.id if token else None,
+            "name": token.name if token else None,
+            "scopes": token.scopes if token else [],
+            "expires": token.expires if token else None,
+            "state": _state(user, token, at),
+        }
+        for user, token in session.exec(statement).all()
+    ]
+
+
+def _state(user: User, token: Token | None, at: datetime) -> str:
+    if user.disabled:
+        return "disabled"
+    if token is None:
+        return "no token"
+    if token.revoked is not None:
+        return "revoked"
+    return "expired" if at >= parse_time(token.expires) else "good"
+
+
+def _public(text: str) -> str:
+    """The id of what may be an id or a whole token: a secret gets into no message."""
     return text.removeprefix(PREFIX).partition("_")[0][:20]
 
 

@@ -1,0 +1,153 @@
+"""``govray serve``: the service on this machine, without a cluster.
+
+It listens on loopback unless told otherwise. Off loopback there is no way around authentication,
+and TLS is the business of whatever stands in front.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from govray.cli.output import err, line
+from govray.cli.token import DEFAULT_STORE, Store
+from govray.errors import Refused, UsageError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from fastapi import FastAPI
+
+    from govray.service.settings import OidcSettings
+
+GRACE_SECONDS = 5
+"""How long requests in flight may go on after SIGTERM or SIGINT. Live streams end with it."""
+
+
+def serve(
+    store: Store = DEFAULT_STORE,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any.")] = 8585,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Everyone is admin. On loopback only.")
+    ] = False,
+    oidc: Annotated[
+        str | None,
+        typer.Option("--oidc", metavar="FILE", help="An identity provider, as YAML."),
+    ] = None,
+) -> None:
+    """Answer over HTTP what was trained on what, until SIGTERM or SIGINT."""
+    from sqlmodel import Session, col, select
+
+    from govray.service.app import create_app
+    from govray.service.settings import Settings
+    from govray.store.tables import Token
+
+    local = is_loopback(host)
+    if no_auth and not local:
+        raise Refused(
+            "without authentication the service listens on loopback only",
+            where=host,
+            do="Leave --no-auth out and make tokens, or listen on 127.0.0.1",
+        )
+    provider = _provider(oidc) if oidc else None
+    names = ("localhost", "127.0.0.1", "[::1]") if no_auth else ()
+    app = create_app(Settings(store=store, auth=not no_auth, hosts=names, oidc=provider))
+    if not no_auth and provider is None:
+        with Session(app.state.engine) as session:
+            if session.exec(select(col(Token.id)).limit(1)).first() is None:
+                err.print(
+                    "No token yet, so only what is public is answered. Make one:\n"
+                    "  govray token new --user NAME --role admin --scope admin"
+                    + ("\nor, for yourself alone, start with --no-auth." if local else "")
+                )
+    if no_auth:
+        err.print("Without authentication: whoever uses this machine is admin.")
+    _run(app, host, port)
+
+
+def _run(app: FastAPI, host: str, port: int) -> None:
+    """Serve ``app`` until a signal, then return.
+
+    Raises:
+        UsageError: The address is taken, or none of this machine.
+    """
+    import signal
+    import socket
+
+    import uvicorn
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise UsageError(
+            f"this address cannot be listened on ({error.strerror})",
+            where=f"{host}:{port}",
+            do="Give another --port, or stop what listens there",
+        ) from None
+    shown = f"[{host}]" if ":" in host else host
+    line(f"govray serves http://{shown}:{listening.getsockname()[1]}/  (stop: Ctrl-C)")
+
+    class Stopping(uvicorn.Server):
+        """Tells live streams to end, which otherwise hold the server up."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            app.state.streams.stopping = True
+            super().handle_exit(sig, frame)
+
+    server = Stopping(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,  # a URL may hold what somebody searches for
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+    )
+    # When it has stopped, uvicorn raises the signal again, for whoever handled it before.
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: setattr(server, "should_exit", True))
+    try:
+        server.run(sockets=[listening])
+    finally:
+        listening.close()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is an address of this machine that no other reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _provider(path: str) -> OidcSettings:
+    """The identity provider that a YAML file states.
+
+    Raises:
+        UsageError: A field is missing, unknown, or of another type.
+    """
+    from pathlib import Path
+
+    import pydantic
+
+    from govray.governance.source import read_yaml
+    from govray.service.settings import OidcSettings
+
+    source = read_yaml(Path(path).read_text(), name=path)
+    try:
+        return pydantic.TypeAdapter(OidcSettings).validate_python(source.value, strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(step) for step in first["loc"])
+        raise UsageError(
+            f"field '{field}': {first['msg'].lower()}", where=path, do="See docs/service.md"
+        ) from None

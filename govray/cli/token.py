@@ -1,0 +1,151 @@
+"""``govray token``: who may ask the service, and until when.
+
+A token is printed once, when it is made; the store keeps its hash. There is no verb that shows
+one again.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from govray.cli.output import Json, field, line, out, print_json, table
+
+app = typer.Typer(help="Make and revoke bearer tokens of the service, and disable users.")
+
+Store = Annotated[
+    str,
+    typer.Option("--store", metavar="URL", envvar="GOVRAY_STORE", help="Where the store is."),
+]
+DEFAULT_STORE = "sqlite:///govray.db"
+
+
+@app.command()
+def new(
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose token.")],
+    role: Annotated[
+        str | None,
+        typer.Option("--role", help="Of a new user: admin, engineer, auditor or supplier."),
+    ] = None,
+    supplier: Annotated[
+        str | None,
+        typer.Option("--supplier", metavar="NAME", help="The authority that a supplier is."),
+    ] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option("--scope", help="read (default), write or admin. Repeatable."),
+    ] = None,
+    expires_days: Annotated[int, typer.Option("--expires-days", help="1 to 3650.")] = 90,
+    name: Annotated[str, typer.Option("--name", help="What it is for.")] = "",
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Make a token, and its user where there is none. The token is printed once."""
+    from sqlmodel import Session
+
+    from govray.service import tokens
+    from govray.store.database import open_store
+
+    with Session(open_store(store)) as session:
+        text = tokens.new(
+            session,
+            user,
+            role=role,
+            supplier=supplier,
+            scopes=scope or ["read"],
+            name=name,
+            days=expires_days,
+            at=datetime.now(UTC),
+        )
+        row = tokens.row(session, text)
+        session.commit()
+    if as_json:
+        print_json({"token": text, "id": row.id, "user": user, "expires": row.expires})
+        return
+    line(text)
+    field("user", user)
+    field("expires", row.expires)
+    field("keep it", "it is not shown again; send it as Authorization: Bearer TOKEN")
+
+
+@app.command("ls")
+def ls(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
+    """List users and their tokens, without what is secret."""
+    from sqlmodel import Session
+
+    from govray.service import tokens
+    from govray.store.database import open_store
+
+    with Session(open_store(store)) as session:
+        rows = tokens.listed(session, at=datetime.now(UTC))
+    if as_json:
+        print_json({"tokens": rows})
+        return
+    if not rows:
+        line("No users yet. Make one: govray token new --user NAME --role admin --scope admin")
+        return
+    grid = table("user", "role", "supplier", "token", "scopes", "expires", "state")
+    for row in rows:
+        scopes = " ".join(row["scopes"])
+        cells = (row["user"], row["role"], row["supplier"], row["id"], scopes, row["expires"])
+        grid.add_row(*(str(cell or "-") for cell in cells), row["state"])
+    out.print(grid)
+
+
+@app.command()
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="ID", help="The token's id, from ls.")],
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Revoke a token, for ever. A running service refuses it within two seconds."""
+    from sqlmodel import Session
+
+    from govray.service import tokens
+    from govray.store.database import open_store
+
+    with Session(open_store(store)) as session:
+        row = tokens.revoke(session, token, at=datetime.now(UTC))
+        session.commit()
+        said = {"id": row.id, "user": row.user, "revoked": row.revoked}
+    if as_json:
+        print_json(said)
+        return
+    line(f"Revoked {said['id']} of {said['user']}")
+
+
+@app.command()
+def disable(
+    user: Annotated[str, typer.Argument(metavar="USER")],
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Disable a user, and all tokens with it, until enabled again."""
+    _set_disabled(user, True, store, as_json)
+
+
+@app.command()
+def enable(
+    user: Annotated[str, typer.Argument(metavar="USER")],
+    store: Store = DEFAULT_STORE,
+    as_json: Json = False,
+) -> None:
+    """Enable a user again. Tokens that were revoked or have expired stay so."""
+    _set_disabled(user, False, store, as_json)
+
+
+def _set_disabled(user: str, disabled: bool, store: str, as_json: bool) -> None:
+    from sqlmodel import Session
+
+    from govray.service import tokens
+    from govray.store.database import open_store
+
+    with Session(open_store(store)) as session:
+        tokens.set_disabled(session, user, disabled)
+        session.commit()
+    if as_json:
+        print_json({"user": user, "disabled": disabled})
+        return
+    line(f"{'Disabled' if disabled else 'Enabled'} {user}")

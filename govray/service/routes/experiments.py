@@ -1,0 +1,294 @@
+"""Experiments, trials, and what their runs measured and decided. For staff.
+
+Suppliers and the public have no route here: a run's settings and numbers are its owner's. What a
+corpus was used for, its supplier reads at the corpus.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import ConfigDict, Field
+from sqlmodel import col, select
+
+from govray.governance.document import Count
+from govray.service.access import require
+from govray.service.answers import Answer
+from govray.service.pagination import Listing, PageDep
+from govray.service.problems import not_found
+from govray.service.session import SessionDep
+from govray.store import tables
+from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
+
+STAFF = Depends(require("admin", "engineer", "auditor"))
+
+router = APIRouter(tags=["experiments"], dependencies=[STAFF])
+
+Filter = Annotated[str | None, Query(max_length=200)]
+
+_TIMES = {"started": "2026-11-21T09:00:00Z", "finished": "2026-11-21T09:02:00Z"}
+
+
+def _example(**fields: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+class Experiment(Answer):
+    """One experiment file, or one search, and what became of it."""
+
+    model_config = _example(
+        id="e-20261121-090000",
+        name="python-source-gpt",
+        kind="run",
+        state="COMPLETED",
+        project="default",
+        user="ada",
+        storage="runs",
+        config={"max_steps": 300},
+        why=None,
+        **_TIMES,
+    )
+
+    id: str
+    name: str
+    kind: str = Field(description="`run` or `search`.")
+    state: ExperimentState
+    project: str
+    user: str
+    storage: str
+    config: dict[str, Any]
+    started: str
+    finished: str | None
+    why: str | None = Field(description="Why it stopped, if it did not complete.")
+
+
+class Trial(Answer):
+    """One run."""
+
+    model_config = _example(
+        id="python-source-gpt-1",
+        experiment="e-20261121-090000",
+        state="COMPLETED",
+        hyperparameters={"blocks": 4},
+        step=300,
+        maxSteps=300,
+        loss=2.31,
+        objective=None,
+        worldSize=2,
+        attempts=1,
+        why=None,
+        replayOf=None,
+        code="sha256:" + "0" * 64,
+        policy="sha256:" + "1" * 64,
+        manifest="sha256:" + "2" * 64,
+        workerSeconds=180.5,
+        acceleratorSeconds=0.0,
+        **_TIMES,
+    )
+
+    id: str
+    experiment: str
+    state: TrialState
+    hyperparameters: dict[str, Any]
+    step: int
+    max_steps: int
+    loss: float | None
+    objective: float | None
+    world_size: int | None
+    attempts: int
+    started: str
+    finished: str | None
+    why: str | None
+    replay_of: str | None = Field(description="The trial that this one replayed.")
+    code: str
+    policy: str
+    manifest: str
+    worker_seconds: float
+    accelerator_seconds: float
+
+
+class Metric(Answer):
+    """One number of one step."""
+
+    model_config = _example(
+        group="training", name="loss", step=100, attempt=0, value=2.9, archived=False, at=None
+    )
+
+    group: str
+    name: str
+    step: int
+    attempt: int
+    value: float | None = Field(description="null: the number was not finite.")
+    archived: bool = Field(description="A restart or rollback ran the step again.")
+    at: str | None
+
+
+class Decision(Answer):
+    """A stop, restart, gate, flag, rollback or refusal."""
+
+    model_config = _example(
+        source="ledger",
+        number=0,
+        kind="gate",
+        at=None,
+        step=120,
+        corpus="acme-notes",
+        reason="credential expired",
+        evidence={},
+    )
+
+    source: str
+    number: int
+    kind: str
+    at: str | None
+    step: int | None
+    corpus: str | None
+    reason: str
+    evidence: dict[str, Any]
+
+
+class Checkpoint(Answer):
+    """A commit of a trial that is whole, or was."""
+
+    model_config = _example(
+        step=300, state="COMPLETED", digest="sha256:" + "3" * 64, bytes="3300000", at=None
+    )
+
+    step: int
+    state: Literal["COMPLETED", "DELETED"]
+    digest: str | None
+    bytes: Count
+    at: str | None
+
+
+@router.get("/experiments")
+def experiments(
+    session: SessionDep,
+    page: PageDep,
+    state: ExperimentState | None = None,
+    project: Filter = None,
+    user: Filter = None,
+    name: Filter = None,
+) -> Listing[Experiment]:
+    """All experiments, the latest first."""
+    row = tables.Experiment
+    statement = select(row)
+    for column, value in (
+        (row.state, state),
+        (row.project, project),
+        (row.user, user),
+        (row.name, name),
+    ):
+        if value is not None:
+            statement = statement.where(column == value)
+    columns = (row.started, row.id)
+    found = session.exec(page.keyset(statement, columns, (str, str), descending=True)).all()
+    kept, cursor = page.cut(found, lambda each: (each.started, each.id))
+    return Listing(items=[Experiment.model_validate(each) for each in kept], next=cursor)
+
+
+@router.get("/experiments/{experiment}")
+def experiment(session: SessionDep, experiment: str) -> Experiment:
+    """One experiment."""
+    row = session.get(tables.Experiment, experiment)
+    if row is None:
+        raise not_found("experiment", experiment, "See /v1/experiments")
+    return Experiment.model_validate(row)
+
+
+@router.get("/trials")
+def trials(
+    session: SessionDep,
+    page: PageDep,
+    experiment: Filter = None,
+    state: TrialState | None = None,
+    policy: Filter = None,
+) -> Listing[Trial]:
+    """All trials, the latest first."""
+    row = tables.Trial
+    statement = select(row)
+    for column, value in (
+        (row.experiment, experiment),
+        (row.state, state),
+        (row.policy, policy),
+    ):
+        if value is not None:
+            statement = statement.where(column == value)
+    columns = (row.started, row.id)
+    found = session.exec(page.keyset(statement, columns, (str, str), descending=True)).all()
+    kept, cursor = page.cut(found, lambda each: (each.started, each.id))
+    return Listing(items=[Trial.model_validate(each) for each in kept], next=cursor)
+
+
+def known_trial(session: SessionDep, trial: str) -> tables.Trial:
+    """The trial that the path names.
+
+    Raises:
+        Problem: 404, there is none.
+    """
+    row = session.get(tables.Trial, trial)
+    if row is None:
+        raise not_found("trial", trial, "See /v1/trials")
+    return row
+
+
+KnownTrial = Annotated[tables.Trial, Depends(known_trial)]
+
+
+@router.get("/trials/{trial}")
+def trial(known: KnownTrial) -> Trial:
+    """One trial."""
+    return Trial.model_validate(known)
+
+
+@router.get("/trials/{trial}/metrics")
+def metrics(
+    session: SessionDep,
+    known: KnownTrial,
+    page: PageDep,
+    group: Filter = None,
+    name: Filter = None,
+    archived: Annotated[
+        bool, Query(description="Also what a restart or rollback superseded.")
+    ] = False,
+) -> Listing[Metric]:
+    """What a trial measured, by group, name and step."""
+    row = tables.Metric
+    statement = select(row).where(row.trial == known.id)
+    if group is not None:
+        statement = statement.where(row.group == group)
+    if name is not None:
+        statement = statement.where(row.name == name)
+    if not archived:
+        statement = statement.where(col(row.archived).is_(False))
+    columns = (row.group, row.name, row.step, row.attempt)
+    found = session.exec(page.keyset(statement, columns, (str, str, int, int))).all()
+    kept, cursor = page.cut(found, lambda m: (m.group, m.name, m.step, m.attempt))
+    return Listing(items=[Metric.model_validate(each) for each in kept], next=cursor)
+
+
+@router.get("/trials/{trial}/decisions")
+def decisions(
+    session: SessionDep, known: KnownTrial, page: PageDep, kind: Filter = None
+) -> Listing[Decision]:
+    """What was decided during a trial, and why."""
+    row = tables.Decision
+    statement = select(row).where(row.trial == known.id)
+    if kind is not None:
+        statement = statement.where(row.kind == kind)
+    columns = (row.source, row.number)
+    found = session.exec(page.keyset(statement, columns, (str, int))).all()
+    kept, cursor = page.cut(found, lambda each: (each.source, each.number))
+    return Listing(items=[Decision.model_validate(each) for each in kept], next=cursor)
+
+
+@router.get("/trials/{trial}/checkpoints")
+def checkpoints(session: SessionDep, known: KnownTrial, page: PageDep) -> Listing[Checkpoint]:
+    """A trial's checkpoints. One that is being written, or failed, is not among them."""
+    row = tables.Checkpoint
+    whole = (CheckpointState.COMPLETED, CheckpointState.DELETED)
+    statement = select(row).where(row.trial == known.id, col(row.state).in_(whole))
+    found = session.exec(page.keyset(statement, (row.step,), (int,))).all()
+    kept, cursor = page.cut(found, lambda each: (each.step,))
+    return Listing(items=[Checkpoint.model_validate(each) for each in kept], next=cursor)

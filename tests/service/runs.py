@@ -1,0 +1,84 @@
+"""Rows of experiments for the service's tests: two trials, one that ended and one that goes on."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
+from govray.store.tables import Checkpoint, Decision, Experiment, Metric, Trial
+
+DIGEST = "sha256:" + "a" * 64
+
+
+def trial(id_: str, state: TrialState, started: str) -> Trial:
+    return Trial(
+        id=id_,
+        experiment="e1",
+        folder=f"runs/{id_}",
+        state=state,
+        hyperparameters={"blocks": 4},
+        step=3,
+        max_steps=10,
+        loss=float("nan"),
+        attempts=2,
+        started=started,
+        code=DIGEST,
+        policy=DIGEST,
+        manifest=DIGEST,
+    )
+
+
+def metric(
+    trial: str, step: int, value: float, *, group: str = "training", attempt: int = 0, **more: bool
+) -> Metric:
+    return Metric(
+        trial=trial, group=group, name="loss", step=step, attempt=attempt, value=value, **more
+    )
+
+
+def add_runs(engine: Engine) -> None:
+    """One experiment with a finished trial and an active one, seven further experiments."""
+    with Session(engine) as session:
+        for number in range(1, 9):
+            session.add(
+                Experiment(
+                    id=f"e{number}",
+                    name="gpt",
+                    kind="run",
+                    state=ExperimentState.ACTIVE if number == 1 else ExperimentState.COMPLETED,
+                    project="default" if number % 2 else "other",
+                    user="ada",
+                    storage="runs",
+                    config={},
+                    started=f"2026-11-21T09:00:0{number % 4}Z",
+                )
+            )
+        session.flush()
+        session.add(trial("done", TrialState.COMPLETED, "2026-11-21T09:00:00Z"))
+        session.add(trial("going", TrialState.ACTIVE, "2026-11-21T09:30:00Z"))
+        session.flush()
+        session.add_all(
+            [
+                metric("done", 1, 5.0),
+                metric("done", 2, 4.5, archived=True),
+                metric("done", 2, 4.0, attempt=1),
+                metric("done", 2, float("inf"), group="validation", attempt=1),
+                metric("going", 1, 5.0),
+                Decision(
+                    trial="done",
+                    source="ledger",
+                    number=0,
+                    kind="gate",
+                    step=2,
+                    corpus="acme-notes",
+                    reason="credential expired",
+                    evidence={},
+                ),
+                *(
+                    Checkpoint(trial="done", step=step, state=state, digest=DIGEST, bytes=2**40)
+                    for step, state in enumerate(CheckpointState)
+                ),
+            ]
+        )
+        session.commit()

@@ -1,0 +1,125 @@
+"""Bodies, time and rates have bounds, and say so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from fastapi import APIRouter, Body
+from hypothesis import given
+from hypothesis import strategies as st
+from people import Service, serve
+
+from govray.service.limits import MAX_BUCKETS, Buckets
+from govray.service.problems import MEDIA_TYPE, Problem
+from govray.store.database import open_store
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder: Path = tmp_path_factory.mktemp("bounded")
+    url = f"sqlite:///{folder / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url, max_body=1000, time_limit=0.2, rate=0.5, burst=3) as running:
+        router = APIRouter()
+
+        @router.post("/echo")
+        def echo(text: Annotated[str, Body()]) -> int:
+            return len(text)
+
+        @router.get("/slow")
+        def slow() -> str:
+            time.sleep(0.5)
+            return "late"
+
+        @router.get("/hang")
+        async def hang() -> str:
+            await asyncio.sleep(0.5)
+            return "late"
+
+        running.app.include_router(router)
+        yield running
+
+
+def test_a_body_is_bounded_announced_or_not(bounded: Service) -> None:
+    client = bounded.client("public")
+    assert client.post("/echo", json="x" * 900).status_code == 200
+
+    def pieces() -> Iterator[bytes]:
+        yield b'"'
+        for _ in range(20):
+            yield b"x" * 100
+        yield b'"'
+
+    head = {"content-type": "application/json"}
+    for answer in (
+        client.post("/echo", json="x" * 1000),
+        client.post("/echo", content=pieces(), headers=head),
+        client.post("/echo", content=b'"x"' + b" " * 2000, headers=head),
+    ):
+        assert answer.status_code == 413
+        assert answer.headers["content-type"] == MEDIA_TYPE
+
+
+@pytest.mark.parametrize("path", ["/slow", "/hang"])
+def test_an_answer_that_is_late_is_a_503(bounded: Service, path: str) -> None:
+    answer = bounded.client("public").get(path)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+    assert answer.headers["cache-control"] == "no-store"
+    assert "late" not in answer.text
+
+
+def test_each_token_has_its_own_rate_and_addresses_too(bounded: Service) -> None:
+    for kind in ("auditor", "engineer", "public"):
+        client = bounded.client(kind)
+        wanted = 200 if kind != "public" else 401
+        statuses = [client.get("/metrics").status_code for _ in range(4)]
+        assert statuses == [wanted] * 3 + [429], kind
+    answer = bounded.client("auditor").get("/metrics")
+    assert answer.headers["retry-after"] == "2"
+    # Guesses share the bucket of their address.
+    guess = bounded.client("public", Authorization="Bearer guess").get("/metrics")
+    assert guess.status_code == 429
+    assert bounded.client("public").get("/v1/health").status_code == 200
+
+
+def test_counts_are_by_template_and_name_nobody(bounded: Service) -> None:
+    bounded.client("admin").get("/v1/trials/secret-name")
+    bounded.client("admin").get("/nowhere/secret-name")
+    text = bounded.client("admin").get("/metrics").text
+    row = 'govray_http_requests_total{method="GET",route="/v1/trials/{trial}",status="404"} 1.0'
+    assert row in text
+    assert 'route="unmatched",status="404"' in text
+    assert "govray_build_info" in text
+    assert "secret-name" not in text
+    assert "admin" not in text
+    assert "testclient" not in text
+
+
+@given(
+    st.integers(1, 5),
+    st.lists(st.integers(0, 40).map(lambda tenths: tenths / 10), max_size=60),
+)
+def test_a_bucket_gives_no_more_than_burst_and_rate(burst: int, waits: list[float]) -> None:
+    now = [0.0]
+    buckets = Buckets(0.5, burst, lambda: now[0])
+    taken = 0
+    for wait in waits:
+        now[0] += wait
+        with suppress(Problem):
+            buckets.take("key")
+            taken += 1
+    assert taken <= burst + now[0] * 0.5 + 1e-6
+
+
+def test_buckets_are_bounded() -> None:
+    buckets = Buckets(1, 1, lambda: 0.0)
+    for number in range(MAX_BUCKETS + 10):
+        buckets.take(str(number))
+    assert len(buckets._left) == MAX_BUCKETS
