@@ -60,13 +60,14 @@ def new(
             at=datetime.now(UTC),
         )
         row = tokens.row(session, text)
+        said = {"token": text, "id": row.id, "user": row.user, "expires": row.expires}
         session.commit()
     if as_json:
-        print_json({"token": text, "id": row.id, "user": user, "expires": row.expires})
+        print_json(said)
         return
     line(text)
-    field("user", user)
-    field("expires", row.expires)
+    field("user", said["user"])
+    field("expires", said["expires"])
     field("keep it", "it is not shown again; send it as Authorization: Bearer TOKEN")
 
 
@@ -108,8 +109,8 @@ def revoke(
 
     with Session(open_store(store)) as session:
         row = tokens.revoke(session, token, at=datetime.now(UTC))
-        session.commit()
         said = {"id": row.id, "user": row.user, "revoked": row.revoked}
+        session.commit()
     if as_json:
         print_json(said)
         return

@@ -1,0 +1,231 @@
+"""Tokens of an identity provider: real keys, served by a JWKS server on this machine."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from people import Service, serve
+
+from govray.errors import UsageError
+from govray.service import oidc
+from govray.service.oidc import ALGORITHMS, Oidc
+from govray.service.settings import OidcSettings
+from govray.store.database import open_store
+
+ISSUER = "https://id.example"
+AUDIENCE = "govray"
+PRIVATE: dict[str, Any] = {
+    "RS256": rsa.generate_private_key(public_exponent=65537, key_size=2048),
+    "ES256": ec.generate_private_key(ec.SECP256R1()),
+    "EdDSA": ed25519.Ed25519PrivateKey.generate(),
+}
+
+
+def jwk(algorithm: str) -> dict[str, Any]:
+    classes = {
+        "RS256": jwt.algorithms.RSAAlgorithm,
+        "ES256": jwt.algorithms.ECAlgorithm,
+        "EdDSA": jwt.algorithms.OKPAlgorithm,
+    }
+    made = json.loads(classes[algorithm].to_jwk(PRIVATE[algorithm].public_key()))
+    return {**made, "kid": algorithm, "use": "sig"}
+
+
+@dataclass
+class Provider:
+    """A JWKS server. ``asked`` counts the requests for keys."""
+
+    url: str = ""
+    asked: int = 0
+    keys: list[dict[str, Any]] = field(default_factory=lambda: [jwk(each) for each in ALGORITHMS])
+
+    def token(self, algorithm: str = "RS256", *, kid: str | None = None, **claims: Any) -> str:
+        now = int(time.time())
+        whole = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": "ada",
+            "iat": now,
+            "exp": now + 300,
+            "groups": ["ml-engineers"],
+        } | claims
+        return jwt.encode(
+            {key: value for key, value in whole.items() if value is not None},
+            PRIVATE[algorithm],
+            algorithm,
+            headers={"kid": kid or algorithm},
+        )
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    made = Provider()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            made.asked += 1
+            body = json.dumps({"keys": made.keys}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    made.url = f"http://127.0.0.1:{server.server_port}/keys"
+    yield made
+    server.shutdown()
+    server.server_close()
+
+
+def settings(url: str, **more: Any) -> OidcSettings:
+    roles = {"ml-engineers": "engineer", "compliance": "auditor", "suppliers": "supplier"}
+    return OidcSettings(
+        **({"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": url, "roles": roles} | more)
+    )
+
+
+@pytest.fixture(scope="module")
+def served(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder: Path = tmp_path_factory.mktemp("oidc")
+    url = f"sqlite:///{folder / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url, oidc=settings(provider.url)) as running:
+        yield running
+
+
+def status(served: Service, token: str, path: str = "/v1/trials") -> int:
+    return served.client("public", Authorization=f"Bearer {token}").get(path).status_code
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_token_of_the_provider_is_accepted(
+    served: Service, provider: Provider, algorithm: str
+) -> None:
+    assert status(served, provider.token(algorithm)) == 200
+    # Our own are still.
+    assert served.client("auditor").get("/v1/audit").status_code == 200
+
+
+def test_roles_come_from_the_claim(served: Service, provider: Provider) -> None:
+    engineer = provider.token()
+    auditor = provider.token(groups="compliance")
+    supplier = provider.token(groups=["suppliers"], supplier="acme")
+    assert status(served, engineer, "/v1/audit") == 403
+    assert status(served, auditor, "/v1/audit") == 200
+    assert status(served, supplier, "/v1/trials") == 403
+    caller = Oidc(settings(provider.url)).verify(supplier).caller
+    assert (caller.name, caller.role, caller.supplier) == ("oidc:ada", "supplier", "acme")
+
+
+def forged() -> str:
+    """HS256 with the provider's public key as the secret: the classic confusion (RFC 8725)."""
+    public = PRIVATE["RS256"].public_key()
+    secret = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    now = int(time.time())
+    claims: dict[str, Any] = {"iss": ISSUER, "aud": AUDIENCE, "sub": "x"}
+    claims |= {"iat": now, "exp": now + 300}
+    claims["groups"] = ["ml-engineers"]
+    # By hand: PyJWT refuses to make one.
+    parts = [{"alg": "HS256", "kid": "RS256", "typ": "JWT"}, claims]
+    signed = ".".join(unpadded(json.dumps(each).encode()) for each in parts)
+    tag = hmac.new(secret, signed.encode(), "sha256").digest()
+    return f"{signed}.{unpadded(tag)}"
+
+
+def unpadded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def unsigned(token: str) -> str:
+    head = unpadded(b'{"alg":"none","kid":"RS256","typ":"JWT"}')
+    return f"{head}.{token.split('.')[1]}."
+
+
+def changed(token: str) -> str:
+    head, body, signature = token.split(".")
+    claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    claims["groups"] = ["compliance"]
+    return f"{head}.{unpadded(json.dumps(claims).encode())}.{signature}"
+
+
+NOT_ACCEPTED = {
+    "another issuer": {"iss": "https://other.example"},
+    "another audience": {"aud": "billing"},
+    "expired": {"exp": 1},
+    "not yet": {"nbf": 4_000_000_000},
+    "no expiry": {"exp": None},
+    "no subject": {"sub": None},
+    "no role": {"groups": ["others"]},
+    "no claim": {"groups": None},
+    "a supplier without a name": {"groups": ["suppliers"]},
+}
+
+
+@pytest.mark.parametrize("claims", NOT_ACCEPTED.values(), ids=NOT_ACCEPTED)
+def test_a_token_with_other_claims_is_refused(
+    served: Service, provider: Provider, claims: dict[str, Any]
+) -> None:
+    assert status(served, provider.token(**claims)) == 401
+
+
+def test_a_token_that_is_not_signed_as_it_has_to_be_is_refused(
+    served: Service, provider: Provider
+) -> None:
+    good = provider.token()
+    assert status(served, forged()) == 401
+    assert status(served, unsigned(good)) == 401
+    assert status(served, changed(good)) == 401
+    assert status(served, provider.token("ES256", kid="RS256")) == 401
+
+
+def test_the_list_of_algorithms_is_what_refuses(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: an algorithm off the list is refused only because of the list."""
+    verifier = Oidc(settings(provider.url))
+    token = provider.token("ES256")
+    monkeypatch.setattr(oidc, "ALGORITHMS", ("RS256", "EdDSA"))
+    with pytest.raises(oidc.NotAccepted):
+        verifier.verify(token)
+    monkeypatch.undo()
+    assert verifier.verify(token).caller.role == "engineer"
+
+
+def test_unknown_keys_do_not_make_us_ask_each_time(provider: Provider) -> None:
+    verifier = Oidc(settings(provider.url))
+    verifier.verify(provider.token())
+    before = provider.asked
+    for number in range(5):
+        with pytest.raises(oidc.NotAccepted):
+            verifier.verify(provider.token(kid=f"unknown-{number}"))
+    assert provider.asked == before
+
+
+def test_a_provider_that_does_not_answer_lets_nobody_in(provider: Provider) -> None:
+    verifier = Oidc(settings("http://127.0.0.1:9/keys"))
+    with pytest.raises(oidc.NotAccepted, match="cannot be fetched"):
+        verifier.verify(provider.token())
+
+
+@pytest.mark.parametrize(
+    "more", [{"roles": {"x": "owner"}}, {"issuer": ""}, {"jwks_url": "file:///etc/passwd"}]
+)
+def test_settings_that_are_no_provider_are_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Oidc(settings("http://127.0.0.1:9/keys", **more))

@@ -1,0 +1,96 @@
+"""``govray serve`` and ``govray token`` as processes and commands, and the page about them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+from process import serving
+
+from govray.cli import main
+from govray.cli.serve import is_loopback
+from govray.store.database import open_store
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GOVRAY_STORE", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    open_store("sqlite:///govray.db", create=True).dispose()
+    return tmp_path
+
+
+def token(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["token", "new", *words, "--json"]) == 0
+    text: str = json.loads(capsys.readouterr().out)["token"]
+    return text
+
+
+def test_it_serves_and_stops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(folder) as (process, address):
+        # A token that is made while it runs is good at once.
+        text = token(capsys, "--user", "ada", "--role", "engineer")
+        head = {"Authorization": f"Bearer {text}"}
+        with httpx.Client(base_url=address) as client:
+            assert client.get("/v1/health").json()["status"] == "ok"
+            assert client.get("/v1/trials").status_code == 401
+            assert client.get("/v1/trials", headers=head).status_code == 200
+            assert "server" not in client.get("/v1/health").headers
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert "govray token new" in err
+    assert text not in err
+
+
+def test_without_authentication_it_says_so_and_stops_at_ctrl_c(folder: Path) -> None:
+    with serving(folder, "--no-auth") as (process, address):
+        assert httpx.get(f"{address}/v1/trials").status_code == 200
+        assert httpx.get(f"{address}/v1/trials", headers={"Host": "evil"}).status_code == 421
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert "Without authentication" in err
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_off_loopback_there_is_no_way_around_authentication(
+    folder: Path, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    assert main(["serve", "--no-auth", "--host", host]) == 1
+    assert "loopback" in capsys.readouterr().err
+
+
+def test_what_is_loopback() -> None:
+    assert all(is_loopback(each) for each in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
+    assert not any(is_loopback(each) for each in ("0.0.0.0", "::", "10.0.0.1", "host", ""))
+
+
+def test_tokens_are_made_listed_and_ended(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = token(capsys, "--user", "mo", "--role", "supplier", "--supplier", "acme")
+    assert main(["token", "ls"]) == 0
+    out = capsys.readouterr().out
+    assert "acme" in out
+    assert "good" in out
+    assert text.split("_", 2)[2] not in out
+
+    # The whole token is understood, and its secret not repeated.
+    assert main(["token", "revoke", text]) == 0
+    said = capsys.readouterr()
+    assert text.split("_", 2)[2] not in said.out + said.err
+    assert main(["token", "disable", "mo"]) == 0
+    assert main(["token", "ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.partition("\n")[2])["tokens"][0]["state"] == (
+        "disabled"
+    )
+    assert main(["token", "enable", "mo"]) == 0
+    capsys.readouterr()
+    assert main(["token", "ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"][0]["state"] == "revoked"
+    assert main(["token", "revoke", "nothing"]) == 2
+    assert main(["token", "new", "--user", "new"]) == 2
+    assert main(["token", "new", "--user", "new", "--store", "sqlite:///none.db"]) == 2
