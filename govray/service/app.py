@@ -34,3 +34,129 @@ from govray.service.routes import (
     models,
     stream,
 )
+from govray.service.settings import Settings
+from govray.store.database import open_store
+
+DESCRIPTION = """\
+What was trained on what, from signed records. Bytes that were signed are served as they are, so \
+whoever reads them can check them without trusting this service. Counts are decimal strings. \
+Errors are problem details (RFC 9457)."""
+
+
+def create_app(
+    settings: Settings, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> FastAPI:
+    """The application over the store that ``settings`` name.
+
+    Args:
+        clock: The time that tokens are checked at.
+
+    Raises:
+        UsageError: There is no store there.
+        InfrastructureFailed: It cannot be reached.
+    """
+    engine = open_store(settings.store)
+    measures = Measures()
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        engine.dispose()
+
+    app = FastAPI(
+        title="govray",
+        version=__version__,
+        description=DESCRIPTION,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,  # its page loads scripts of another host
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=problems.RESPONSES,
+        lifespan=lifespan,
+    )
+    app.state.settings = settings
+    app.state.engine = engine
+    app.state.measures = measures
+    app.state.streams = stream.Streams(settings.max_streams)
+    app.state.gate = Gate(
+        engine,
+        Buckets(settings.rate, settings.burst, time.monotonic),
+        auth=settings.auth,
+        verify=Oidc(settings.oidc).verify if settings.oidc else None,
+        clock=clock,
+    )
+    problems.install(app)
+    for router in _routers():
+        app.include_router(router, prefix="/v1")
+    app.include_router(health.metrics)
+    # The one added last is the outermost.
+    app.add_middleware(CatchAll)
+    if settings.hosts:
+        app.add_middleware(Hosts, hosts=frozenset(settings.hosts))
+    app.add_middleware(Limits, max_body=settings.max_body, time_limit=settings.time_limit)
+    app.add_middleware(Measured, measures=measures)
+    app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
+    return app
+
+
+def _routers() -> tuple[APIRouter, ...]:
+    """The routers below ``/v1``. A new one is a line here."""
+    return (
+        health.router,
+        log.router,
+        experiments.router,
+        stream.router,
+        models.router,
+    )
+
+
+class Hosts:
+    """The layer that answers only to names of its own."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self.app = app
+        self.hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _host(scope) not in self.hosts:
+            refusal = Problem(
+                421,
+                "Another host",
+                "This service does not answer to that name",
+                f"Ask for one of {', '.join(sorted(self.hosts))}",
+            )
+            await problems.response(refusal)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def _host(scope: Scope) -> str:
+    """The name in the ``Host`` header, without its port."""
+    for name, value in scope["headers"]:
+        if name == b"host":
+            text: str = value.decode("latin-1")
+            return text[: text.index("]") + 1] if text.startswith("[") else text.partition(":")[0]
+    return ""
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI 3.1 description, made once."""
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+        )
+        reference = "#/components/schemas/{model}"
+        problem = ProblemDetails.model_json_schema(ref_template=reference)
+        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(problem.pop("$defs"))
+        schemas["ProblemDetails"] = problem
+        # Without a token the caller is public; which routes serve the public is in their text.
+        for path in schema["paths"].values():
+            for operation in path.values():
+                if "security" in operation:
+                    operation["security"].append({})
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel, Field
-from sqlalchemy import tuple_
-from sqlmodel.sql.expression import SelectOfScalar
+from sqlalchemy import Select, tuple_
 
 from govray.errors import Malformed
 from govray.governance import canonical
@@ -29,6 +28,7 @@ MAX_CURSOR = 2048
 
 Item = TypeVar("Item")
 Row = TypeVar("Row")
+Statement = TypeVar("Statement", bound=Select[Any])
 
 
 class Listing(BaseModel, Generic[Item]):
@@ -79,12 +79,12 @@ class Page:
 
     def keyset(
         self,
-        statement: SelectOfScalar[Row],
+        statement: Statement,
         columns: Sequence[Any],
         kinds: Sequence[type],
         *,
         descending: bool = False,
-    ) -> SelectOfScalar[Row]:
+    ) -> Statement:
         """``statement`` in the order of ``columns``, from the position on, one row too many.
 
         Args:

@@ -164,7 +164,6 @@ def test_the_store_has_no_secret(service: Service) -> None:
         kept = " ".join(row.model_dump_json() for row in rows)
     assert len(rows) >= len(service.tokens)
     for token in service.tokens.values():
-        assert token.rpartition("_")[2] not in kept
         assert token.split("_", 2)[2] not in kept
 
 
