@@ -33,10 +33,12 @@ from govray.cli import (
     serve,
     show,
     sign,
+    store,
     token,
     trace,
     train,
     tune,
+    usage,
     verify,
 )
 
@@ -68,6 +70,8 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(model.app, name="model")
 app.command("serve")(serve.serve)
 app.add_typer(token.app, name="token")
+app.add_typer(store.app, name="store")
+app.command("usage")(usage.usage)
 app.command("schema")(schema.schema)
 
 

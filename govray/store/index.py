@@ -35,6 +35,8 @@ from govray.governance.verify import VerifiedModel
 from govray.store import lineage, tables
 from govray.store.database import begin_writing
 from govray.store.record_key import CONFIDENTIAL, record_key
+from govray.store.tile_folder import tile_folder
+from govray.store.tiles import write_tiles
 
 MAX_STEPS = 100
 """How many steps of a record are listed; `Record.step_count` has their number."""
@@ -59,13 +61,19 @@ def index_model(
         key: The store's secret, from `govray.store.record_key.load_key`.
         public: Whether anyone may read the attestation. None leaves it as it is; at first, not.
         folder: Where the model lies, for downloads. None leaves it as it is.
-        tiles: Where the ledger's tiles lie. None leaves it as it is.
+        tiles: Where to write the ledger's tiles: a folder, or an object store's URL. None leaves
+            what there is.
 
     Raises:
-        Damaged: A file of the folder is no longer the one that was verified.
+        Damaged: A file of the folder is no longer the one that was verified, or other tiles lie
+            where the ledger's go.
+        InfrastructureFailed: Remote storage refuses.
     """
-    begin_writing(session)
     files = _Files(model)
+    if tiles is not None:  # before the lock: nobody waits for it, and they are only ever added to
+        lines = (leaf.line for leaf in model.ledger.leaves)
+        write_tiles(tile_folder(tiles), lines, files.checkpoint)
+    begin_writing(session)
     _add_trust_root(session, model, trust_root)
     _add_policy(session, model, files)
     _add_corpora(session, model, files, key)

@@ -1,0 +1,206 @@
+"""``govray store``: make, upgrade, fill and remake the index of what runs left on storage."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli import trust
+from govray.cli.output import Json, TrustRoot, err, field, line, print_json
+from govray.errors import Refused, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from govray.train.indexing import Report, Settings
+
+app = typer.Typer(help="Make the index of runs and models, fill it, and make it again.")
+
+STORE_ENV = "GOVRAY_STORE"
+_LOOK_S = 2.0
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="sqlite:///PATH or postgresql+psycopg://…  Default: GOVRAY_STORE, "
+        "else sqlite:///govray.db.",
+    ),
+]
+Project = Annotated[
+    str, typer.Option("--project", metavar="NAME", help="Count new experiments for it.")
+]
+User = Annotated[
+    str | None, typer.Option("--user", metavar="NAME", help="Count new experiments for them.")
+]
+
+
+def store_url(given: str | None) -> str:
+    """The store's URL: as given, or as the environment says, or the default."""
+    from govray.store.database import DEFAULT_STORE
+
+    return given or os.environ.get(STORE_ENV) or DEFAULT_STORE
+
+
+@app.command("upgrade")
+def upgrade(store: Store = None, as_json: Json = False) -> None:
+    """Make a store, or bring an older one's tables to this govray's revision."""
+    from sqlalchemy.exc import DBAPIError
+
+    from govray.store import database
+    from govray.store import upgrade as upgrading
+
+    address = database.parse_url(store_url(store))
+    shown = address.render_as_string(hide_password=True)
+    engine = database.connect(address)
+    try:
+        with engine.connect() as connection:
+            before = upgrading.revision(connection)
+        if before is None or before in upgrading.revisions():
+            upgrading.to_head(engine)
+    except DBAPIError as error:
+        raise database.unreachable(error, shown) from None
+    finally:
+        engine.dispose()
+    database.open_store(store_url(store)).dispose()  # refuses a newer govray's
+    if as_json:
+        print_json({"store": shown, "before": before, "revision": upgrading.head()})
+        return
+    line(f"{shown}  at revision {upgrading.head()}")
+
+
+@app.command("index")
+def index(
+    storage: Annotated[
+        Path, typer.Argument(metavar="STORAGE", help="The experiments' storage_path.")
+    ],
+    trust_root: TrustRoot = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Look again every 2 s, until interrupted.")
+    ] = False,
+    project: Project = "default",
+    user: User = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Index the runs below a storage path, and their models that verify."""
+    import time
+
+    from govray.store.database import open_store
+
+    settings = _settings(storage, trust_root, project, user, store)
+    engine = open_store(store_url(store), create=True)
+    told: dict[str, str] = {}
+    try:
+        while True:
+            report = _index(engine, storage, settings)
+            if not follow:
+                break
+            _tell_left_out({k: v for k, v in report.left_out.items() if told.get(k) != v})
+            told = report.left_out
+            time.sleep(_LOOK_S)
+    finally:
+        engine.dispose()
+    _tell(report, as_json)
+
+
+@app.command("rebuild")
+def rebuild(
+    storages: Annotated[
+        list[Path], typer.Argument(metavar="STORAGE…", help="Every storage path to index.")
+    ],
+    trust_root: TrustRoot = None,
+    project: Project = "default",
+    user: User = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Make the index again from storage alone, and put it in the place of the old one.
+
+    Accounts, tokens, the registry, the audit log, whom experiments are counted for and what is
+    public are not on storage: they are kept. Rows of what storage has no longer are dropped.
+    """
+    from govray.store.database import open_store
+    from govray.store.rebuild import rebuild as make_again
+    from govray.train.indexing import Report
+
+    whole = Report()
+    settings = [_settings(each, trust_root, project, user, store) for each in storages]
+    engine = open_store(store_url(store))
+
+    def fill(new: Engine) -> None:
+        for storage, told in zip(storages, settings, strict=True):
+            report = _index(new, storage, told)
+            whole.runs += report.runs
+            whole.models += report.models
+            whole.left_out |= report.left_out
+
+    try:
+        make_again(engine, fill)
+    finally:
+        engine.dispose()
+    _tell(whole, as_json)
+
+
+def _settings(
+    storage: Path, trust_root: Path | None, project: str, user: str | None, store: str | None
+) -> Settings:
+    import getpass
+
+    from govray.cli import files
+    from govray.governance.trust import TrustState
+    from govray.store.record_key import load_key
+    from govray.train.indexing import Settings
+
+    if not storage.is_dir():
+        raise UsageError("no such folder", where=str(storage), do="Give a storage path of runs")
+    root = trust.root_path(trust_root)
+    if root.resolve().is_relative_to(storage.resolve()):
+        raise Refused(
+            "a trust root that lies beside what is to be verified is never trusted",
+            where=str(root),
+            do="Get it from its owner, by another way than the storage",
+        )
+    envelope = files.read(root)
+    TrustState.load(envelope, at=trust.reference_time(None))  # refused now, not run by run
+    return Settings(
+        trust_root=envelope,
+        key=load_key(store_url(store)),
+        project=project,
+        user=user or getpass.getuser(),
+    )
+
+
+def _index(engine: Engine, storage: Path, settings: Settings) -> Report:
+    from govray.train.indexing import Search, index_storage
+
+    found: list[Search] = []
+    left_out: dict[str, str] = {}
+    if any(storage.glob("*/search.json")):  # what reads them loads Ray
+        from govray.tune.listing import searches
+
+        found, left_out = searches(storage)
+    report = index_storage(engine, storage, settings, found)
+    report.left_out |= left_out
+    return report
+
+
+def _tell(report: Report, as_json: bool) -> None:
+    if as_json:
+        said: dict[str, Any] = {"runs": report.runs, "newModels": report.models}
+        print_json(said | {"leftOut": report.left_out})
+    else:
+        line(f"INDEXED  {report.runs} runs, {report.models} models new")
+        for folder, why in report.left_out.items():
+            field("left out", f"{folder}: {why}")
+    if report.left_out:
+        raise typer.Exit(1)
+
+
+def _tell_left_out(left_out: dict[str, str]) -> None:
+    for folder, why in left_out.items():
+        err.print(f"left out  {folder}: {why}")

@@ -1,0 +1,68 @@
+"""``govray usage``: what was used, by project or by user."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from govray.cli.output import Json, out, print_json, table
+from govray.cli.store import Store
+
+
+class By(StrEnum):
+    """Whom usage is added up for."""
+
+    project = "project"
+    user = "user"
+
+
+def usage(
+    by: Annotated[By, typer.Option("--by", help="Add up by project or by user.")] = By.project,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Trials that started at this time or later."),
+    ] = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Show governed accelerator-hours and attested artifacts."""
+    from sqlmodel import Session
+
+    from govray.cli.store import store_url
+    from govray.cli.trust import reference_time
+    from govray.governance.document import format_time
+    from govray.store.database import open_store
+    from govray.store.usage import usage as used
+
+    start = format_time(reference_time(since)) if since else None
+    engine = open_store(store_url(store))
+    with Session(engine) as session:
+        found = used(session, by="user" if by is By.user else "project", since=start)
+    engine.dispose()
+    if as_json:
+        print_json(
+            [
+                {
+                    by.value: each.name,
+                    "trials": each.trials,
+                    "workerHours": each.worker_hours,
+                    "acceleratorHours": each.accelerator_hours,
+                    "attestedArtifacts": each.attested,
+                }
+                for each in found
+            ]
+        )
+        return
+    numbers = ("trials", "worker-hours", "accelerator-hours", "attested")
+    grid = table(by.value, *numbers, right=numbers)
+    for each in found:
+        grid.add_row(
+            each.name,
+            str(each.trials),
+            f"{each.worker_hours:.2f}",
+            f"{each.accelerator_hours:.2f}",
+            str(each.attested),
+        )
+    out.print(grid)

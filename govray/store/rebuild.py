@@ -1,0 +1,147 @@
+"""A new index in the place of the old one: built beside it, then exchanged in one transaction.
+
+Beside means another file next to a SQLite file, or another schema of the same PostgreSQL
+database. Whoever reads sees the old index until the exchange and the new one after it, and a
+rebuild that is killed leaves the old one as it was.
+
+What cannot be derived from storage is kept: accounts, tokens, the registry, the audit log, whom an
+experiment is counted for, and which attestations are public. Lost is what storage has no longer:
+deleted runs and checkpoints.
+
+What this module does not do: derive anything. `rebuild` is given what fills the new index.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, bindparam, column, insert, select, table, update
+from sqlalchemy.schema import CreateSchema, DropSchema
+from sqlmodel import Session
+
+from govray.errors import Refused
+from govray.store import tables
+from govray.store.database import begin_writing, connect, sqlite_file
+
+KEPT = frozenset({"account", "token", "audit", "model", "modelversion"})
+"""The tables that storage does not know."""
+
+_NEW = "rebuilt"
+
+
+def derived() -> Sequence[Table]:
+    """The tables that are made again, those that others refer to first."""
+    return [each for each in tables.TABLES.sorted_tables if each.name not in KEPT]
+
+
+def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
+    """Replace what is derived by what ``fill`` writes into an empty index.
+
+    Args:
+        engine: The store.
+        fill: Writes and commits. What it raises leaves the store as it was.
+
+    Raises:
+        Refused: A version in the registry has an attestation that the new index lacks.
+    """
+    with _beside(engine) as (new, schema, file):
+        fill(new)
+        # The registry may lack what storage has, but not the other way round.
+        new.dispose()
+        with engine.connect() as connection:
+            if file is not None:  # not possible inside a transaction
+                connection.exec_driver_sql(f"ATTACH DATABASE ? AS {_NEW}", (str(file),))
+                connection.commit()
+            try:
+                with Session(connection) as session:
+                    begin_writing(session)
+                    _exchange(session.connection(), schema)
+                    session.commit()
+            finally:
+                connection.rollback()
+                if file is not None:
+                    connection.exec_driver_sql(f"DETACH DATABASE {_NEW}")
+
+
+@contextmanager
+def _beside(engine: Engine) -> Iterator[tuple[Engine, str, Path | None]]:
+    """An empty index, the name of its schema as the store sees it, and its file if it has one."""
+    tag = secrets.token_hex(4)
+    old = sqlite_file(engine.url)
+    if old is not None:
+        file = old.with_name(f"{old.name}.rebuild-{tag}")
+        new = connect(engine.url.set(database=str(file)))
+        try:
+            tables.TABLES.create_all(new, tables=derived())
+            yield new, _NEW, file
+        finally:
+            new.dispose()
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{file}{suffix}").unlink(missing_ok=True)
+        return
+    schema = f"rebuild_{tag}"
+    new = connect(engine.url).execution_options(schema_translate_map={None: schema})
+    with engine.begin() as connection:
+        connection.execute(CreateSchema(schema))
+    try:
+        tables.TABLES.create_all(new, tables=derived())
+        yield new, schema, None
+    finally:
+        new.dispose()
+        with engine.begin() as connection:
+            connection.execute(DropSchema(schema, cascade=True))
+
+
+def _exchange(connection: Connection, schema: str) -> None:
+    experiment: Any = tables.TABLES.tables["experiment"]
+    attestation: Any = tables.TABLES.tables["attestation"]
+    version: Any = tables.TABLES.tables["modelversion"]
+    _require_registered(connection, schema)
+    owners = select(experiment.c.id, experiment.c.project, experiment.c.user)
+    kept_owners = [
+        {"known": row.id, "to_project": row.project, "to_user": row.user}
+        for row in connection.execute(owners)
+    ]
+    public = select(attestation.c.digest).where(attestation.c.public)
+    kept_public = [{"known": digest} for digest in connection.scalars(public)]
+    versions = [dict(row) for row in connection.execute(select(version)).mappings()]
+    # The registry refers to attestations, so it steps aside: in this transaction, unseen.
+    connection.execute(version.delete())
+    for each in reversed(derived()):
+        connection.execute(each.delete())
+    for each in derived():
+        names = [c.name for c in each.columns]
+        source = table(each.name, *(column(name) for name in names), schema=schema)
+        rows = select(*(source.c[name] for name in names))
+        connection.execute(insert(each).from_select(names, rows))
+    if versions:
+        connection.execute(insert(version), versions)
+    if kept_owners:
+        of_owner = update(experiment).where(experiment.c.id == bindparam("known"))
+        connection.execute(
+            of_owner.values(project=bindparam("to_project"), user=bindparam("to_user")),
+            kept_owners,
+        )
+    if kept_public:
+        of_digest = update(attestation).where(attestation.c.digest == bindparam("known"))
+        connection.execute(of_digest.values(public=True), kept_public)
+
+
+def _require_registered(connection: Connection, schema: str) -> None:
+    version: Any = tables.TABLES.tables["modelversion"]
+    found = table("attestation", column("digest"), schema=schema)
+    missing = connection.execute(
+        select(version.c.model, version.c.version)
+        .where(version.c.attestation.not_in(select(found.c.digest)))
+        .order_by(version.c.model, version.c.version)
+    ).all()
+    if missing:
+        names = ", ".join(f"{row.model} {row.version}" for row in missing[:10])
+        raise Refused(
+            f"the storage lacks the model of {len(missing)} registered versions: {names}",
+            do="Give the storage that they lie in too; the index stays as it was",
+        )

@@ -1,0 +1,419 @@
+"""What runs leave on storage, as rows: whole, again, piece by piece, and after a kill."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from runs_on_storage import at, begin_run, begin_search, commit, finished_run, happen, settings
+from sqlalchemy import Engine, event
+from sqlmodel import Session, select
+from world import World
+
+from govray.errors import Refused
+from govray.governance import bundle, canonical
+from govray.store import tables
+from govray.store.database import open_store
+from govray.store.lifecycle import ExperimentState, TrialState
+from govray.store.rebuild import derived, rebuild
+from govray.store.usage import usage
+from govray.train import driver, events
+from govray.train.event_rows import worker_seconds
+from govray.train.indexing import index_run, index_storage
+from govray.train.storage import folder_name
+from govray.tune.listing import searches
+
+Rows = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="module")
+def written(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage with an attested run, a replay of it, one that failed and one that was cut off."""
+    storage = tmp_path_factory.mktemp("written") / "runs"
+    done = finished_run(storage, "tiny-1", world)
+    begin_run(done / "replays", "replay-1", world, replay_of="tiny-1")
+    commit(done / "replays" / "replay-1", 12)
+    failed = begin_run(storage, "tiny-2", world)
+    happen(failed, [events.AttemptStarted(at=at(0), attempt=1, world_size=4, step=0)])
+    stop = {"failure": "user", "step": 3, "what": "a bug", "decision": "stop"}
+    happen(failed, [events.Failed(at=at(36), attempt=1, **stop)])
+    commit(failed, 2)
+    (failed / f"{folder_name(4)}.1a2b3c4d.partial").mkdir()
+    return storage
+
+
+@pytest.fixture
+def storage(written: Path, tmp_path: Path) -> Path:
+    """A copy, to be changed."""
+    return Path(shutil.copytree(written, tmp_path / "runs"))
+
+
+def rows_of(engine: Engine) -> Rows:
+    with engine.connect() as connection:
+        return {
+            table.name: sorted((tuple(row) for row in connection.execute(table.select())), key=repr)
+            for table in derived()
+        }
+
+
+def clear(engine: Engine) -> None:
+    with engine.begin() as connection:
+        for table in reversed(tables.TABLES.sorted_tables):
+            connection.execute(table.delete())
+
+
+def test_a_run_is_an_experiment_with_its_trial(store: Engine, written: Path, world: World) -> None:
+    report = index_storage(store, written, settings(world))
+    assert (report.runs, report.models, report.left_out) == (3, 1, {})
+    with Session(store) as session:
+        experiment = session.get_one(tables.Experiment, "tiny-1")
+        assert (experiment.state, experiment.kind) == (ExperimentState.COMPLETED, "run")
+        assert (experiment.project, experiment.user) == ("alpha", "ada")
+        assert "attestation_key" not in experiment.config
+        trial = session.get_one(tables.Trial, "tiny-1")
+        assert (trial.state, trial.step, trial.max_steps) == (TrialState.COMPLETED, 12, 12)
+        assert (trial.loss, trial.attempts, trial.world_size) == (2.0, 2, 1)
+        assert trial.hyperparameters["hyperparameters.width"] == 8
+        assert (trial.worker_seconds, trial.accelerator_seconds) == (10 * 2 + 20, 20)
+        numbers = {
+            (row.step, row.attempt): (row.value, row.archived)
+            for row in session.exec(select(tables.Metric))
+        }
+        # Step 7 of the first attempt was superseded when the second began at 6; step 3 was not.
+        assert numbers == {
+            (3, 1): (3.0, False),
+            (7, 1): (2.5, True),
+            (7, 2): (2.4, False),
+            (11, 2): (2.0, False),
+        }
+        [decision] = session.exec(
+            select(tables.Decision).where(tables.Decision.trial == "tiny-1")
+        ).all()
+        assert (decision.source, decision.kind, decision.step) == ("events", "restart", 8)
+        assert decision.evidence["what"] == "a worker is gone"
+        replay = session.get_one(tables.Trial, "replay-1")
+        assert (replay.replay_of, replay.experiment) == ("tiny-1", "tiny-1")
+        assert replay.state is TrialState.COMPLETED
+        failed = session.get_one(tables.Trial, "tiny-2")
+        assert (failed.state, failed.why) == (TrialState.ERROR, "a bug")
+        attestation = session.exec(select(tables.Attestation)).one()
+        assert (attestation.run, attestation.public) == ("tiny-1", False)
+        assert attestation.folder == str(written / "tiny-1" / "model")
+        ledger = session.exec(select(tables.Ledger)).one()
+        assert (Path(ledger.tiles) / "checkpoint").read_bytes() == ledger.checkpoint
+
+
+def test_a_partial_checkpoint_is_never_completed(
+    store: Engine, storage: Path, world: World
+) -> None:
+    def states() -> dict[int, str]:
+        index_storage(store, storage, settings(world))
+        with Session(store) as session:
+            of_run = tables.Checkpoint.trial == "tiny-2"
+            return {
+                c.step: c.state.value for c in session.exec(select(tables.Checkpoint).where(of_run))
+            }
+
+    folder = storage / "tiny-2"
+    assert states() == {2: "COMPLETED", 4: "ERROR"}
+    with driver.hold(folder):
+        # Somebody writes now: what has no manifest, or another name, is not whole.
+        (folder / folder_name(6)).mkdir()
+        (folder / folder_name(6) / "model.safetensors").write_bytes(b"half")
+        (folder / f"{folder_name(8)}.1a2b3c4d.partial").mkdir()
+        assert states() == {2: "COMPLETED", 4: "ERROR", 6: "ACTIVE", 8: "ACTIVE"}
+        shutil.rmtree(folder / folder_name(6))
+        commit(folder, 6)
+        commit(folder, 4)  # the same step, once more
+        assert states() == {2: "COMPLETED", 4: "COMPLETED", 6: "COMPLETED", 8: "ACTIVE"}
+    assert states()[8] == "ERROR"
+    shutil.rmtree(folder / folder_name(2))
+    (folder / folder_name(6) / "model.safetensors").write_bytes(b"cut")
+    assert states() == {2: "DELETED", 4: "COMPLETED", 6: "DELETED", 8: "ERROR"}
+
+
+@pytest.mark.parametrize("name", [bundle.WEIGHTS, bundle.LEDGER, bundle.ATTESTATION])
+def test_a_model_that_was_changed_is_left_out_and_stops_nothing(
+    store: Engine, storage: Path, world: World, name: str
+) -> None:
+    path = storage / "tiny-1" / "model" / name
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1
+    path.write_bytes(data)
+    report = index_storage(store, storage, settings(world))
+    assert list(report.left_out) == [str(storage / "tiny-1")]
+    with Session(store) as session:
+        assert session.exec(select(tables.Attestation)).all() == []
+        assert session.exec(select(tables.Record)).all() == []
+        assert len(session.exec(select(tables.Trial)).all()) == 3
+
+
+def test_a_model_under_another_root_is_left_out(store: Engine, written: Path) -> None:
+    report = index_storage(store, written, settings(World(name="somebody-else")))
+    assert "step 1 (trust root)" in report.left_out[str(written / "tiny-1")]
+
+
+def test_what_cannot_be_read_is_left_out(store: Engine, storage: Path, world: World) -> None:
+    (storage / "tiny-2" / "record" / "run.json").write_bytes(b'{"schema":"another"}')
+    (storage / "tiny-1" / "replays" / "replay-1" / events.FILE).write_bytes(b"{}\n")
+    report = index_storage(store, storage, settings(world))
+    assert len(report.left_out) == 2
+    with Session(store) as session:
+        assert [row.id for row in session.exec(select(tables.Trial))] == ["tiny-1"]
+
+
+def test_a_copy_of_a_run_is_refused(store: Engine, storage: Path, world: World) -> None:
+    index_storage(store, storage, settings(world))
+    other = Path(shutil.copytree(storage, storage.parent / "other"))
+    for name in ("tiny-1", "tiny-2"):
+        with Session(store) as session, pytest.raises(Refused, match="Index one of the two"):
+            index_run(session, other, other / name, settings(world))
+    inside = Path(shutil.copytree(storage / "tiny-1", storage / "copied"))
+    with Session(store) as session, pytest.raises(Refused, match="Names of runs are unique"):
+        index_run(session, storage, inside, settings(world))
+
+
+def test_indexing_again_changes_nothing(store: Engine, written: Path, world: World) -> None:
+    index_storage(store, written, settings(world))
+    first = rows_of(store)
+    again = index_storage(store, written, settings(world, project="other", user="eve"))
+    assert (again.runs, again.models) == (3, 0)
+    assert rows_of(store) == first
+
+
+def test_a_kill_at_any_statement_leaves_what_the_next_run_completes(
+    store: Engine, written: Path, world: World
+) -> None:
+    said = 0
+    dies_at: int | None = None
+
+    def count(*_: object) -> None:
+        nonlocal said
+        said += 1
+        if said == dies_at:
+            raise KeyboardInterrupt
+
+    event.listen(store, "before_cursor_execute", count)
+    index_storage(store, written, settings(world))
+    statements, expected = said, rows_of(store)
+    assert statements > 40
+    for dies_at in range(2, statements, statements // 7):
+        clear(store)
+        said = 0
+        with pytest.raises(KeyboardInterrupt):
+            index_storage(store, written, settings(world))
+        dies_at = None
+        index_storage(store, written, settings(world))
+        assert rows_of(store) == expected
+
+
+LOSS = st.floats(0, 9).map(lambda value: round(value, 3))
+STEP = st.integers(0, 11)
+TOLD = st.lists(
+    st.one_of(
+        st.builds(lambda step, loss: ("progress", step, loss), STEP, LOSS),
+        st.builds(
+            lambda step, size: ("attempt", step, size), st.integers(0, 11), st.integers(1, 4)
+        ),
+        st.sampled_from([("failed", 0, 0), ("stopped", 5, 0), ("killed", 0, 0), ("driver", 0, 0)]),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def log_of(told: list[tuple[str, int, float]]) -> list[events.AnyEvent]:
+    attempt, log = 0, []
+    for second, (kind, number, value) in enumerate(told):
+        now = at(second * 10)
+        if kind == "attempt":
+            attempt += 1
+            size = int(value)
+            made: Any = events.AttemptStarted(at=now, attempt=attempt, world_size=size, step=number)
+        elif kind == "progress":
+            made = events.Progress(at=now, step=number, loss=value)
+        elif kind == "failed":
+            made = events.Failed(
+                at=now, attempt=attempt, failure="user", step=0, what="a bug", decision="stop"
+            )
+        elif kind == "stopped":
+            made = events.Stopped(at=now, step=number)
+        elif kind == "killed":
+            made = events.Killed(at=now, by="a test")
+        else:
+            made = events.DriverStarted(at=now, driver=1, host="here", pid=1)
+        log.append(made)
+    return log
+
+
+@pytest.fixture(scope="module")
+def one_store(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return open_store(f"sqlite:///{tmp_path_factory.mktemp('one')}/x.db", create=True)
+
+
+numbers = itertools.count()
+
+
+@given(told=TOLD, cuts=st.sets(st.integers(1, 13), max_size=4))
+@examples(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+def test_indexed_piece_by_piece_is_indexed_whole(
+    told: list[Any], cuts: set[int], one_store: Engine, world: World, tmp_path_factory: Any
+) -> None:
+    storage = tmp_path_factory.mktemp("pieces") / "runs"
+    folder = begin_run(storage, f"tiny-{next(numbers)}", world)
+    log = log_of(told)
+    clear(one_store)
+    begun = 0
+    for cut in [*sorted(cuts), len(log)]:
+        happen(folder, log[begun:cut])
+        begun = max(begun, min(cut, len(log)))
+        index_storage(one_store, storage, settings(world))
+    pieces = rows_of(one_store)
+    clear(one_store)
+    index_storage(one_store, storage, settings(world))
+    assert rows_of(one_store) == pieces
+
+
+@given(told=TOLD)
+def test_worker_seconds_are_bounded_by_the_log(told: list[Any]) -> None:
+    log = log_of(told)
+    largest = max((e.world_size for e in log if isinstance(e, events.AttemptStarted)), default=0)
+    assert 0 <= worker_seconds(log) <= largest * 10 * (len(log) - 1)
+
+
+def test_an_attempt_whose_driver_vanished_lasts_to_its_last_word() -> None:
+    log = log_of([("attempt", 0, 2), ("progress", 1, 1.0), ("driver", 0, 0), ("attempt", 1, 1)])
+    assert worker_seconds(log) == 2 * 10
+
+
+def test_a_search_is_one_experiment_of_its_trials(
+    store: Engine, world: World, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "tiny-search-1"
+    record = begin_search(folder)
+    one = record.drawn({"optimizer.lr": 0.25})
+    two = record.drawn({"optimizer.lr": 0.5})
+    record.drawn({"optimizer.lr": 0.75})  # never took a step
+    for name in (one.name, two.name):
+        begin_run(folder, name, world)
+    lines = [{"step": 4, "loss": 2.5}, {"step": 8, "loss": 2.25, "memorization": 0.5}]
+    (folder / one.run / "reports.jsonl").write_bytes(
+        b"".join(canonical.encode(line) + b"\n" for line in lines)
+    )
+
+    def look() -> tuple[tables.Experiment, dict[str, tables.Trial]]:
+        found, left_out = searches(tmp_path / "runs")
+        assert left_out == {}
+        assert index_storage(store, tmp_path / "runs", settings(world), found).left_out == {}
+        with Session(store) as session:
+            trials = {row.id: row for row in session.exec(select(tables.Trial))}
+            return session.exec(select(tables.Experiment)).one(), trials
+
+    experiment, trials = look()
+    assert (experiment.kind, experiment.state) == ("search", ExperimentState.PAUSED)
+    assert trials[one.name].hyperparameters == {"optimizer.lr": 0.25}
+    assert trials[one.name].objective is not None
+    record.ended(one.name, "finished", "the last step")
+    record.ended(two.name, "stopped", "place 2 of 2")
+    record.conclude()
+    experiment, trials = look()
+    assert experiment.state is ExperimentState.COMPLETED
+    assert {t.state for t in trials.values()} == {TrialState.COMPLETED, TrialState.CANCELED}
+    with Session(store) as session:
+        metrics = session.exec(select(tables.Metric).where(tables.Metric.group == "search")).all()
+        assert {(m.name, m.step): m.value for m in metrics} == {
+            ("loss", 3): 2.5,
+            ("loss", 7): 2.25,
+            ("memorization", 7): 0.5,
+        }
+        of_search = tables.Decision.source == "search"
+        told = session.exec(select(tables.Decision).where(of_search)).all()
+        assert {(d.trial, d.kind, d.reason) for d in told} == {
+            (one.name, "finished", "the last step"),
+            (two.name, "stopped", "place 2 of 2"),
+        }
+
+
+def test_rebuilt_from_storage_alone_the_derived_rows_are_equal(
+    store: Engine, written: Path, world: World
+) -> None:
+    index_storage(store, written, settings(world))
+    with Session(store) as session:
+        attestation = session.exec(select(tables.Attestation)).one()
+        attestation.public, digest = True, attestation.digest
+        made = {"created": at(0), "user": "ada", "labels": {}}
+        session.add(tables.Model(name="cat", **made))
+        session.flush()
+        session.add(
+            tables.ModelVersion(
+                model="cat",
+                version="1.0.0",
+                major=1,
+                minor=0,
+                patch=0,
+                attestation=digest,
+                stage="none",
+                metrics={},
+                **made,
+            )
+        )
+        session.add(tables.User(name="ada", role="admin", created=at(0)))
+        session.commit()
+    before = rows_of(store)
+    with store.begin() as connection:  # something that storage never said
+        connection.execute(tables.TABLES.tables["metric"].update().values(value=0.0))
+    rebuild(store, lambda new: index_storage(new, written, settings(world, project="x", user="y")))
+    assert rows_of(store) == before
+    with Session(store) as session:
+        assert session.exec(select(tables.ModelVersion)).one().attestation == digest
+        assert session.exec(select(tables.User)).one().name == "ada"
+
+
+def test_a_rebuild_that_fails_leaves_the_index_as_it_was(
+    store: Engine, written: Path, world: World
+) -> None:
+    index_storage(store, written, settings(world))
+    with Session(store) as session:
+        digest = session.exec(select(tables.Attestation.digest)).one()
+        made = {"created": at(0), "user": "ada", "labels": {}}
+        session.add(tables.Model(name="cat", **made))
+        session.flush()
+        numbers = {"version": "1.0.0", "major": 1, "minor": 0, "patch": 0, "stage": "none"}
+        session.add(
+            tables.ModelVersion(model="cat", attestation=digest, metrics={}, **numbers, **made)
+        )
+        session.commit()
+    before = rows_of(store)
+
+    def dies(new: Engine) -> None:
+        index_storage(new, written, settings(world))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rebuild(store, dies)
+    with pytest.raises(Refused, match=r"cat 1\.0\.0"):
+        rebuild(store, lambda new: None)
+    assert rows_of(store) == before
+
+
+def test_usage_by_project_and_user(store: Engine, written: Path, world: World) -> None:
+    index_storage(store, written, settings(world))
+    with Session(store) as session:
+        [used] = usage(session)
+        assert (used.name, used.trials, used.attested) == ("alpha", 3, 1)
+        assert used.worker_hours * 3600 == pytest.approx(40 + 36 * 4)
+        assert used.accelerator_hours == pytest.approx(used.worker_hours / 2)
+        [used] = usage(session, by="user", since="2026-11-10T08:00:00Z")
+        assert used.name == "ada"
+        assert usage(session, since="2026-11-11T00:00:00Z") == ()
