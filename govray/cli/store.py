@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,16 +18,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Make the index of runs and models, fill it, and make it again.")
 
-STORE_ENV = "GOVRAY_STORE"
+DEFAULT_STORE = "sqlite:///govray.db"
 _LOOK_S = 2.0
 
 Store = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--store",
         metavar="URL",
-        help="sqlite:///PATH or postgresql+psycopg://…  Default: GOVRAY_STORE, "
-        "else sqlite:///govray.db.",
+        envvar="GOVRAY_STORE",
+        help="sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE.",
     ),
 ]
 Project = Annotated[
@@ -39,22 +38,15 @@ User = Annotated[
 ]
 
 
-def store_url(given: str | None) -> str:
-    """The store's URL: as given, or as the environment says, or the default."""
-    from govray.store.database import DEFAULT_STORE
-
-    return given or os.environ.get(STORE_ENV) or DEFAULT_STORE
-
-
 @app.command("upgrade")
-def upgrade(store: Store = None, as_json: Json = False) -> None:
+def upgrade(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
     """Make a store, or bring an older one's tables to this govray's revision."""
     from sqlalchemy.exc import DBAPIError
 
     from govray.store import database
     from govray.store import upgrade as upgrading
 
-    address = database.parse_url(store_url(store))
+    address = database.parse_url(store)
     shown = address.render_as_string(hide_password=True)
     engine = database.connect(address)
     try:
@@ -66,7 +58,7 @@ def upgrade(store: Store = None, as_json: Json = False) -> None:
         raise database.unreachable(error, shown) from None
     finally:
         engine.dispose()
-    database.open_store(store_url(store)).dispose()  # refuses a newer govray's
+    database.open_store(store).dispose()  # refuses a newer govray's
     if as_json:
         print_json({"store": shown, "before": before, "revision": upgrading.head()})
         return
@@ -84,7 +76,7 @@ def index(
     ] = False,
     project: Project = "default",
     user: User = None,
-    store: Store = None,
+    store: Store = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """Index the runs below a storage path, and their models that verify."""
@@ -93,7 +85,7 @@ def index(
     from govray.store.database import open_store
 
     settings = _settings(storage, trust_root, project, user, store)
-    engine = open_store(store_url(store), create=True)
+    engine = open_store(store, create=True)
     told: dict[str, str] = {}
     try:
         while True:
@@ -116,7 +108,7 @@ def rebuild(
     trust_root: TrustRoot = None,
     project: Project = "default",
     user: User = None,
-    store: Store = None,
+    store: Store = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """Make the index again from storage alone, and put it in the place of the old one.
@@ -130,7 +122,7 @@ def rebuild(
 
     whole = Report()
     settings = [_settings(each, trust_root, project, user, store) for each in storages]
-    engine = open_store(store_url(store))
+    engine = open_store(store)
 
     def fill(new: Engine) -> None:
         for storage, told in zip(storages, settings, strict=True):
@@ -147,7 +139,7 @@ def rebuild(
 
 
 def _settings(
-    storage: Path, trust_root: Path | None, project: str, user: str | None, store: str | None
+    storage: Path, trust_root: Path | None, project: str, user: str | None, store: str
 ) -> Settings:
     import getpass
 
@@ -169,7 +161,7 @@ def _settings(
     TrustState.load(envelope, at=trust.reference_time(None))  # refused now, not run by run
     return Settings(
         trust_root=envelope,
-        key=load_key(store_url(store)),
+        key=load_key(store),
         project=project,
         user=user or getpass.getuser(),
     )

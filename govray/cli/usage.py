@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from govray.cli.output import Json, out, print_json, table
-from govray.cli.store import Store
+from govray.cli.store import DEFAULT_STORE, Store
 
 
 class By(StrEnum):
@@ -24,20 +24,19 @@ def usage(
         str | None,
         typer.Option("--since", metavar="TIME", help="Trials that started at this time or later."),
     ] = None,
-    store: Store = None,
+    store: Store = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """Show governed accelerator-hours and attested artifacts."""
     from sqlmodel import Session
 
-    from govray.cli.store import store_url
     from govray.cli.trust import reference_time
     from govray.governance.document import format_time
     from govray.store.database import open_store
     from govray.store.usage import usage as used
 
     start = format_time(reference_time(since)) if since else None
-    engine = open_store(store_url(store))
+    engine = open_store(store)
     with Session(engine) as session:
         found = used(session, by="user" if by is By.user else "project", since=start)
     engine.dispose()

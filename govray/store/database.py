@@ -26,8 +26,6 @@ from govray.store import upgrade
 BUSY_MS = 30_000
 """How long a writer waits for another, in milliseconds."""
 
-DEFAULT_STORE = "sqlite:///govray.db"
-
 _WRITERS = zlib.crc32(b"govray store writers")
 
 
