@@ -178,10 +178,10 @@ def verify(
     with _step(2, "signature"):
         data = folder.read(bundle.ATTESTATION, limit=bundle.MAX_ENVELOPE)
         attested = trust.verify(Attestation, data, role="operator", at=at, where="attestation")
-        _check_signatures(data, attested)
+        check_signatures(data, attested)
     attestation = attested.document
     with _step(3, "statement"):
-        _check_statement(attestation, trust, at)
+        check_statement(attestation, trust, at)
     with _step(4, "files"):
         uncovered = _check_files(folder, attested)
     with _step(5, "policy"):
@@ -202,7 +202,7 @@ def verify(
     with _step(11, "coverage"):
         _check_coverage(attested, ledger, manifest.document, routes)
     with _step(12, "assurance"):
-        _check_assurance(attestation)
+        check_assurance(attestation)
     with _step(13, "revocations"):
         lists = _load_revocations(trust, revocations, at)
         revoked = _check_revocations(lists, attestation, policy, credentials, ledger, gates)
@@ -355,7 +355,12 @@ def _read_file(path: Path, limit: int) -> bytes:
 # Steps 2 and 3
 
 
-def _check_signatures(data: bytes, attested: Verified[Attestation]) -> None:
+def check_signatures(data: bytes, attested: Verified[Attestation]) -> None:
+    """Step 2: every signature in the envelope is one of the signer's.
+
+    Raises:
+        Refused: There are others.
+    """
     # Key hints and further signatures are not signed by anybody. Elsewhere they are harmless;
     # here they are the only bytes of the folder that no digest binds, so there are none to spare.
     hints = [signature.keyid for signature in Envelope.parse(data).signatures]
@@ -366,7 +371,12 @@ def _check_signatures(data: bytes, attested: Verified[Attestation]) -> None:
         )
 
 
-def _check_statement(attestation: Attestation, trust: TrustState, at: datetime) -> None:
+def check_statement(attestation: Attestation, trust: TrustState, at: datetime) -> None:
+    """Step 3: the run ended before ``at``, under this trust root or an earlier one.
+
+    Raises:
+        Refused: It did not.
+    """
     if parse_time(attestation.run.finished) > at:
         raise Refused(
             f"the run finished at {attestation.run.finished}, after the reference time",
@@ -663,7 +673,12 @@ def _check_replays(attested: Verified[Attestation]) -> None:
 # Step 12
 
 
-def _check_assurance(attestation: Attestation) -> None:
+def check_assurance(attestation: Attestation) -> None:
+    """Step 12: no assurance level that nothing here shows; the disclaimer word for word.
+
+    Raises:
+        Refused: One or the other.
+    """
     if attestation.assurance_level != "selfAttested":
         raise Refused(
             f"the folder holds nothing that shows more than selfAttested, it claims "

@@ -28,10 +28,17 @@ from govray.service.measures import Measured, Measures
 from govray.service.oidc import Oidc
 from govray.service.problems import CatchAll, Problem, ProblemDetails
 from govray.service.routes import (
+    attestations,
+    corpora,
     experiments,
     health,
+    ledgers,
+    lineage,
     log,
+    memorization,
     models,
+    policies,
+    records,
     stream,
 )
 from govray.service.settings import Settings
@@ -107,6 +114,13 @@ def _routers() -> tuple[APIRouter, ...]:
         experiments.router,
         stream.router,
         models.router,
+        lineage.router,
+        corpora.router,
+        records.router,
+        ledgers.router,
+        attestations.router,
+        policies.router,
+        memorization.router,
     )
 
 

@@ -299,12 +299,14 @@ def _peaks(hashes: Sequence[bytes]) -> list[bytes]:
 
 
 class _Tiles:
-    """The tiles of a tree of one size, each read once. Nothing here is checked."""
+    """The tiles of a tree of one size, each read once; of bundles, which are large, the last one
+    is kept. Nothing here is checked."""
 
     def __init__(self, folder: TileFolder, size: int) -> None:
         self._folder = folder
         self._size = size
         self._read: dict[tuple[int, int], tuple[bytes, ...]] = {}
+        self._bundle: tuple[int, tuple[bytes, ...]] | None = None
 
     def tile(self, level: int, index: int) -> tuple[bytes, ...]:
         """The hashes that the tile has in a tree of this size."""
@@ -317,8 +319,10 @@ class _Tiles:
 
     def bundle(self, index: int, width: int) -> tuple[bytes, ...]:
         """The entries that the bundle has in a tree of this size."""
-        name, data = self._fetch((ENTRIES, LONG_ENTRIES), index, width)
-        return decode_bundle(name, data)[:width]
+        if self._bundle is None or self._bundle[0] != index:
+            name, data = self._fetch((ENTRIES, LONG_ENTRIES), index, width)
+            self._bundle = index, decode_bundle(name, data)[:width]
+        return self._bundle[1]
 
     def _fetch(self, levels: Sequence[int | str], index: int, width: int) -> tuple[TileName, bytes]:
         # A partial tile may be gone where the full one is there.
@@ -453,11 +457,23 @@ class TileReader:
             CouldNotCheck: Its bundle or a tile is missing.
         """
         leaf, _ = self.inclusion(index)
-        width = min(self.size - index // WIDTH * WIDTH, WIDTH)
-        found = self._tiles.bundle(index // WIDTH, width)[index % WIDTH]
+        found = self.unchecked_entry(index)
         if merkle.leaf_hash(found) != leaf:
             raise Damaged("the entry is not the one in the signed tree", where=f"entry {index}")
         return found
+
+    def unchecked_entry(self, index: int) -> bytes:
+        """One entry as it lies on storage: to look for the one that is then checked.
+
+        Raises:
+            Malformed: No such entry.
+            Damaged: Its bundle is not whole.
+            CouldNotCheck: Its bundle is missing.
+        """
+        if not 0 <= index < self.size:
+            raise Malformed(f"a tree of {self.size} leaves has no leaf {index}", where="ledger")
+        width = min(self.size - index // WIDTH * WIDTH, WIDTH)
+        return self._tiles.bundle(index // WIDTH, width)[index % WIDTH]
 
     def _consistency(self, first: int, second: int) -> tuple[bytes, ...]:
         path: list[bytes] = []

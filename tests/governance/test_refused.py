@@ -1197,10 +1197,10 @@ def test_refused(case: Case, world: World, model: Path) -> None:
 # Switching the check off: these attacks leave everything else consistent, so nothing else notices.
 
 SOLE_CHECKS = {
-    "a stranger's signature added": "_check_signatures",
-    "key hint changed": "_check_signatures",
-    "run that ends after the reference time": "_check_statement",
-    "another root named": "_check_statement",
+    "a stranger's signature added": "check_signatures",
+    "key hint changed": "check_signatures",
+    "run that ends after the reference time": "check_statement",
+    "another root named": "check_statement",
     "plan reads fewer rows than were prepared": "_check_plan",
     "counts that the plan does not give": "_check_leaf",
     "a step under another policy": "_check_leaf",
@@ -1216,8 +1216,8 @@ SOLE_CHECKS = {
     "level without evidence": "_check_coverage",
     "replay of other weights": "_check_replays",
     "tensor of no layer group": "_check_tensors",
-    "more assurance than is shown": "_check_assurance",
-    "disclaimer shortened": "_check_assurance",
+    "more assurance than is shown": "check_assurance",
+    "disclaimer shortened": "check_assurance",
 }
 
 

@@ -1,0 +1,143 @@
+"""What an attestation's envelope alone can show, of the verifier's fourteen steps.
+
+Whoever has an envelope but not the model folder can check the signature, the statement and the
+wording. The other steps compare the attestation with files, the ledger among them: here they are
+named as not checked, each with what it needs. So the outcome is never that of
+`govray.governance.verify.verify`, and no field of it says ``verified``.
+
+What this module does not do: choose a trust root. The caller gives those that it trusts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from govray.errors import Refused
+from govray.governance import bundle
+from govray.governance.attestation import Attestation
+from govray.governance.trust import TrustState, Verified
+from govray.governance.verify import check_assurance, check_signatures, check_statement
+
+StepStatus = Literal["passed", "failed", "notChecked"]
+
+_NEEDS = {
+    4: ("files", "the model's files"),
+    5: ("policy", "the signed policy in the model folder"),
+    6: ("credentials", "the credentials in the model folder"),
+    7: ("manifest", "the prepare manifest in the model folder"),
+    8: ("routes", "policy, credentials and the model's files"),
+    9: ("plan", "the prepare manifest in the model folder"),
+    10: ("ledger", "the ledger and its checkpoint in the model folder"),
+    11: ("coverage", "the ledger in the model folder"),
+    13: ("revocations", "revocation lists"),
+    14: ("replay checks", "the replay checks in the model folder"),
+}
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """One step: its number and name in the verifier, and why it stands as it does."""
+
+    number: int
+    name: str
+    status: StepStatus
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class EnvelopeCheck:
+    """All fourteen steps, in order.
+
+    Attributes:
+        attested: What was signed, if steps 1 to 3 passed.
+        trust: The root that it was checked against; None if no given one carries it.
+        steps: The steps.
+    """
+
+    attested: Verified[Attestation] | None
+    trust: TrustState | None
+    steps: tuple[StepOutcome, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step that was checked did not pass."""
+        return any(step.status == "failed" for step in self.steps)
+
+
+def check_envelope(data: bytes, roots: Sequence[bytes], *, at: datetime) -> EnvelopeCheck:
+    """Check what can be checked of an attestation's envelope without its folder.
+
+    Args:
+        data: The envelope.
+        roots: Envelopes of the trust roots that the caller trusts, in the order of trying. Their
+            delegations lie in model folders, so an operator by delegation is not known here.
+        at: Reference time, aware.
+    """
+    refused: list[tuple[int, str, Refused]] = []
+    for root in roots:
+        number, name = 1, "trust root"
+        try:
+            trust = TrustState.load(root, at=at)
+            number, name = 2, "signature"
+            attested = trust.verify(
+                Attestation, data, role="operator", at=at, where=bundle.ATTESTATION
+            )
+            check_signatures(data, attested)
+            number, name = 3, "statement"
+            check_statement(attested.document, trust, at)
+        except Refused as error:
+            refused.append((number, name, error))
+            continue
+        return EnvelopeCheck(attested, trust, _steps(attested))
+    return EnvelopeCheck(None, None, _none(refused))
+
+
+def _steps(attested: Verified[Attestation]) -> tuple[StepOutcome, ...]:
+    done = [
+        StepOutcome(1, "trust root", "passed"),
+        StepOutcome(2, "signature", "passed", f"by {attested.authority.name}"),
+        StepOutcome(3, "statement", "passed"),
+        _try(12, "assurance", lambda: check_assurance(attested.document)),
+    ]
+    return _in_order(done)
+
+
+def _none(refused: Sequence[tuple[int, str, Refused]]) -> tuple[StepOutcome, ...]:
+    """No root carries it: tell of the one that came furthest."""
+    if not refused:
+        why = "there is no trust root to check against"
+        return _in_order([StepOutcome(1, "trust root", "notChecked", why)])
+    number, name, error = max(refused, key=lambda each: each[0])
+    passed = [(1, "trust root"), (2, "signature")][: number - 1]
+    return _in_order(
+        [
+            *(StepOutcome(n, passed_name, "passed") for n, passed_name in passed),
+            StepOutcome(number, name, "failed", error.what),
+        ]
+    )
+
+
+def _try(number: int, name: str, check: Callable[[], None]) -> StepOutcome:
+    try:
+        check()
+    except Refused as error:
+        return StepOutcome(number, name, "failed", error.what)
+    return StepOutcome(number, name, "passed")
+
+
+def _in_order(done: Sequence[StepOutcome]) -> tuple[StepOutcome, ...]:
+    names = {1: "trust root", 2: "signature", 3: "statement", 12: "assurance"}
+    known = {step.number: step for step in done}
+    before = "a step before it did not pass"
+    return tuple(
+        known.get(number)
+        or (
+            StepOutcome(number, _NEEDS[number][0], "notChecked", f"needs {_NEEDS[number][1]}")
+            if number in _NEEDS
+            else StepOutcome(number, names[number], "notChecked", before)
+        )
+        for number in range(1, 15)
+    )

@@ -1,0 +1,320 @@
+"""``/v1/attestations``: the exact signed bytes, by digest or by a file that they are about.
+
+An envelope is immutable, so it may be cached for ever under its ETag. Whoever fetches one need not
+trust this service: `govray verify` and any DSSE library check it against a trust root that came
+another way.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import ConfigDict, Field
+from sqlalchemy import Row, func, select
+from sqlmodel import Session, col
+
+from govray.governance.envelope_check import EnvelopeCheck, check_envelope
+from govray.service.access import Caller, CallerDep
+from govray.service.answers import Answer
+from govray.service.pagination import Listing, PageDep
+from govray.service.problems import not_found
+from govray.service.readable import (
+    DigestPath,
+    attestations,
+    full_digest,
+    is_staff,
+    whole_attestations,
+)
+from govray.service.session import SessionDep
+from govray.store import tables
+from govray.store.tables import Attestation, Subject
+
+router = APIRouter(tags=["attestations"])
+
+DSSE = "application/vnd.dsse.envelope.v1+json"
+
+Sha256 = Annotated[
+    str,
+    Query(
+        pattern="^(sha256:)?[0-9a-f]{64}$",
+        description="SHA-256 of the file, 64 hex digits.",
+        examples=["7c" * 32],
+    ),
+]
+
+
+class AttestationItem(Answer):
+    """An attestation in a listing.
+
+    A supplier gets ``digest``, ``name`` and ``public`` of a model that used its corpora; the rest
+    is for those who may read the whole attestation.
+    """
+
+    digest: str = Field(examples=["sha256:" + "7c" * 32])
+    name: str = Field(examples=["python-source-gpt"])
+    public: bool
+    run: str | None = None
+    signer: str | None = None
+    policy: str | None = None
+    trust_root: str | None = None
+    assurance: str | None = None
+    started: str | None = None
+    finished: str | None = None
+
+
+class SubjectItem(Answer):
+    """A file, and the attestation that it is in."""
+
+    attestation: str = Field(examples=["sha256:" + "7c" * 32])
+    name: str = Field(description="The file.", examples=["model.safetensors"])
+    run: str
+    public: bool
+
+
+class Subjects(Answer):
+    """The attestations about one file. None: nothing here that you may read is about it."""
+
+    sha256: str
+    items: list[SubjectItem]
+
+
+class StepAnswer(Answer):
+    """One of the verifier's numbered steps."""
+
+    number: int = Field(ge=1, le=14)
+    name: str
+    status: Literal["passed", "failed", "notChecked"]
+    why: str | None = None
+
+
+class CheckAnswer(Answer):
+    """What an envelope alone shows. The whole check needs the model folder: `govray verify`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "outcome": "partlyChecked",
+                    "meaning": "The steps marked passed hold. The others were not checked.",
+                    "attestation": "sha256:" + "7c" * 32,
+                    "run": "demo-20261121-204522-ec96",
+                    "signer": "operator",
+                    "trustRoot": "sha256:" + "e4" * 32,
+                    "indexed": True,
+                    "at": "2026-11-21T12:00:00Z",
+                    "steps": [{"number": 2, "name": "signature", "status": "passed", "why": None}],
+                }
+            ]
+        }
+    )
+
+    outcome: Literal["failed", "partlyChecked", "notChecked"]
+    meaning: str
+    attestation: str | None = None
+    run: str | None = None
+    signer: str | None = None
+    trust_root: str | None = Field(default=None, description="Digest of the root it is under.")
+    indexed: bool = Field(
+        description="Whether this service has the attestation, in a place that you may read. It "
+        "verified the whole model folder then; that does not say what your copy holds."
+    )
+    at: str
+    steps: list[StepAnswer]
+
+
+_MEANING = {
+    "failed": "A step failed: do not rely on this attestation.",
+    "partlyChecked": "The steps marked passed hold, under a trust root that this service keeps. "
+    "The others were not checked. Run `govray verify` on the model folder, with a trust root "
+    "that you got from its owner.",
+    "notChecked": "Nothing could be checked: there is no trust root here that you may read.",
+}
+
+
+@router.get("/attestations")
+def listing(
+    caller: CallerDep,
+    session: SessionDep,
+    page: PageDep,
+    run: Annotated[str | None, Query(max_length=128)] = None,
+    name: Annotated[str | None, Query(max_length=1024)] = None,
+) -> Listing[AttestationItem]:
+    """The attestations that you may read, the newest first."""
+    statement: Any = select(
+        col(Attestation.digest),
+        col(Attestation.name),
+        col(Attestation.public),
+        col(Attestation.run),
+        col(Attestation.signer),
+        col(Attestation.policy),
+        col(Attestation.trust_root),
+        col(Attestation.assurance),
+        col(Attestation.started),
+        col(Attestation.finished),
+    ).where(attestations(caller))
+    if run is not None:
+        statement = statement.where(col(Attestation.run) == run, whole_attestations(caller))
+    if name is not None:
+        statement = statement.where(col(Attestation.name) == name)
+    columns: Any = (Attestation.started, Attestation.digest)
+    # Of what is only partly readable, the start stays out of cursors too.
+    if not is_staff(caller):
+        columns = (Attestation.digest,)
+    statement = page.keyset(statement, columns, [str] * len(columns), descending=True)
+    rows, following = page.cut(
+        session.execute(statement).all(),
+        lambda row: [getattr(row, column.key) for column in columns],
+    )
+    return Listing(items=[_item(caller, row) for row in rows], next=following)
+
+
+def _item(caller: Caller, row: Row[Any]) -> AttestationItem:
+    if row.public or is_staff(caller):
+        return AttestationItem.model_validate(row)
+    return AttestationItem(digest=row.digest, name=row.name, public=False)
+
+
+@router.get("/attestations:by-subject")
+def by_subject(caller: CallerDep, session: SessionDep, sha256: Sha256) -> Subjects:
+    """The attestations about a file, by the file's SHA-256. A supplier finds public ones."""
+    digest = sha256.removeprefix("sha256:")
+    rows = session.execute(
+        select(
+            col(Subject.attestation),
+            col(Subject.name),
+            col(Attestation.run),
+            col(Attestation.public),
+        )
+        .join(Attestation, col(Attestation.digest) == col(Subject.attestation))
+        .where(col(Subject.sha256).in_([digest, full_digest(digest)]), whole_attestations(caller))
+        .order_by(col(Attestation.started).desc(), col(Subject.attestation), col(Subject.name))
+        .limit(200)
+    ).all()
+    return Subjects(sha256=digest, items=[SubjectItem.model_validate(row) for row in rows])
+
+
+@router.get(
+    "/attestations/{digest}",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The DSSE envelope, byte for byte as it was signed.",
+            "content": {DSSE: {"schema": {"type": "string", "format": "binary"}}},
+        },
+        304: {"description": "You have these bytes."},
+    },
+)
+def envelope(
+    digest: DigestPath,
+    caller: CallerDep,
+    session: SessionDep,
+    if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
+) -> Response:
+    """The exact bytes of an attestation, for those who may read it whole."""
+    row = session.execute(
+        select(
+            col(Attestation.envelope), col(Attestation.envelope_digest), col(Attestation.public)
+        ).where(col(Attestation.digest) == full_digest(digest))
+    ).one_or_none()
+    if row is None:
+        raise not_found("attestation", digest)
+    if not (row.public or is_staff(caller)):
+        raise not_found("attestation", digest, hidden=True)
+    return immutable(
+        row.envelope, row.envelope_digest, public=row.public, asked=if_none_match, media_type=DSSE
+    )
+
+
+def immutable(
+    data: bytes, etag: str, *, public: bool, asked: str | None, media_type: str
+) -> Response:
+    """Bytes that never change, or a 304 for who has them.
+
+    Args:
+        etag: What names the bytes; quoted here.
+        public: Whether caches between may keep them.
+        asked: The request's ``If-None-Match``.
+    """
+    tag = f'"{etag}"'
+    headers = {
+        "ETag": tag,
+        "Cache-Control": f"{'public' if public else 'private'}, max-age=31536000, immutable",
+        "Vary": "Authorization, Cookie",
+        "X-Content-Type-Options": "nosniff",
+    }
+    tags = [each.strip().removeprefix("W/") for each in (asked or "").split(",")]
+    if tag in tags or "*" in tags:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=media_type, headers=headers)
+
+
+async def _body(request: Request) -> bytes:
+    """The bytes as they came: FastAPI would parse what says that it is JSON."""
+    return await request.body()
+
+
+@router.post(
+    "/attestations:verify",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "description": "The envelope, as it is in `governance/attestation.dsse.json`.",
+            "content": {DSSE: {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+def verify(
+    caller: CallerDep, session: SessionDep, data: Annotated[bytes, Depends(_body)]
+) -> CheckAnswer:
+    """What of the verifier's fourteen steps an uploaded envelope alone shows.
+
+    It is checked against the trust roots that you may read here. The steps that need the model's
+    files are named and not checked. Nothing is stored.
+    """
+    at = datetime.now(UTC)
+    check = check_envelope(data, trust_roots(session, caller), at=at)
+    return _told(session, caller, check, at)
+
+
+def trust_roots(session: Session, caller: Caller) -> list[bytes]:
+    """The envelopes of the trust roots that the caller may read, the newest versions first."""
+    used = select(col(Attestation.trust_root)).where(whole_attestations(caller))
+    statement = select(col(tables.TrustRoot.envelope)).order_by(
+        col(tables.TrustRoot.version).desc(), col(tables.TrustRoot.digest)
+    )
+    if not is_staff(caller):
+        statement = statement.where(col(tables.TrustRoot.digest).in_(used))
+    return list(session.execute(statement.limit(64)).scalars())
+
+
+def _told(session: Session, caller: Caller, check: EnvelopeCheck, at: datetime) -> CheckAnswer:
+    attested = check.attested
+    outcome: Literal["failed", "partlyChecked", "notChecked"] = "partlyChecked"
+    if check.failed:
+        outcome = "failed"
+    elif attested is None:
+        outcome = "notChecked"
+    indexed = (
+        attested is not None
+        and session.execute(
+            select(func.count())
+            .select_from(Attestation)
+            .where(col(Attestation.digest) == attested.digest, whole_attestations(caller))
+        ).scalar_one()
+    )
+    return CheckAnswer(
+        outcome=outcome,
+        meaning=_MEANING[outcome],
+        attestation=attested.digest if attested else None,
+        run=attested.document.run.id if attested else None,
+        signer=attested.authority.name if attested else None,
+        trust_root=check.trust.digest if check.trust else None,
+        indexed=bool(indexed),
+        at=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        steps=[
+            StepAnswer(number=s.number, name=s.name, status=s.status, why=s.why)
+            for s in check.steps
+        ],
+    )

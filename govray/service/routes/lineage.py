@@ -1,0 +1,134 @@
+"""``…/lineage``: which data trained which layers of a model, whole or what the caller may see.
+
+The whole document is sent as it was stored. A supplier gets the rows of its own corpora, from the
+same query: what is nobody's business here is a 404, whether it exists or not.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from sqlalchemy import Row, Select, select
+from sqlmodel import Session, col
+
+from govray.errors import UsageError
+from govray.service.access import Caller, CallerDep
+from govray.service.problems import Problem, not_found
+from govray.service.readable import DigestPath, corpora_of, full_digest, is_staff
+from govray.service.session import SessionDep
+from govray.store import tables
+from govray.store.lineage import Lineage, decode, of_corpora, of_group
+
+router = APIRouter(tags=["lineage"])
+
+ModelPath = Annotated[str, Path(max_length=128, examples=["python-source-gpt"])]
+VersionPath = Annotated[str, Path(max_length=128, examples=["1.2.0"])]
+GroupPath = Annotated[str, Path(max_length=1024, examples=["block.3", "adapter:acme-notes"])]
+
+_JSON = "application/json"
+_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {"model": Lineage, "description": "The lineage, as far as the caller may see it."}
+}
+
+_FOUND = (
+    col(tables.Attestation.digest),
+    col(tables.Attestation.public),
+    col(tables.Attestation.lineage),
+)
+
+
+def _by_version(model: str, version: str) -> Select[*tuple[Any, ...]]:
+    return (
+        select(*_FOUND)
+        .join(
+            tables.ModelVersion,
+            col(tables.ModelVersion.attestation) == col(tables.Attestation.digest),
+        )
+        .where(col(tables.ModelVersion.model) == model, col(tables.ModelVersion.version) == version)
+    )
+
+
+def _by_digest(digest: str) -> Select[*tuple[Any, ...]]:
+    return select(*_FOUND).where(col(tables.Attestation.digest) == full_digest(digest))
+
+
+@router.get(
+    "/models/{model}/versions/{version}/lineage", response_class=Response, responses=_ANSWER
+)
+def of_version(
+    model: ModelPath, version: VersionPath, caller: CallerDep, session: SessionDep
+) -> Response:
+    """Which data trained which layers of this version. A supplier sees its own corpora's rows."""
+    row = session.execute(_by_version(model, version)).one_or_none()
+    return _whole(session, caller, row, f"{model} {version}")
+
+
+@router.get(
+    "/models/{model}/versions/{version}/layers/{group}", response_class=Response, responses=_ANSWER
+)
+def layer_of_version(
+    model: ModelPath,
+    version: VersionPath,
+    group: GroupPath,
+    caller: CallerDep,
+    session: SessionDep,
+) -> Response:
+    """One layer group of this version: every corpus in it."""
+    row = session.execute(_by_version(model, version)).one_or_none()
+    return _layer(session, caller, row, f"{model} {version}", group)
+
+
+@router.get("/attestations/{digest}/lineage", response_class=Response, responses=_ANSWER)
+def of_attestation(digest: DigestPath, caller: CallerDep, session: SessionDep) -> Response:
+    """The same, of the model that an attestation is about."""
+    row = session.execute(_by_digest(digest)).one_or_none()
+    return _whole(session, caller, row, digest)
+
+
+@router.get("/attestations/{digest}/layers/{group}", response_class=Response, responses=_ANSWER)
+def layer_of_attestation(
+    digest: DigestPath, group: GroupPath, caller: CallerDep, session: SessionDep
+) -> Response:
+    """One layer group of the model that an attestation is about."""
+    row = session.execute(_by_digest(digest)).one_or_none()
+    return _layer(session, caller, row, digest, group)
+
+
+def _whole(session: Session, caller: Caller, row: Row[Any] | None, name: str) -> Response:
+    if row is not None and (row.public or is_staff(caller)):
+        return Response(row.lineage, media_type=_JSON)
+    return _sent(_own(session, caller, row, name))
+
+
+def _layer(
+    session: Session, caller: Caller, row: Row[Any] | None, name: str, group: str
+) -> Response:
+    if row is not None and (row.public or is_staff(caller)):
+        document = decode(row.lineage)
+    else:
+        document = _own(session, caller, row, name)
+    try:
+        return _sent(of_group(document, group))
+    except UsageError as error:
+        raise Problem(
+            404, "Not found", f"There is no layer group {group[:200]!r} that you may read", error.do
+        ) from None
+
+
+def _own(session: Session, caller: Caller, row: Row[Any] | None, name: str) -> Lineage:
+    """The rows of the caller's own corpora.
+
+    Raises:
+        Problem: 404, there are none, or no such model.
+    """
+    if row is None:
+        raise not_found("lineage", name)
+    names = corpora_of(session, caller, row.digest)
+    if not names:
+        raise not_found("lineage", name, hidden=True)
+    return of_corpora(decode(row.lineage), names)
+
+
+def _sent(document: Lineage) -> Response:
+    return Response(document.model_dump_json(by_alias=True, exclude_none=True), media_type=_JSON)

@@ -1,0 +1,181 @@
+"""``…/memorization``: what monitor and audits stated of a model's memory of its data.
+
+The monitor's findings stand in the attestation, so who may read that may read them. Audits are
+documents of their own, with hashes of records: for staff. A supplier gets of both what is about its
+own corpora.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import ConfigDict, Field
+from sqlalchemy import Row, Select, select
+from sqlmodel import Session, col
+
+from govray.governance.attestation import Attestation as Document
+from govray.governance.envelope import Envelope
+from govray.governance.incidents import Findings
+from govray.governance.memorization_manifest import MemorizationManifest as Audit
+from govray.governance.statement import read
+from govray.service.access import Caller, CallerDep
+from govray.service.answers import Answer
+from govray.service.problems import not_found
+from govray.service.readable import DigestPath, corpora_of, full_digest, is_staff
+from govray.service.routes.lineage import ModelPath, VersionPath
+from govray.service.session import SessionDep
+from govray.store.tables import Attestation, MemorizationManifest, ModelVersion
+
+router = APIRouter(tags=["memorization"])
+
+MAX_AUDITS = 50
+
+
+class AuditAnswer(Answer):
+    """One audit. ``document`` is the signed predicate, whole or for the caller's corpora."""
+
+    digest: str
+    signer: str
+    made: str
+    weights: str = Field(description="Digest of the weights that were scored.")
+    document: dict[str, Any]
+
+
+class MemorizationAnswer(Answer):
+    """What is stated about a model's memory of its data; each statement is its signer's.
+
+    ``monitored`` says whether the policy asked for a monitor. Without findings or audits nothing is
+    stated: that is not the same as nothing memorized.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "attestation": "sha256:" + "7c" * 32,
+                    "monitored": False,
+                    "findings": None,
+                    "audits": [],
+                }
+            ]
+        }
+    )
+
+    attestation: str
+    monitored: bool
+    findings: dict[str, Any] | None = Field(
+        description="Entropy profile and incidents, as the attestation has them."
+    )
+    audits: list[AuditAnswer] = Field(description="The newest first.")
+
+
+_FOUND = (
+    col(Attestation.digest),
+    col(Attestation.public),
+    col(Attestation.run),
+    col(Attestation.envelope),
+)
+
+
+def _by_version(model: str, version: str) -> Select[*tuple[Any, ...]]:
+    return (
+        select(*_FOUND)
+        .join(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
+        .where(col(ModelVersion.model) == model, col(ModelVersion.version) == version)
+    )
+
+
+@router.get("/models/{model}/versions/{version}/memorization")
+def of_version(
+    model: ModelPath, version: VersionPath, caller: CallerDep, session: SessionDep
+) -> MemorizationAnswer:
+    """What monitor and audits stated of this version."""
+    row = session.execute(_by_version(model, version)).one_or_none()
+    return _answer(session, caller, row, f"{model} {version}")
+
+
+@router.get("/attestations/{digest}/memorization")
+def of_attestation(
+    digest: DigestPath, caller: CallerDep, session: SessionDep
+) -> MemorizationAnswer:
+    """What monitor and audits stated of the model that an attestation is about."""
+    statement = select(*_FOUND).where(col(Attestation.digest) == full_digest(digest))
+    return _answer(session, caller, session.execute(statement).one_or_none(), digest)
+
+
+def _answer(
+    session: Session, caller: Caller, row: Row[Any] | None, name: str
+) -> MemorizationAnswer:
+    if row is None:
+        raise not_found("memorization manifest", name)
+    staff = is_staff(caller)
+    names = frozenset() if staff else corpora_of(session, caller, row.digest)
+    if not (staff or row.public or names):
+        raise not_found("memorization manifest", name, hidden=True)
+    findings = _findings(row.envelope)
+    monitored = findings is not None
+    if findings is not None and not (staff or row.public):
+        findings = _own_findings(findings, names)
+    return MemorizationAnswer(
+        attestation=row.digest,
+        monitored=monitored,
+        findings=findings.to_json() if findings else None,
+        audits=_audits(session, row.run, None if staff else names),
+    )
+
+
+def _findings(envelope: bytes) -> Findings | None:
+    stated = Envelope.parse(envelope, where="attestation")
+    return read(Document, stated, where="attestation").document.memorization
+
+
+def _own_findings(findings: Findings, names: Collection[str]) -> Findings:
+    return findings.model_copy(
+        update={
+            # Where branches begin tells of rollbacks for other corpora's sake.
+            "branches": findings.branches[:1],
+            "decisions": tuple(each for each in findings.decisions if each.corpus in names),
+            "measured": {c: step for c, step in findings.measured.items() if c in names},
+            "measures": tuple(each for each in findings.measures if each.corpus in names),
+        }
+    )
+
+
+def _audits(session: Session, run: str, names: Collection[str] | None) -> list[AuditAnswer]:
+    """The audits of a run: whole if ``names`` is None, else what is about these corpora."""
+    if names is not None and not names:
+        return []
+    rows = session.execute(
+        select(MemorizationManifest)
+        .where(col(MemorizationManifest.run) == run)
+        .order_by(col(MemorizationManifest.made).desc(), col(MemorizationManifest.digest))
+        .limit(MAX_AUDITS)
+    ).scalars()
+    found = []
+    for row in rows:
+        document = read(Audit, Envelope.parse(row.envelope), where="audit").document
+        if names is not None:
+            document = _own_audit(document, names)
+        found.append(
+            AuditAnswer(
+                digest=row.digest,
+                signer=row.signer,
+                made=row.made,
+                weights=row.weights,
+                document=document.to_json(),
+            )
+        )
+    return found
+
+
+def _own_audit(document: Audit, names: Collection[str]) -> Audit:
+    return document.model_copy(
+        update={
+            # Adapters' file names are those of other corpora.
+            "files": {},
+            "corpora": tuple(each for each in document.corpora if each.corpus in names),
+            "unchecked": tuple(each for each in document.unchecked if each.corpus in names),
+        }
+    )

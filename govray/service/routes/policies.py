@@ -1,0 +1,363 @@
+"""``/v1/policies`` and ``/v1/trust-roots``: what was signed, its exact bytes, and what it means.
+
+For staff, and for everyone where a public attestation is under them. A policy's rules and a trust
+root's authorities may name suppliers and corpora, so a supplier reads only public ones.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+from pydantic import Field
+from sqlalchemy import ColumnElement, select, true
+from sqlmodel import Session, col
+
+from govray.errors import Malformed, Refused
+from govray.governance import license as spdx
+from govray.governance import lint
+from govray.governance.authority import Sensitivity
+from govray.governance.credential import CredentialClass
+from govray.governance.envelope import Envelope
+from govray.governance.license import LicenseCategory, Use
+from govray.governance.lint import Outcome
+from govray.governance.policy import Policy as PolicyDocument
+from govray.governance.statement import read
+from govray.service.access import Caller, CallerDep
+from govray.service.answers import Answer
+from govray.service.pagination import Listing, PageDep
+from govray.service.problems import Problem, not_found
+from govray.service.readable import DigestPath, full_digest, is_staff, whole_attestations
+from govray.service.routes.attestations import DSSE, immutable
+from govray.service.session import SessionDep
+from govray.store.lineage import decode
+from govray.store.tables import Attestation, Policy, TrustRoot
+
+router = APIRouter(tags=["policies"])
+
+MAX_CHANGES = 500
+MAX_CLASSES = 20_000
+MAX_BLOCKS = 1_000
+
+Blocks = Annotated[
+    int,
+    Query(ge=1, le=MAX_BLOCKS, description="For a model of this many blocks."),
+]
+Digest = Annotated[
+    str,
+    Query(pattern="^(sha256:)?[0-9a-f]{64}$", examples=["sha256:" + "b6" * 32]),
+]
+_ENVELOPE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The DSSE envelope, byte for byte as it was signed.",
+        "content": {DSSE: {"schema": {"type": "string", "format": "binary"}}},
+    },
+    304: {"description": "You have these bytes."},
+}
+
+
+class PolicyItem(Answer):
+    """A signed depth policy."""
+
+    digest: str
+    name: str = Field(examples=["licences"])
+    version: int
+    signer: str
+
+
+class TrustRootItem(Answer):
+    """A trust root that something here was verified against. Get yours from its owner."""
+
+    digest: str
+    name: str
+    version: int
+
+
+class ClassAsked(Answer):
+    """The class of data to explain a policy for: what its credential would say."""
+
+    license: str = Field(max_length=1000, examples=["MPL-2.0"])
+    corpus: str = Field(default="any-corpus", max_length=128)
+    license_category: LicenseCategory | None = Field(
+        default=None, description="Needed where it does not follow from the licence."
+    )
+    jurisdiction: str = Field(default="ZZ", max_length=2)
+    sensitivity: Sensitivity = "public"
+    use: Use | None = None
+    blocks: int = Field(default=4, ge=1, le=MAX_BLOCKS)
+    attestation: str | None = Field(
+        default=None,
+        pattern="^(sha256:)?[0-9a-f]{64}$",
+        description="Or for the layer groups of this attested model.",
+    )
+
+
+class GroupAnswer(Answer):
+    """Why a layer group has its weight: the rules that give it the smallest."""
+
+    group: str
+    weight: float
+    rules: list[str]
+
+
+class ExplanationAnswer(Answer):
+    """Which rules decide what, for one class in one model."""
+
+    policy: str
+    profile: str
+    rules: list[str]
+    quarantined_by: str | None
+    adapter: str | None
+    rank: int | None
+    groups: list[GroupAnswer]
+    memorization: str | None
+
+
+class OutcomeAnswer(Answer):
+    """What a policy means for one class."""
+
+    status: Literal["trains", "quarantined", "refused"]
+    label: str
+    weights: dict[str, float]
+    rank: int | None
+    memorization: str | None
+
+
+class ChangeAnswer(Answer):
+    """A class that two policies treat differently."""
+
+    credential_class: dict[str, str]
+    widens: bool
+    gains: list[str]
+    losses: list[str]
+    before: OutcomeAnswer
+    after: OutcomeAnswer
+
+
+class DiffAnswer(Answer):
+    """The classes that two policies treat differently, one for each combination of values."""
+
+    old: str
+    new: str
+    changes: list[ChangeAnswer]
+    more: bool = Field(description=f"Whether there are more than the {MAX_CHANGES} listed.")
+
+
+@router.get("/policies")
+def listing(
+    caller: CallerDep,
+    session: SessionDep,
+    page: PageDep,
+    name: Annotated[str | None, Query(max_length=128)] = None,
+) -> Listing[PolicyItem]:
+    """The policies that you may read, by name and version."""
+    statement: Any = select(
+        col(Policy.digest), col(Policy.name), col(Policy.version), col(Policy.signer)
+    ).where(_policies(caller))
+    if name is not None:
+        statement = statement.where(col(Policy.name) == name)
+    columns: Any = [Policy.name, Policy.version, Policy.digest]
+    statement = page.keyset(statement, columns, [str, int, str])
+    rows, following = page.cut(
+        session.execute(statement).all(), lambda row: [row.name, row.version, row.digest]
+    )
+    return Listing(items=[PolicyItem.model_validate(row) for row in rows], next=following)
+
+
+@router.get("/policies:diff")
+def diff(
+    caller: CallerDep,
+    session: SessionDep,
+    old: Annotated[Digest, Query(alias="from")],
+    new: Annotated[Digest, Query(alias="to")],
+    blocks: Blocks = 4,
+) -> DiffAnswer:
+    """The classes of data that two policies treat differently."""
+    before, after = _policy(session, caller, old), _policy(session, caller, new)
+    classes = lint.representative_classes(before, after)
+    if len(classes) > MAX_CLASSES:
+        raise Problem(
+            422,
+            "Too much to compare",
+            f"The two policies tell {len(classes):,} classes apart",
+            "Compare them with `govray policy diff`",
+        )
+    changes = lint.diff(before, after, classes, _stack(after, blocks))
+    return DiffAnswer(
+        old=str(before),
+        new=str(after),
+        changes=[
+            ChangeAnswer(
+                credential_class=each.credential_class.to_json(),
+                widens=each.widens,
+                gains=list(each.gains),
+                losses=list(each.losses),
+                before=_outcome(each.before),
+                after=_outcome(each.after),
+            )
+            for each in changes[:MAX_CHANGES]
+        ],
+        more=len(changes) > MAX_CHANGES,
+    )
+
+
+@router.get("/policies/{digest}", response_class=Response, responses=_ENVELOPE)
+def envelope(
+    digest: DigestPath,
+    caller: CallerDep,
+    session: SessionDep,
+    if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
+) -> Response:
+    """The exact bytes of a signed policy."""
+    data = _policy_bytes(session, caller, digest)
+    return _sent(caller, data, digest, if_none_match)
+
+
+@router.post("/policies/{digest}:explain")
+def explain(
+    digest: DigestPath, asked: ClassAsked, caller: CallerDep, session: SessionDep
+) -> ExplanationAnswer:
+    """Which rules decide each layer group's weight for one class of data."""
+    policy = _policy(session, caller, digest)
+    groups = _groups(session, caller, policy, asked)
+    cls = _class(asked)
+    try:
+        explanation = lint.explain(policy, cls, groups)
+    except Refused as error:
+        raise Problem(422, "The policy refuses this class", error.what, error.do) from None
+    decision = explanation.decision
+    return ExplanationAnswer(
+        policy=str(policy),
+        profile=decision.label,
+        rules=list(decision.rules),
+        quarantined_by=decision.quarantined_by,
+        adapter=decision.adapter,
+        rank=decision.rank,
+        groups=[
+            GroupAnswer(group=each.group, weight=each.weight, rules=list(each.rules))
+            for each in explanation.groups
+        ],
+        memorization=explanation.memorization,
+    )
+
+
+@router.get("/trust-roots")
+def trust_roots(caller: CallerDep, session: SessionDep, page: PageDep) -> Listing[TrustRootItem]:
+    """The trust roots that attestations here were verified against."""
+    statement: Any = select(
+        col(TrustRoot.digest), col(TrustRoot.name), col(TrustRoot.version)
+    ).where(_trust_roots(caller))
+    columns: Any = [TrustRoot.name, TrustRoot.version, TrustRoot.digest]
+    statement = page.keyset(statement, columns, [str, int, str])
+    rows, following = page.cut(
+        session.execute(statement).all(), lambda row: [row.name, row.version, row.digest]
+    )
+    return Listing(items=[TrustRootItem.model_validate(row) for row in rows], next=following)
+
+
+@router.get("/trust-roots/{digest}", response_class=Response, responses=_ENVELOPE)
+def trust_root(
+    digest: DigestPath,
+    caller: CallerDep,
+    session: SessionDep,
+    if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
+) -> Response:
+    """The exact bytes of a trust root: to compare with yours, not to trust because it is here."""
+    statement = select(col(TrustRoot.envelope)).where(
+        col(TrustRoot.digest) == full_digest(digest), _trust_roots(caller)
+    )
+    data = session.execute(statement).scalar_one_or_none()
+    if data is None:
+        raise not_found("trust root", digest)
+    return _sent(caller, data, digest, if_none_match)
+
+
+def _sent(caller: Caller, data: bytes, digest: str, asked: str | None) -> Response:
+    return immutable(
+        data,
+        full_digest(digest),
+        # Without a token only what is public is seen, so that answer may be kept by anyone.
+        public=caller.role == "public",
+        asked=asked,
+        media_type=DSSE,
+    )
+
+
+def _policies(caller: Caller) -> ColumnElement[bool]:
+    if is_staff(caller):
+        return true()
+    used = select(col(Attestation.policy)).where(whole_attestations(caller))
+    return col(Policy.digest).in_(used)
+
+
+def _trust_roots(caller: Caller) -> ColumnElement[bool]:
+    if is_staff(caller):
+        return true()
+    used = select(col(Attestation.trust_root)).where(whole_attestations(caller))
+    return col(TrustRoot.digest).in_(used)
+
+
+def _policy_bytes(session: Session, caller: Caller, digest: str) -> bytes:
+    statement = select(col(Policy.envelope)).where(
+        col(Policy.digest) == full_digest(digest), _policies(caller)
+    )
+    data: bytes | None = session.execute(statement).scalar_one_or_none()
+    if data is None:
+        raise not_found("policy", digest)
+    return data
+
+
+def _policy(session: Session, caller: Caller, digest: str) -> PolicyDocument:
+    data = _policy_bytes(session, caller, digest)
+    return read(PolicyDocument, Envelope.parse(data, where="policy"), where="policy").document
+
+
+def _groups(
+    session: Session, caller: Caller, policy: PolicyDocument, asked: ClassAsked
+) -> tuple[str, ...]:
+    """The layer groups to explain for: an attested model's, or those of a stack of blocks."""
+    if asked.attestation is None:
+        return _stack(policy, asked.blocks)
+    statement = select(col(Attestation.lineage)).where(
+        col(Attestation.digest) == full_digest(asked.attestation), whole_attestations(caller)
+    )
+    data = session.execute(statement).scalar_one_or_none()
+    if data is None:
+        raise not_found("attestation", asked.attestation)
+    return tuple(each.group for each in decode(data).groups if each.kind == "base")
+
+
+def _stack(policy: PolicyDocument, blocks: int) -> tuple[str, ...]:
+    stack = (f"block.{i}" for i in range(blocks))
+    return ("embedding", *stack, "final_norm", "head", *(policy.groups or ()))
+
+
+def _class(asked: ClassAsked) -> CredentialClass:
+    try:
+        category = asked.license_category or spdx.category(asked.license)
+        if category is None:
+            raise Malformed(
+                f"the licence category does not follow from {asked.license!r}",
+                do="State licenseCategory",
+            )
+        fields = {
+            "corpus": asked.corpus,
+            "license": spdx.normalise(asked.license),
+            "license_category": category,
+            "jurisdiction": asked.jurisdiction,
+            "sensitivity": asked.sensitivity,
+            "use": asked.use or spdx.use(asked.license),
+        }
+        return CredentialClass.from_source(fields, where="the class")
+    except Malformed as error:
+        raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
+
+
+def _outcome(outcome: Outcome) -> OutcomeAnswer:
+    return OutcomeAnswer(
+        status=outcome.status,
+        label=outcome.label,
+        weights=dict(outcome.weights),
+        rank=outcome.rank,
+        memorization=outcome.memorization,
+    )

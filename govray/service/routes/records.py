@@ -1,0 +1,286 @@
+"""``/v1/records``: was this text used, in which corpora, steps and layers, with proofs.
+
+A record is found by the SHA-256 of its exact bytes, nothing less: one changed byte is another
+record. Records of confidential corpora are indexed by keyed hash, so the tables alone confirm no
+guess; here they are found for staff and for the corpus's own supplier only. For everyone else the
+answer is that of a record which is in no corpus, from the same query.
+
+Absence is "not found in the recorded data". It does not say that a text was not used: data that was
+never presented to govray, or in other bytes, is not found.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+from base64 import b64decode
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import Field, model_validator
+from sqlalchemy import and_, or_, select
+from sqlmodel import Session, col
+
+from govray.errors import GovrayError
+from govray.service.access import AuditDep, Caller, CallerDep, require
+from govray.service.answers import Answer
+from govray.service.problems import Problem
+from govray.service.readable import is_staff, own_corpora
+from govray.service.routes.corpora import READERS
+from govray.service.routes.ledgers import InclusionProof, inclusion_of, reader
+from govray.service.session import SessionDep
+from govray.store.ledger_search import leaves_of_step
+from govray.store.record_key import load_key, record_key
+from govray.store.tables import (
+    Attestation,
+    Corpus,
+    CorpusUse,
+    Coverage,
+    Credential,
+    Ledger,
+    Record,
+)
+
+router = APIRouter(tags=["records"], dependencies=[Depends(require(*READERS))])
+
+MAX_SIGHTINGS = 200
+MAX_PROOFS = 16
+NOT_FOUND = "Not found in the recorded data."
+LIMITS = (
+    "Exact bytes only. Data that was never presented to govray, or that was presented in other "
+    "bytes, would not be found."
+)
+
+Proofs = Annotated[
+    int,
+    Query(ge=0, le=MAX_PROOFS, description="Steps of each sighting to add a proof for."),
+]
+
+
+class Asked(Answer):
+    """The record: its text, or its bytes in base64. Neither is stored or logged."""
+
+    text: Annotated[str, Field(max_length=8_000_000)] | None = Field(
+        default=None, description="Encoded as UTF-8.", examples=["def main():\n    pass\n"]
+    )
+    content: Annotated[str, Field(max_length=12_000_000)] | None = Field(
+        default=None, description="The bytes, in base64."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Asked:
+        if (self.text is None) == (self.content is None):
+            raise ValueError("give text or content, one of the two")
+        return self
+
+
+class StepProof(InclusionProof):
+    """The leaf of a step that read the record, and its proof.
+
+    ``leaf`` is the leaf's JSON, whose hash with a zero byte before it is ``leafHash``. It names all
+    corpora of the step, so it is for staff.
+    """
+
+    run: str
+    branch: int
+    step: int
+    leaf: str | None = None
+
+
+class Sighting(Answer):
+    """One place where the record stands in one attested run."""
+
+    corpus: str
+    attestation: str
+    name: str = Field(description="Of the run's model.")
+    record: str = Field(description="Index in the corpus, in Merkle order.")
+    planted: bool = Field(description="A canary of the operator, no record of the supplier.")
+    split: Literal["train", "reserve", "empty"]
+    tokens: str = Field(description="Its own tokens in the rows that were read.")
+    step_count: int
+    steps: list[int] = Field(description="The first of them, ascending.")
+    groups: list[str] = Field(description="Layer groups that these steps' gradients updated.")
+    proofs: list[StepProof]
+    no_proof: str | None = Field(default=None, description="Why there are fewer proofs than asked.")
+
+
+class RecordAnswer(Answer):
+    """Where a record stands in the recorded data that you may read."""
+
+    sha256: str = Field(examples=["7c" * 32])
+    found: bool
+    meaning: str = Field(examples=[NOT_FOUND])
+    limits: str = LIMITS
+    sightings: list[Sighting]
+    more: bool = Field(description=f"Whether there are more than the {MAX_SIGHTINGS} listed.")
+
+
+@router.get("/records/{sha256}")
+def by_hash(
+    sha256: Annotated[str, Path(pattern="^[0-9a-f]{64}$", examples=["7c" * 32])],
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    audit: AuditDep,
+    proofs: Proofs = 1,
+) -> RecordAnswer:
+    """Where the record with this SHA-256 stands."""
+    return _answer(request, session, caller, audit, sha256, proofs)
+
+
+@router.post("/records:search")
+def search(
+    asked: Asked,
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    audit: AuditDep,
+    proofs: Proofs = 1,
+) -> RecordAnswer:
+    """Where the record with exactly this text, or these bytes, stands."""
+    if asked.text is not None:
+        data = asked.text.encode(errors="surrogatepass")
+    else:
+        try:
+            data = b64decode(asked.content or "", validate=True)
+        except (binascii.Error, ValueError):
+            raise Problem(422, "Not valid", "body.content: it is not base64") from None
+    digest = hashlib.sha256(data).hexdigest()
+    return _answer(request, session, caller, audit, digest, proofs)
+
+
+def _answer(
+    request: Request,
+    session: Session,
+    caller: Caller,
+    audit: AuditDep,
+    sha256: str,
+    proofs: int,
+) -> RecordAnswer:
+    key = load_key(request.app.state.settings.store)
+    rows = session.execute(_statement(caller, sha256, key)).all()
+    shown = rows[:MAX_SIGHTINGS]
+    groups = _groups(session, [(row.Record.attestation, row.Record.corpus) for row in shown])
+    sightings = [_sighting(session, caller, row, groups, proofs) for row in shown]
+    for corpus in sorted({row.Record.corpus for row in shown if row.confidential}):
+        audit.read("record.read", corpus)
+    places = len({row.Record.corpus for row in shown})
+    return RecordAnswer(
+        sha256=sha256,
+        found=bool(sightings),
+        meaning=f"Found in {places} {'corpus' if places == 1 else 'corpora'}."
+        if sightings
+        else NOT_FOUND,
+        sightings=sightings,
+        more=len(rows) > MAX_SIGHTINGS,
+    )
+
+
+def _statement(caller: Caller, sha256: str, key: bytes) -> Any:
+    plain = record_key(sha256, confidential=False, key=key)
+    keyed = record_key(sha256, confidential=True, key=key)
+    confidential = col(Corpus.confidential)
+    found = col(Record.record_key)
+    return (
+        select(
+            Record,
+            confidential.label("confidential"),
+            col(Attestation.name).label("name"),
+            col(Attestation.run).label("run"),
+            col(Credential.records).label("own_records"),
+        )
+        .join(Corpus, col(Corpus.name) == col(Record.corpus))
+        .join(Attestation, col(Attestation.digest) == col(Record.attestation))
+        .join(
+            CorpusUse,
+            and_(
+                col(CorpusUse.attestation) == col(Record.attestation),
+                col(CorpusUse.corpus) == col(Record.corpus),
+            ),
+        )
+        .join(Credential, col(Credential.digest) == col(CorpusUse.credential))
+        .where(
+            found.in_([plain, keyed]),
+            or_(and_(found == keyed, confidential), and_(found == plain, ~confidential)),
+            own_corpora(caller),
+        )
+        .order_by(
+            col(Attestation.started).desc(),
+            col(Record.attestation),
+            col(Record.corpus),
+            col(Record.record),
+        )
+        .limit(MAX_SIGHTINGS + 1)
+    )
+
+
+def _groups(session: Session, places: list[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+    """(Attestation, corpus) → the layer groups that its gradient updated."""
+    found: dict[tuple[str, str], list[str]] = {}
+    wanted = set(places)
+    rows = session.execute(
+        select(col(Coverage.attestation), col(Coverage.corpus), col(Coverage.layer_group)).where(
+            col(Coverage.attestation).in_({each for each, _ in wanted}),
+            col(Coverage.corpus).in_({each for _, each in wanted}),
+            col(Coverage.direct),
+            col(Coverage.tokens) > 0,
+        )
+    )
+    for attestation, corpus, group in rows:
+        found.setdefault((attestation, corpus), []).append(group)
+    return {place: sorted(groups) for place, groups in found.items()}
+
+
+def _sighting(
+    session: Session,
+    caller: Caller,
+    row: Any,
+    groups: dict[tuple[str, str], list[str]],
+    proofs: int,
+) -> Sighting:
+    record: Record = row.Record
+    proven, missing = _proofs(session, caller, row.run, record, proofs)
+    return Sighting(
+        corpus=record.corpus,
+        attestation=record.attestation,
+        name=row.name,
+        record=str(record.record),
+        planted=record.record >= row.own_records,
+        split=record.split,
+        tokens=str(record.tokens),
+        step_count=record.step_count,
+        steps=record.steps,
+        groups=groups.get((record.attestation, record.corpus), []) if record.steps else [],
+        proofs=proven,
+        no_proof=missing,
+    )
+
+
+def _proofs(
+    session: Session, caller: Caller, run: str, record: Record, most: int
+) -> tuple[list[StepProof], str | None]:
+    steps = record.steps[:most]
+    if not steps:
+        return [], None
+    ledger = session.get(Ledger, run)
+    if ledger is None or not ledger.tiles:
+        return [], "The tiles of the run's ledger are not on storage."
+    found: list[StepProof] = []
+    try:
+        tiles = reader(ledger)
+        for step in steps:
+            for index, branch, line in leaves_of_step(tiles, step, corpus=record.corpus):
+                proof = inclusion_of(ledger, tiles, index, ledger.size)
+                found.append(
+                    StepProof(
+                        **proof.model_dump(),
+                        run=run,
+                        branch=branch,
+                        step=step,
+                        leaf=line.decode() if is_staff(caller) else None,
+                    )
+                )
+    except GovrayError:
+        # The answer stands without them; that they cannot be had is said, and nothing is guessed.
+        return [], "The tiles on storage do not lead to the signed checkpoint."
+    return found, None
