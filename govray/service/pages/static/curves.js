@@ -97,23 +97,27 @@ function follow(place, charts) {
       }
     });
   };
-  source.addEventListener("metric", (event) => {
-    const { group, name, step, value } = JSON.parse(event.data);
+  const add = (group, name, step, value) => {
     const chart = charts.find((each) => each.figure.dataset.name === name);
     if (!chart || !Number.isFinite(value)) return;
     let line = chart.series.find((each) => each.name === group);
     if (!line) chart.series.push((line = { name: group, points: [] }));
-    // A step that was done again takes the place of what it supersedes.
+    // A step that is sent again, or done again, takes the place of what it supersedes.
     while (line.points.length && line.points.at(-1)[0] >= step) line.points.pop();
     line.points.push([step, value]);
-    byId("step").textContent = step.toLocaleString("en");
     if (name === "loss" && group === "training") byId("loss").textContent = value.toFixed(3);
     later(chart);
+  };
+  source.addEventListener("metrics", (event) => {
+    const { step, metrics } = JSON.parse(event.data);
+    for (const [group, numbers] of Object.entries(metrics)) {
+      for (const [name, value] of Object.entries(numbers)) add(group, name, step, value);
+    }
+    byId("step").textContent = step.toLocaleString("en");
   });
-  source.addEventListener("state", (event) => {
-    const { state } = JSON.parse(event.data);
-    if (["ACTIVE", "STOPPING"].includes(state)) return;
+  source.addEventListener("end", (event) => {
     source.close();
+    const { state } = JSON.parse(event.data);
     say(`The run is ${state.toLowerCase()}. Load the page again for all of it.`);
   });
   source.addEventListener("open", () => say("This page follows the run."));

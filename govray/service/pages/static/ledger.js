@@ -47,19 +47,29 @@ async function checkpoint() {
   throw new Error("no operator of your trust root signed it");
 }
 
-// Entries stand in bundles beside their tile: each with its length before it, as two bytes, or as
-// four zero-led ones where it is longer (tlog-tiles has only the first).
+// An entry, from the bundle beside its tile: each behind its length, of two bytes, or of four in
+// the bundles that the standard has no room for (`govray/store/tiles.py`).
 async function entryAt(index, size) {
   const number = Math.floor(index / 256);
-  const width = Math.min(256, size - number * 256);
-  const path = tilePath(0, number, width).replace("tile/0/", "tile/entries/");
-  const bytes = await fetchBytes(`${base}/${path}`);
+  const path = tilePath(0, number, Math.min(256, size - number * 256));
+  for (const [level, prefix] of [["entries", 2], ["entries32", 4]]) {
+    const response = await fetch(`${base}/${path.replace("tile/0/", `tile/${level}/`)}`);
+    if (response.status === 404) continue;
+    if (response.status === 403) return null;
+    if (!response.ok) throw new Error(`the server answered ${response.status}`);
+    return pick(new Uint8Array(await response.arrayBuffer()), index % 256, prefix);
+  }
+  throw new Error("the bundle of entries is not there");
+}
+
+function pick(bytes, number, prefix) {
   let at = 0;
   for (let i = 0; ; i += 1) {
-    if (at + 2 > bytes.length) throw new Error("the bundle of entries is cut off");
-    const length = bytes[at] * 256 + bytes[at + 1];
-    if (i === index % 256) return bytes.subarray(at + 2, at + 2 + length);
-    at += 2 + length;
+    if (at + prefix > bytes.length) throw new Error("the bundle of entries is cut off");
+    const length = bytes.subarray(at, at + prefix).reduce((sum, byte) => sum * 256 + byte, 0);
+    at += prefix;
+    if (i === number) return bytes.subarray(at, at + length);
+    at += length;
   }
 }
 
@@ -73,14 +83,18 @@ async function check(index) {
     if (!(index < note.size)) throw new Error(`the checkpoint has ${note.size} entries`);
     step = "entry";
     const entry = await entryAt(index, note.size);
-    const leaf = leafHash(entry);
     const width = Math.min(256, note.size - Math.floor(index / 256) * 256);
     const tile = await fetchBytes(`${base}/${tilePath(0, Math.floor(index / 256), width)}`);
     const at = (index % 256) * 32;
-    if (!equal(tile.subarray(at, at + 32), leaf)) throw new Error("the tile has another hash there");
-    mark(step, "checked", `its leaf hash is ${hex(leaf).slice(0, 16)}…`);
-    byId("entry").textContent = text(entry);
-    byId("entry-details").classList.remove("hidden");
+    const leaf = tile.slice(at, at + 32);
+    if (entry === null) {
+      mark(step, "not-checked", `Entries are for staff. Its leaf hash is ${hex(leaf)}`);
+    } else {
+      if (!equal(leafHash(entry), leaf)) throw new Error("the tile has another hash there");
+      mark(step, "checked", `its leaf hash is ${hex(leaf).slice(0, 16)}…`);
+      byId("entry").textContent = text(entry);
+      byId("entry-details").classList.remove("hidden");
+    }
     step = "root";
     const read = [];
     const proof = await proofFromTiles(index, note.size, (level, number, size) => {
@@ -89,8 +103,9 @@ async function check(index) {
     });
     verifyInclusion(leaf, index, note.size, proof, note.root);
     mark(step, "checked", `${proof.length} hashes from ${read.length} tiles give the same root`);
-    if (signed) verdict("good", `Entry ${index} is in the tree that ${signed} signed.`);
-    else verdict("", `Entry ${index} is in this checkpoint’s tree. Who signed it was not checked.`);
+    const what = entry === null ? `This hash is at ${index}` : `Entry ${index} is`;
+    if (signed) verdict("good", `${what} in the tree that ${signed} signed.`);
+    else verdict("", `${what} in this checkpoint’s tree. Who signed it was not checked.`);
   } catch (error) {
     mark(step, "failed", error.message);
     verdict("bad", `Not shown: ${error.message}`);

@@ -1,0 +1,240 @@
+"""Pages of experiments and trials: states, curves, decisions, checkpoints. For staff."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import HTMLResponse
+from sqlalchemy import func, select
+from sqlmodel import Session, col
+
+from govray.service.access import CallerDep, require
+from govray.service.pages.parallel import parallel
+from govray.service.pages.rendering import render
+from govray.service.pagination import PageDep
+from govray.service.problems import not_found
+from govray.service.session import SessionDep
+from govray.store.lifecycle import ExperimentState, TrialState
+from govray.store.tables import Attestation, Checkpoint, Decision, Experiment, Metric, Trial
+
+MOST_TRIALS = 500
+MOST_DECISIONS = 200
+MOST_POINTS = 20_000
+LATEST = 6
+
+_LIVE = {TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED}
+_KINDS: dict[str, Any] = {
+    "bad_kinds": {"refused", "refusal", "error", "failed", "rollback"},
+    "warn_kinds": {"stop", "stopped", "gate", "gated", "flag", "flagged", "restart", "interrupted"},
+}
+
+router = APIRouter(dependencies=[Depends(require("admin", "engineer", "auditor"))])
+Id = Annotated[str, Path(max_length=256)]
+
+
+def latest(session: Session) -> list[tuple[Experiment, int]]:
+    """The newest experiments, each with the number of its trials."""
+    statement = select(Experiment).order_by(col(Experiment.started).desc()).limit(LATEST)
+    return _counted(session, session.execute(statement).scalars().all())
+
+
+def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experiment, int]]:
+    trials = dict(
+        session.execute(
+            select(col(Trial.experiment), func.count())
+            .where(col(Trial.experiment).in_([row.id for row in rows]))
+            .group_by(col(Trial.experiment))
+        )
+        .tuples()
+        .all()
+    )
+    return [(row, trials.get(row.id, 0)) for row in rows]
+
+
+@router.get("/experiments")
+def listing(
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    page: PageDep,
+    state: Annotated[str, Query(max_length=32)] = "",
+) -> HTMLResponse:
+    statement = select(Experiment)
+    if state in ExperimentState.__members__:
+        statement = statement.where(col(Experiment.state) == ExperimentState(state))
+    columns: list[Any] = [Experiment.started, Experiment.id]
+    keyed = page.keyset(statement, columns, [str, str], descending=True)
+    rows, after = page.cut(
+        session.execute(keyed).scalars().all(), lambda row: [row.started, row.id]
+    )
+    return render(
+        request,
+        caller,
+        "experiments.html",
+        experiments=_counted(session, rows),
+        after=after,
+        state=state,
+        states=[each.value for each in ExperimentState],
+    )
+
+
+@router.get("/experiments/{experiment}")
+def of_experiment(
+    request: Request, experiment: Id, caller: CallerDep, session: SessionDep
+) -> HTMLResponse:
+    row = session.get(Experiment, experiment)
+    if row is None:
+        raise not_found("experiment", experiment, "See the list of experiments")
+    trials = (
+        session.execute(
+            select(Trial)
+            .where(col(Trial.experiment) == experiment)
+            .order_by(col(Trial.started), col(Trial.id))
+            .limit(MOST_TRIALS)
+        )
+        .scalars()
+        .all()
+    )
+    decisions = (
+        session.execute(
+            select(Decision)
+            .join(Trial, col(Trial.id) == col(Decision.trial))
+            .where(col(Trial.experiment) == experiment)
+            .order_by(col(Decision.at), col(Decision.trial), col(Decision.number))
+            .limit(MOST_DECISIONS)
+        )
+        .scalars()
+        .all()
+    )
+    axes, result = parallel(trials) if len(trials) > 1 else (None, "")
+    return render(
+        request,
+        caller,
+        "experiment.html",
+        experiment=row,
+        trials=trials,
+        names=_varied(trials),
+        axes=axes,
+        result=result,
+        decisions=decisions,
+        show_trial=True,
+        **_KINDS,
+    )
+
+
+def _varied(trials: Sequence[Trial]) -> list[str]:
+    """The hyperparameters in which the trials differ."""
+    names = sorted({name for trial in trials for name in trial.hyperparameters})
+    return [
+        name
+        for name in names
+        if len({str(trial.hyperparameters.get(name)) for trial in trials}) > 1
+    ][:8]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The numbers of one name: a line for each group that reports it."""
+
+    name: str
+    title: str
+    series: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A curve in words, for the table beside it."""
+
+    group: str
+    name: str
+    first: float
+    least: float
+    last: float
+    steps: int
+
+
+@router.get("/trials/{trial}")
+def of_trial(request: Request, trial: Id, caller: CallerDep, session: SessionDep) -> HTMLResponse:
+    row = session.get(Trial, trial)
+    if row is None:
+        raise not_found("trial", trial, "See the list of experiments")
+    lines = _lines(session, trial)
+    live = row.state in _LIVE
+    decisions = session.execute(
+        select(Decision)
+        .where(col(Decision.trial) == trial)
+        .order_by(col(Decision.step), col(Decision.number))
+        .limit(MOST_DECISIONS)
+    ).scalars()
+    checkpoints = session.execute(
+        select(Checkpoint).where(col(Checkpoint.trial) == trial).order_by(col(Checkpoint.step))
+    ).scalars()
+    attested = session.execute(select(Attestation).where(col(Attestation.run) == trial)).scalars()
+    return render(
+        request,
+        caller,
+        "trial.html",
+        trial=row,
+        experiment=session.get(Experiment, row.experiment),
+        charts=_curves(lines),
+        numbers=_summaries(lines),
+        live=live,
+        stream=f"/v1/trials/{trial}/metrics/stream" if live else None,
+        decisions=decisions.all(),
+        show_trial=False,
+        checkpoints=checkpoints.all(),
+        attestations=attested.all(),
+        **_KINDS,
+    )
+
+
+Lines = Mapping[tuple[str, str], list[tuple[int, float]]]
+
+
+def _lines(session: Session, trial: str) -> Lines:
+    """(Name, group) → points, of the attempts that count."""
+    rows = session.execute(
+        select(col(Metric.group), col(Metric.name), col(Metric.step), col(Metric.value))
+        .where(col(Metric.trial) == trial, col(Metric.archived).is_(False))
+        .order_by(col(Metric.step))
+        .limit(MOST_POINTS)
+    ).all()
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for group, name, step, value in rows:
+        if math.isfinite(value):
+            found.setdefault((name, group), []).append((step, value))
+    return found
+
+
+def _curves(lines: Lines) -> list[Curve]:
+    names = sorted({name for name, _ in lines}, key=lambda name: (name != "loss", name))
+    return [
+        Curve(
+            name,
+            name.replace("_", " ").capitalize(),
+            [
+                {"name": group, "points": points}
+                for (each, group), points in sorted(lines.items())
+                if each == name
+            ],
+        )
+        for name in names[:12]
+    ]
+
+
+def _summaries(lines: Lines) -> list[Summary]:
+    return [
+        Summary(
+            group=group,
+            name=name,
+            first=points[0][1],
+            least=min(value for _, value in points),
+            last=points[-1][1],
+            steps=len(points),
+        )
+        for (name, group), points in sorted(lines.items(), key=lambda item: item[0][::-1])
+    ]

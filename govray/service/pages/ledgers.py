@@ -1,0 +1,88 @@
+"""Pages of ledgers, and the entropy profiles that stand in one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import HTMLResponse
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from govray.errors import GovrayError
+from govray.governance import canonical
+from govray.governance.memorization import EntropyProfile
+from govray.service.access import CallerDep
+from govray.service.pages.rendering import render
+from govray.service.pagination import PageDep
+from govray.service.problems import not_found
+from govray.service.readable import is_staff, ledgers, whole_attestations
+from govray.service.session import SessionDep
+from govray.store.tables import Attestation, Ledger
+from govray.store.tile_folder import tile_folder
+from govray.store.tiles import TileReader
+
+MOST_ENTRIES = 20_000
+"""A longer ledger is not read for one page."""
+
+_KIND = b'"kind":"entropyProfile"'
+
+_RUN: Any = Ledger.run
+
+router = APIRouter()
+
+
+@router.get("/ledgers")
+def listing(
+    request: Request, caller: CallerDep, session: SessionDep, page: PageDep
+) -> HTMLResponse:
+    statement = page.keyset(select(Ledger).where(ledgers(caller)), [_RUN], [str])
+    rows, after = page.cut(session.execute(statement).scalars().all(), lambda row: [row.run])
+    return render(request, caller, "ledgers.html", ledgers=rows, after=after)
+
+
+@router.get("/ledgers/{run}")
+def of_run(
+    request: Request,
+    run: Annotated[str, Path(max_length=128)],
+    caller: CallerDep,
+    session: SessionDep,
+) -> HTMLResponse:
+    found = select(Ledger).where(col(Ledger.run) == run, ledgers(caller))
+    row = session.execute(found).scalar_one_or_none()
+    if row is None:
+        raise not_found("ledger", run, "See the list of ledgers")
+    attested = session.execute(
+        select(Attestation).where(col(Attestation.run) == run, whole_attestations(caller))
+    ).scalars()
+    return render(
+        request,
+        caller,
+        "ledger.html",
+        ledger=row,
+        entries=is_staff(caller),
+        checkpoint=row.checkpoint.decode("utf-8", "replace"),
+        attestation=attested.first(),
+    )
+
+
+def entropy_profiles(session: Session, run: str) -> tuple[EntropyProfile, ...]:
+    """The profiles in a run's ledger, from its tiles, each checked against the signed root.
+
+    Empty where the ledger is longer than `MOST_ENTRIES` or its tiles are not within reach.
+    """
+    row = session.get(Ledger, run)
+    if row is None or not row.tiles or row.size > MOST_ENTRIES:
+        return ()
+    reader = TileReader(
+        tile_folder(row.tiles), row.size, bytes.fromhex(row.root.removeprefix("sha256:"))
+    )
+    try:
+        lines = (reader.entry(index) for index in range(row.size))
+        return tuple(
+            EntropyProfile.from_json(canonical.parse_canonical(line))
+            for line in lines
+            if _KIND in line
+        )
+    except GovrayError:
+        return ()

@@ -1,0 +1,50 @@
+"""The first page: what there is, and what to do where there is nothing."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+from sqlalchemy import func, select
+from sqlmodel import Session, col
+
+from govray.service.access import Caller, CallerDep
+from govray.service.pages import experiments
+from govray.service.pages.reading import model_rows
+from govray.service.pages.rendering import render
+from govray.service.readable import attestations, is_staff, ledgers, own_corpora
+from govray.service.session import SessionDep
+from govray.store.tables import Attestation, Corpus, Ledger, Trial
+
+router = APIRouter()
+
+
+@router.get("/")
+def overview(request: Request, caller: CallerDep, session: SessionDep) -> HTMLResponse:
+    return render(
+        request,
+        caller,
+        "overview.html",
+        totals=_totals(session, caller),
+        models=model_rows(session, caller)[0],
+        experiments=experiments.latest(session) if is_staff(caller) else None,
+    )
+
+
+@router.get("/search")
+def search(request: Request, caller: CallerDep) -> HTMLResponse:
+    return render(request, caller, "search.html")
+
+
+def _totals(session: Session, caller: Caller) -> list[tuple[str, int]]:
+    counted = {
+        "attested models": select(func.count())
+        .select_from(Attestation)
+        .where(attestations(caller)),
+        "ledgers": select(func.count()).select_from(Ledger).where(ledgers(caller)),
+    }
+    if caller.role != "public":
+        counted["corpora"] = select(func.count()).select_from(Corpus).where(own_corpora(caller))
+    if is_staff(caller):
+        counted["runs"] = select(func.count()).select_from(Trial)
+        counted["ledger entries"] = select(func.coalesce(func.sum(col(Ledger.size)), 0))
+    return [(name, session.execute(query).scalar_one()) for name, query in counted.items()]

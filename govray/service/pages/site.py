@@ -1,0 +1,90 @@
+"""The pages on the application: their routes, their static files, and errors as pages.
+
+An error is a page for who asked for one: outside ``/v1``, by ``Accept: text/html``. It says what
+the problem details of the same error say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from starlette.staticfiles import StaticFiles
+
+from govray.service import problems
+from govray.service.caller import PUBLIC
+from govray.service.pages import (
+    corpora,
+    experiments,
+    ledgers,
+    models,
+    overview,
+    signing_in,
+)
+from govray.service.pages.kinds import kinds
+from govray.service.pages.rendering import render
+
+Handler = Callable[[Request, Exception], Awaitable[Response]]
+
+_STATIC = Path(__file__).parent / "static"
+_ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+
+router = APIRouter(include_in_schema=False)
+for _each in (overview, models, corpora, experiments, ledgers, signing_in):
+    router.include_router(_each.router)
+
+
+@router.get("/static/kinds.json")
+def document_kinds() -> Response:
+    return Response(kinds(), media_type="application/json", headers=_ASSETS)
+
+
+class Assets(StaticFiles):
+    """Static files that a browser asks about again: their ETag changes with the version."""
+
+    async def get_response(self, path: str, scope):  # type: ignore[no-untyped-def]
+        response = await super().get_response(path, scope)
+        response.headers.update(_ASSETS)
+        return response
+
+
+def mount(app: FastAPI) -> None:
+    """Put the pages on ``app``, whose error handlers are installed already."""
+    app.include_router(router)
+    app.mount("/static", Assets(directory=_STATIC), name="static")
+    for kind, handler in list(app.exception_handlers.items()):
+        if getattr(handler, "__module__", "") == problems.__name__:
+            app.add_exception_handler(kind, _as_page(handler))  # type: ignore[arg-type]
+
+
+def _as_page(handler: Handler) -> Handler:
+    async def respond(request: Request, error: Exception) -> Response:
+        response = await handler(request, error)
+        problem = problems.of(error)
+        if problem is None or not _wants_page(request):
+            return response
+        caller = getattr(request.state, "caller", PUBLIC)
+        page = render(
+            request,
+            caller,
+            "problem.html",
+            status=response.status_code,
+            code=response.status_code,
+            title=problem.title,
+            detail=problem.detail,
+            do=problem.do,
+        )
+        for name in ("www-authenticate", "retry-after", "allow"):
+            if name in response.headers:
+                page.headers[name] = response.headers[name]
+        return page
+
+    return respond
+
+
+def _wants_page(request: Request) -> bool:
+    path = request.url.path
+    return not path.startswith(("/v1/", "/static/", "/metrics")) and "text/html" in (
+        request.headers.get("accept", "")
+    )
