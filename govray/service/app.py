@@ -26,6 +26,7 @@ from govray.service.access import Gate
 from govray.service.limits import Buckets, Limits
 from govray.service.measures import Measured, Measures
 from govray.service.oidc import Oidc
+from govray.service.pages import site
 from govray.service.problems import CatchAll, Problem, ProblemDetails
 from govray.service.routes import (
     attestations,
@@ -96,6 +97,7 @@ def create_app(
     for router in _routers():
         app.include_router(router, prefix="/v1")
     app.include_router(health.metrics)
+    site.mount(app)
     # The one added last is the outermost.
     app.add_middleware(CatchAll)
     if settings.hosts:

@@ -39,8 +39,8 @@ HEADERS = {
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 _GOOD = {"COMPLETED", "production"}
-_BAD = {"ERROR", "DELETED"}
-_WARN = {"INTERRUPTED", "CANCELED", "PAUSED", "STOPPING", "staging"}
+_BAD = {"ERROR"}
+_WARN = {"INTERRUPTED", "CANCELED", "PAUSED", "STOPPING"}
 
 CATEGORY_WORDS = {
     "public_domain": "public domain",
@@ -70,6 +70,11 @@ def brief(value: int | str) -> str:
 def decimals(value: float | None, digits: int = 3) -> str:
     """A measured number with so many digits behind the point."""
     return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def plain(value: object) -> str:
+    """A hyperparameter: a float to four significant digits, anything else as it is."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def size(value: int) -> str:
@@ -118,7 +123,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (count, brief, decimals, size, digest, minute, sign, word, category):
+    for function in (count, brief, decimals, plain, size, digest, minute, sign, word, category):
         environment.filters[function.__name__] = function
     return environment
 

@@ -65,6 +65,7 @@ function show(steps) {
     list.replaceChildren(
       ...step.did.map((text) => element("li", {}, `✓ ${text}`)),
       ...(step.error ? [element("li", { class: "error" }, `✕ ${step.error}`)] : []),
+      ...(step.after ? [element("li", { class: "soft" }, `Waits for step ${step.after}`)] : []),
       ...(step.needs.length ? [element("li", {}, `Needs ${few(step.needs)}`)] : []),
       ...step.not.map((text) =>
         element("li", { class: "soft" }, `Not checked here: ${text}. Use govray verify.`),

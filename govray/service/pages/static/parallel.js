@@ -2,7 +2,7 @@
 
 import { byId, json, svg } from "./dom.js";
 
-const BOX = { left: 70, right: 830, top: 34, bottom: 280 };
+const BOX = { left: 70, right: 830, top: 56, bottom: 276 };
 
 // axes: [{ name, values: [label, …] | null, low, high, log }], trials: [{ id, best, at: [0…1 | null] }]
 const { axes, trials } = json(byId("parallel-data"));
@@ -25,9 +25,11 @@ for (const trial of [...trials].sort((a, b) => Number(a.best) - Number(b.best)))
 
 axes.forEach((axis, i) => {
   parts.push(svg("line", { class: "axis", x1: x(i), x2: x(i), y1: BOX.top, y2: BOX.bottom }));
-  parts.push(svg("text", { x: x(i), y: BOX.top - 14, "text-anchor": "middle" }, axis.name));
+  parts.push(svg("text", { x: x(i), y: BOX.top - 30, "text-anchor": "middle" }, axis.name));
   for (const [share, text] of axis.marks) {
-    parts.push(svg("text", { x: x(i) + 6, y: y(share) + 4 }, text));
+    // The ends stand above and below the axis, where no line crosses them.
+    const [dx, dy, anchor] = share === 1 ? [0, -8, "middle"] : share === 0 ? [0, 18, "middle"] : [6, 4, "start"];
+    parts.push(svg("text", { x: x(i) + dx, y: y(share) + dy, "text-anchor": anchor }, text));
   }
 });
 

@@ -33,6 +33,7 @@ class Missing extends Error {}
 
 export function state(step) {
   if (step.error) return step.unsupported ? "unsupported" : "failed";
+  if (step.after) return "not-checked";
   if (step.needs.length && !step.did.length) return "waiting";
   if (!step.did.length) return "not-checked";
   return step.needs.length || step.not.length ? "partly" : "checked";
@@ -52,7 +53,7 @@ export async function check(input) {
     run.steps.push(step);
     const before = run.steps.find((each) => each.error || (each.number <= 3 && !each.did.length));
     if (before && before !== step) {
-      step.not.push(`after step ${before.number}, which has to pass first`);
+      step.after = before.number;
       continue;
     }
     try {
