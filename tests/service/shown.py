@@ -1,0 +1,255 @@
+"""A store that every page has something to show of, and the names of what stands in it.
+
+The models are real: signed, verified, indexed, their ledgers as tiles. Experiments, trials and
+their numbers are rows made by hand. One model, one experiment and one registered name are called
+what an attacker would call them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from shelf_of_models import Shelf
+from sqlalchemy import Engine
+from sqlmodel import Session
+from test_incidents import Monitored, from_step
+from world import FINISHED, STARTED, World
+
+from govray.governance import bundle
+from govray.governance.attestation import Attestation
+from govray.governance.verify import VerifiedModel, verify
+from govray.store import tables
+from govray.store.index import index_model
+from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
+from govray.store.record_key import load_key
+from govray.store.tile_folder import tile_folder
+from govray.store.tiles import write_tiles
+
+HOSTILE = "<script>window.hacked = 1</script>\"'><img src=x onerror=hacked=1> " + "long" * 40
+SEARCH, LIVE = "search-1", "run-live"
+ZERO = "sha256:" + "0" * 64
+RECORD = "alpha/0/0"
+"""The text of a record of the corpus alpha, which is public."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Digests of attestations, the trust root of the first, and where its folder lies."""
+
+    root: bytes
+    first: str
+    monitored: str
+    hostile: str
+    folder: Path
+
+
+def fill(engine: Engine, url: str, folder: Path) -> Shown:
+    """Write everything, and commit."""
+    key = load_key(url)
+    shelf = Shelf(folder / "shelf")
+    world = Monitored(deviations=from_step("alpha", 6))
+    monitored = verify(world.run(folder / "monitored", run="run-monitored"), trust_root=world.root)
+    other = World(name="another-org")
+    path = other.deploy(folder / "hostile", run="run-hostile", attestation=_hostile)
+    hostile = verify(path, trust_root=other.root)
+    first = shelf.verified("first")
+    with Session(engine) as session:
+        index(session, first, shelf.root, key, folder, public=True)
+        index(session, monitored, world.root, key, folder)
+        index(session, hostile, other.root, key, folder)
+        add_experiments(session, hostile.policy.digest)
+        add_versions(session, first.digest, hostile.digest)
+        session.commit()
+    return Shown(shelf.root, first.digest, monitored.digest, hostile.digest, first.path)
+
+
+def _hostile(made: Attestation) -> Attestation:
+    return made.model_copy(update={"run": made.run.model_copy(update={"name": HOSTILE})})
+
+
+def index(
+    session: Session,
+    model: VerifiedModel,
+    root: bytes,
+    key: bytes,
+    folder: Path,
+    *,
+    public: bool = False,
+) -> None:
+    """A model and the tiles of its ledger, which are written below ``folder``."""
+    tiles = folder / f"tiles-{model.digest[7:19]}"
+    lines = model.ledger.data.split(b"\n")[:-1]
+    note = (model.path / bundle.CHECKPOINT).read_bytes()
+    write_tiles(tile_folder(str(tiles)), lines, note)
+    index_model(
+        session,
+        model,
+        trust_root=root,
+        key=key,
+        public=public,
+        folder=str(model.path),
+        tiles=str(tiles),
+    )
+
+
+def add_versions(session: Session, first: str, hostile: str) -> None:
+    """Two registered names."""
+    for name, attestation in (("python-source-gpt", first), (HOSTILE, hostile)):
+        session.add(
+            tables.Model(name=name, description=name, labels={}, created=STARTED, user="somebody")
+        )
+        session.flush()
+        session.add(
+            tables.ModelVersion(
+                model=name,
+                version="1.2.0",
+                major=1,
+                minor=2,
+                patch=0,
+                attestation=attestation,
+                stage="staging",
+                labels={},
+                metrics={},
+                notes=f"Trained for {name}",
+                created=FINISHED,
+                user="somebody",
+            )
+        )
+
+
+def add_experiments(session: Session, policy: str) -> None:
+    """A search that ended, a run that goes on, and one whose texts are hostile."""
+    for name, kind, state in (
+        (SEARCH, "search", ExperimentState.COMPLETED),
+        (LIVE, "run", ExperimentState.ACTIVE),
+        ("hostile", "run", ExperimentState.ERROR),
+    ):
+        session.add(
+            tables.Experiment(
+                id=name,
+                name=HOSTILE if name == "hostile" else f"{name}-experiment",
+                kind=kind,
+                state=state,
+                project="research",
+                user="ada",
+                storage="runs",
+                config={"name": HOSTILE if name == "hostile" else name, "max_steps": 400},
+                started="2026-11-20T08:00:00Z",
+                why=HOSTILE if name == "hostile" else None,
+            )
+        )
+    session.flush()
+    for number in range(9):
+        rate = 10 ** (-4 + number / 3)
+        steps = 400 if number % 3 == 0 else 100
+        add_trial(
+            session,
+            f"{SEARCH}-{number:02}",
+            SEARCH,
+            policy,
+            steps=steps,
+            floor=2.2 + 0.2 * abs(number - 4),
+            hyperparameters={"lr": rate, "width": 64 * 2 ** (number % 3), "norm": "rms"},
+            state=TrialState.COMPLETED if steps == 400 else TrialState.CANCELED,
+        )
+    add_trial(
+        session,
+        LIVE,
+        LIVE,
+        policy,
+        steps=120,
+        floor=2.3,
+        hyperparameters={},
+        state=TrialState.ACTIVE,
+    )
+    add_trial(
+        session,
+        "run-bad",
+        "hostile",
+        policy,
+        steps=3,
+        floor=3.0,
+        hyperparameters={HOSTILE: HOSTILE},
+        state=TrialState.ERROR,
+    )
+    session.flush()
+    for trial, kind, corpus, reason in (
+        (f"{SEARCH}-01", "stop", None, "asha: loss 3.12 at step 100 is not among the best third"),
+        (LIVE, "restart", None, "worker 1 ended; 2 workers again after 6.0 s"),
+        (LIVE, "flag", "alpha", "composite outside its band at head in 2 probes in a row"),
+        (LIVE, "rollback", "alpha", "back to step 80, and alpha left out from there on"),
+        ("run-bad", "refused", None, HOSTILE),
+    ):
+        session.add(
+            tables.Decision(
+                trial=trial,
+                source="events",
+                number=len(kind) + len(reason) % 50,
+                kind=kind,
+                at="2026-11-20T08:20:00Z",
+                step=100,
+                corpus=corpus,
+                reason=reason,
+                evidence={"probe": 4, "text": reason},
+            )
+        )
+    for step, state in ((40, CheckpointState.DELETED), (80, CheckpointState.COMPLETED)):
+        session.add(
+            tables.Checkpoint(
+                trial=LIVE,
+                step=step,
+                state=state,
+                digest=ZERO,
+                bytes=4_100_000,
+                at="2026-11-20T08:15:00Z",
+            )
+        )
+
+
+def add_trial(
+    session: Session,
+    name: str,
+    experiment: str,
+    policy: str,
+    *,
+    steps: int,
+    floor: float,
+    hyperparameters: dict[str, object],
+    state: TrialState,
+) -> None:
+    """A trial whose loss falls to ``floor``, and is measured on held-back rows every 20 steps."""
+    losses = [floor + 3.3 * math.exp(-step / 45) + 0.05 * math.sin(step) for step in range(steps)]
+    session.add(
+        tables.Trial(
+            id=name,
+            experiment=experiment,
+            folder=name,
+            state=state,
+            hyperparameters=hyperparameters,
+            step=steps,
+            max_steps=400,
+            loss=losses[-1],
+            objective=losses[-1] + 0.1,
+            world_size=2,
+            attempts=1,
+            started="2026-11-20T08:00:00Z",
+            why=HOSTILE if name == "run-bad" else None,
+            code=ZERO,
+            policy=policy,
+            manifest=ZERO,
+        )
+    )
+    session.flush()
+    for step, loss in enumerate(losses):
+        add_number(session, name, "training", step, loss)
+        if step % 20 == 19:
+            add_number(session, name, "validation", step, loss + 0.12)
+
+
+def add_number(session: Session, trial: str, group: str, step: int, value: float) -> None:
+    """One loss."""
+    session.add(
+        tables.Metric(trial=trial, group=group, name="loss", step=step, attempt=1, value=value)
+    )
