@@ -20,6 +20,7 @@ import typer
 
 from govray.cli import files, trust
 from govray.cli.output import At, Json, TrustRoot, field, line, out, print_json, table
+from govray.cli.store import DEFAULT_STORE, Store
 from govray.errors import CouldNotCheck, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ app = typer.Typer(help="Versions of models: register, list, promote, download.")
 
 GATES = Path("policies/promotion.yaml")
 
-Store = Annotated[
-    str,
-    typer.Option("--store", metavar="URL", envvar="GOVRAY_STORE", help="The store."),
-]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")]
 
 
@@ -59,7 +56,7 @@ def register(
     public: Annotated[
         bool, typer.Option("--public", help="Let anyone read the attestation.")
     ] = False,
-    store: Store = "sqlite:///govray.db",
+    store: Store = DEFAULT_STORE,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -114,7 +111,7 @@ def versions(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="A model; without it: all models.")
     ] = None,
-    store: Store = "sqlite:///govray.db",
+    store: Store = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """List the versions of a model, the highest first, or the models."""
@@ -157,7 +154,7 @@ def promote(
     gates: Annotated[
         Path, typer.Option("--gates", metavar="FILE", help="The promotion policy.")
     ] = GATES,
-    store: Store = "sqlite:///govray.db",
+    store: Store = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """Move a version to a stage, if every gate before it holds.
@@ -203,7 +200,7 @@ def download(
         str | None, typer.Argument(metavar="[VERSION]", help="Default: the one in production.")
     ] = None,
     trust_root: TrustRoot = None,
-    store: Store = "sqlite:///govray.db",
+    store: Store = DEFAULT_STORE,
     at: At = None,
     as_json: Json = False,
 ) -> None:

@@ -1,0 +1,6 @@
+# Source it before Ray starts, on every node, in this deployment's folder:
+#   . serve/environment.sh && ray start --head
+export RAY_SERVE_ENABLE_HA_PROXY=1       # HAProxy before the replicas, and no Python in between
+export RAY_SERVE_THROUGHPUT_OPTIMIZED=1
+export GOVRAY_STORE="${GOVRAY_STORE:-sqlite:///$PWD/govray.db}" # PostgreSQL on more than one node
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"             # finds serve.app

@@ -1,0 +1,147 @@
+"""The Ray Serve application: its config is what Ray reads, and a real one answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import httpx
+import pytest
+import yaml
+from people import make_tokens
+from shelf_of_models import Shelf
+from sqlmodel import Session
+
+from govray.errors import UsageError
+from govray.store import registry
+from govray.store.database import open_store
+from govray.store.registry import By
+
+ROOT = Path(__file__).parents[2]
+SERVE = ROOT / "serve"
+ADDRESS = "http://127.0.0.1:8000"
+
+
+def test_the_config_is_one_that_ray_reads() -> None:
+    from ray.serve.schema import ServeDeploySchema
+
+    config = ServeDeploySchema.model_validate(yaml.safe_load((SERVE / "config.yaml").read_text()))
+    (application,) = config.applications
+    assert application.import_path == "serve.app:app"
+    (deployment,) = application.deployments
+    assert deployment.name == "govray"
+    assert deployment.autoscaling_config["min_replicas"] == 2
+    assert deployment.graceful_shutdown_timeout_s > 0
+
+
+def test_the_folder_s_name_does_not_hide_ray_s() -> None:
+    program = "import serve.app, ray.serve; print(serve.app.app.__module__, ray.serve.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("serve.app ")
+    assert "ray/serve/__init__.py" in done.stdout
+
+
+def test_without_a_store_it_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.delenv("GOVRAY_STORE", raising=False)
+    from serve.app import Arguments, app
+
+    with pytest.raises(UsageError, match="no store is named"):
+        app(Arguments())
+    with pytest.raises(ValueError, match="Extra inputs"):
+        Arguments(auth=False)
+
+
+def test_the_environment_is_a_shell_s(tmp_path: Path) -> None:
+    said = subprocess.run(
+        ["sh", "-euc", f". {SERVE}/environment.sh; env"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert "RAY_SERVE_ENABLE_HA_PROXY=1" in said
+    assert f"GOVRAY_STORE=sqlite:///{tmp_path}/govray.db" in said
+    assert f"PYTHONPATH={tmp_path}" in said
+
+
+def wait_until_it_answers(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    deadline = time.monotonic() + 240
+    while True:
+        assert process.poll() is None, Path(log.name).read_text()
+        assert time.monotonic() < deadline, Path(log.name).read_text()
+        try:
+            if httpx.get(f"{ADDRESS}/v1/health", timeout=5).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A supplier's token for ``serve run serve.app:app``, which runs with a model in its store."""
+    import ray
+
+    ray.shutdown()  # a cluster of other tests wants the same ports
+    folder = tmp_path_factory.mktemp("serve")
+    shelf = Shelf(folder / "shelf")
+    url = f"sqlite:///{folder / 'store.db'}"
+    engine = open_store(url, create=True)
+    with Session(engine) as session:
+        (row,) = shelf.index(session, "first")
+        by = By(user="eve", at="2026-11-20T10:00:00Z")
+        registry.register(session, model="gpt", version="1.0.0", attestation=row.digest, by=by)
+        session.commit()
+    tokens = make_tokens(engine, "acme-legal", "umbrella")
+    engine.dispose()
+    words = ". serve/environment.sh && exec serve run --address local serve.app:app"
+    environment = os.environ | {
+        "GOVRAY_STORE": url,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            ["sh", "-c", words],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            wait_until_it_answers(process, log)
+            yield tokens["supplier"]
+        finally:
+            process.terminate()  # Ray ends its processes
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_ray_serve_answers_a_lineage_query(token: str) -> None:
+    with httpx.Client(
+        base_url=ADDRESS, headers={"Authorization": f"Bearer {token}"}, timeout=30
+    ) as client:
+        shown = client.get("/v1/models/gpt/versions/1.0.0").json()
+        assert shown["version"] == "1.0.0"
+        answer = client.get(f"/v1/attestations/{shown['attestation']}/lineage")
+        assert answer.status_code == 200, answer.text
+        assert "acme" in answer.text
+        assert "alpha" not in answer.text, "of another supplier"
+    assert httpx.get(f"{ADDRESS}/v1/models/gpt", timeout=30).status_code == 404
+    assert httpx.get(f"{ADDRESS}/metrics", timeout=30).status_code == 401
