@@ -31,6 +31,8 @@ EXTRAS = {
     "rensa": "train",
     "fastapi": "serve",
     "sqlmodel": "serve",
+    "sqlalchemy": "serve",
+    "alembic": "serve",
     "optuna": "search",
 }
 

@@ -13,7 +13,8 @@ What this module does not do: derive anything. `rebuild` is given what fills the
 
 from __future__ import annotations
 
-import secrets
+import fcntl
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ from govray.store.database import begin_writing, connect, sqlite_file
 KEPT = frozenset({"account", "token", "audit", "model", "modelversion"})
 """The tables that storage does not know."""
 
-_NEW = "rebuilt"
+_NEW = "govray_rebuilt"
 
 
 def derived() -> Sequence[Table]:
@@ -69,31 +70,66 @@ def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
 
 @contextmanager
 def _beside(engine: Engine) -> Iterator[tuple[Engine, str, Path | None]]:
-    """An empty index, the name of its schema as the store sees it, and its file if it has one."""
-    tag = secrets.token_hex(4)
-    old = sqlite_file(engine.url)
-    if old is not None:
-        file = old.with_name(f"{old.name}.rebuild-{tag}")
+    """An empty index, the name of its schema as the store sees it, and its file if it has one.
+
+    What a rebuild that was killed left is cleared away first; two at once are refused.
+    """
+    file = sqlite_file(engine.url)
+    with _file_beside(engine, file) if file else _schema_beside(engine) as beside:
+        yield beside
+
+
+@contextmanager
+def _file_beside(engine: Engine, old: Path) -> Iterator[tuple[Engine, str, Path]]:
+    file = old.with_name(f"{old.name}.rebuild")
+    with open(f"{file}.lock", "ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise _running() from None
+        _unlink(file)
         new = connect(engine.url.set(database=str(file)))
         try:
             tables.TABLES.create_all(new, tables=derived())
             yield new, _NEW, file
         finally:
             new.dispose()
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{file}{suffix}").unlink(missing_ok=True)
-        return
-    schema = f"rebuild_{tag}"
-    new = connect(engine.url).execution_options(schema_translate_map={None: schema})
+            _unlink(file)
+
+
+@contextmanager
+def _schema_beside(engine: Engine) -> Iterator[tuple[Engine, str, None]]:
+    new = connect(engine.url).execution_options(schema_translate_map={None: _NEW})
+    with engine.connect() as holding:
+        # Held by this connection until it closes, whatever becomes of the process.
+        lock = f"SELECT pg_try_advisory_lock({zlib.crc32(b'govray store rebuild')})"
+        if not holding.exec_driver_sql(lock).scalar():
+            raise _running()
+        holding.commit()
+        try:
+            _drop_schema(engine)
+            with engine.begin() as connection:
+                connection.execute(CreateSchema(_NEW))
+            tables.TABLES.create_all(new, tables=derived())
+            yield new, _NEW, None
+        finally:
+            new.dispose()
+            _drop_schema(engine)
+            holding.invalidate()  # a pooled connection would keep the lock
+
+
+def _drop_schema(engine: Engine) -> None:
     with engine.begin() as connection:
-        connection.execute(CreateSchema(schema))
-    try:
-        tables.TABLES.create_all(new, tables=derived())
-        yield new, schema, None
-    finally:
-        new.dispose()
-        with engine.begin() as connection:
-            connection.execute(DropSchema(schema, cascade=True))
+        connection.execute(DropSchema(_NEW, cascade=True, if_exists=True))
+
+
+def _unlink(file: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{file}{suffix}").unlink(missing_ok=True)
+
+
+def _running() -> Refused:
+    return Refused("the index is being rebuilt by another process", do="Wait for it")
 
 
 def _exchange(connection: Connection, schema: str) -> None:

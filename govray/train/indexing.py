@@ -17,7 +17,8 @@ remove rows of what storage has no longer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,12 +27,13 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
-from govray.errors import GovrayError, Refused
+from govray.errors import GovrayError, Malformed, Refused
 from govray.governance import bundle, canonical
 from govray.governance.document import format_time
 from govray.governance.envelope import Envelope
 from govray.governance.memorization_manifest import verify_memorization_manifest
-from govray.governance.verify import VerifiedModel, verify
+from govray.governance.trust import TrustState
+from govray.governance.verify import verify
 from govray.store import tables
 from govray.store.database import begin_writing
 from govray.store.index import index_model
@@ -143,10 +145,10 @@ def index_storage(
     storage = storage.resolve()
     report = Report()
     for folder in runs.list_runs(storage):
-        _try(engine, storage, folder, settings, None, report)
+        _index(engine, storage, folder, settings, None, report)
     for search in searches:
         for folder in runs.list_runs(search.folder):
-            _try(engine, storage, folder, settings, search, report)
+            _index(engine, storage, folder, settings, search, report)
         with Session(engine) as session:
             if session.get(tables.Experiment, search.folder.name) is not None:
                 begin_writing(session)
@@ -155,7 +157,7 @@ def index_storage(
     return report
 
 
-def _try(
+def _index(
     engine: Engine,
     storage: Path,
     folder: Path,
@@ -164,16 +166,25 @@ def _try(
     report: Report,
 ) -> None:
     for each in (folder, *runs.list_runs(folder / "replays")):
-        try:
-            with Session(engine) as session:
-                index_run(session, storage, each, settings, search)
-                session.commit()
+        with _reported(report, each), Session(engine) as session:
+            index_run(session, storage, each, settings, search)
+            session.commit()
             report.runs += 1
-            with Session(engine) as session:
-                report.models += index_run_model(session, each, settings)
-                session.commit()
-        except (GovrayError, OSError, KeyError, TypeError, ValueError) as error:
-            report.left_out[str(each)] = str(error) or type(error).__name__
+        with _reported(report, each / MODEL), Session(engine) as session:
+            report.models += index_run_model(session, each, settings)
+            session.commit()
+        with _reported(report, each / MEMORIZATION), Session(engine) as session:
+            index_run_audit(session, each, settings)
+            session.commit()
+
+
+@contextmanager
+def _reported(report: Report, place: Path) -> Iterator[None]:
+    """What is wrong with one run, model or audit stops none of the others."""
+    try:
+        yield
+    except (GovrayError, OSError, KeyError, TypeError, ValueError) as error:
+        report.left_out[str(place)] = str(error) or type(error).__name__
 
 
 def index_run(
@@ -265,7 +276,7 @@ def settle_search(session: Session, search: Search) -> None:
 
 
 def index_run_model(session: Session, folder: Path, settings: Settings) -> int:
-    """Index a run's model folder and its memorization manifest; how many models are new.
+    """Index a run's model folder; how many models are new.
 
     Raises:
         VerificationFailed, CouldNotCheck: It does not verify against the trust root.
@@ -293,18 +304,25 @@ def index_run_model(session: Session, folder: Path, settings: Settings) -> int:
             folder=str(model.resolve()),
             tiles=str(folder.resolve() / TILES),
         )
-        _memorization(session, folder, verified)
         return 1
     return 0
 
 
-def _memorization(session: Session, folder: Path, model: VerifiedModel) -> None:
+def index_run_audit(session: Session, folder: Path, settings: Settings) -> None:
+    """Index the memorization manifest that lies in a run's folder, if one is signed.
+
+    Raises:
+        Refused: No operator of the trust root signed it, or it is malformed.
+    """
     path = folder / MEMORIZATION
     if not path.is_file():
         return
-    data = path.read_bytes()
-    now = datetime.now(UTC)
-    audited = verify_memorization_manifest(model.trust_root, data, at=now)
+    if path.stat().st_size > bundle.MAX_ENVELOPE:
+        raise Malformed(f"larger than {bundle.MAX_ENVELOPE} bytes", where=str(path))
+    data, now = path.read_bytes(), datetime.now(UTC)
+    delegations = read_record(folder).delegations
+    trust = TrustState.load(settings.trust_root, at=now, delegations=delegations)
+    audited = verify_memorization_manifest(trust, data, at=now)
     if session.get(tables.MemorizationManifest, audited.digest) is None:
         row = tables.MemorizationManifest(
             digest=audited.digest,

@@ -115,3 +115,14 @@ def test_the_wheel_carries_the_deployment(base: Path, tmp_path: Path) -> None:
     for name in ("cluster.yaml", "jobs/README.md", "policies/licences.yaml"):
         copied = tmp_path / "deployment" / name
         assert copied.read_bytes() == (TREE / name).read_bytes()
+
+
+def test_the_wheel_carries_the_migrations(base: Path) -> None:
+    def scripts(package: Path) -> set[str]:
+        folder = package / "store" / "migrations"
+        found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        return {name for name in found if "__pycache__" not in name}
+
+    [package] = base.parent.glob("lib/python*/site-packages/govray")
+    assert scripts(package) == scripts(TREE / "govray")
+    assert "env.py" in scripts(package)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,20 @@ from world import World
 
 from govray.errors import Refused
 from govray.governance import bundle, canonical
+from govray.governance.memorization_manifest import (
+    MemorizationManifest,
+    seal_memorization_manifest,
+)
+from govray.store import rebuild as rebuilding
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.lifecycle import ExperimentState, TrialState
 from govray.store.rebuild import derived, rebuild
 from govray.store.usage import usage
 from govray.train import driver, events
+from govray.train.audit import DEFAULTS
 from govray.train.event_rows import worker_seconds
-from govray.train.indexing import index_run, index_storage
+from govray.train.indexing import MEMORIZATION, index_run, index_storage
 from govray.train.storage import folder_name
 from govray.tune.listing import searches
 
@@ -152,7 +159,7 @@ def test_a_model_that_was_changed_is_left_out_and_stops_nothing(
     data[-9] ^= 1
     path.write_bytes(data)
     report = index_storage(store, storage, settings(world))
-    assert list(report.left_out) == [str(storage / "tiny-1")]
+    assert list(report.left_out) == [str(storage / "tiny-1" / "model")]
     with Session(store) as session:
         assert session.exec(select(tables.Attestation)).all() == []
         assert session.exec(select(tables.Record)).all() == []
@@ -161,14 +168,16 @@ def test_a_model_that_was_changed_is_left_out_and_stops_nothing(
 
 def test_a_model_under_another_root_is_left_out(store: Engine, written: Path) -> None:
     report = index_storage(store, written, settings(World(name="somebody-else")))
-    assert "step 1 (trust root)" in report.left_out[str(written / "tiny-1")]
+    assert "step 1 (trust root)" in report.left_out[str(written / "tiny-1" / "model")]
 
 
 def test_what_cannot_be_read_is_left_out(store: Engine, storage: Path, world: World) -> None:
     (storage / "tiny-2" / "record" / "run.json").write_bytes(b'{"schema":"another"}')
     (storage / "tiny-1" / "replays" / "replay-1" / events.FILE).write_bytes(b"{}\n")
     report = index_storage(store, storage, settings(world))
-    assert len(report.left_out) == 2
+    assert sorted(report.left_out) == sorted(
+        [str(storage / "tiny-1" / "replays" / "replay-1"), str(storage / "tiny-2")]
+    )
     with Session(store) as session:
         assert [row.id for row in session.exec(select(tables.Trial))] == ["tiny-1"]
 
@@ -182,6 +191,54 @@ def test_a_copy_of_a_run_is_refused(store: Engine, storage: Path, world: World) 
     inside = Path(shutil.copytree(storage / "tiny-1", storage / "copied"))
     with Session(store) as session, pytest.raises(Refused, match="Names of runs are unique"):
         index_run(session, storage, inside, settings(world))
+
+
+@pytest.mark.parametrize("by", ["operator", "auditor"])
+def test_a_memorization_manifest_is_indexed_if_an_operator_signed_it(
+    store: Engine, storage: Path, world: World, by: str
+) -> None:
+    document = MemorizationManifest(
+        run="tiny-1",
+        step=12,
+        made=at(60),
+        manifest=canonical.sha256(b"prepared"),
+        files={bundle.WEIGHTS: canonical.sha256(b"weights")},
+        settings=DEFAULTS,
+        corpora=(),
+    )
+    # The run was indexed before it was audited.
+    index_storage(store, storage, settings(world))
+    sealed = seal_memorization_manifest(document, [getattr(world.keys, by)])
+    (storage / "tiny-1" / MEMORIZATION).write_bytes(sealed)
+    report = index_storage(store, storage, settings(world))
+    with Session(store) as session:
+        found = session.exec(select(tables.MemorizationManifest)).all()
+        if by == "operator":
+            assert [(row.run, row.signer, row.envelope) for row in found] == [
+                ("tiny-1", "operator", sealed)
+            ]
+        else:
+            assert found == []
+            assert list(report.left_out) == [str(storage / "tiny-1" / MEMORIZATION)]
+        assert len(session.exec(select(tables.Attestation)).all()) == 1
+
+
+def test_two_rebuilds_at_once_are_refused_and_a_killed_one_is_cleared_away(
+    store: Engine, written: Path, world: World
+) -> None:
+    def fill(new: Engine) -> None:
+        with pytest.raises(Refused, match="another process"):
+            rebuild(store, lambda _: None)
+        index_storage(new, written, settings(world))
+
+    # What a rebuild leaves that is killed at its worst: an index beside.
+    with ExitStack() as left, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rebuilding, "_unlink", lambda _: None)
+        patch.setattr(rebuilding, "_drop_schema", lambda _: None)
+        left.enter_context(rebuilding._beside(store))
+    rebuild(store, fill)
+    with Session(store) as session:
+        assert len(session.exec(select(tables.Trial)).all()) == 3
 
 
 def test_indexing_again_changes_nothing(store: Engine, written: Path, world: World) -> None:
