@@ -321,11 +321,3 @@ def test_two_policies_are_compared(shelf: Library) -> None:
     told = shelf.get("public", f"/policies:diff?from={policy}&to={policy}").json()
     assert (told["changes"], told["more"]) == ([], False)
     assert shelf.get("public", f"/policies:diff?from={policy}&to={'0' * 64}").status_code == 404
-
-
-# Memorization
-
-
-def test_without_a_monitor_nothing_is_stated(shelf: Library) -> None:
-    told = shelf.get("auditor", "/models/first/versions/1.0.0/memorization").json()
-    assert (told["monitored"], told["findings"], told["audits"]) == (False, None, [])

@@ -117,7 +117,7 @@ def _answer(
     findings = _findings(row.envelope)
     monitored = findings is not None
     if findings is not None and not (staff or row.public):
-        findings = _own_findings(findings, names)
+        findings = own_findings(findings, names)
     return MemorizationAnswer(
         attestation=row.digest,
         monitored=monitored,
@@ -131,7 +131,8 @@ def _findings(envelope: bytes) -> Findings | None:
     return read(Document, stated, where="attestation").document.memorization
 
 
-def _own_findings(findings: Findings, names: Collection[str]) -> Findings:
+def own_findings(findings: Findings, names: Collection[str]) -> Findings:
+    """What a monitor found of these corpora, and nothing of others."""
     return findings.model_copy(
         update={
             # Where branches begin tells of rollbacks for other corpora's sake.
@@ -157,7 +158,7 @@ def _audits(session: Session, run: str, names: Collection[str] | None) -> list[A
     for row in rows:
         document = read(Audit, Envelope.parse(row.envelope), where="audit").document
         if names is not None:
-            document = _own_audit(document, names)
+            document = own_audit(document, names)
         found.append(
             AuditAnswer(
                 digest=row.digest,
@@ -170,7 +171,8 @@ def _audits(session: Session, run: str, names: Collection[str] | None) -> list[A
     return found
 
 
-def _own_audit(document: Audit, names: Collection[str]) -> Audit:
+def own_audit(document: Audit, names: Collection[str]) -> Audit:
+    """What an audit found of these corpora, and nothing of others."""
     return document.model_copy(
         update={
             # Adapters' file names are those of other corpora.

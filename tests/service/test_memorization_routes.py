@@ -1,0 +1,130 @@
+"""What monitor and audits stated of a model, and a supplier's part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from library import Library, library
+from sqlmodel import Session
+
+from govray.governance import bundle, canonical
+from govray.governance.envelope import Envelope
+from govray.governance.incidents import Findings
+from govray.governance.memorization import Decision, Measure, Side
+from govray.governance.memorization_manifest import (
+    CorpusEvidence,
+    MemorizationManifest,
+    RecordEvidence,
+    Settings,
+    Unchecked,
+    seal_memorization_manifest,
+)
+from govray.governance.statement import read
+from govray.service.routes import memorization
+from govray.service.routes.memorization import own_findings
+from govray.store import tables
+
+DIGEST = canonical.sha256(b"something")
+
+
+def measure(corpus: str) -> Measure:
+    return Measure(
+        corpus=corpus,
+        layer="head",
+        probe=Side(rows=4, entropy=1.0),
+        reserve=Side(rows=4, entropy=2.0),
+        deviation=1.0,
+        p=0.01,
+        permutations=99,
+    )
+
+
+AUDIT = MemorizationManifest(
+    run="run-first",
+    step=6,
+    made="2026-11-11T00:00:00Z",
+    manifest=DIGEST,
+    files={bundle.WEIGHTS: DIGEST, "adapters/acme/adapter_model.safetensors": DIGEST},
+    settings=Settings(rows=4, prefix_tokens=4, suffix_tokens=4, candidates=10, controls=0, seed=1),
+    corpora=tuple(
+        CorpusEvidence(
+            corpus=corpus,
+            groups=("head",),
+            measures=(measure(corpus),),
+            records=(RecordEvidence(record=canonical.sha256(corpus.encode()), extracted_rows=1),),
+        )
+        for corpus in ("acme", "beta")
+    ),
+    unchecked=(
+        Unchecked(check="canaries", why="none were planted"),
+        Unchecked(check="extraction", corpus="gamma", why="its rows are too short"),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    with library(tmp_path_factory.mktemp("library")) as running:
+        sealed = seal_memorization_manifest(AUDIT, [running.shelf.world.keys.operator])
+        row = tables.MemorizationManifest(
+            digest=read(MemorizationManifest, Envelope.parse(sealed)).digest,
+            run=AUDIT.run,
+            weights=DIGEST,
+            signer="operator",
+            made=AUDIT.made,
+            envelope=sealed,
+        )
+        with Session(running.service.engine) as session:
+            session.add(row)
+            session.commit()
+        yield running
+
+
+PATH = "/models/first/versions/1.0.0/memorization"
+
+
+def test_staff_reads_the_audit_as_it_was_signed(shelf: Library) -> None:
+    for path in (PATH, f"/attestations/{shelf.digest('first')}/memorization"):
+        told = shelf.get("auditor", path).json()
+        assert [each["document"] for each in told["audits"]] == [AUDIT.to_json()]
+        assert (told["monitored"], told["findings"]) == (False, None)
+
+
+def test_a_supplier_reads_what_is_about_its_corpora(shelf: Library) -> None:
+    answer = shelf.get("supplier", PATH)
+    assert [c["corpus"] for c in answer.json()["audits"][0]["document"]["corpora"]] == ["acme"]
+    assert not [name for name in ("alpha", "beta", "gamma") if name in answer.text]
+    other = shelf.get("other supplier", PATH)
+    assert "acme" not in other.text
+    assert {"beta", "gamma"} <= {name for name in ("beta", "gamma") if name in other.text}
+
+
+def test_without_the_rule_it_would_read_everything(
+    shelf: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    monkeypatch.setattr(memorization, "own_audit", lambda document, _: document)
+    assert "beta" in shelf.get("supplier", PATH).text
+
+
+def test_findings_of_others_are_left_out() -> None:
+    findings = Findings(
+        branches=(0, 3),
+        decisions=tuple(
+            Decision(step=2, corpus=c, action="gate", layers=("head",), evidence=(DIGEST,), since=0)
+            for c in ("acme", "beta")
+        ),
+        measured={"acme": 2, "beta": 2},
+        measures=(measure("acme"), measure("beta")),
+    )
+    own = own_findings(findings, {"acme"})
+    assert "beta" not in str(own.to_json())
+    assert (len(own.decisions), own.measured, own.branches) == (1, {"acme": 2}, (0,))
+
+
+def test_nothing_stated_is_said_as_that(shelf: Library) -> None:
+    told = shelf.get("auditor", "/models/second/versions/1.0.0/memorization").json()
+    assert (told["monitored"], told["findings"], told["audits"]) == (False, None, [])
+    public = shelf.get("public", "/models/narrow/versions/1.0.0/memorization").json()
+    assert public["audits"] == []
