@@ -17,9 +17,11 @@ What this module does not do: verify (`govray.governance.verify`), read run fold
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, TextIO
 
 from sqlalchemy import delete, insert, update
 from sqlmodel import Session, col, select
@@ -73,11 +75,32 @@ def index_model(
     if tiles is not None:  # before the lock: nobody waits for it, and they are only ever added to
         lines = (leaf.line for leaf in model.ledger.leaves)
         write_tiles(tile_folder(tiles), lines, files.checkpoint)
-    begin_writing(session)
+    with TemporaryFile("w+") as sighted:
+        # Before the lock too: minutes for a million records, which nobody should wait for.
+        if session.get(tables.Attestation, model.digest) is None:
+            _sight(model, sighted)
+        begin_writing(session)
+        row = _write(session, model, files, sighted, trust_root, key)
+    row.public = row.public if public is None else public
+    row.folder = row.folder if folder is None else folder
+    if tiles is not None:
+        session.get_one(tables.Ledger, model.ledger.run).tiles = tiles
+    session.flush()
+    return row
+
+
+def _write(
+    session: Session,
+    model: VerifiedModel,
+    files: _Files,
+    sighted: TextIO,
+    trust_root: bytes,
+    key: bytes,
+) -> tables.Attestation:
     _add_trust_root(session, model, trust_root)
     _add_policy(session, model, files)
     _add_corpora(session, model, files, key)
-    _add_ledger(session, model, files, tiles)
+    _add_ledger(session, model, files)
     session.flush()
     row = session.get(tables.Attestation, model.digest)
     known = row is not None
@@ -90,16 +113,15 @@ def index_model(
         held = session.get_one(tables.TrustRoot, row.trust_root)
         if held.version < model.trust_root.root.version:
             row.trust_root = model.trust_root.digest
-    row.public = row.public if public is None else public
-    row.folder = row.folder if folder is None else folder
     session.flush()
     if not known:
+        if not sighted.tell():  # a rebuild took it away since
+            _sight(model, sighted)
         _insert(session, tables.Subject, _subjects(model))
         _insert(session, tables.Coverage, _coverage(model))
         _insert(session, tables.CorpusUse, _uses(model))
-        _insert(session, tables.Record, _records(session, model, key))
+        _insert(session, tables.Record, _records(session, model, sighted, key))
     add_decisions(session, model)
-    session.flush()
     return row
 
 
@@ -231,10 +253,9 @@ def _key_records(session: Session, corpus: str, key: bytes) -> None:
         )
 
 
-def _add_ledger(session: Session, model: VerifiedModel, files: _Files, tiles: str | None) -> None:
+def _add_ledger(session: Session, model: VerifiedModel, files: _Files) -> None:
     ledger = model.ledger
-    row = session.get(tables.Ledger, ledger.run)
-    if row is None:
+    if session.get(tables.Ledger, ledger.run) is None:
         row = tables.Ledger(
             run=ledger.run,
             origin=ledger.origin,
@@ -244,7 +265,6 @@ def _add_ledger(session: Session, model: VerifiedModel, files: _Files, tiles: st
             tiles="",
         )
         session.add(row)
-    row.tiles = row.tiles if tiles is None else tiles
 
 
 def _attestation(model: VerifiedModel, files: _Files) -> tables.Attestation:
@@ -316,23 +336,36 @@ def _uses(model: VerifiedModel) -> Iterator[dict[str, Any]]:
         }
 
 
-def _records(session: Session, model: VerifiedModel, key: bytes) -> Iterator[dict[str, Any]]:
+def _sight(model: VerifiedModel, out: TextIO) -> None:
+    """Where all records stand, a line each, to be read by `_records`."""
+    for prepared in model.manifest.document.corpora:
+        for seen in sightings(model, prepared.corpus):
+            steps = seen.steps[:MAX_STEPS]
+            line = [seen.corpus, seen.record, seen.split, seen.tokens, len(seen.steps), steps]
+            out.write(json.dumps(line) + "\n")
+
+
+def _records(
+    session: Session, model: VerifiedModel, sighted: TextIO, key: bytes
+) -> Iterator[dict[str, Any]]:
     manifest = model.manifest.document
-    for prepared in manifest.corpora:
-        name = prepared.corpus
-        confidential = corpus_is_confidential(session, name)
-        for seen in sightings(model, name):
-            sha256 = manifest.record(name, seen.record).sha256
-            yield {
-                "record_key": record_key(sha256, confidential=confidential, key=key),
-                "attestation": model.digest,
-                "corpus": name,
-                "record": seen.record,
-                "split": seen.split,
-                "tokens": seen.tokens,
-                "step_count": len(seen.steps),
-                "steps": list(seen.steps[:MAX_STEPS]),
-            }
+    confidential = {
+        each.corpus: corpus_is_confidential(session, each.corpus) for each in manifest.corpora
+    }
+    sighted.seek(0)
+    for line in sighted:
+        corpus, record, split, tokens, step_count, steps = json.loads(line)
+        sha256 = manifest.record(corpus, record).sha256
+        yield {
+            "record_key": record_key(sha256, confidential=confidential[corpus], key=key),
+            "attestation": model.digest,
+            "corpus": corpus,
+            "record": record,
+            "split": split,
+            "tokens": tokens,
+            "step_count": step_count,
+            "steps": steps,
+        }
 
 
 def _decisions(model: VerifiedModel, run: str) -> Iterator[dict[str, Any]]:

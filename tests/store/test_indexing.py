@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import signal
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -276,6 +279,38 @@ def test_a_kill_at_any_statement_leaves_what_the_next_run_completes(
 
 
 LOSS = st.floats(0, 9).map(lambda value: round(value, 3))
+
+
+def test_a_process_killed_while_it_indexes_leaves_what_the_next_completes(
+    store_url: str, written: Path, world: World
+) -> None:
+    engine = open_store(store_url)
+    began = time.monotonic()
+    index_storage(engine, written, settings(world))
+    lasted = time.monotonic() - began
+    expected = rows_of(engine)
+    for share in (0.2, 0.5, 0.8):
+        clear(engine)
+        engine.dispose()
+        child = os.fork()
+        if child == 0:
+            # Never back into pytest, whatever happens here.
+            try:
+                index_storage(open_store(store_url), written, settings(world))
+            finally:
+                os._exit(0)
+        time.sleep(lasted * share)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with Session(engine) as session:
+            models = session.exec(select(tables.Attestation)).all()
+            records = session.exec(select(tables.Record)).all()
+            assert len(records) == (len(expected["record"]) if models else 0)
+        assert index_storage(engine, written, settings(world)).left_out == {}
+        assert rows_of(engine) == expected
+    engine.dispose()
+
+
 STEP = st.integers(0, 11)
 TOLD = st.lists(
     st.one_of(
