@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli.output import err, line
-from govray.cli.token import DEFAULT_STORE, Store
+from govray.cli.store import DEFAULT_STORE, Store
 from govray.errors import Refused, UsageError
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def _run(app: FastAPI, host: str, port: int) -> None:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(2048)  # whoever reads the line below may connect at once
     except OSError as error:
         listening.close()
         raise UsageError(

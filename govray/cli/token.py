@@ -11,15 +11,10 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.output import Json, field, line, out, print_json, table
+from govray.cli.output import Json, err, line, out, print_json, table
+from govray.cli.store import DEFAULT_STORE, Store
 
 app = typer.Typer(help="Make and revoke bearer tokens of the service, and disable users.")
-
-Store = Annotated[
-    str,
-    typer.Option("--store", metavar="URL", envvar="GOVRAY_STORE", help="Where the store is."),
-]
-DEFAULT_STORE = "sqlite:///govray.db"
 
 
 @app.command()
@@ -65,10 +60,8 @@ def new(
     if as_json:
         print_json(said)
         return
-    line(text)
-    field("user", said["user"])
-    field("expires", said["expires"])
-    field("keep it", "it is not shown again; send it as Authorization: Bearer TOKEN")
+    line(text)  # alone on standard output, for $(…)
+    err.print(f"For {said['user']}, until {said['expires']}. It is not shown again.")
 
 
 @app.command("ls")

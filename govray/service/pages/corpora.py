@@ -11,12 +11,13 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from govray.service.access import CallerDep, require
+from govray.governance.route import ADAPTER
+from govray.service.access import AuditDep, Caller, CallerDep, require
 from govray.service.pages.reading import model_href
 from govray.service.pages.rendering import render
 from govray.service.pagination import PageDep
 from govray.service.problems import not_found
-from govray.service.readable import own_corpora
+from govray.service.readable import is_staff, own_corpora
 from govray.service.session import SessionDep
 from govray.store.tables import Attestation, Corpus, CorpusUse, Coverage, Credential, ModelVersion
 
@@ -115,26 +116,29 @@ def of_corpus(
     corpus: Annotated[str, Path(max_length=128)],
     caller: CallerDep,
     session: SessionDep,
+    audit: AuditDep,
 ) -> HTMLResponse:
     row = session.get(Corpus, corpus)
     if row is None or not caller.may_read_corpus(row):
         raise not_found("corpus", corpus, "See the list of corpora", hidden=row is not None)
-    credentials = session.execute(
-        select(Credential)
-        .where(col(Credential.corpus) == corpus)
-        .order_by(col(Credential.valid_from).desc())
-    ).scalars()
+    signed = select(Credential).where(col(Credential.corpus) == corpus)
+    if not is_staff(caller):
+        # What a former supplier signed is not the present one's.
+        signed = signed.where(col(Credential.supplier) == caller.supplier)
+    credentials = session.execute(signed.order_by(col(Credential.valid_from).desc())).scalars()
+    if row.confidential:
+        audit.read("corpus.read", corpus)
     return render(
         request,
         caller,
         "corpus.html",
         corpus=row,
-        uses=_uses(session, corpus),
+        uses=_uses(session, caller, corpus),
         credentials=credentials.all(),
     )
 
 
-def _uses(session: Session, corpus: str) -> list[Use]:
+def _uses(session: Session, caller: Caller, corpus: str) -> list[Use]:
     rows = session.execute(
         select(CorpusUse, col(Attestation.name), col(Attestation.run))
         .join(Attestation, col(Attestation.digest) == col(CorpusUse.attestation))
@@ -155,7 +159,9 @@ def _uses(session: Session, corpus: str) -> list[Use]:
             col(Coverage.corpus) == corpus, col(Coverage.attestation).in_(digests)
         )
     ).scalars():
-        cells.setdefault(cell.attestation, []).append(cell)
+        # Another corpus's adapter bears its name.
+        if cell.direct or is_staff(caller) or not cell.layer_group.startswith(ADAPTER):
+            cells.setdefault(cell.attestation, []).append(cell)
     return [
         Use(
             href=model_href(use.attestation, versions.get(use.attestation)),

@@ -59,8 +59,8 @@ class Experiment(Answer):
     storage: str
     config: dict[str, Any]
     started: str
-    finished: str | None
-    why: str | None = Field(description="Why it stopped, if it did not complete.")
+    finished: str | None = None
+    why: str | None = Field(default=None, description="Why it stopped, if it did not complete.")
 
 
 class Trial(Answer):
@@ -93,14 +93,14 @@ class Trial(Answer):
     hyperparameters: dict[str, Any]
     step: int
     max_steps: int
-    loss: float | None
-    objective: float | None
-    world_size: int | None
+    loss: float | None = None
+    objective: float | None = None
+    world_size: int | None = None
     attempts: int
     started: str
-    finished: str | None
-    why: str | None
-    replay_of: str | None = Field(description="The trial that this one replayed.")
+    finished: str | None = None
+    why: str | None = None
+    replay_of: str | None = Field(default=None, description="The trial that this one replayed.")
     code: str
     policy: str
     manifest: str
@@ -119,9 +119,9 @@ class Metric(Answer):
     name: str
     step: int
     attempt: int
-    value: float | None = Field(description="null: the number was not finite.")
+    value: float | None = Field(default=None, description="null: the number was not finite.")
     archived: bool = Field(description="A restart or rollback ran the step again.")
-    at: str | None
+    at: str | None = None
 
 
 class Decision(Answer):
@@ -141,9 +141,9 @@ class Decision(Answer):
     source: str
     number: int
     kind: str
-    at: str | None
-    step: int | None
-    corpus: str | None
+    at: str | None = None
+    step: int | None = None
+    corpus: str | None = None
     reason: str
     evidence: dict[str, Any]
 
@@ -157,9 +157,9 @@ class Checkpoint(Answer):
 
     step: int
     state: Literal["COMPLETED", "DELETED"]
-    digest: str | None
+    digest: str | None = None
     bytes: Count
-    at: str | None
+    at: str | None = None
 
 
 @router.get("/experiments")

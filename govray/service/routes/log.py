@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from sqlmodel import col, select
 
-from govray.governance.document import Count
+from govray.governance.document import Count, Timestamp
 from govray.service.access import require
 from govray.service.answers import Answer
 from govray.service.pagination import Listing, PageDep
 from govray.service.session import SessionDep
 from govray.store.tables import AuditEntry
+from govray.store.usage import By
+from govray.store.usage import usage as used
 
 router = APIRouter(tags=["service"])
 
@@ -43,7 +45,7 @@ class Entry(Answer):
     number: Count
     at: str
     user: str
-    token: str | None
+    token: str | None = None
     action: str
     subject: str
     outcome: Literal["done", "refused"]
@@ -74,3 +76,47 @@ def audit(
     found = session.exec(page.keyset(statement, (number,), (int,), descending=True)).all()
     kept, cursor = page.cut(found, lambda each: (each.number or 0,))
     return Listing(items=[Entry.model_validate(each) for each in kept], next=cursor)
+
+
+class Used(Answer):
+    """What one project or user used."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "default",
+                    "trials": 3,
+                    "workerHours": 1.5,
+                    "acceleratorHours": 0.5,
+                    "attested": 2,
+                }
+            ]
+        }
+    )
+
+    name: str
+    trials: int
+    worker_hours: float
+    accelerator_hours: float = Field(description="Hours of what Ray gave a worker as a GPU.")
+    attested: int = Field(description="Attestations in the index of these trials' runs.")
+
+
+class Usage(Answer):
+    """Usage by project or user, by name."""
+
+    by: By
+    items: list[Used]
+
+
+@router.get("/usage", dependencies=[Depends(require("admin", "engineer", "auditor"))])
+def usage(
+    session: SessionDep,
+    by: By = "project",
+    since: Annotated[
+        Timestamp | None, Query(description="Trials that started then or later.")
+    ] = None,
+) -> Usage:
+    """Governed accelerator-hours and attested artifacts. For staff."""
+    rows = used(session, by=by, since=since)
+    return Usage(by=by, items=[Used.model_validate(each) for each in rows])

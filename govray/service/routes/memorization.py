@@ -66,7 +66,7 @@ class MemorizationAnswer(Answer):
     attestation: str
     monitored: bool
     findings: dict[str, Any] | None = Field(
-        description="Entropy profile and incidents, as the attestation has them."
+        default=None, description="Entropy profile and incidents, as the attestation has them."
     )
     audits: list[AuditAnswer] = Field(description="The newest first.")
 

@@ -1,0 +1,334 @@
+"""Every route × everyone who may knock, own and others' resources, against a table.
+
+A route that is not in the table fails the test: whoever adds one says who may use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+from fastapi.routing import iter_route_contexts
+from library import Library, library
+from people import KINDS, Service
+from runs import add_runs
+from sqlalchemy import true
+from sqlmodel import Session, select
+
+from govray.service import access, readable
+from govray.service.routes import corpora, records
+from govray.store.tables import Attestation, AuditEntry
+
+ENDED = ("expired", "revoked", "disabled")
+STAFF = ("admin", "engineer", "auditor")
+MINE = (*STAFF, "supplier")
+"""Who reads what concerns acme-legal's corpus alone."""
+THEIRS = (*STAFF, "other supplier")
+"""Who reads what concerns the archive's corpora alone."""
+TOKENS = (*STAFF, "supplier", "other supplier")
+ALL = (*TOKENS, "public")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request and who gets an answer to it.
+
+    ``refused`` is the status of tokens that do not, ``public`` that of no token. Ended tokens are
+    401 everywhere, unless the route asks nobody who they are (``open``). ``sends``: the body is the
+    envelope of the public attestation.
+    """
+
+    method: str
+    template: str
+    answered: tuple[str, ...]
+    path: str = ""
+    body: dict[str, Any] | None = None
+    refused: int = 403
+    public: int = 401
+    ok: tuple[int, ...] = (200,)
+    open: bool = False
+    sends: bool = False
+    params: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def about_public(self) -> bool:
+        """It is about ``narrow`` or its policy, which everyone may read whole, or an example."""
+        return "public" in self.answered and any(
+            each in self.path for each in ("narrow", "{policy}", ":verify", "openapi")
+        )
+
+    def expected(self, kind: str) -> tuple[int, ...]:
+        if kind in ENDED:
+            return self.ok if self.open else (401,)
+        if kind in self.answered:
+            return self.ok
+        return (self.public,) if kind == "public" else (self.refused,)
+
+
+def get(template: str, answered: tuple[str, ...], path: str = "", **more: Any) -> Case:
+    return Case("GET", template, answered, path or template, **more)
+
+
+def hidden(template: str, answered: tuple[str, ...], path: str = "", **more: Any) -> Case:
+    """Whoever may not read it is not told that it exists."""
+    return get(template, answered, path, **({"refused": 404, "public": 404} | more))
+
+
+VERSION = "/v1/models/{model}/versions/{version}"
+WRITERS = ("admin", "engineer")
+
+CASES = [
+    get("/v1/health", ALL, open=True),
+    get("/v1/openapi.json", ALL, open=True),
+    get("/metrics", STAFF),
+    get("/v1/audit", ("admin", "auditor")),
+    get("/v1/usage", STAFF),
+    get("/v1/experiments", STAFF),
+    get("/v1/experiments/{experiment}", STAFF, "/v1/experiments/e1"),
+    get("/v1/trials", STAFF),
+    get("/v1/trials/{trial}", STAFF, "/v1/trials/done"),
+    get("/v1/trials/{trial}/metrics", STAFF, "/v1/trials/done/metrics"),
+    get("/v1/trials/{trial}/metrics/stream", STAFF, "/v1/trials/done/metrics/stream"),
+    get("/v1/trials/{trial}/decisions", STAFF, "/v1/trials/done/decisions"),
+    get("/v1/trials/{trial}/checkpoints", STAFF, "/v1/trials/done/checkpoints"),
+    # ``first`` used acme-legal's corpus too, ``guarded`` only the archive's; ``narrow`` is public.
+    get("/v1/models", ALL),
+    hidden("/v1/models/{model}", TOKENS, "/v1/models/first"),
+    hidden("/v1/models/{model}", THEIRS, "/v1/models/guarded"),
+    hidden("/v1/models/{model}", (*THEIRS, "public"), "/v1/models/narrow"),
+    hidden("/v1/models/{model}/versions", THEIRS, "/v1/models/guarded/versions"),
+    hidden(VERSION, TOKENS, "/v1/models/first/versions/1.0.0"),
+    hidden(VERSION, THEIRS, "/v1/models/guarded/versions/1.0.0"),
+    Case(
+        "POST",
+        "/v1/models/{model}/versions",
+        WRITERS,
+        "/v1/models/first/versions",
+        {"version": "{n}.0.0", "attestation": "{first}"},
+        ok=(201,),
+    ),
+    Case("PATCH", VERSION, WRITERS, "/v1/models/first/versions/1.0.0", {"notes": "x"}),
+    Case(
+        "POST",
+        VERSION + ":promote",
+        WRITERS,
+        "/v1/models/first/versions/1.0.0:promote",
+        {"stage": "archived"},
+        ok=(200, 409),  # the second finds it archived
+    ),
+    # Lineage, whole or the caller's own rows.
+    *(
+        hidden(template, answered, template.format(model=model, version="1.0.0", group="{group}"))
+        for template in (
+            VERSION + "/lineage",
+            VERSION + "/layers/{group}",
+            VERSION + "/memorization",
+        )
+        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
+    ),
+    *(
+        hidden(
+            f"/v1/attestations/{{digest}}{part}", answered, f"/v1/attestations/{{{model}}}{part}"
+        )
+        for part in ("/lineage", "/layers/{group}", "/memorization")
+        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
+    ),
+    # The signed bytes name every corpus: staff, or public.
+    hidden("/v1/attestations/{digest}", STAFF, "/v1/attestations/{first}"),
+    hidden("/v1/attestations/{digest}", ALL, "/v1/attestations/{narrow}"),
+    get("/v1/attestations", ALL),
+    get("/v1/attestations:by-subject", ALL, params={"sha256": "{weights}"}),
+    Case("POST", "/v1/attestations:verify", ALL, "/v1/attestations:verify", sends=True),
+    # A corpus and its records, for its supplier.
+    get("/v1/corpora", TOKENS),
+    get("/v1/corpora/{corpus}", MINE, "/v1/corpora/acme", refused=404),
+    get("/v1/corpora/{corpus}", THEIRS, "/v1/corpora/alpha", refused=404),
+    get("/v1/records/{sha256}", TOKENS, "/v1/records/{acme record}"),
+    get("/v1/records/{sha256}", TOKENS, "/v1/records/{alpha record}"),
+    Case("POST", "/v1/records:search", TOKENS, "/v1/records:search", {"text": "anything"}),
+    # A ledger's head and proofs for whom its model concerns; its leaves name every corpus.
+    *(
+        hidden(
+            f"/v1/ledgers/{{run}}{part}", answered, f"/v1/ledgers/run-{model}{part}", params=more
+        )
+        for part, more in (
+            ("", {}),
+            ("/checkpoint", {}),
+            ("/proofs/inclusion", {"index": "0"}),
+            ("/proofs/consistency", {"first": "1"}),
+        )
+        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
+    ),
+    *(
+        hidden("/v1/ledgers/{run}/tile/{path}", answered, f"/v1/ledgers/run-{model}/{{tile}}")
+        for model, answered in (("first", TOKENS), ("guarded", THEIRS))
+    ),
+    get("/v1/ledgers/{run}/entries/{index}", STAFF, "/v1/ledgers/run-first/entries/0", public=404),
+    # Policies and roots of what is public.
+    get("/v1/policies", ALL),
+    hidden("/v1/policies/{digest}", ALL, "/v1/policies/{policy}"),
+    get("/v1/policies:diff", ALL, params={"from": "{policy}", "to": "{policy}"}),
+    Case(
+        "POST",
+        "/v1/policies/{digest}:explain",
+        ALL,
+        "/v1/policies/{policy}:explain",
+        {"license": "MIT"},
+    ),
+    get("/v1/trust-roots", ALL),
+    hidden("/v1/trust-roots/{digest}", ALL, "/v1/trust-roots/{root}"),
+    # The pages: the same rules.
+    get("/", ALL),
+    get("/search", ALL),
+    get("/static/kinds.json", ALL, open=True),
+    get("/sign-in", ALL, open=True),
+    # A form is taken from our own pages only, whoever sends it.
+    Case("POST", "/sign-in", ALL, "/sign-in", ok=(403,), open=True),
+    Case("POST", "/sign-out", ALL, "/sign-out", ok=(403,), open=True),
+    get("/models", ALL),
+    *(
+        hidden(template, answered, template.format(model=model, version="1.0.0"))
+        for template in ("/models/{model}", "/models/{model}/{version}")
+        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
+    ),
+    *(
+        hidden("/attestations/{digest}", answered, f"/attestations/{{{model}}}")
+        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
+    ),
+    get("/corpora", TOKENS),
+    get("/corpora/{corpus}", MINE, "/corpora/acme", refused=404),
+    get("/corpora/{corpus}", THEIRS, "/corpora/alpha", refused=404),
+    get("/experiments", STAFF),
+    get("/experiments/{experiment}", STAFF, "/experiments/e1"),
+    get("/trials/{trial}", STAFF, "/trials/done"),
+    get("/ledgers", ALL),
+    *(
+        hidden("/ledgers/{run}", answered, f"/ledgers/run-{model}")
+        for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
+    ),
+]
+
+FOREIGN = {
+    "supplier": ('"alpha"', '"beta"', '"gamma"', "adapter:gamma", ">alpha<", ">beta<", ">gamma<"),
+    "other supplier": ('"acme"', "adapter:acme", ">acme<"),
+}
+"""What nothing that concerns both may say to one of them: the other's corpora."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A library, and what the paths of the cases name in it."""
+
+    library: Library
+    names: dict[str, str]
+    numbers: Iterator[int]
+
+    @property
+    def service(self) -> Service:
+        return self.library.service
+
+    def filled(self, text: str) -> str:
+        for name, value in (self.names | {"n": str(next(self.numbers))}).items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with library(tmp_path_factory.mktemp("authorisation")) as running:
+        add_runs(running.service.engine)
+        narrow = running.model("narrow")
+        size = narrow.ledger.size
+        with Session(running.service.engine) as session:
+            row = session.get_one(Attestation, narrow.digest)
+            names = {name: running.digest(name) for name in running.shelf.models} | {
+                "policy": row.policy,
+                "root": row.trust_root,
+                "weights": narrow.subjects[0].sha256,
+                "group": narrow.attestation.domains[0][0],
+                "acme record": running.record("acme", 0),
+                "alpha record": running.record("alpha", 0),
+                "tile": f"tile/0/000.p/{size}",
+            }
+        yield Place(running, names, count(2))
+
+
+def differences(place: Place, part: str = "") -> list[str]:
+    """Where an answer is not what the table says, of cases whose path has ``part``."""
+    found = []
+    for case in CASES:
+        if part not in case.path:
+            continue
+        path = place.filled(case.path)
+        for kind in KINDS:
+            body = case.body and {
+                key: place.filled(value) if isinstance(value, str) else value
+                for key, value in case.body.items()
+            }
+            sent = {"content": place.library.envelope("narrow")} if case.sends else {"json": body}
+            answer = place.service.client(kind).request(
+                case.method,
+                path,
+                params={key: place.filled(value) for key, value in case.params.items()},
+                **sent,
+            )
+            if answer.status_code not in case.expected(kind):
+                found.append(
+                    f"{case.method} {path} by {kind}: {answer.status_code}, "
+                    f"not {case.expected(kind)}"
+                )
+            told = () if case.about_public else FOREIGN.get(kind, ())
+            found += [f"{case.method} {path} tells {kind} of {w}" for w in told if w in answer.text]
+    return found
+
+
+def test_every_route_is_in_the_table_and_no_other(place: Place) -> None:
+    served = {
+        (method, context.path_format or context.path)
+        for context in iter_route_contexts(place.service.app.routes)
+        for method in (context.methods or set()) - {"HEAD"}
+    }
+    assert served == {(case.method, case.template) for case in CASES}
+
+
+@pytest.mark.slow
+def test_everyone_gets_what_the_table_says(place: Place) -> None:
+    assert differences(place) == []
+
+
+@pytest.mark.parametrize("path", ["/v1/corpora/acme", "/corpora/acme", "/v1/records/{acme record}"])
+def test_a_read_of_a_confidential_corpus_is_in_the_audit_log(place: Place, path: str) -> None:
+    def entries() -> list[str]:
+        with Session(place.service.engine) as session:
+            rows = session.exec(select(AuditEntry).where(AuditEntry.subject == "acme")).all()
+        return [f"{row.user} {row.outcome}" for row in rows]
+
+    before = len(entries())
+    place.service.client("supplier").get(place.filled(path))
+    place.service.client("auditor").get(place.filled(path))
+    assert entries()[before:] == ["supplier done", "auditor done"]
+
+
+def test_without_the_check_of_roles_the_table_does_not_hold(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    monkeypatch.setattr(access, "permitted", lambda *_: True)
+    assert any("by engineer" in each for each in differences(place, "/v1/audit"))
+    found = differences(place, "/v1/trials/done/decisions")
+    assert any("by supplier" in each for each in found)
+    assert any("by public" in each for each in found)
+
+
+def test_without_the_condition_on_corpora_the_table_does_not_hold(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    for module in (readable, corpora, records):
+        monkeypatch.setattr(module, "own_corpora", lambda _: true())
+    assert any("200, not" in each for each in differences(place, "/v1/corpora/"))
+    for part in ("/first/versions/1.0.0/lineage", "/v1/corpora", "/v1/records/"):
+        assert any("tells supplier of" in each for each in differences(place, part)), part

@@ -1,0 +1,96 @@
+"""docs/service.md: its commands run, and its tables are those of the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import httpx
+import pytest
+from process import serving
+
+from govray.cli import main
+from govray.governance.source import read_yaml
+from govray.service import access, oidc, pagination
+from govray.service.routes import stream
+from govray.service.settings import MIB, OidcSettings, Settings
+
+PAGE = Path(__file__).parents[2] / "docs" / "service.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each ``govray`` line of the page, in its order; ``serve`` and ``curl`` as what they are."""
+    folder = tmp_path
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("GOVRAY_STORE", raising=False)
+    variables: dict[str, str] = {}
+    ran = 0
+    for line in "".join(blocks("bash")).replace("\\\n", " ").splitlines():
+        line = re.sub(r"\$(\w+)", lambda name: variables[name[1]], line.partition("  # ")[0])
+        words = shlex.split(line)
+        if not words:
+            continue
+        ran += 1
+        if words[:2] == ["govray", "serve"]:
+            _serve_for(folder, words[2:])
+        elif words[0] == "curl":
+            _curl(folder, words[1:])
+        elif (assigned := re.fullmatch(r"(\w+)=\$\((.*)\)", line)) is not None:
+            capsys.readouterr()
+            assert main([*shlex.split(assigned[2])[1:]]) == 0
+            variables[assigned[1]] = capsys.readouterr().out.strip()
+        else:
+            assert words[0] == "govray", line
+            assert main(words[1:]) == 0, line
+    assert ran >= 8
+
+
+def _serve_for(folder: Path, words: list[str]) -> None:
+    if "--port" in words:
+        at = words.index("--port")
+        words = words[:at] + words[at + 2 :]
+    with serving(folder, *words) as (process, address):
+        assert httpx.get(f"{address}/v1/health").status_code == 200
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def _curl(folder: Path, words: list[str]) -> None:
+    address = next(each for each in words if each.startswith("http"))
+    headers = dict(words[at + 1].split(": ", 1) for at, each in enumerate(words) if each == "-H")
+    with serving(folder) as (_, base):
+        url = re.sub(r"^http://127\.0\.0\.1:8585", base, address)
+        with httpx.stream("GET", url, headers=headers) as answer:
+            assert answer.status_code == 200, (address, answer.status_code)
+
+
+def test_the_page_states_the_bounds_that_hold() -> None:
+    text = PAGE.read_text()
+    default = Settings(store="sqlite:///x")
+    for stated in (
+        f"| {default.max_body // MIB} MiB | 413 |",
+        f"| {default.time_limit:g} s | 503 |",
+        f"| {default.burst} at once, then {default.rate:g} a second | 429 |",
+        f"| {pagination.MAX_LIMIT} | 422 |",
+        f"| {default.max_streams} | 503 |",
+        f"| {stream.MAX_SECONDS / 60:g} minutes",
+        f"for {access.REMEMBERED:g} seconds",
+        " or ".join((", ".join(oidc.ALGORITHMS[:-1]), oidc.ALGORITHMS[-1])),
+        f"with {oidc.LEEWAY.seconds} seconds",
+    ):
+        assert stated in text, stated
+
+
+def test_the_example_of_a_provider_is_one() -> None:
+    (example,) = blocks("yaml")
+    value = read_yaml(example, name="page").value
+    assert isinstance(value, dict)
+    assert OidcSettings(**value).roles["compliance"] == "auditor"  # type: ignore[arg-type]
