@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from people import Service, serve
 from shelf_of_models import KEY, Shelf
 from sqlmodel import Session
@@ -19,10 +20,12 @@ from sqlmodel import Session
 from govray.governance import bundle
 from govray.governance.verify import VerifiedModel
 from govray.store.database import open_store
+from govray.store.record_key import KEY_ENV
 from govray.store.tables import Ledger, Model, ModelVersion
 from govray.store.tile_folder import LocalTileFolder
 from govray.store.tiles import write_tiles
 
+SUPPLIERS = {"supplier": "acme-legal", "other": "archive"}
 CREATED = "2026-11-20T00:00:00Z"
 
 
@@ -55,11 +58,11 @@ class Library:
 
 
 @contextmanager
-def library(folder: Path) -> Iterator[Library]:
-    """A service over all models of a shelf below ``folder``."""
-    url = f"sqlite:///{folder / 'store.db'}"
+def library(folder: Path, url: str | None = None) -> Iterator[Library]:
+    """A service over all models of a shelf below ``folder``, in a SQLite file there or at a URL."""
+    url = url or f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
-    secret = folder / "store.db.key"
+    secret = folder / "store.key"
     secret.touch(0o600)
     secret.write_bytes(KEY)
     shelf = Shelf(folder / "shelf")
@@ -90,7 +93,8 @@ def library(folder: Path) -> Iterator[Library]:
             )
         session.commit()
     engine.dispose()
-    with serve(url, supplier="acme-legal", other="archive") as service:
+    with pytest.MonkeyPatch.context() as patch, serve(url, **SUPPLIERS) as service:
+        patch.setenv(KEY_ENV, str(secret))
         yield Library(service, shelf, folder / "tiles")
 
 

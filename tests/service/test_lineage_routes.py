@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from databases import postgres
 from library import Library, library
 from sqlalchemy import true
 from sqlmodel import Session, select
@@ -21,14 +22,20 @@ from govray.service.routes import lineage as routes_lineage
 from govray.store.lineage import encode, lineage
 from govray.store.tables import AuditEntry
 
+__all__ = ["postgres"]
+
 STAFF = ("admin", "engineer", "auditor")
 ACME, ARCHIVE = "supplier", "other supplier"
 OTHERS = ("alpha", "beta", "gamma", "delta", "archive")
 
 
-@pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    with library(tmp_path_factory.mktemp("library")) as running:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shelf(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Library]:
+    server = request.param == "postgresql"
+    url = request.getfixturevalue("postgres").new("made") if server else None
+    with library(tmp_path_factory.mktemp("library"), url) as running:
         yield running
 
 

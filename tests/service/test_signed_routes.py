@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from databases import postgres
 from library import Library, library
 from people import KINDS
 from typer.testing import CliRunner
@@ -20,14 +21,21 @@ from govray.governance.note import verify_checkpoint
 from govray.governance.policy import Policy
 from govray.governance.statement import read
 from govray.governance.verify import verify
+from govray.service.routes import policies
 from govray.store.tiles import TileName, decode_bundle, decode_tile, edge, parse_path
+
+__all__ = ["postgres"]
 
 SUPPLIER = "supplier"
 
 
-@pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    with library(tmp_path_factory.mktemp("library")) as running:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shelf(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Library]:
+    server = request.param == "postgresql"
+    url = request.getfixturevalue("postgres").new("made") if server else None
+    with library(tmp_path_factory.mktemp("library"), url) as running:
         yield running
 
 
@@ -321,3 +329,11 @@ def test_two_policies_are_compared(shelf: Library) -> None:
     told = shelf.get("public", f"/policies:diff?from={policy}&to={policy}").json()
     assert (told["changes"], told["more"]) == ([], False)
     assert shelf.get("public", f"/policies:diff?from={policy}&to={'0' * 64}").status_code == 404
+
+
+def test_policies_that_tell_too_much_apart_are_not_compared(
+    shelf: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = shelf.model("first").policy.digest
+    monkeypatch.setattr(policies, "MAX_COMBINATIONS", 4)
+    assert shelf.get("public", f"/policies:diff?from={policy}&to={policy}").status_code == 422

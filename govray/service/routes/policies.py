@@ -21,6 +21,7 @@ from govray.governance.credential import CredentialClass
 from govray.governance.envelope import Envelope
 from govray.governance.license import LicenseCategory, Use
 from govray.governance.lint import Outcome
+from govray.governance.policy import Match
 from govray.governance.policy import Policy as PolicyDocument
 from govray.governance.statement import read
 from govray.service.access import Caller, CallerDep
@@ -36,7 +37,8 @@ from govray.store.tables import Attestation, Policy, TrustRoot
 router = APIRouter(tags=["policies"])
 
 MAX_CHANGES = 500
-MAX_CLASSES = 20_000
+MAX_COMBINATIONS = 20_000
+"""Of attribute values that two policies name: what a comparison takes time for."""
 MAX_BLOCKS = 1_000
 
 Blocks = Annotated[
@@ -174,14 +176,8 @@ def diff(
 ) -> DiffAnswer:
     """The classes of data that two policies treat differently."""
     before, after = _policy(session, caller, old), _policy(session, caller, new)
+    _bounded(before, after)
     classes = lint.representative_classes(before, after)
-    if len(classes) > MAX_CLASSES:
-        raise Problem(
-            422,
-            "Too much to compare",
-            f"The two policies tell {len(classes):,} classes apart",
-            "Compare them with `govray policy diff`",
-        )
     changes = lint.diff(before, after, classes, _stack(after, blocks))
     return DiffAnswer(
         old=str(before),
@@ -199,6 +195,26 @@ def diff(
         ],
         more=len(changes) > MAX_CHANGES,
     )
+
+
+def _bounded(*policies: PolicyDocument) -> None:
+    """Refuse policies whose comparison would take long.
+
+    Raises:
+        Problem: 422.
+    """
+    combinations = 1
+    for attribute in Match.model_fields:
+        rules = (rule for policy in policies for rule in policy.rules)
+        named = {value for rule in rules for value in getattr(rule.match, attribute) or ()}
+        combinations *= len(named) + 1
+    if combinations > MAX_COMBINATIONS:
+        raise Problem(
+            422,
+            "Too much to compare",
+            f"The two policies name {combinations:,} combinations of values",
+            "Compare them with `govray policy diff`",
+        )
 
 
 @router.get("/policies/{digest}", response_class=Response, responses=_ENVELOPE)
