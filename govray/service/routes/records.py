@@ -11,20 +11,18 @@ never presented to govray, or in other bytes, is not found.
 
 from __future__ import annotations
 
-import binascii
 import hashlib
 from base64 import b64decode
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field
 from sqlalchemy import and_, or_, select
 from sqlmodel import Session, col
 
 from govray.errors import GovrayError
 from govray.service.access import AuditDep, Caller, CallerDep, require
 from govray.service.answers import Answer
-from govray.service.problems import Problem
 from govray.service.readable import is_staff, own_corpora
 from govray.service.routes.corpora import READERS
 from govray.service.routes.ledgers import InclusionProof, inclusion_of, reader
@@ -45,6 +43,7 @@ router = APIRouter(tags=["records"], dependencies=[Depends(require(*READERS))])
 
 MAX_SIGHTINGS = 200
 MAX_PROOFS = 16
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 NOT_FOUND = "Not found in the recorded data."
 LIMITS = (
     "Exact bytes only. Data that was never presented to govray, or that was presented in other "
@@ -57,21 +56,24 @@ Proofs = Annotated[
 ]
 
 
-class Asked(Answer):
-    """The record: its text, or its bytes in base64. Neither is stored or logged."""
+class AskedText(Answer):
+    """The record as text. It is hashed and neither stored nor logged."""
 
-    text: Annotated[str, Field(max_length=8_000_000)] | None = Field(
-        default=None, description="Encoded as UTF-8.", examples=["def main():\n    pass\n"]
-    )
-    content: Annotated[str, Field(max_length=12_000_000)] | None = Field(
-        default=None, description="The bytes, in base64."
+    model_config = ConfigDict(extra="forbid")
+
+    text: Annotated[str, Field(max_length=8_000_000)] = Field(
+        description="Encoded as UTF-8.", examples=["def main():\n    pass\n"]
     )
 
-    @model_validator(mode="after")
-    def _one(self) -> Asked:
-        if (self.text is None) == (self.content is None):
-            raise ValueError("give text or content, one of the two")
-        return self
+
+class AskedBytes(Answer):
+    """The record as bytes. They are hashed and neither stored nor logged."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    content: Annotated[str, Field(max_length=12_000_000, pattern=_BASE64)] = Field(
+        description="The bytes, in base64.", examples=["ZGVmIG1haW4oKToK"]
+    )
 
 
 class StepProof(InclusionProof):
@@ -130,7 +132,7 @@ def by_hash(
 
 @router.post("/records:search")
 def search(
-    asked: Asked,
+    asked: AskedText | AskedBytes,
     request: Request,
     caller: CallerDep,
     session: SessionDep,
@@ -138,13 +140,11 @@ def search(
     proofs: Proofs = 1,
 ) -> RecordAnswer:
     """Where the record with exactly this text, or these bytes, stands."""
-    if asked.text is not None:
+    if isinstance(asked, AskedText):
+        # A lone surrogate is in no text that UTF-8 can hold, and so in no record.
         data = asked.text.encode(errors="surrogatepass")
     else:
-        try:
-            data = b64decode(asked.content or "", validate=True)
-        except (binascii.Error, ValueError):
-            raise Problem(422, "Not valid", "body.content: it is not base64") from None
+        data = b64decode(asked.content)
     digest = hashlib.sha256(data).hexdigest()
     return _answer(request, session, caller, audit, digest, proofs)
 
