@@ -84,15 +84,12 @@ def _described(session: Session, rows: Sequence[Corpus]) -> list[CorpusRow]:
             .order_by(col(Credential.valid_from))
         ).scalars()
     }
-    used = dict(
-        session.execute(
-            select(col(CorpusUse.corpus), func.count())
-            .where(col(CorpusUse.corpus).in_(names), col(CorpusUse.tokens) > 0)
-            .group_by(col(CorpusUse.corpus))
-        )
-        .tuples()
-        .all()
+    counted = session.execute(
+        select(col(CorpusUse.corpus), func.count())
+        .where(col(CorpusUse.corpus).in_(names), col(CorpusUse.tokens) > 0)
+        .group_by(col(CorpusUse.corpus))
     )
+    used = {row[0]: row[1] for row in counted}
     found = []
     for row in rows:
         credential = credentials.get(row.name)

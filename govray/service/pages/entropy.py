@@ -162,7 +162,7 @@ def _chart(
 
 def ticks(low: float, high: float, about: int = 5) -> tuple[float, ...]:
     """Round numbers from at or below ``low`` to at or above ``high``, about so many."""
-    if high - low <= 0:
+    if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):
         low, high = low - 1, high + 1
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))

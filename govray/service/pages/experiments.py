@@ -43,15 +43,12 @@ def latest(session: Session) -> list[tuple[Experiment, int]]:
 
 
 def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experiment, int]]:
-    trials = dict(
-        session.execute(
-            select(col(Trial.experiment), func.count())
-            .where(col(Trial.experiment).in_([row.id for row in rows]))
-            .group_by(col(Trial.experiment))
-        )
-        .tuples()
-        .all()
+    counted = session.execute(
+        select(col(Trial.experiment), func.count())
+        .where(col(Trial.experiment).in_([row.id for row in rows]))
+        .group_by(col(Trial.experiment))
     )
+    trials = {row[0]: row[1] for row in counted}
     return [(row, trials.get(row.id, 0)) for row in rows]
 
 

@@ -6,7 +6,8 @@ const BOX = { left: 64, right: 880, top: 14, bottom: 262 };
 const MOST_POINTS = 600;
 
 export function ticks(low, high, about = 5) {
-  if (!(high > low)) [low, high] = [low - 1, high + 1];
+  const least = 1e-9 * Math.max(1, Math.abs(low), Math.abs(high));
+  if (!(high - low > least)) [low, high] = [low - 1, high + 1];
   const rough = (high - low) / about;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
