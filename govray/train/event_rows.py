@@ -46,7 +46,7 @@ class Decided:
 
 def numbers(log: Iterable[events.AnyEvent]) -> list[Number]:
     """The metrics that the log has."""
-    found: dict[tuple[int, int], Number] = {}
+    found: dict[tuple[str, str, int, int], Number] = {}
     attempt = 0
     for event in log:
         match event:
@@ -55,15 +55,17 @@ def numbers(log: Iterable[events.AnyEvent]) -> list[Number]:
                 for place, number in found.items():
                     if number.step >= event.step and number.attempt != attempt:
                         found[place] = replace(number, archived=True)
+                continue
             case events.Progress():
-                found[event.step, attempt] = Number(
-                    group="training",
-                    name="loss",
-                    step=event.step,
-                    attempt=attempt,
-                    value=event.loss,
-                    at=event.at,
-                )
+                said, group, values = attempt, "training", {"loss": event.loss}
+            case events.Reported():
+                said, group, values = event.attempt, event.group, event.values
+            case _:
+                continue
+        for name, value in values.items():
+            found[group, name, event.step, said] = Number(
+                group=group, name=name, step=event.step, attempt=said, value=value, at=event.at
+            )
     return list(found.values())
 
 

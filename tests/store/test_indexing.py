@@ -34,6 +34,7 @@ from govray.store.rebuild import derived, rebuild
 from govray.store.usage import usage
 from govray.train import driver, events
 from govray.train.audit import DEFAULTS
+from govray.train.event_rows import numbers as numbers_of
 from govray.train.event_rows import worker_seconds
 from govray.train.indexing import MEMORIZATION, index_run, index_storage
 from govray.train.storage import folder_name
@@ -315,6 +316,7 @@ STEP = st.integers(0, 11)
 TOLD = st.lists(
     st.one_of(
         st.builds(lambda step, loss: ("progress", step, loss), STEP, LOSS),
+        st.builds(lambda step, loss: ("reported", step, loss), STEP, LOSS),
         st.builds(
             lambda step, size: ("attempt", step, size), st.integers(0, 11), st.integers(1, 4)
         ),
@@ -335,6 +337,10 @@ def log_of(told: list[tuple[str, int, float]]) -> list[events.AnyEvent]:
             made: Any = events.AttemptStarted(at=now, attempt=attempt, world_size=size, step=number)
         elif kind == "progress":
             made = events.Progress(at=now, step=number, loss=value)
+        elif kind == "reported":
+            made = events.Reported(
+                at=now, attempt=attempt, step=number, group="validation", values={"loss": value}
+            )
         elif kind == "failed":
             made = events.Failed(
                 at=now, attempt=attempt, failure="user", step=0, what="a bug", decision="stop"
@@ -375,6 +381,24 @@ def test_indexed_piece_by_piece_is_indexed_whole(
     clear(one_store)
     index_storage(one_store, storage, settings(world))
     assert rows_of(one_store) == pieces
+
+
+def test_what_a_loop_reported_is_archived_where_a_restart_ran_its_step_again() -> None:
+    log = log_of(
+        [
+            ("attempt", 0, 2),
+            ("reported", 4, 1.5),
+            ("progress", 4, 2.0),
+            ("attempt", 3, 2),
+            ("reported", 4, 1.25),
+        ]
+    )
+    told = {(n.group, n.attempt, n.value): n.archived for n in numbers_of(log)}
+    assert told == {
+        ("validation", 1, 1.5): True,
+        ("training", 1, 2.0): True,
+        ("validation", 2, 1.25): False,
+    }
 
 
 @given(told=TOLD)
