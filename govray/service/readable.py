@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, false, select, true
 from sqlmodel import Session, col
 
 from govray.service.caller import STAFF, Caller
+from govray.service.problems import Problem, not_found
 from govray.store import tables
 
 DigestPath = Annotated[
@@ -29,6 +30,15 @@ DigestPath = Annotated[
 def full_digest(text: str) -> str:
     """The digest as it stands in the store."""
     return "sha256:" + text.removeprefix("sha256:")
+
+
+def absent(caller: Caller, what: str, name: str, do: str | None = None) -> Problem:
+    """404 for what the caller may not read, whether or not it is there.
+
+    What a supplier asked for in vain is in the audit log, in both cases: so that reading what is
+    another's is noticed, and takes as long as reading what is nowhere.
+    """
+    return not_found(what, name, do, hidden=caller.role == "supplier")
 
 
 def is_staff(caller: Caller) -> bool:

@@ -145,6 +145,19 @@ def test_anothers_corpus_is_like_one_that_is_not_there(shelf: Library) -> None:
     assert hidden.text.replace("beta", "none") == absent.text
 
 
+def test_what_a_supplier_asks_for_in_vain_is_kept_there_or_not(shelf: Library) -> None:
+    """In both cases, so that the one takes as long as the other."""
+    before = len(kept(shelf))
+    for path in ("/corpora/beta", "/corpora/none", "/ledgers/run-guarded", "/ledgers/none"):
+        shelf.get(ACME, path)
+    assert [subject for _, _, subject in kept(shelf)[before:]] == [
+        "/v1/corpora/beta",
+        "/v1/corpora/none",
+        "/v1/ledgers/run-guarded",
+        "/v1/ledgers/none",
+    ]
+
+
 def test_others_adapters_do_not_show_in_a_corpus(shelf: Library) -> None:
     assert "acme" not in shelf.get(ARCHIVE, "/corpora/beta").text
     assert "adapter:acme" in shelf.get("admin", "/corpora/beta").text  # the control

@@ -19,9 +19,9 @@ from govray.governance.envelope_check import EnvelopeCheck, check_envelope
 from govray.service.access import Caller, CallerDep
 from govray.service.answers import Answer
 from govray.service.pagination import Listing, PageDep
-from govray.service.problems import not_found
 from govray.service.readable import (
     DigestPath,
+    absent,
     attestations,
     full_digest,
     is_staff,
@@ -218,10 +218,8 @@ def envelope(
             col(Attestation.envelope), col(Attestation.envelope_digest), col(Attestation.public)
         ).where(col(Attestation.digest) == full_digest(digest))
     ).one_or_none()
-    if row is None:
-        raise not_found("attestation", digest)
-    if not (row.public or is_staff(caller)):
-        raise not_found("attestation", digest, hidden=True)
+    if row is None or not (row.public or is_staff(caller)):
+        raise absent(caller, "attestation", digest)
     return immutable(
         row.envelope, row.envelope_digest, public=row.public, asked=if_none_match, media_type=DSSE
     )

@@ -18,8 +18,7 @@ from govray.service.access import AuditDep, Caller, CallerDep, require
 from govray.service.answers import Answer
 from govray.service.caller import Role
 from govray.service.pagination import Listing, PageDep
-from govray.service.problems import not_found
-from govray.service.readable import is_staff, own_corpora
+from govray.service.readable import absent, is_staff, own_corpora
 from govray.service.session import SessionDep
 from govray.store.tables import Attestation, Corpus, CorpusUse, Coverage, Credential, ModelVersion
 
@@ -125,7 +124,7 @@ def corpus(
         select(Corpus).where(col(Corpus.name) == corpus, own_corpora(caller))
     ).scalar_one_or_none()
     if found is None:
-        raise not_found("corpus", corpus)
+        raise absent(caller, "corpus", corpus)
     uses, more = _uses(session, caller, corpus)
     answer = CorpusAnswer(
         name=found.name,

@@ -22,7 +22,7 @@ from govray.governance.envelope import encode_base64
 from govray.service.access import Caller, CallerDep
 from govray.service.answers import Answer
 from govray.service.problems import Problem, not_found
-from govray.service.readable import is_staff, ledgers
+from govray.service.readable import absent, is_staff, ledgers
 from govray.service.routes.attestations import immutable
 from govray.service.session import SessionDep
 from govray.store.tables import Ledger
@@ -79,7 +79,7 @@ class ConsistencyProof(Answer):
 def _ledger(session: Session, caller: Caller, run: str) -> Ledger:
     found = session.exec(select(Ledger).where(col(Ledger.run) == run, ledgers(caller))).first()
     if found is None:
-        raise not_found("ledger", run)
+        raise absent(caller, "ledger", run)
     return found
 
 

@@ -14,8 +14,8 @@ from sqlmodel import Session, col
 
 from govray.errors import UsageError
 from govray.service.access import Caller, CallerDep
-from govray.service.problems import Problem, not_found
-from govray.service.readable import DigestPath, corpora_of, full_digest, is_staff
+from govray.service.problems import Problem
+from govray.service.readable import DigestPath, absent, corpora_of, full_digest, is_staff
 from govray.service.session import SessionDep
 from govray.store import tables
 from govray.store.lineage import Lineage, decode, of_corpora, of_group
@@ -122,11 +122,9 @@ def _own(session: Session, caller: Caller, row: Row[Any] | None, name: str) -> L
     Raises:
         Problem: 404, there are none, or no such model.
     """
-    if row is None:
-        raise not_found("lineage", name)
-    names = corpora_of(session, caller, row.digest)
-    if not names:
-        raise not_found("lineage", name, hidden=True)
+    names = corpora_of(session, caller, row.digest if row is not None else "")
+    if row is None or not names:
+        raise absent(caller, "lineage", name)
     return of_corpora(decode(row.lineage), names)
 
 

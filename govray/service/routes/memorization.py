@@ -22,8 +22,7 @@ from govray.governance.memorization_manifest import MemorizationManifest as Audi
 from govray.governance.statement import read
 from govray.service.access import Caller, CallerDep
 from govray.service.answers import Answer
-from govray.service.problems import not_found
-from govray.service.readable import DigestPath, corpora_of, full_digest, is_staff
+from govray.service.readable import DigestPath, absent, corpora_of, full_digest, is_staff
 from govray.service.routes.lineage import ModelPath, VersionPath
 from govray.service.session import SessionDep
 from govray.store.tables import Attestation, MemorizationManifest, ModelVersion
@@ -108,12 +107,11 @@ def of_attestation(
 def _answer(
     session: Session, caller: Caller, row: Row[Any] | None, name: str
 ) -> MemorizationAnswer:
-    if row is None:
-        raise not_found("memorization manifest", name)
     staff = is_staff(caller)
-    names = frozenset() if staff else corpora_of(session, caller, row.digest)
-    if not (staff or row.public or names):
-        raise not_found("memorization manifest", name, hidden=True)
+    digest = row.digest if row is not None else ""
+    names = frozenset() if staff else corpora_of(session, caller, digest)
+    if row is None or not (staff or row.public or names):
+        raise absent(caller, "memorization manifest", name)
     findings = _findings(row.envelope)
     monitored = findings is not None
     if findings is not None and not (staff or row.public):

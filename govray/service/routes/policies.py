@@ -27,8 +27,8 @@ from govray.governance.statement import read
 from govray.service.access import Caller, CallerDep
 from govray.service.answers import Answer
 from govray.service.pagination import Listing, PageDep
-from govray.service.problems import Problem, not_found
-from govray.service.readable import DigestPath, full_digest, is_staff, whole_attestations
+from govray.service.problems import Problem
+from govray.service.readable import DigestPath, absent, full_digest, is_staff, whole_attestations
 from govray.service.routes.attestations import DSSE, immutable
 from govray.service.session import SessionDep
 from govray.store.lineage import decode
@@ -284,7 +284,7 @@ def trust_root(
     )
     data = session.execute(statement).scalar_one_or_none()
     if data is None:
-        raise not_found("trust root", digest)
+        raise absent(caller, "trust root", digest)
     return _sent(caller, data, digest, if_none_match)
 
 
@@ -319,7 +319,7 @@ def _policy_bytes(session: Session, caller: Caller, digest: str) -> bytes:
     )
     data: bytes | None = session.execute(statement).scalar_one_or_none()
     if data is None:
-        raise not_found("policy", digest)
+        raise absent(caller, "policy", digest)
     return data
 
 
@@ -339,7 +339,7 @@ def _groups(
     )
     data = session.execute(statement).scalar_one_or_none()
     if data is None:
-        raise not_found("attestation", asked.attestation)
+        raise absent(caller, "attestation", asked.attestation)
     return tuple(each.group for each in decode(data).groups if each.kind == "base")
 
 
