@@ -2,5 +2,8 @@
 #   . serve/environment.sh && ray start --head
 export RAY_SERVE_ENABLE_HA_PROXY=1       # HAProxy before the replicas, and no Python in between
 export RAY_SERVE_THROUGHPUT_OPTIMIZED=1
+# What a replica that died left unanswered goes to another one. No write has an effect when it
+# comes twice: a version is made once, and a stage follows itself never.
+export RAY_SERVE_HAPROXY_RETRY_ON="conn-failure empty-response"
 export GOVRAY_STORE="${GOVRAY_STORE:-sqlite:///$PWD/govray.db}" # PostgreSQL on more than one node
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"             # finds serve.app
