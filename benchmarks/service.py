@@ -1,0 +1,395 @@
+"""``python -m benchmarks.service``: what a query costs beside a handler that does nothing.
+
+100 models, 1,000 corpora, a million indexed records and a ledger of ten million entries are
+generated (`benchmarks.service_data`) and kept in the folder of ``--data``. They are asked over
+loopback on plain uvicorn and on Ray Serve with HAProxy, one request at a time for the latencies
+and eight at a time for the throughput. In each turn every query and the empty handler are asked in
+the same run of the same server, in an order that moves on, so ratios are of neighbours in time.
+Every answer is checked, and proofs are checked against the ledger's root.
+
+``--mixed MINUTES`` asks all queries at once on Ray Serve while a replica is killed every minute.
+A request that failed counts as in flight if it began before the kill it fell into; failures that
+began after one are counted apart. A kept connection that is found closed is opened again and the
+request repeated, as HTTP clients do (RFC 9112, 9.3.1), and that is counted too.
+
+The client shares the machine with the server. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session
+
+from benchmarks.command import positive, run
+from benchmarks.service_app import READY
+from benchmarks.service_data import QUICK, Data, Sizes, entry, generated
+from benchmarks.service_load import Answer, Client, Query, at_once, one_by_one
+from govray.errors import CouldNotCheck, InfrastructureFailed
+from govray.governance import merkle
+from govray.service import tokens
+from govray.store.database import open_store
+
+EMPTY = "empty"
+SPREAD = 64
+"""Different things that a query is asked about, as far as there are."""
+
+CLIENTS = 8
+REPLICAS = 2
+KILL_EVERY_S = 60.0
+RECOVERY_S = 20.0
+"""How long after a kill a failure is put down to it."""
+
+ROOT = Path(__file__).parents[1]
+AS_DEPLOYED = ["sh", "-c", '. serve/environment.sh && exec "$@"', "sh"]
+"""Before the words of a command: it runs in the environment that `serve/` is deployed in."""
+
+
+def queries(data: Data) -> list[Query]:
+    """What is asked, the empty handler first; those of one ledger end with its size."""
+    return [
+        Query(EMPTY, ["/empty"], lambda _, status, body: _same(status, body, b'{"ok":true}')),
+        _by_model(data, "lineage", "/v1/attestations/{digest}/lineage", data.lineage),
+        _by_model(data, "attestation", "/v1/attestations/{digest}", data.envelope),
+        _by_model(data, "version lineage", "/v1/models/{model}/versions/1.0.0/lineage",
+                  data.lineage),
+        Query(
+            "version",
+            [f"/v1/models/{data.model(n)}/versions/1.0.0" for n in _some(data.sizes.models)],
+            lambda n, status, body: _names(status, body, data.digest(n)),
+        ),
+        Query(
+            "corpus",
+            [f"/v1/corpora/corpus-{n}" for n in _some(data.sizes.corpora)],
+            lambda n, status, body: _names(status, body, f"corpus-{n}"),
+        ),
+        Query(
+            "record",
+            [f"/v1/records/{data.record(n)}?proofs=0" for n in _some(data.sizes.records)],
+            lambda n, status, body: _names(status, body, f"corpus-{n % data.sizes.corpora}"),
+        ),
+        Query(
+            "record not found",
+            [f"/v1/records/{data.record(-1 - n)}?proofs=0" for n in range(SPREAD)],
+            lambda _, status, body: _names(status, body, '"found":false'),
+        ),
+    ]  # fmt: skip
+
+
+def flat_queries(data: Data) -> list[Query]:
+    """Lineage, attestation and an inclusion proof of a model with each size of ledger."""
+    found = []
+    for number, size in enumerate(data.sizes.ledgers):
+        digest = data.digest(number)
+        for name, path, body in (
+            ("lineage", f"/v1/attestations/{digest}/lineage", data.lineage(number)),
+            ("attestation", f"/v1/attestations/{digest}", data.envelope(number)),
+        ):
+            found.append(Query(f"{name} {size}", [path], _exactly(body)))
+        found.append(_inclusion(data, number, size))
+    return found
+
+
+def _some(count: int) -> range:
+    return range(min(count, SPREAD))
+
+
+def _by_model(data: Data, name: str, path: str, body: Any) -> Query:
+    bodies = [body(n) for n in _some(data.sizes.models)]
+    return Query(
+        name,
+        [path.format(digest=data.digest(n), model=data.model(n)) for n in range(len(bodies))],
+        lambda n, status, got: _same(status, got, bodies[n]),
+    )
+
+
+def _inclusion(data: Data, number: int, size: int) -> Query:
+    places = [n * (size - 1) // (SPREAD - 1) for n in range(SPREAD)]
+    root = data.root(size)
+
+    def check(n: int, status: int, body: bytes) -> str | None:
+        if status != 200:
+            return f"status {status}"
+        proof = json.loads(body)
+        try:
+            leaf = hashlib.sha256(b"\0" + entry(places[n])).digest()
+            path = tuple(b64decode(each) for each in proof["path"])
+            merkle.verify_inclusion(leaf, places[n], size, path, root)
+        except Exception as error:
+            return f"the proof does not hold: {error}"
+        return None
+
+    address = f"/v1/ledgers/{data.run(number)}/proofs/inclusion?index="
+    return Query(f"inclusion {size}", [f"{address}{each}" for each in places], check)
+
+
+def _exactly(expected: bytes) -> Any:
+    return lambda _, status, body: _same(status, body, expected)
+
+
+def _same(status: int, body: bytes, expected: bytes) -> str | None:
+    if status != 200:
+        return f"status {status}"
+    return None if body == expected else "other bytes"
+
+
+def _names(status: int, body: bytes, text: str) -> str | None:
+    if status != 200:
+        return f"status {status}"
+    return None if text.encode() in body.replace(b'": ', b'":') else f"without {text}"
+
+
+# The servers
+
+
+@contextlib.contextmanager
+def server(kind: str, data: Data) -> Iterator[int]:
+    """A running server of ``uvicorn`` or ``serve``; its port.
+
+    Raises:
+        InfrastructureFailed: It did not start.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", **os.environ}
+    words = [sys.executable, "-m", "benchmarks.service_app", kind, data.url, str(port)]
+    words += [str(REPLICAS)]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(  # noqa: S603
+            [*AS_DEPLOYED, *words],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if not any(line.strip() == READY for line in process.stdout):
+                log.seek(0)
+                said = log.read().decode(errors="replace").strip().splitlines()
+                raise InfrastructureFailed(
+                    f"the server did not start: {said[-1] if said else 'it said nothing'}",
+                    where=kind,
+                )
+            yield port
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def new_token(data: Data) -> str:
+    """A token of an admin who is made for this run."""
+    engine = open_store(data.url)
+    try:
+        with Session(engine) as session:
+            name = f"benchmark-{time.time_ns()}"
+            text = tokens.new(
+                session, name, role="admin", scopes=("read",), days=1, at=datetime.now(UTC)
+            )
+            session.commit()
+            return text
+    finally:
+        engine.dispose()
+
+
+# What was measured
+
+
+def percentile(seconds: Sequence[float], share: float) -> float:
+    """The value that ``share`` of ``seconds`` do not exceed (nearest rank)."""
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def told(answers: dict[str, list[Answer]]) -> dict[str, dict[str, float]]:
+    """p50 and p99 of each query in milliseconds, and as ratios of the empty handler's."""
+    empty = [each.seconds for each in answers[EMPTY]]
+    found = {}
+    for name, of in answers.items():
+        seconds = [each.seconds for each in of]
+        p50, p99 = percentile(seconds, 0.5), percentile(seconds, 0.99)
+        found[name] = {
+            "p50_ms": round(1e3 * p50, 3),
+            "p99_ms": round(1e3 * p99, 3),
+            "p50_vs_empty": round(p50 / percentile(empty, 0.5), 3),
+            "p99_vs_empty": round(p99 / percentile(empty, 0.99), 3),
+        }
+    return found
+
+
+def flatness(
+    latencies: dict[str, dict[str, float]], ledgers: Sequence[int]
+) -> dict[str, dict[str, float]]:
+    """Query → size of the ledger → p50 over that at the smallest size."""
+    return {
+        name: {
+            str(size): round(
+                latencies[f"{name} {size}"]["p50_ms"] / latencies[f"{name} {ledgers[0]}"]["p50_ms"],
+                3,
+            )
+            for size in ledgers
+        }
+        for name in ("lineage", "attestation", "inclusion")
+    }
+
+
+def refuse_wrong(kind: str, answers: Sequence[Answer]) -> None:
+    """Raises:
+    CouldNotCheck: An answer was wrong: times of wrong answers say nothing.
+    """
+    wrong = [each.wrong for each in answers if each.wrong]
+    if wrong:
+        raise CouldNotCheck(f"{len(wrong)} of {len(answers)} answers: {wrong[0]}", where=kind)
+
+
+async def measured(
+    kind: str, port: int, token: str, data: Data, *, requests: int, turns: int, seconds: float
+) -> dict[str, Any]:
+    """Latencies, flatness and throughput on one server."""
+    asked, flat = queries(data), flat_queries(data)
+    refuse_wrong(kind, [a for of in (await one_by_one(port, token, asked + flat, 5, 2)).values()
+                        for a in of])  # fmt: skip
+    answers = await one_by_one(port, token, asked + flat, requests, turns)
+    refuse_wrong(kind, [each for of in answers.values() for each in of])
+    latencies = told(answers)
+    throughput = {}
+    for query in asked:
+        came = await at_once(port, token, [query], CLIENTS, seconds)
+        refuse_wrong(kind, came)
+        throughput[query.name] = round(len(came) / seconds, 1)
+    return {
+        "latency": latencies,
+        "flat": flatness(latencies, data.sizes.ledgers),
+        "throughput": throughput,
+    }
+
+
+async def mixed(
+    port: int, token: str, data: Data, *, seconds: float, kill_every: float
+) -> dict[str, Any]:
+    """All queries at once while replicas are killed; what went wrong, and when it had begun."""
+    asked = [each for each in queries(data) + flat_queries(data) if each.name != EMPTY]
+    kills: list[float] = []
+
+    async def killing() -> None:
+        stop = time.monotonic() + seconds
+        while time.monotonic() + kill_every <= stop:
+            await asyncio.sleep(kill_every - min(RECOVERY_S, kill_every / 2))
+            client = Client(port, token)
+            _, body = await client.get("/pid")
+            await client.close()
+            kills.append(time.monotonic())
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(json.loads(body)["pid"], signal.SIGKILL)
+            await asyncio.sleep(min(RECOVERY_S, kill_every / 2))
+
+    answers, _ = await asyncio.gather(at_once(port, token, asked, CLIENTS, seconds), killing())
+    return outcome(answers, kills)
+
+
+def outcome(answers: Sequence[Answer], kills: Sequence[float]) -> dict[str, Any]:
+    """Counts of a mixed load. See the module for what is in flight."""
+    failed = [each for each in answers if each.status == 0 or each.status >= 500]
+    in_flight = [
+        each
+        for each in failed
+        if any(each.began <= at <= each.began + each.seconds for at in kills)
+    ]
+    return {
+        "requests": len(answers),
+        "kills": len(kills),
+        "wrong_answers": sum(
+            each.wrong is not None and each.status != 0 and each.status < 500 for each in answers
+        ),
+        "failed_in_flight": len(in_flight),
+        "failed_beyond": len(failed) - len(in_flight),
+        "reconnected": sum(each.reconnected for each in answers),
+        "beyond": sorted({each.wrong or "" for each in failed if each not in in_flight}),
+    }
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure, print a table and one JSON object.
+
+    Raises:
+        CouldNotCheck: An answer was wrong.
+    """
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="Little data, few requests: seconds.")
+    parser.add_argument("--data", type=Path, default=Path(".benchmark-data"), metavar="FOLDER",
+                        help="Where the generated data are kept (about 1 GB).")  # fmt: skip
+    parser.add_argument("--servers", default="uvicorn,serve", help="uvicorn, serve, or both.")
+    parser.add_argument("--mixed", type=positive, metavar="MINUTES",
+                        help="Only the mixed load on Ray Serve, for so long.")  # fmt: skip
+    given = parser.parse_args(words)
+    kinds = given.servers.split(",")
+    if unknown := [each for each in kinds if each not in ("uvicorn", "serve")]:
+        parser.error(f"{unknown[0]!r} is none of uvicorn, serve")
+    sizes = QUICK if given.quick else Sizes()
+    began = time.monotonic()
+    print(f"data: {sizes}", file=sys.stderr, flush=True)
+    data = generated(given.data.resolve(), sizes)
+    token = new_token(data)
+    print(f"data ready after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    report: dict[str, Any] = {}
+    if given.mixed:
+        seconds = 12.0 if given.quick else 60.0 * given.mixed
+        every = 10.0 if given.quick else KILL_EVERY_S
+        with server("serve", data) as port:
+            report["mixed"] = asyncio.run(
+                mixed(port, token, data, seconds=seconds, kill_every=every)
+            )
+        print(report["mixed"])
+    else:
+        requests, turns, seconds = (2, 3, 0.2) if given.quick else (20, 100, 4.0)
+        for kind in kinds:
+            with server(kind, data) as port:
+                report[kind] = asyncio.run(
+                    measured(
+                        kind, port, token, data, requests=requests, turns=turns, seconds=seconds
+                    )
+                )
+            show(kind, report[kind])
+    report["seconds"] = round(time.monotonic() - began, 1)
+    print(json.dumps(report))
+
+
+def show(kind: str, report: dict[str, Any]) -> None:
+    """A table for people."""
+    print(f"{kind:<24} {'p50 ms':>9} {'p99 ms':>9} {'p50 x':>7} {'p99 x':>7} {'req/s':>8}")
+    for name, of in report["latency"].items():
+        rate = report["throughput"].get(name, "")
+        print(
+            f"  {name:<22} {of['p50_ms']:>9.3f} {of['p99_ms']:>9.3f} {of['p50_vs_empty']:>7.2f} "
+            f"{of['p99_vs_empty']:>7.2f} {rate:>8}"
+        )
+    for name, of in report["flat"].items():
+        print(f"  {name} by ledger: " + ", ".join(f"{size} {ratio}" for size, ratio in of.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
