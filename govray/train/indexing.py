@@ -37,6 +37,7 @@ from govray.governance.verify import verify
 from govray.store import tables
 from govray.store.database import begin_writing
 from govray.store.index import index_model
+from govray.store.ledger_table import write_table
 from govray.store.lifecycle import (
     EXPERIMENT,
     TRIAL,
@@ -45,6 +46,7 @@ from govray.store.lifecycle import (
     TrialState,
     advance,
 )
+from govray.store.tile_folder import LocalTileFolder
 from govray.train import event_rows, events, runs
 from govray.train.checkpoint_rows import found_on_storage, put_checkpoints
 from govray.train.driver import driving
@@ -296,13 +298,15 @@ def index_run_model(session: Session, folder: Path, settings: Settings) -> int:
     if root is None or root.envelope != settings.trust_root:
         # Verified before anything is written: nobody waits for it.
         verified = verify(model, trust_root=settings.trust_root)
+        tiles = folder.resolve() / TILES
+        write_table(LocalTileFolder(tiles), verified.ledger.leaves)
         index_model(
             session,
             verified,
             trust_root=settings.trust_root,
             key=settings.key,
             folder=str(model.resolve()),
-            tiles=str(folder.resolve() / TILES),
+            tiles=str(tiles),
         )
         return 1
     return 0

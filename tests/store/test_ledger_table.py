@@ -1,0 +1,42 @@
+"""The table of a ledger adds up to what the attestation says."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from pyarrow import parquet
+from world import AT, World
+
+from govray.governance.verify import verify
+from govray.store.ledger_table import FILE, SCHEMA, write_table
+from govray.store.tile_folder import LocalTileFolder
+
+
+def test_its_sums_are_the_attestations(tmp_path: Path) -> None:
+    world = World()
+    model = verify(world.deploy(tmp_path / "model"), trust_root=world.root, at=AT)
+    folder = LocalTileFolder(tmp_path / "tiles")
+    for _ in range(2):  # the second replaces the first
+        write_table(folder, model.ledger.leaves)
+    data = folder.read(FILE)
+    assert data is not None
+    table = parquet.read_table(io.BytesIO(data))
+    assert table.schema == SCHEMA
+    tokens: dict[str, int] = {}
+    norms = 0
+    for row in table.to_pylist():
+        if row["layer_group"] is None:
+            tokens[row["corpus"]] = tokens.get(row["corpus"], 0) + row["targets"]
+        else:
+            norms += 1
+            leaf = model.ledger.leaves[row["index"]]
+            assert leaf.squared_norms[row["corpus"]][row["layer_group"]] == row["squared_norm"]
+    assert tokens == {row.corpus: row.tokens for row in model.attestation.coverage}
+    assert norms == sum(len(g) for n in model.ledger.norms for g in n.squared_norms.values())
+
+
+def test_a_ledger_without_leaves_has_an_empty_table(tmp_path: Path) -> None:
+    folder = LocalTileFolder(tmp_path)
+    write_table(folder, [])
+    assert parquet.read_table(tmp_path / FILE).num_rows == 0
