@@ -18,7 +18,7 @@ ON_RAY = (
     "tests/cli/test_demo.py",
     "tests/data/",
     "tests/faults/",
-    "tests/service/test_ray_serve.py",
+    "tests/service/test_serve_app.py",
     "tests/train/",
     "tests/tune/",
 )
