@@ -1,9 +1,10 @@
 """The servers of `benchmarks.service`: ``-m benchmarks.service_app KIND STORE PORT REPLICAS``
 
 KIND is ``uvicorn`` or ``serve``. What is measured is the application as it is served, and beside
-it, in the same process and on the same port, one whose handler does nothing: ``/empty``. ``/pid``
-names the process, so that the benchmark can kill it. Prints READY when it answers; ends when
-standard input does.
+it, in the same process and on the same port, one whose handler does nothing: ``/empty``. A handler
+that does nothing within the application, behind its layers and for a known caller, is
+``/v1/empty``. ``/pid`` names the process, so that the benchmark can kill it. Prints READY when it
+answers; ends when standard input does.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import sys
 import threading
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from govray.service.access import require
 from govray.service.app import create_app
 from govray.service.settings import Settings
 
@@ -45,7 +47,13 @@ class Beside:
 
 def build(store: str) -> Beside:
     """The measured application, with no bound on the rate of one token."""
-    return Beside(create_app(Settings(store=store, rate=UNLIMITED, burst=UNLIMITED)))
+    app = create_app(Settings(store=store, rate=UNLIMITED, burst=UNLIMITED))
+
+    @app.get("/v1/empty", dependencies=[Depends(require("admin"))])
+    async def empty() -> dict[str, bool]:
+        return {"ok": True}
+
+    return Beside(app)
 
 
 def on_uvicorn(store: str, port: int) -> None:

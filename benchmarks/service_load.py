@@ -113,15 +113,19 @@ async def ask(client: Client, query: Query, turn: int) -> Answer:
 
 
 async def one_by_one(
-    port: int, token: str, queries: Sequence[Query], requests: int, turns: int
+    port: int, token: str, queries: Sequence[Query], requests: int, turns: int, seconds: float
 ) -> dict[str, list[Answer]]:
     """Ask the queries in turns, one request at a time, ``requests`` of a query in each turn.
 
-    The order moves on by one with every turn, so that a drift of the machine meets all alike.
+    It ends after ``turns``, or with the turn in which ``seconds`` have passed. The order moves on
+    by one with every turn, so that a drift of the machine meets all alike.
     """
     client = Client(port, token)
     found: dict[str, list[Answer]] = {query.name: [] for query in queries}
+    stop = time.monotonic() + seconds
     for turn in range(turns):
+        if time.monotonic() > stop:
+            break
         first = turn % len(queries)
         for query in [*queries[first:], *queries[:first]]:
             for number in range(requests):

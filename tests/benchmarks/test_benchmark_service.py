@@ -42,6 +42,7 @@ def test_ratios_are_to_the_empty_handler() -> None:
     found = told(
         {
             "empty": [answer(n / 1000) for n in range(1, 101)],
+            "empty within": [answer(n / 500) for n in range(1, 101)],
             "lineage 10": [answer(n / 500) for n in range(1, 101)],
             "lineage 20": [answer(n / 250) for n in range(1, 101)],
             **{f"{name} {size}": [answer(0.001)] for name in ("attestation", "inclusion")
@@ -53,8 +54,13 @@ def test_ratios_are_to_the_empty_handler() -> None:
         "p99_ms": 200.0,
         "p50_vs_empty": 2.0,
         "p99_vs_empty": 2.0,
+        "p50_vs_within": 1.0,
+        "p99_vs_within": 1.0,
     }
-    assert flatness(found, (10, 20))["lineage"] == {"10": 1.0, "20": 2.0}
+    assert flatness(found, (10, 20))["lineage"] == {
+        "10": {"p50": 1.0, "p99": 1.0},
+        "20": {"p50": 2.0, "p99": 2.0},
+    }
     assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
 
 
@@ -121,4 +127,5 @@ def test_the_command_measures_and_ends_with_one_json_object(tmp_path: Path) -> N
     assert measured["latency"]["empty"]["p99_vs_empty"] == 1.0
     assert set(measured["throughput"]) < set(measured["latency"])
     assert all(rate > 0 for rate in measured["throughput"].values())
+    assert measured["samples"] == 6
     assert set(measured["flat"]) == {"lineage", "attestation", "inclusion"}
