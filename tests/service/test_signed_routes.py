@@ -20,6 +20,7 @@ from govray.governance.keys import LocalSigner
 from govray.governance.note import verify_checkpoint
 from govray.governance.policy import Policy
 from govray.governance.statement import read
+from govray.governance.trace import sighting
 from govray.governance.verify import verify
 from govray.service.routes import policies
 from govray.store.tiles import TileName, decode_bundle, decode_tile, edge, parse_path
@@ -279,16 +280,23 @@ def test_damaged_tiles_give_no_proof(shelf: Library) -> None:
     size = shelf.model("second").ledger.size
     path = shelf.tiles / "second" / f"tile/0/000.p/{size}"
     whole = path.read_bytes()
+    model = shelf.model("second")
+    records = range(len(model.manifest.document.corpus("gamma").records))
+    number = next(r for r in records if sighting(model, "gamma", r).steps)
+    trained = shelf.record("gamma", number)
     path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     try:
         proof = shelf.get("admin", "/ledgers/run-second/proofs/inclusion?index=0")
         assert proof.status_code == 500
-        answer = shelf.get("admin", f"/records/{shelf.record('gamma', 0)}").json()
+        answer = shelf.get("admin", f"/records/{trained}").json()
         second = [s for s in answer["sightings"] if s["attestation"] == shelf.digest("second")]
         assert second
-        assert {(len(s["proofs"]), s["noProof"] is None) for s in second if s["steps"]} <= {
-            (0, False)
+        assert {(len(s["proofs"]), s["noProof"]) for s in second if s["steps"]} == {
+            (0, "The tiles on storage do not lead to the signed checkpoint.")
         }
+        path.unlink()
+        proof = shelf.get("admin", "/ledgers/run-second/proofs/inclusion?index=0")
+        assert (proof.status_code, proof.json()["title"]) == (422, "Could not check")
     finally:
         path.write_bytes(whole)
 

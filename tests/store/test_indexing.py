@@ -123,6 +123,7 @@ def test_a_run_is_an_experiment_with_its_trial(store: Engine, written: Path, wor
         assert attestation.folder == str(written / "tiny-1" / "model")
         ledger = session.exec(select(tables.Ledger)).one()
         assert (Path(ledger.tiles) / "checkpoint").read_bytes() == ledger.checkpoint
+        assert (Path(ledger.tiles) / "leaves.parquet").is_file()
 
 
 def test_a_partial_checkpoint_is_never_completed(

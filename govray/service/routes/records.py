@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import and_, or_, select
 from sqlmodel import Session, col
 
-from govray.errors import GovrayError
+from govray.errors import CouldNotCheck, InfrastructureFailed, Refused
 from govray.service.access import AuditDep, Caller, CallerDep, require
 from govray.service.answers import Answer
 from govray.service.readable import is_staff, own_corpora
@@ -280,7 +280,9 @@ def _proofs(
                         leaf=line.decode() if is_staff(caller) else None,
                     )
                 )
-    except GovrayError:
-        # The answer stands without them; that they cannot be had is said, and nothing is guessed.
+    # The answer stands without them; that they cannot be had is said, and nothing is guessed.
+    except Refused:
         return [], "The tiles on storage do not lead to the signed checkpoint."
+    except (CouldNotCheck, InfrastructureFailed):
+        return [], "The tiles of the run's ledger cannot be read now."
     return found, None
