@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 from command import Run
+from world import AT
+
+from govray.governance.verify import verify
 
 GATES = Path(__file__).parents[2] / "policies" / "promotion.yaml"
 
@@ -147,6 +150,15 @@ def test_a_download_is_whole_or_not_there(
         patched.setattr(shutil, "copyfile", torn)
         run(*get, "copy", code=1)
     assert left() == set()
+
+    # Without the verification it would be there: the test can fail.
+    whole = verify(model, trust_root=root.read_bytes(), at=AT)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", torn)
+        patched.setattr("govray.governance.verify.verify", lambda *_, **__: whole)
+        run(*get, "copy")
+    assert left() == {"copy"}
+    shutil.rmtree("copy")
 
     # A name that is taken, and a folder that was damaged.
     assert "already exists" in run(*get, "model", code=2).err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from people import KINDS, Service, serve
 from shelf_of_models import Shelf
 from sqlmodel import Session, select
 
+from govray.service.routes import models
 from govray.store import registry
 from govray.store.database import open_store
 from govray.store.registry import By
-from govray.store.tables import AuditEntry
+from govray.store.tables import AuditEntry, ModelVersion
 
 GATES = Path(__file__).parents[2] / "policies" / "promotion.yaml"
 EVE = By(user="eve", at="2026-11-20T10:00:00Z")
@@ -88,6 +90,15 @@ def test_who_sees_which_version(running: Service) -> None:
             status = running.client(kind).get(f"{path}/{version}").status_code
             expected = 200 if version in visible else 422 if len(version) > 9 else 404
             assert status == expected, (kind, version)
+
+
+def test_without_the_filter_a_supplier_would_see_what_is_not_its_own(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "_visible", lambda caller: select(ModelVersion))
+    assert names(running, "supplier") == ["first", "mixed", "narrow"]
+    path = "/v1/models/narrow/versions/1.0.0"
+    assert running.client("other supplier").get(path).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["supplier", "public"])
@@ -188,6 +199,18 @@ def test_a_version_is_made_of_an_indexed_attestation(running: Service) -> None:
     assert client.post("/v1/models/fresh/versions", json=unknown).status_code == 400
     for wrong in ({"version": "1.0.0-rc.1"}, {"stage": "production"}, {"metrics": {"x": "high"}}):
         assert client.post("/v1/models/fresh/versions", json=new | wrong).status_code == 422
+
+
+def test_the_same_new_name_may_come_from_many_at_once(running: Service) -> None:
+    digest = running.client("engineer").get(ONE).json()["attestation"]
+
+    def one(number: int) -> int:
+        new = {"version": f"1.{number}.0", "attestation": digest}
+        return running.client("engineer").post("/v1/models/new/versions", json=new).status_code
+
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(one, range(6))) == {201}
+    assert len(names(running, "admin", "/v1/models/new/versions", "version")) == 6
 
 
 def test_notes_and_labels_change_and_nothing_else(running: Service) -> None:

@@ -31,6 +31,7 @@ from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem, not_found
 from govray.service.session import SessionDep
 from govray.store import registry, tables
+from govray.store.database import begin_writing
 from govray.store.promotion import PromotionPolicy, read_promotion_policy
 from govray.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS, By
 from govray.store.semantic_version import parse_version
@@ -271,6 +272,7 @@ def register(model: _ModelName, new: NewVersion, session: SessionDep, caller: Ca
     The store holds an attestation only if it was verified. `govray model register` verifies and
     indexes a folder first.
     """
+    begin_writing(session)  # two that bring the same new name follow one another
     row = registry.register(
         session,
         model=model,
