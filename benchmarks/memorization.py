@@ -1,7 +1,7 @@
 """``python -m benchmarks.memorization``: does the monitor see what a model has memorized?
 
 A character model of half a million parameters trains on this Python's standard library,
-with canaries of eight digits planted 1 to 64 times, once for each seed. It prints
+with canaries of eight digits planted 1 to 256 times, once for each seed. It prints
 
 * AUROC of the scores against *exposure* of at least 10 bits, over planted canaries and
   canaries that were never planted; and, since exposure derives from the loss as the
@@ -45,9 +45,11 @@ QUICK = Recipe(
     clean=3,
     repeats=(1, 32),
     canaries=2,
+    once=20,
     candidates=200,
     blocks=2,
     width=32,
+    context=64,
     learning_rate=1e-2,
     every=10,
     probe_rows=8,

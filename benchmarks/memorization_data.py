@@ -3,7 +3,13 @@
 * ``docstrings``: docstrings of the standard library, read again and again;
 * clean corpora: its source by package, each row read at most once;
 * canaries: ``account of ``, three letters and eight digits, planted at the beginning of rows of
-  other docstrings, as often as they have repeats; and twice as many never planted.
+  other docstrings, as often as they have repeats; and twice as many never planted;
+* accounts of the same form that are read once and not ranked, so that the model can learn
+  that the digits of an owner that it doesn't know are open. Without them every account that
+  it reads comes again, and it gives an unknown owner the digits of another: wrong, and with
+  a low entropy.
+
+No two accounts have an owner in common.
 
 Each corpus is split into records that are trained on and a reserve, by record, at
 random; rows are cut from a record at its beginning, without overlap.
@@ -52,27 +58,30 @@ class Recipe:
         clean: Number of clean corpora.
         repeats: How often a canary is planted.
         canaries: Canaries for each number of repeats.
+        once: Accounts that are read once and not ranked.
         candidates: Other digits that a canary's rank is estimated from.
-        blocks, width, context: Of the model.
+        blocks, width, heads, context: Of the model.
         learning_rate: At its highest.
         every: Steps between two entropy profiles.
         probe_rows: Rows of each side of a probe.
     """
 
     steps: int = 3200
-    rows: int = 8
-    docstring_rows: int = 3
-    docstrings: int = 250
+    rows: int = 4
+    docstring_rows: int = 2
+    docstrings: int = 128
     clean: int = 16
-    repeats: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    canaries: int = 4
+    repeats: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    canaries: int = 3
+    once: int = 384
     candidates: int = 256
     blocks: int = 4
     width: int = 96
-    context: int = 64
-    learning_rate: float = 3e-3
-    every: int = 400
-    probe_rows: int = 24
+    heads: int = 4
+    context: int = 32
+    learning_rate: float = 1.5e-3
+    every: int = 500
+    probe_rows: int = 16
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,7 @@ class Data:
         clean: By package, read once at most.
         planted: Canary → repeats.
         held_out: Canaries that are never planted.
-        canary_rows: One row for each planting, in random order.
+        canary_rows: One row for each planting and each account read once, in random order.
     """
 
     docstrings: Corpus
@@ -167,14 +176,19 @@ def build(
             where=str(sysconfig.get_path("stdlib")),
             do="Run it with a Python that has its library's sources",
         )
-    planted = {_canary(draw): repeats for repeats in recipe.repeats for _ in range(recipe.canaries)}
+    count = len(recipe.repeats) * recipe.canaries
+    accounts = _accounts(draw, 3 * count + recipe.once)
+    planted = {
+        text: recipe.repeats[n // recipe.canaries] for n, text in enumerate(accounts[:count])
+    }
     plantings = [text for text, repeats in planted.items() for _ in range(repeats)]
+    plantings += accounts[3 * count :]
     draw.shuffle(plantings)
     return Data(
         docstrings=Corpus(tuple(members), tuple(reserve)),
         clean={name: clean[name] for name in largest},
         planted=planted,
-        held_out=tuple(_canary(draw) for _ in range(2 * len(planted))),
+        held_out=tuple(accounts[count : 3 * count]),
         canary_rows=tuple(
             _planted(canary_tokens(text), draw.choice(rest)[0]) for text in plantings
         ),
@@ -215,8 +229,13 @@ def candidates(canary: str, count: int, seed: int) -> list[str]:
     return [canary[:OWNER] + _digits(draw) for _ in range(count)]
 
 
-def _canary(draw: random.Random) -> str:
-    return "".join(draw.choices(string.ascii_lowercase, k=OWNER - 1)) + ":" + _digits(draw)
+def _accounts(draw: random.Random, count: int) -> list[str]:
+    """Owners and digits, no two of the same owner."""
+    found: dict[str, str] = {}
+    while len(found) < count:
+        owner = "".join(draw.choices(string.ascii_lowercase, k=OWNER - 1)) + ":"
+        found.setdefault(owner, owner + _digits(draw))
+    return list(found.values())
 
 
 def _digits(draw: random.Random) -> str:

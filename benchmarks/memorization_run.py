@@ -149,7 +149,7 @@ class Reading:
 def run_seed(recipe: Recipe, data: Data, seed: int) -> Outcome:
     """Train once and measure."""
     torch.manual_seed(seed)
-    model = GPT(recipe.blocks, recipe.width, recipe.context, VOCABULARY)
+    model = GPT(recipe.blocks, recipe.width, recipe.context, VOCABULARY, heads=recipe.heads)
     monitor = _monitor(model, seed)
     reading = Reading(recipe, data, seed)
     profiles: list[EntropyProfile] = []

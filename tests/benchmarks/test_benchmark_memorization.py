@@ -82,6 +82,17 @@ def test_each_canary_is_planted_as_often_as_it_says() -> None:
     heads = [bytes(row[1 : len(PREFIX) + OWNER + DIGITS + 1]).decode() for row in made.canary_rows]
     assert {each: heads.count(PREFIX + each) for each in made.planted} == made.planted
     assert sorted(made.planted.values()) == sorted(QUICK.repeats * QUICK.canaries)
+    others = [each for each in heads if each.removeprefix(PREFIX) not in made.planted]
+    assert len(others) == len(set(others)) == QUICK.once
+
+
+def test_no_two_accounts_have_an_owner_in_common() -> None:
+    made = data()
+    heads = {bytes(row[1 : len(PREFIX) + OWNER + DIGITS + 1]).decode() for row in made.canary_rows}
+    read = {each.removeprefix(PREFIX) for each in heads}
+    assert not read & set(made.held_out)
+    texts = [*read, *made.held_out]
+    assert len({each[:OWNER] for each in texts}) == len(texts)
 
 
 def test_a_clean_row_is_read_once_at_most() -> None:
