@@ -155,10 +155,10 @@ def _met(value: float | None, direction: str, limit: float) -> bool:
 
 
 def _table(report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
-    lines = [f"{'':<34}{'measured':>10}   target"]
+    lines = [f"{'':<42}{'measured':>10}   target"]
     for name, (direction, limit) in TARGETS.items():
         said = "met" if report["met"][name] else "MISSED"
-        lines.append(f"{name:<34}{_shown(report[name]):>10}   {direction} {limit}: {said}")
+        lines.append(f"{name:<42}{_shown(report[name]):>10}   {direction} {limit}: {said}")
     others = [
         "auroc_representation_entropy",
         "auroc_min_k",
@@ -167,7 +167,7 @@ def _table(report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
         "auroc_natural_16_representation_entropy",
         "caught",
     ]
-    lines += [f"{name:<34}{_shown(report[name]):>10}" for name in others]
+    lines += [f"{name:<42}{_shown(report[name]):>10}" for name in others]
     by_seed = map(_shown, report["auroc_predictive_entropy_by_seed"])
     lines.append(f"auroc_predictive_entropy of each seed: {', '.join(by_seed)}")
     lines.append(
