@@ -34,6 +34,25 @@ from govray.store.tables import Attestation, Subject
 router = APIRouter(tags=["attestations"])
 
 DSSE = "application/vnd.dsse.envelope.v1+json"
+_SIGNATURE = {
+    "type": "object",
+    "properties": {"keyid": {"type": "string"}, "sig": {"type": "string"}},
+    "required": ["sig"],
+}
+ENVELOPE_CONTENT: dict[str, Any] = {
+    DSSE: {
+        "schema": {
+            "type": "object",
+            "description": "Fetch the bytes as they are: a signature is over the payload's.",
+            "properties": {
+                "payload": {"type": "string", "contentEncoding": "base64"},
+                "payloadType": {"type": "string"},
+                "signatures": {"type": "array", "items": _SIGNATURE},
+            },
+            "required": ["payload", "payloadType", "signatures"],
+        }
+    }
+}
 
 Sha256 = Annotated[
     str,
@@ -201,7 +220,7 @@ def by_subject(caller: CallerDep, session: SessionDep, sha256: Sha256) -> Subjec
     responses={
         200: {
             "description": "The DSSE envelope, byte for byte as it was signed.",
-            "content": {DSSE: {"schema": {"type": "string", "format": "binary"}}},
+            "content": ENVELOPE_CONTENT,
         },
         304: {"description": "You have these bytes."},
     },
@@ -259,7 +278,7 @@ async def _body(request: Request) -> bytes:
         "requestBody": {
             "required": True,
             "description": "The envelope, as it is in `governance/attestation.dsse.json`.",
-            "content": {DSSE: {"schema": {"type": "string", "format": "binary"}}},
+            "content": ENVELOPE_CONTENT,
         }
     },
 )

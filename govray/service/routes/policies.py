@@ -29,7 +29,7 @@ from govray.service.answers import Answer
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem
 from govray.service.readable import DigestPath, absent, full_digest, is_staff, whole_attestations
-from govray.service.routes.attestations import DSSE, immutable
+from govray.service.routes.attestations import DSSE, ENVELOPE_CONTENT, immutable
 from govray.service.session import SessionDep
 from govray.store.lineage import decode
 from govray.store.tables import Attestation, Policy, TrustRoot
@@ -52,7 +52,7 @@ Digest = Annotated[
 _ENVELOPE: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The DSSE envelope, byte for byte as it was signed.",
-        "content": {DSSE: {"schema": {"type": "string", "format": "binary"}}},
+        "content": ENVELOPE_CONTENT,
     },
     304: {"description": "You have these bytes."},
 }
