@@ -9,7 +9,7 @@ import typer
 
 from govray.cli import trust
 from govray.cli.output import Json, TrustRoot, err, field, line, print_json
-from govray.errors import Refused, UsageError
+from govray.errors import GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -116,8 +116,12 @@ def rebuild(
     Accounts, tokens, the registry, the audit log, whom experiments are counted for and what is
     public are not on storage: they are kept. Rows of what storage has no longer are dropped.
     """
+    from sqlmodel import Session
+
     from govray.store.database import open_store
     from govray.store.rebuild import rebuild as make_again
+    from govray.store.rebuild import registered_folders
+    from govray.train.indexed_models import index_folder
     from govray.train.indexing import Report
 
     whole = Report()
@@ -130,6 +134,15 @@ def rebuild(
             whole.runs += report.runs
             whole.models += report.models
             whole.left_out |= report.left_out
+        # Models that were registered from elsewhere than a run's folder.
+        for folder in registered_folders(engine, new).values():
+            try:
+                with Session(new) as session:
+                    index_folder(session, Path(folder), settings[0].trust_root, settings[0].key)
+                    session.commit()
+                whole.models += 1
+            except (GovrayError, OSError) as error:
+                whole.left_out[folder] = str(error)
 
     try:
         make_again(engine, fill)

@@ -39,6 +39,20 @@ def derived() -> Sequence[Table]:
     return [each for each in tables.TABLES.sorted_tables if each.name not in KEPT]
 
 
+def registered_folders(store: Engine, new: Engine) -> dict[str, str]:
+    """Attestation → folder of the registry's models that a new index does not have yet."""
+    attestation: Any = tables.TABLES.tables["attestation"]
+    version: Any = tables.TABLES.tables["modelversion"]
+    of_version = attestation.c.digest == version.c.attestation
+    with store.connect() as connection:
+        needed = connection.execute(
+            select(attestation.c.digest, attestation.c.folder).join(version, of_version)
+        ).all()
+    with new.connect() as connection:
+        there = set(connection.scalars(select(attestation.c.digest)))
+    return {row.digest: row.folder for row in needed if row.digest not in there and row.folder}
+
+
 def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
     """Replace what is derived by what ``fill`` writes into an empty index.
 

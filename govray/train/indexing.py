@@ -20,24 +20,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
-from govray.errors import GovrayError, Malformed, Refused
-from govray.governance import bundle, canonical
+from govray.errors import GovrayError, Refused
+from govray.governance import canonical
 from govray.governance.document import format_time
 from govray.governance.envelope import Envelope
-from govray.governance.memorization_manifest import verify_memorization_manifest
-from govray.governance.trust import TrustState
-from govray.governance.verify import verify
 from govray.store import tables
 from govray.store.database import begin_writing
-from govray.store.index import index_model
-from govray.store.ledger_table import write_table
 from govray.store.lifecycle import (
     EXPERIMENT,
     TRIAL,
@@ -46,17 +40,13 @@ from govray.store.lifecycle import (
     TrialState,
     advance,
 )
-from govray.store.tile_folder import LocalTileFolder
 from govray.train import event_rows, events, runs
 from govray.train.checkpoint_rows import found_on_storage, put_checkpoints
 from govray.train.driver import driving
 from govray.train.event_rows import Decided, Number
+from govray.train.indexed_models import MEMORIZATION, MODEL, index_run_audit, index_run_model
 from govray.train.record import RunRecord, read_record
 from govray.train.trial_rows import profiles, put_decisions, put_numbers
-
-MEMORIZATION = "memorization.dsse.json"
-MODEL = "model"
-TILES = "tiles"
 
 _TRIAL_STATES: Mapping[str, TrialState] = {
     "running": TrialState.ACTIVE,
@@ -173,10 +163,10 @@ def _index(
             session.commit()
             report.runs += 1
         with _reported(report, each / MODEL), Session(engine) as session:
-            report.models += index_run_model(session, each, settings)
+            report.models += index_run_model(session, each, settings.trust_root, settings.key)
             session.commit()
         with _reported(report, each / MEMORIZATION), Session(engine) as session:
-            index_run_audit(session, each, settings)
+            index_run_audit(session, each, settings.trust_root)
             session.commit()
 
 
@@ -275,68 +265,6 @@ def settle_search(session: Session, search: Search) -> None:
     times = [at for at in session.exec(ended) if at]
     row.finished = max(times, default=None) if search.concluded else None
     session.add(row)
-
-
-def index_run_model(session: Session, folder: Path, settings: Settings) -> int:
-    """Index a run's model folder; how many models are new.
-
-    Raises:
-        VerificationFailed, CouldNotCheck: It does not verify against the trust root.
-    """
-    model = folder / MODEL
-    if not model.is_dir():
-        return 0
-    data = bundle.Bundle(model).read(bundle.ATTESTATION, limit=bundle.MAX_ENVELOPE)
-    digest = canonical.sha256(data)
-    held = session.exec(
-        select(tables.Attestation).where(
-            tables.Attestation.envelope_digest == digest,
-            tables.Attestation.folder == str(model.resolve()),
-        )
-    ).first()
-    root = None if held is None else session.get_one(tables.TrustRoot, held.trust_root)
-    if root is None or root.envelope != settings.trust_root:
-        # Verified before anything is written: nobody waits for it.
-        verified = verify(model, trust_root=settings.trust_root)
-        tiles = folder.resolve() / TILES
-        write_table(LocalTileFolder(tiles), verified.ledger.leaves)
-        index_model(
-            session,
-            verified,
-            trust_root=settings.trust_root,
-            key=settings.key,
-            folder=str(model.resolve()),
-            tiles=str(tiles),
-        )
-        return 1
-    return 0
-
-
-def index_run_audit(session: Session, folder: Path, settings: Settings) -> None:
-    """Index the memorization manifest that lies in a run's folder, if one is signed.
-
-    Raises:
-        Refused: No operator of the trust root signed it, or it is malformed.
-    """
-    path = folder / MEMORIZATION
-    if not path.is_file():
-        return
-    if path.stat().st_size > bundle.MAX_ENVELOPE:
-        raise Malformed(f"larger than {bundle.MAX_ENVELOPE} bytes", where=str(path))
-    data, now = path.read_bytes(), datetime.now(UTC)
-    delegations = read_record(folder).delegations
-    trust = TrustState.load(settings.trust_root, at=now, delegations=delegations)
-    audited = verify_memorization_manifest(trust, data, at=now)
-    if session.get(tables.MemorizationManifest, audited.digest) is None:
-        row = tables.MemorizationManifest(
-            digest=audited.digest,
-            run=audited.document.run,
-            weights=audited.document.files[bundle.WEIGHTS],
-            signer=audited.authority.name,
-            made=audited.document.made,
-            envelope=data,
-        )
-        session.add(row)
 
 
 def _experiment(

@@ -36,7 +36,8 @@ from govray.train import driver, events
 from govray.train.audit import DEFAULTS
 from govray.train.event_rows import numbers as numbers_of
 from govray.train.event_rows import worker_seconds
-from govray.train.indexing import MEMORIZATION, index_run, index_storage
+from govray.train.indexed_models import MEMORIZATION
+from govray.train.indexing import index_run, index_storage
 from govray.train.storage import folder_name
 from govray.tune.listing import searches
 

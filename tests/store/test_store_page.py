@@ -64,6 +64,24 @@ def test_a_root_from_the_storage_and_an_absent_store_are_refused(
     assert not Path("govray.db").exists()
 
 
+def test_a_model_registered_from_elsewhere_outlives_a_rebuild(
+    here: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = here.deploy(Path("elsewhere").absolute(), run="other")
+    root = ("--trust-root", "root.json")
+    version = ("--name", "cat", "--version", "1.0.0")
+    assert main(["store", "index", "runs", *root]) == 0
+    assert main(["model", "register", str(other), *version, *root]) == 0
+    capsys.readouterr()
+    assert main(["store", "rebuild", "runs", *root]) == 0, capsys.readouterr()
+    assert "2 models new" in capsys.readouterr().out
+    other.rename("gone")
+    assert main(["store", "rebuild", "runs", *root]) == 1
+    assert "cat 1.0.0" in capsys.readouterr().err
+    assert main(["model", "versions", "cat"]) == 0
+    assert "1.0.0" in capsys.readouterr().out
+
+
 def test_following_sees_what_comes(
     here: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
