@@ -18,14 +18,20 @@ from hypothesis import strategies as st
 from runs_on_storage import at, begin_run, begin_search, commit, finished_run, happen, settings
 from sqlalchemy import Engine, event
 from sqlmodel import Session, select
-from world import World
+from test_incidents import Monitored, from_step
+from world import POLICY, World
 
 from govray.errors import Refused
 from govray.governance import bundle, canonical
+from govray.governance.credential import Period
+from govray.governance.gates import Gate
 from govray.governance.memorization_manifest import (
     MemorizationManifest,
     seal_memorization_manifest,
 )
+from govray.governance.policy import seal_policy
+from govray.governance.policy_source import read_policy
+from govray.governance.verify import verify
 from govray.store import rebuild as rebuilding
 from govray.store import tables
 from govray.store.database import open_store
@@ -197,6 +203,54 @@ def test_a_copy_of_a_run_is_refused(store: Engine, storage: Path, world: World) 
     inside = Path(shutil.copytree(storage / "tiny-1", storage / "copied"))
     with Session(store) as session, pytest.raises(Refused, match="Names of runs are unique"):
         index_run(session, storage, inside, settings(world))
+
+
+def test_what_the_ledger_decided_and_measured_is_indexed(store: Engine, tmp_path: Path) -> None:
+    world = Monitored(deviations=from_step("alpha", 6))
+    folder = begin_run(tmp_path / "runs", "tiny-1", world, finished=at(50))
+    model = world.run(folder / "model", run="tiny-1")
+    shutil.copy(model / bundle.LEDGER, folder / "ledger.ahead.jsonl")
+    happen(folder, [events.Finished(at=at(50), step=20)])
+    assert index_storage(store, tmp_path / "runs", settings(world)).left_out == {}
+    with Session(store) as session:
+        told = session.exec(select(tables.Decision)).all()
+        found = verify(model, trust_root=world.root).attestation.memorization
+        assert found is not None
+        assert {row.source for row in told} == {"ledger"}
+        assert [row.evidence for row in told] == [made.to_json() for made in found.decisions]
+        assert {row.corpus for row in told} == {"alpha"}
+        of_monitor = tables.Metric.group == "monitor"
+        measured = session.exec(select(tables.Metric).where(of_monitor)).all()
+        assert {row.step for row in measured if row.value == 9.0} >= {6, 7}
+        assert {row.name.partition("/")[0] for row in measured} == {
+            "acme",
+            "alpha",
+            "beta",
+            "gamma",
+        }
+
+
+def test_a_gate_of_a_credential_that_ended_is_a_decision(
+    store: Engine, world: World, tmp_path: Path
+) -> None:
+    during = "2026-11-10T08:30:00Z"
+    folder = begin_run(tmp_path / "runs", "tiny-1", world, finished=at(50))
+    world.deploy(
+        folder / "model",
+        run="tiny-1",
+        policy=seal_policy(
+            read_policy(POLICY.replace("on_expiry: stop", "on_expiry: gate")), world.keys.compliance
+        ),
+        credentials={
+            "acme": world.issue("acme", valid=Period(from_="2026-01-01T00:00:00Z", until=during))
+        },
+        gates=[Gate(step=3, corpus="acme", reason="expired", since=during, time=during)],
+    )
+    assert index_storage(store, tmp_path / "runs", settings(world)).left_out == {}
+    with Session(store) as session:
+        [told] = session.exec(select(tables.Decision)).all()
+        assert (told.kind, told.step, told.corpus, told.at) == ("gate", 3, "acme", during)
+        assert told.reason == f"the credential expired at {during}"
 
 
 @pytest.mark.parametrize("by", ["operator", "auditor"])
