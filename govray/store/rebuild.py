@@ -115,9 +115,9 @@ def _file_beside(engine: Engine, old: Path) -> Iterator[tuple[Engine, str, Path]
 def _schema_beside(engine: Engine) -> Iterator[tuple[Engine, str, None]]:
     new = connect(engine.url).execution_options(schema_translate_map={None: _NEW})
     with engine.connect() as holding:
-        # Held by this connection until it closes, whatever becomes of the process.
-        lock = f"SELECT pg_try_advisory_lock({zlib.crc32(b'govray store rebuild')})"
-        if not holding.exec_driver_sql(lock).scalar():
+        # Held by this connection, so it ends with the process, whatever becomes of that.
+        key = zlib.crc32(b"govray store rebuild")
+        if not holding.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar():
             raise _running()
         holding.commit()
         try:
@@ -128,8 +128,11 @@ def _schema_beside(engine: Engine) -> Iterator[tuple[Engine, str, None]]:
             yield new, _NEW, None
         finally:
             new.dispose()
-            _drop_schema(engine)
-            holding.invalidate()  # a pooled connection would keep the lock
+            try:
+                _drop_schema(engine)
+            finally:  # the pool keeps the connection, and with it the lock
+                holding.exec_driver_sql(f"SELECT pg_advisory_unlock({key})")
+                holding.commit()
 
 
 def _drop_schema(engine: Engine) -> None:
