@@ -272,10 +272,11 @@ def test_a_schema_accepts_sources_and_sees_a_slip(
 
 def test_the_deployment_s_policies_fit_the_schema(run: Run) -> None:
     validator = jsonschema.Draft202012Validator(run("schema", "policy").json)
-    sources = sorted((deployment() / "policies").glob("*.yaml"))
+    sources = {path.name: path for path in (deployment() / "policies").glob("*.yaml")}
+    sources.pop("promotion.yaml")  # the gates of the registry, another kind of document
     assert sources
-    for path in sources:
-        validator.validate(read_yaml(path.read_bytes(), name=path.name).value)
+    for name, path in sources.items():
+        validator.validate(read_yaml(path.read_bytes(), name=name).value)
 
 
 def test_options_take_the_values_of_the_credential_class() -> None:
