@@ -45,8 +45,8 @@ class Shown:
     folder: Path
 
 
-def fill(engine: Engine, url: str, folder: Path) -> Shown:
-    """Write everything, and commit."""
+def fill(engine: Engine, url: str, folder: Path, *, hostile_too: bool = True) -> Shown:
+    """Write everything, and commit; for pictures, without what has hostile names."""
     key = load_key(url)
     shelf = Shelf(folder / "shelf")
     world = Monitored(deviations=from_step("alpha", 6))
@@ -58,9 +58,12 @@ def fill(engine: Engine, url: str, folder: Path) -> Shown:
     with Session(engine) as session:
         index(session, first, shelf.root, key, folder, public=True)
         index(session, monitored, world.root, key, folder)
-        index(session, hostile, other.root, key, folder)
-        add_experiments(session, hostile.policy.digest)
-        add_versions(session, first.digest, hostile.digest)
+        add_version(session, "python-source-gpt", first.digest)
+        add_experiments(session, first.policy.digest)
+        if hostile_too:
+            index(session, hostile, other.root, key, folder)
+            add_version(session, HOSTILE, hostile.digest)
+            add_hostile_run(session, hostile.policy.digest)
         session.commit()
     return Shown(shelf.root, first.digest, monitored.digest, hostile.digest, first.path)
 
@@ -94,53 +97,34 @@ def index(
     )
 
 
-def add_versions(session: Session, first: str, hostile: str) -> None:
-    """Two registered names."""
-    for name, attestation in (("python-source-gpt", first), (HOSTILE, hostile)):
-        session.add(
-            tables.Model(name=name, description=name, labels={}, created=STARTED, user="somebody")
+def add_version(session: Session, name: str, attestation: str) -> None:
+    """A registered name with one version."""
+    session.add(
+        tables.Model(name=name, description=name, labels={}, created=STARTED, user="somebody")
+    )
+    session.flush()
+    session.add(
+        tables.ModelVersion(
+            model=name,
+            version="1.2.0",
+            major=1,
+            minor=2,
+            patch=0,
+            attestation=attestation,
+            stage="staging",
+            labels={},
+            metrics={},
+            notes=f"Trained for {name}",
+            created=FINISHED,
+            user="somebody",
         )
-        session.flush()
-        session.add(
-            tables.ModelVersion(
-                model=name,
-                version="1.2.0",
-                major=1,
-                minor=2,
-                patch=0,
-                attestation=attestation,
-                stage="staging",
-                labels={},
-                metrics={},
-                notes=f"Trained for {name}",
-                created=FINISHED,
-                user="somebody",
-            )
-        )
+    )
 
 
 def add_experiments(session: Session, policy: str) -> None:
-    """A search that ended, a run that goes on, and one whose texts are hostile."""
-    for name, kind, state in (
-        (SEARCH, "search", ExperimentState.COMPLETED),
-        (LIVE, "run", ExperimentState.ACTIVE),
-        ("hostile", "run", ExperimentState.ERROR),
-    ):
-        session.add(
-            tables.Experiment(
-                id=name,
-                name=HOSTILE if name == "hostile" else f"{name}-experiment",
-                kind=kind,
-                state=state,
-                project="research",
-                user="ada",
-                storage="runs",
-                config={"name": HOSTILE if name == "hostile" else name, "max_steps": 400},
-                started="2026-11-20T08:00:00Z",
-                why=HOSTILE if name == "hostile" else None,
-            )
-        )
-    session.flush()
+    """A search that ended, and a run that goes on."""
+    add_experiment(session, SEARCH, "learning-rate-search", "search", ExperimentState.COMPLETED)
+    add_experiment(session, LIVE, "python-source-gpt", "run", ExperimentState.ACTIVE)
     for number in range(9):
         rate = 10 ** (-4 + number / 3)
         steps = 400 if number % 3 == 0 else 100
@@ -164,37 +148,13 @@ def add_experiments(session: Session, policy: str) -> None:
         hyperparameters={},
         state=TrialState.ACTIVE,
     )
-    add_trial(
-        session,
-        "run-bad",
-        "hostile",
-        policy,
-        steps=3,
-        floor=3.0,
-        hyperparameters={HOSTILE: HOSTILE},
-        state=TrialState.ERROR,
-    )
-    session.flush()
-    for trial, kind, corpus, reason in (
-        (f"{SEARCH}-01", "stop", None, "asha: loss 3.12 at step 100 is not among the best third"),
-        (LIVE, "restart", None, "worker 1 ended; 2 workers again after 6.0 s"),
-        (LIVE, "flag", "alpha", "composite outside its band at head in 2 probes in a row"),
-        (LIVE, "rollback", "alpha", "back to step 80, and alpha left out from there on"),
-        ("run-bad", "refused", None, HOSTILE),
-    ):
-        session.add(
-            tables.Decision(
-                trial=trial,
-                source="events",
-                number=len(kind) + len(reason) % 50,
-                kind=kind,
-                at="2026-11-20T08:20:00Z",
-                step=100,
-                corpus=corpus,
-                reason=reason,
-                evidence={"probe": 4, "text": reason},
-            )
-        )
+    stop = "asha: loss 3.12 at step 100 is not among the best third"
+    add_decision(session, f"{SEARCH}-01", 1, "stop", stop)
+    add_decision(session, LIVE, 1, "restart", "worker 1 ended; 2 workers again after 6.0 s")
+    flag = "composite outside its band at head in 2 probes in a row"
+    add_decision(session, LIVE, 2, "flag", flag, corpus="alpha")
+    back = "back to step 80, and alpha left out from there on"
+    add_decision(session, LIVE, 3, "rollback", back, corpus="alpha")
     for step, state in ((40, CheckpointState.DELETED), (80, CheckpointState.COMPLETED)):
         session.add(
             tables.Checkpoint(
@@ -208,6 +168,70 @@ def add_experiments(session: Session, policy: str) -> None:
         )
 
 
+def add_hostile_run(session: Session, policy: str) -> None:
+    """An experiment whose every text is hostile."""
+    add_experiment(session, "hostile", HOSTILE, "run", ExperimentState.ERROR, why=HOSTILE)
+    add_trial(
+        session,
+        "run-bad",
+        "hostile",
+        policy,
+        steps=3,
+        floor=3.0,
+        hyperparameters={HOSTILE: HOSTILE},
+        state=TrialState.ERROR,
+        why=HOSTILE,
+    )
+    add_decision(session, "run-bad", 1, "refused", HOSTILE)
+
+
+def add_experiment(
+    session: Session,
+    id_: str,
+    name: str,
+    kind: str,
+    state: ExperimentState,
+    *,
+    why: str | None = None,
+) -> None:
+    """One experiment."""
+    session.add(
+        tables.Experiment(
+            id=id_,
+            name=name,
+            kind=kind,
+            state=state,
+            project="research",
+            user="ada",
+            storage="runs",
+            config={"name": name, "max_steps": 400},
+            started="2026-11-20T08:00:00Z",
+            why=why,
+        )
+    )
+    session.flush()
+
+
+def add_decision(
+    session: Session, trial: str, number: int, kind: str, reason: str, corpus: str | None = None
+) -> None:
+    """One decision after step 100."""
+    session.flush()
+    session.add(
+        tables.Decision(
+            trial=trial,
+            source="events",
+            number=number,
+            kind=kind,
+            at="2026-11-20T08:20:00Z",
+            step=100,
+            corpus=corpus,
+            reason=reason,
+            evidence={"probe": 4, "text": reason},
+        )
+    )
+
+
 def add_trial(
     session: Session,
     name: str,
@@ -218,6 +242,7 @@ def add_trial(
     floor: float,
     hyperparameters: dict[str, object],
     state: TrialState,
+    why: str | None = None,
 ) -> None:
     """A trial whose loss falls to ``floor``, and is measured on held-back rows every 20 steps."""
     losses = [floor + 3.3 * math.exp(-step / 45) + 0.05 * math.sin(step) for step in range(steps)]
@@ -235,7 +260,7 @@ def add_trial(
             world_size=2,
             attempts=1,
             started="2026-11-20T08:00:00Z",
-            why=HOSTILE if name == "run-bad" else None,
+            why=why,
             code=ZERO,
             policy=policy,
             manifest=ZERO,

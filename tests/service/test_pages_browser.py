@@ -1,14 +1,10 @@
 """Every page in Chromium: no console error, nothing from elsewhere, no serious finding of axe-core,
 and checks that tick what holds and untick what does not.
-
-``GOVRAY_SCREENSHOTS=FOLDER`` also writes a picture of each page; with ``GOVRAY_DEMO=FOLDER`` of a
-finished demo's models. docs/pages.md has the command.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import time
@@ -37,8 +33,6 @@ from govray.store.tables import Trial
 
 pytestmark = pytest.mark.slow
 
-PICTURES = os.environ.get("GOVRAY_SCREENSHOTS")
-DEMO = os.environ.get("GOVRAY_DEMO")
 SERIOUS = {"serious", "critical"}
 
 
@@ -73,15 +67,19 @@ def served(url: str, *, auth: bool) -> Iterator[str]:
     thread.join(timeout=20)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("site")
+@contextmanager
+def sited(folder: Path, *, demo: Path | None = None) -> Iterator[Site]:
+    """The site over a store below ``folder``, with the model of a finished demo if one is given."""
     url = f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
-    shown = fill(engine, url, folder)
+    shown = fill(engine, url, folder, hostile_too=demo is None)
     tokens = make_tokens(engine, "acme-legal", "archive")
-    if DEMO:
-        _add_demo(engine, url, folder, Path(DEMO))
+    if demo is not None:
+        root = demo / "policies" / "root.json"
+        with Session(engine) as session:
+            model = verify(demo / "model", trust_root=root)
+            index(session, model, root.read_bytes(), load_key(url), folder)
+            session.commit()
     with (
         served(url, auth=False) as unguarded,
         served(url, auth=True) as guarded,
@@ -91,12 +89,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     engine.dispose()
 
 
-def _add_demo(engine: Engine, url: str, folder: Path, demo: Path) -> None:
-    root = demo / "policies" / "root.json"
-    model = verify(demo / "model", trust_root=root)
-    with Session(engine) as session:
-        index(session, model, root.read_bytes(), load_key(url), folder)
-        session.commit()
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with sited(tmp_path_factory.mktemp("site")) as made:
+        yield made
 
 
 def paths(site: Site) -> dict[str, str]:
@@ -195,11 +191,11 @@ def _states(page: Page) -> dict[int, str]:
     }
 
 
-def _open_model(page: Page, site: Site) -> None:
+def open_model(page: Page, site: Site) -> None:
     settled(page, f"{site.open}/attestations/{site.shown.first.removeprefix('sha256:')}")
 
 
-def _give(page: Page, site: Site, folder: Path) -> None:
+def give(page: Page, site: Site, folder: Path) -> None:
     root = {"name": "root.json", "mimeType": "application/json", "buffer": site.shown.root}
     page.locator("#root-file").set_input_files([root])  # type: ignore[list-item]
     expect(page.locator("#root-state")).to_contain_text("pinned in this browser")
@@ -209,9 +205,9 @@ def _give(page: Page, site: Site, folder: Path) -> None:
 
 def test_verification_ticks_what_the_browser_checked(site: Site) -> None:
     with reading(site) as page:
-        _open_model(page, site)
+        open_model(page, site)
         assert set(_states(page).values()) == {"waiting", "not-checked"}
-        _give(page, site, site.shown.folder)
+        give(page, site, site.shown.folder)
         expect(page.locator("#verdict")).to_contain_text("Nothing failed", timeout=30_000)
         states = _states(page)
         assert [n for n, state in states.items() if state == "checked"] == [1, 2, 3, 4, 12]
@@ -221,7 +217,7 @@ def test_verification_ticks_what_the_browser_checked(site: Site) -> None:
             expect(step).to_contain_text("Not checked here")
             expect(step).to_contain_text("govray verify")
         # The root stays pinned: the next visit checks the signature at once.
-        _open_model(page, site)
+        open_model(page, site)
         expect(page.locator("#verdict")).to_contain_text("Nothing failed")
         page.get_by_role("button", name="Forget the pinned root").click()
         expect(page.locator("#verdict")).to_contain_text("Nothing was checked")
@@ -236,8 +232,8 @@ def test_one_flipped_byte_of_what_the_server_sends_unticks(site: Site) -> None:
 
     with reading(site) as page:
         page.route("**/v1/attestations/*", flipped)
-        _open_model(page, site)
-        _give(page, site, site.shown.folder)
+        open_model(page, site)
+        give(page, site, site.shown.folder)
         expect(page.locator("#verdict")).to_contain_text("Step 2 failed", timeout=30_000)
         assert "checked" not in [state for n, state in _states(page).items() if n > 1]
 
@@ -251,8 +247,8 @@ def test_one_flipped_byte_of_a_file_unticks(site: Site, tmp_path: Path) -> None:
     weights[-1] ^= 1
     (copy / bundle.WEIGHTS).write_bytes(weights)
     with reading(site) as page:
-        _open_model(page, site)
-        _give(page, site, copy)
+        open_model(page, site)
+        give(page, site, copy)
         expect(page.locator("#verdict")).to_contain_text("Step 4 failed", timeout=30_000)
         expect(page.locator("#verdict")).to_contain_text(bundle.WEIGHTS)
 
@@ -338,33 +334,3 @@ def test_signing_in_by_keyboard_and_out(site: Site) -> None:
         page.keyboard.press("Enter")
         expect(page.get_by_role("link", name="Sign in").first).to_be_visible()
         assert page.context.cookies() == []
-
-
-@pytest.mark.skipif(PICTURES is None, reason="GOVRAY_SCREENSHOTS names no folder")
-def test_pictures(site: Site) -> None:
-    folder = Path(PICTURES or ".")
-    folder.mkdir(parents=True, exist_ok=True)
-    with reading(site) as page, reading(site, scheme="dark", width=390) as phone:
-        wanted = paths(site)
-        if DEMO:
-            model = verify(Path(DEMO) / "model", trust_root=Path(DEMO) / "policies" / "root.json")
-            run = model.attestation.run.id
-            digest = model.digest.removeprefix("sha256:")
-            wanted |= {"model": f"/attestations/{digest}", "ledger": f"/ledgers/{run}"}
-            wanted |= {"corpus": "/corpora/acme-notes"}
-        for name, path in wanted.items():
-            if name.startswith("hostile") or name in ("model-versions", "model-version"):
-                continue
-            settled(page, site.open + path)
-            if name == "memorization":
-                page.locator("#memorization").scroll_into_view_if_needed()
-                page.evaluate("document.querySelector('#memorization').scrollIntoView()")
-            page.screenshot(path=folder / f"{name}.png")
-        settled(phone, site.open + wanted["model"])
-        phone.evaluate("document.querySelector('#heat').scrollIntoView()")
-        phone.screenshot(path=folder / "phone.png")
-        _open_model(page, site)
-        _give(page, site, site.shown.folder)
-        expect(page.locator("#verdict")).to_contain_text("Nothing failed", timeout=30_000)
-        page.evaluate("document.querySelector('#verdict').scrollIntoView()")
-        page.screenshot(path=folder / "verification.png")

@@ -225,11 +225,26 @@ def test_what_an_insider_states_and_signs_fails_where_it_is_recomputed(
     page: Page, world: World, folder: dict[str, bytes], changes: dict[str, Any], step: int
 ) -> None:
     attestation = _insider(world, folder, **changes)
-    found = checked(page, world.root, folder, attestation=attestation)
+    found = checked(page, world.root, folder | {bundle.ATTESTATION: attestation})
     # A change further back may hide behind an earlier step; here each is the first.
     assert [n for n, s in states(found).items() if s == "failed"] == [step], found[step]
-    unchanged = _insider(world, folder)
-    assert states(checked(page, world.root, folder, attestation=unchanged))[step] != "failed"
+    unchanged = folder | {bundle.ATTESTATION: _insider(world, folder)}
+    assert states(checked(page, world.root, unchanged))[step] != "failed"
+
+
+def test_a_folder_of_another_attestation_or_with_more_or_less_in_it_fails(
+    page: Page, world: World, folder: dict[str, bytes]
+) -> None:
+    other = _insider(world, folder, assuranceLevel="witnessed")
+    found = checked(page, world.root, folder, attestation=other)
+    assert found[4]["error"] == "these files are of another attestation"
+    found = checked(page, world.root, folder | {"more.safetensors": b""})
+    assert "not covered" in found[4]["error"]
+    found = checked(page, world.root, folder | {"README.md": b""})
+    assert found[4]["state"] == "checked"
+    assert any("README.md" in each for each in found[4]["did"])
+    less = {name: data for name, data in folder.items() if name != bundle.WEIGHTS}
+    assert "missing" in checked(page, world.root, less)[4]["error"]
 
 
 def test_hashes_are_those_of_python(page: Page) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from library import Library, library
+from typer.core import TyperGroup as Group
+from typer.main import get_command
 
+from govray.cli.app import app
 from govray.governance.verify import verify
 from govray.service.pages import rendering
 from govray.service.pages.entropy import ticks
@@ -239,6 +244,26 @@ def test_values_that_are_no_numbers_have_places_of_their_own() -> None:
     marks, shares = axis(["rms", "layer", None, "rms"])
     assert shares == [1.0, 0.0, None, 1.0]
     assert [text for _, text in marks] == ["layer", "rms"]
+
+
+def _commands() -> list[str]:
+    templates = Path(rendering.__file__).parent / "templates"
+    page = Path(rendering.__file__).parents[3] / "docs" / "pages.md"
+    texts = [path.read_text() for path in (*sorted(templates.rglob("*.html")), page)]
+    found = [re.findall(r"(?:<pre>|<code>|^|`)(govray [a-z][^<`\n]*)", t, re.M) for t in texts]
+    return sorted({line.strip() for lines in found for line in lines})
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_the_commands_that_pages_name_exist(command: str) -> None:
+    _, *words = command.split()
+    found: Any = get_command(app)
+    while isinstance(found, Group) and words and words[0] in found.commands:
+        found = found.commands[words.pop(0)]
+    assert not isinstance(found, Group), f"{command}: no such verb"
+    options = {option for each in found.params for option in each.opts}
+    for word in words:
+        assert not word.startswith("--") or word in options, f"{command}: {word}"
 
 
 def test_static_files_are_in_the_package() -> None:

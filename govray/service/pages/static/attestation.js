@@ -118,8 +118,8 @@ async function take(given, folder) {
         new Uint8Array(await file.slice(start, stop).arrayBuffer()),
     });
   }
-  status.textContent = `${page.files.size} files read${page.names ? ", the whole folder" : ""}.`;
   await update();
+  status.textContent = `${page.files.size} files read${page.names ? ", the whole folder" : ""}.`;
 }
 
 // A hint for naming single files, from a payload whose signature is checked elsewhere.
@@ -138,25 +138,30 @@ const whole = (path, names) => {
   return found.length === 1 ? found[0] : path;
 };
 
-// The folder that was chosen is the model folder, or the one that it lies in.
+// The folder that was chosen is the model folder, or one that it lies in. Without an attestation in
+// it, it is taken as single files: nothing can be said of what else lies there.
 function inFolder(files) {
-  const marker = files.find(({ path }) => path.endsWith(FILES.attestation));
-  const base = marker ? marker.path.slice(0, -FILES.attestation.length) : "";
+  const markers = files.filter(({ path }) => `/${path}`.endsWith(`/${FILES.attestation}`));
+  if (!markers.length) return null;
+  const least = markers.reduce((a, b) => (a.path.length <= b.path.length ? a : b)).path;
+  const base = least.slice(0, -FILES.attestation.length);
   return files
     .filter(({ path }) => path.startsWith(base))
     .map(({ path, file }) => ({ path: path.slice(base.length), file }));
 }
 
+function given(files) {
+  const folder = inFolder(files);
+  return folder ? take(folder, true) : take(files, false);
+}
+
 byId("folder").addEventListener("change", (event) =>
-  take(inFolder([...event.target.files].map((file) => ({ path: file.webkitRelativePath, file }))), true),
+  given([...event.target.files].map((file) => ({ path: file.webkitRelativePath, file }))),
 );
 byId("files").addEventListener("change", (event) =>
   take([...event.target.files].map((file) => ({ path: file.name, file })), false),
 );
-onDrop(byId("files-drop"), (files) => {
-  const folder = files.some(({ path }) => path.includes("/"));
-  return take(folder ? inFolder(files) : files, folder);
-});
+onDrop(byId("files-drop"), given);
 
 const known = await loaded.catch(() => null);
 if (known) {

@@ -44,7 +44,7 @@ async function checkpoint() {
     if (authority.role !== "operator" || now() >= authority.expires) continue;
     if ((await noteSigners(note, authority.loaded)).length) return { note, signed: authority.name };
   }
-  throw new Error("no operator of your trust root signed it");
+  throw new Error("no operator that your trust root names signed it (delegations are not read here)");
 }
 
 // An entry, from the bundle beside its tile: each behind its length, of two bytes, or of four in

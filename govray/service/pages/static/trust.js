@@ -69,23 +69,29 @@ export class Trust {
     }
   }
 
-  // The statement in `bytes`, signed by an authority of the role that is valid at every instant.
-  async verify(bytes, kind, role, times, where) {
+  // The envelope in `bytes` and the authorities of the role that signed it, each with its keys'
+  // ids and valid at every one of the times. The payload stays closed.
+  async signers(bytes, role, times, where) {
     const envelope = parseEnvelope(bytes, where);
-    const met = [];
+    const authorities = [];
     for (const authority of this.authorities.values()) {
       if (authority.role !== role) continue;
-      const signed = await signedBy(envelope, authority.loaded);
+      const keyids = await signedBy(envelope, authority.loaded);
       const until = authority.expires < this.root.expires ? authority.expires : this.root.expires;
-      if (signed.size >= authority.threshold && times.every((at) => at < until)) {
-        met.push({ authority, keyids: signed });
+      if (keyids.size >= authority.threshold && times.every((at) => at < until)) {
+        authorities.push({ authority, keyids });
       }
     }
-    if (!met.length) {
+    if (!authorities.length) {
       throw new Error(`${where}: no ${role} authority of the trust root signed it`);
     }
-    const read = readStatement(envelope, kind, where);
-    return { ...read, envelope, authorities: met, authority: met[0].authority, keyids: met[0].keyids };
+    return { envelope, authorities, ...authorities[0] };
+  }
+
+  // The statement in `bytes`, of one kind, signed as `signers` says.
+  async verify(bytes, kind, role, times, where) {
+    const signed = await this.signers(bytes, role, times, where);
+    return { ...signed, ...readStatement(signed.envelope, kind, where) };
   }
 
   minimumPolicyVersion(name) {

@@ -9,7 +9,7 @@
 
 import { digestOf, equal, fromHex, hex, text, utf8 } from "./bytes.js";
 import { encode, parseCanonical } from "./canonical.js";
-import { parseEnvelope } from "./dsse.js";
+import { readStatement } from "./dsse.js";
 import { Unsupported } from "./keys.js";
 import { leafHash, rootOf } from "./merkle.js";
 import { noteSigners, parseNote } from "./note.js";
@@ -117,50 +117,28 @@ async function trustRoot(run, step) {
   const envelopes = delegations ? lines(await delegations.bytes(), FILES.delegations) : [];
   run.trust = await Trust.load(root, kinds, at, envelopes);
   const { name, version, threshold, expires } = run.trust.root;
-  step.did.push(`root ${name} version ${version}: its own ${threshold} key(s) signed it`);
+  step.did.push(`root ${name} version ${version}, signed by ${threshold} or more of its own keys`);
   step.did.push(`it holds until ${expires}`);
-  if (envelopes.length) step.did.push(`${envelopes.length} delegation(s), each only narrows`);
+  if (envelopes.length) step.did.push(`delegations: ${envelopes.length}, each only narrows`);
 }
 
 async function signature(run, step) {
-  const { attestation, kinds, at } = run.input;
-  let verified;
-  try {
-    verified = await run.trust.verify(attestation, kinds.attestation, "operator", [at], "attestation");
-  } catch (error) {
-    // The payload is opened in step 3 only; what was refused there is said there.
-    const signed = await operatorSigned(run, attestation, at);
-    if (!signed) throw error;
-    run.statementError = error;
-    step.did.push(signed);
-    return;
-  }
-  const hints = verified.envelope.signatures.map(({ keyid }) => keyid ?? "").sort();
-  if (hints.join() !== [...verified.keyids].sort().join()) {
+  const { attestation, at } = run.input;
+  const signed = await run.trust.signers(attestation, "operator", [at], "attestation");
+  const hints = signed.envelope.signatures.map(({ keyid }) => keyid ?? "").sort();
+  if (hints.join() !== [...signed.keyids].sort().join()) {
     throw new Error("the envelope holds signatures or key hints other than the signer's");
   }
-  run.attested = verified;
-  run.document = verified.document;
-  step.did.push(
-    `${verified.authority.name} signed these bytes with ${verified.keyids.size} of ` +
-      `${verified.authority.threshold} needed key(s)`,
-  );
+  run.attested = signed;
+  const { name, threshold } = signed.authority;
+  step.did.push(`${name} signed these bytes: ${signed.keyids.size} keys, ${threshold} needed`);
   step.did.push("no other signature is in the envelope");
 }
 
-async function operatorSigned(run, bytes, at) {
-  const { signedBy } = await import("./dsse.js");
-  const envelope = parseEnvelope(bytes, "attestation");
-  for (const authority of run.trust.authorities.values()) {
-    if (authority.role !== "operator" || at >= authority.expires) continue;
-    const signed = await signedBy(envelope, authority.loaded);
-    if (signed.size >= authority.threshold) return `${authority.name} signed these bytes`;
-  }
-  return null;
-}
-
 function statement(run, step) {
-  if (run.statementError) throw run.statementError;
+  const { envelope } = run.attested;
+  Object.assign(run.attested, readStatement(envelope, run.input.kinds.attestation, "attestation"));
+  run.document = run.attested.document;
   const { document, attested, trust, input } = run;
   if (input.digest && attested.digest !== input.digest) {
     throw new Error(`this is another attestation, ${attested.digest}`);
@@ -216,23 +194,34 @@ function files(run, step) {
     throw new Error("the attestation pins the wrong governance files");
   }
   const digests = new Map([...attested.subjects, ...Object.entries(document.files)]);
+  const own = input.files.get(FILES.attestation);
+  if (own && own.digest !== digestOf(input.attestation)) {
+    throw new Error("these files are of another attestation");
+  }
   let same = 0;
   for (const [name, digest] of digests) {
     const file = input.files.get(name);
     if (!file) {
-      if (digest !== EMPTY || input.names) step.needs.push(name);
+      if (input.names) throw new Error(`${name} is missing`);
+      if (digest !== EMPTY) step.needs.push(name);
       continue;
     }
     if (file.digest !== digest) throw new Error(`${name} is not the file that was attested`);
     same += 1;
   }
   if (same) step.did.push(`${same} of ${digests.size} files have the attested SHA-256`);
-  for (const name of input.names ?? []) {
-    if (digests.has(name) || name === FILES.attestation || REPLAY.test(name)) continue;
+  const further = (input.names ?? []).filter(
+    (name) => !digests.has(name) && name !== FILES.attestation && !REPLAY.test(name),
+  );
+  for (const name of further) {
     if (covered(name)) throw new Error(`${name} is not covered by the attestation`);
   }
-  if (input.names) step.did.push("no other file stands where the model's tools would load it");
-  else step.not.push("whether further files lie in the folder: give the whole folder");
+  if (input.names) {
+    step.did.push("no other file stands where the model's tools would load it");
+    if (further.length) step.did.push(`the attestation says nothing of: ${further.join(", ")}`);
+  } else {
+    step.not.push("whether further files lie in the folder: give the whole folder");
+  }
 }
 
 async function policy(run, step) {
@@ -292,7 +281,7 @@ async function credentials(run, step) {
   step.did.push("valid when the run started" + (gated ? "" : " and when it ended"));
   step.did.push("exactly those that were attested");
   step.not.push("that licence categories follow from the SPDX expressions");
-  if (gated) step.not.push("until when gated corpora were used");
+  if (gated) step.not.push("that each credential held for as long as its corpus was used");
 }
 
 async function manifest(run, step) {
@@ -313,12 +302,18 @@ async function manifest(run, step) {
     const stated = credential.document;
     const root = hex(rootOf(entry.records.map(([sha]) => leafHash(fromHex(sha)))));
     if (entry.credential !== credential.digest) throw new Error(`${name}: another credential`);
+    if (entry.classDigest !== classDigest(stated)) throw new Error(`${name}: another class`);
     if (String(entry.records.length) !== stated.records.count) throw new Error(`${name}: other records`);
     if (`sha256:${root}` !== stated.records.root) throw new Error(`${name}: another Merkle root`);
     records += entry.records.length;
   }
   step.did.push(`${records} record hashes have the Merkle roots of their credentials`);
   step.not.push("how records were packed into rows, and the reserve");
+}
+
+function classDigest({ corpus, jurisdiction, license, licenseCategory, sensitivity, use }) {
+  const seen = { corpus, jurisdiction, license, licenseCategory, sensitivity, use };
+  return digestOf(utf8(encode(seen)));
 }
 
 async function routes(run, step) {
