@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,23 +43,16 @@ User = Annotated[
 @app.command("upgrade")
 def upgrade(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
     """Make a store, or bring an older one's tables to this govray's revision."""
-    from sqlalchemy.exc import DBAPIError
-
     from govray.store import database
     from govray.store import upgrade as upgrading
 
     address = database.parse_url(store)
     shown = address.render_as_string(hide_password=True)
-    engine = database.connect(address)
-    try:
+    with opened(database.connect(address)) as engine:
         with engine.connect() as connection:
             before = upgrading.revision(connection)
         if before is None or before in upgrading.revisions():
             upgrading.to_head(engine)
-    except DBAPIError as error:
-        raise database.unreachable(error, shown) from None
-    finally:
-        engine.dispose()
     database.open_store(store).dispose()  # refuses a newer govray's
     if as_json:
         print_json({"store": shown, "before": before, "revision": upgrading.head()})
@@ -85,9 +80,8 @@ def index(
     from govray.store.database import open_store
 
     settings = _settings(storage, trust_root, project, user, store)
-    engine = open_store(store, create=True)
     told: dict[str, str] = {}
-    try:
+    with opened(open_store(store, create=True)) as engine:
         while True:
             report = _index(engine, storage, settings)
             if not follow:
@@ -95,8 +89,6 @@ def index(
             _tell_left_out({k: v for k, v in report.left_out.items() if told.get(k) != v})
             told = report.left_out
             time.sleep(_LOOK_S)
-    finally:
-        engine.dispose()
     _tell(report, as_json)
 
 
@@ -144,11 +136,24 @@ def rebuild(
             except (GovrayError, OSError) as error:
                 whole.left_out[folder] = str(error)
 
-    try:
+    with opened(engine):
         make_again(engine, fill)
+    _tell(whole, as_json)
+
+
+@contextmanager
+def opened(engine: Engine) -> Iterator[Engine]:
+    """``engine``, whose driver's errors become ones that a user can read."""
+    from sqlalchemy.exc import DBAPIError
+
+    from govray.store.database import unreachable
+
+    try:
+        yield engine
+    except DBAPIError as error:
+        raise unreachable(error, engine.url.render_as_string(hide_password=True)) from None
     finally:
         engine.dispose()
-    _tell(whole, as_json)
 
 
 def _settings(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from govray.cli.output import Json, out, print_json, table
-from govray.cli.store import DEFAULT_STORE, Store
+from govray.cli.store import DEFAULT_STORE, Store, opened
 
 
 class By(StrEnum):
@@ -36,10 +36,8 @@ def usage(
     from govray.store.usage import usage as used
 
     start = format_time(reference_time(since)) if since else None
-    engine = open_store(store)
-    with Session(engine) as session:
+    with opened(open_store(store)) as engine, Session(engine) as session:
         found = used(session, by="user" if by is By.user else "project", since=start)
-    engine.dispose()
     if as_json:
         print_json(
             [

@@ -289,7 +289,7 @@ def _experiment(
             )
         return known
     given = record.experiment
-    config = given.model_dump(mode="json", exclude={"attestation_key"}) if given else record.config
+    config = search.config if search else given.model_dump(mode="json") if given else record.config
     row = tables.Experiment(
         id=name,
         name=search.name if search else given.name if given else record.run_id,
@@ -298,7 +298,7 @@ def _experiment(
         project=settings.project,
         user=settings.user,
         storage=str(storage),
-        config=dict(search.config if search else config),
+        config={name: value for name, value in config.items() if name != "attestation_key"},
         started=search.started if search else format_time(record.started),
     )
     session.add(row)

@@ -47,11 +47,7 @@ def _search(record: SearchRecord) -> Search:
         folder=record.folder,
         name=record.file.experiment.name,
         started=format_time(record.started),
-        config={
-            name: value
-            for name, value in records.file_value(record.file).items()
-            if name != "attestation_key"
-        },
+        config=records.file_value(record.file),
         concluded=record.concluded,
         trials={
             trial.run: _trial(record, trial, standings[name].last)

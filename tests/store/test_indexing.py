@@ -491,6 +491,7 @@ def test_a_search_is_one_experiment_of_its_trials(
     assert (experiment.kind, experiment.state) == ("search", ExperimentState.PAUSED)
     assert trials[one.name].hyperparameters == {"optimizer.lr": 0.25}
     assert trials[one.name].objective is not None
+    assert "attestation_key" not in experiment.config
     record.ended(one.name, "finished", "the last step")
     record.ended(two.name, "stopped", "place 2 of 2")
     record.conclude()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,19 @@ def test_a_model_registered_from_elsewhere_outlives_a_rebuild(
     assert "cat 1.0.0" in capsys.readouterr().err
     assert main(["model", "versions", "cat"]) == 0
     assert "1.0.0" in capsys.readouterr().out
+
+
+def test_a_store_that_cannot_be_written_is_said_in_a_sentence(
+    here: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["store", "upgrade"]) == 0
+    monkeypatch.setattr("govray.store.database.BUSY_MS", 50)
+    with closing(sqlite3.connect("govray.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert main(["store", "index", "runs", "--trust-root", "root.json"]) == 1
+    said = capsys.readouterr().err
+    assert "database is locked" in said
+    assert "bug" not in said
 
 
 def test_following_sees_what_comes(
