@@ -7,23 +7,31 @@ and TLS is the business of whatever stands in front.
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli.output import err, line
-from govray.cli.store import DEFAULT_STORE, Store
+from govray.cli.output import TrustRoot, err, line
+from govray.cli.store import DEFAULT_STORE, Store, indexing_settings, keep_indexed
 from govray.errors import Refused, UsageError
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from fastapi import FastAPI
+    from sqlalchemy import Engine
 
     from govray.service.settings import OidcSettings
+    from govray.train.indexing import Settings as Indexing
 
 GRACE_SECONDS = 5
 """How long requests in flight may go on after SIGTERM or SIGINT. Live streams end with it."""
+
+
+RETRY_SECONDS = 30.0
+"""How long the indexer waits after what it did not foresee."""
 
 
 def serve(
@@ -37,6 +45,11 @@ def serve(
         str | None,
         typer.Option("--oidc", metavar="FILE", help="An identity provider, as YAML."),
     ] = None,
+    storage: Annotated[
+        Path | None,
+        typer.Option("--storage", metavar="DIR", help="Keep the runs below DIR indexed meanwhile."),
+    ] = None,
+    trust_root: TrustRoot = None,
 ) -> None:
     """Answer over HTTP what was trained on what, until SIGTERM or SIGINT."""
     from sqlmodel import Session, col, select
@@ -53,6 +66,7 @@ def serve(
             do="Leave --no-auth out and make tokens, or listen on 127.0.0.1",
         )
     provider = _provider(oidc) if oidc else None
+    told = indexing_settings(storage, trust_root, "default", None, store) if storage else None
     names = ("localhost", "127.0.0.1", "[::1]") if no_auth else ()
     app = create_app(Settings(store=store, auth=not no_auth, hosts=names, oidc=provider))
     if not no_auth and provider is None:
@@ -65,7 +79,27 @@ def serve(
                 )
     if no_auth:
         err.print("Without authentication: whoever uses this machine is admin.")
-    _run(app, host, port)
+    stop = Event()
+    if storage and told:
+        engine = app.state.engine
+        Thread(target=_index, args=(engine, storage, told, stop), daemon=True).start()
+    try:
+        _run(app, host, port)
+    finally:
+        stop.set()
+
+
+def _index(engine: Engine, storage: Path, settings: Indexing, stop: Event) -> None:
+    """Keep ``storage`` indexed until ``stop``; what goes wrong is said, and tried again."""
+    from govray.cli.failure import describe
+
+    while not stop.is_set():
+        try:
+            keep_indexed(engine, storage, settings, stop=stop)
+        except Exception as error:
+            why = describe(error).what
+            err.print(f"The index stands still: {why}. Trying again in {RETRY_SECONDS:g} s.")
+            stop.wait(RETRY_SECONDS)
 
 
 def _run(app: FastAPI, host: str, port: int) -> None:
@@ -136,8 +170,6 @@ def _provider(path: str) -> OidcSettings:
     Raises:
         UsageError: A field is missing, unknown, or of another type.
     """
-    from pathlib import Path
-
     import pydantic
 
     from govray.governance.source import read_yaml

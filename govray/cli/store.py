@@ -14,6 +14,8 @@ from govray.cli.output import Json, TrustRoot, err, field, line, print_json
 from govray.errors import GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from sqlalchemy import Engine
 
     from govray.train.indexing import Report, Settings
@@ -75,21 +77,26 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Index the runs below a storage path, and their models that verify."""
-    import time
+    from threading import Event
 
     from govray.store.database import open_store
 
-    settings = _settings(storage, trust_root, project, user, store)
-    told: dict[str, str] = {}
+    settings = indexing_settings(storage, trust_root, project, user, store)
     with opened(open_store(store, create=True)) as engine:
-        while True:
-            report = _index(engine, storage, settings)
-            if not follow:
-                break
-            _tell_left_out({k: v for k, v in report.left_out.items() if told.get(k) != v})
-            told = report.left_out
-            time.sleep(_LOOK_S)
+        if follow:
+            keep_indexed(engine, storage, settings, stop=Event())
+        report = _index(engine, storage, settings)
     _tell(report, as_json)
+
+
+def keep_indexed(engine: Engine, storage: Path, settings: Settings, *, stop: Event) -> None:
+    """Index every `_LOOK_S` seconds until ``stop``; what is left out is told when it changes."""
+    told: dict[str, str] = {}
+    while not stop.is_set():
+        report = _index(engine, storage, settings)
+        _tell_left_out({k: v for k, v in report.left_out.items() if told.get(k) != v})
+        told = report.left_out
+        stop.wait(_LOOK_S)
 
 
 @app.command("rebuild")
@@ -117,7 +124,7 @@ def rebuild(
     from govray.train.indexing import Report
 
     whole = Report()
-    settings = [_settings(each, trust_root, project, user, store) for each in storages]
+    settings = [indexing_settings(each, trust_root, project, user, store) for each in storages]
     engine = open_store(store)
 
     def fill(new: Engine) -> None:
@@ -156,9 +163,15 @@ def opened(engine: Engine) -> Iterator[Engine]:
         engine.dispose()
 
 
-def _settings(
+def indexing_settings(
     storage: Path, trust_root: Path | None, project: str, user: str | None, store: str
 ) -> Settings:
+    """What the indexer is told, checked before the first look.
+
+    Raises:
+        UsageError: There is no such folder, or no trust root.
+        Refused: The trust root lies below the storage, or is none.
+    """
     import getpass
 
     from govray.cli import files

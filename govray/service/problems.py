@@ -18,7 +18,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -154,6 +154,8 @@ def of(error: Exception) -> Problem | None:
         )
     if isinstance(error, RequestValidationError):
         return _invalid(error)
+    if isinstance(error, DataError):  # PostgreSQL holds no U+0000
+        return Problem(400, "Malformed", "A value is none that the store can hold")
     if isinstance(error, (*_UNAVAILABLE, InfrastructureFailed)):
         return Problem(
             503,
@@ -269,7 +271,7 @@ class CatchAll:
 
 def install(app: FastAPI) -> None:
     """Give every error of ``app`` the form of a problem, and its description too."""
-    for kind in (HTTPException, RequestValidationError, GovrayError, *_UNAVAILABLE):
+    for kind in (HTTPException, RequestValidationError, GovrayError, DataError, *_UNAVAILABLE):
         app.add_exception_handler(kind, _respond)
 
 

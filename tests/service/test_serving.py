@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from process import serving
+from world import World
 
 from govray.cli import main
 from govray.cli.serve import is_loopback
@@ -45,6 +46,36 @@ def test_it_serves_and_stops(folder: Path, capsys: pytest.CaptureFixture[str]) -
         assert process.returncode == 0
     assert "govray token new" in err
     assert text not in err
+
+
+@pytest.mark.timeout(120)
+def test_it_keeps_a_storage_indexed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("trust") / "root.json"
+    elsewhere.write_bytes(World().root)
+    storage = folder / "runs"
+    record = storage / "broken" / "record"
+    record.mkdir(parents=True)
+    words = ("--no-auth", "--storage", str(storage), "--trust-root", str(elsewhere))
+    with serving(folder, *words) as (process, address):
+        (record / "run.json").write_text("no run")
+        assert process.stderr is not None
+        said = [process.stderr.readline() for _ in range(2)]
+        assert httpx.get(f"{address}/v1/health").status_code == 200
+        process.terminate()
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert "broken" in said[1]
+
+
+def test_a_storage_without_a_trust_root_of_its_own_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "runs").mkdir()
+    (folder / "runs" / "root.json").write_bytes(World().root)
+    words = ["serve", "--no-auth", "--storage", "runs"]
+    assert main([*words, "--trust-root", "runs/root.json"]) == 1
+    assert "never trusted" in capsys.readouterr().err
+    assert main(["serve", "--no-auth", "--storage", "none", "--trust-root", "x"]) == 2
 
 
 def test_without_authentication_it_says_so_and_stops_at_ctrl_c(folder: Path) -> None:
