@@ -48,6 +48,7 @@ def test_it_serves_and_stops(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert text not in err
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_it_keeps_a_storage_indexed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("trust") / "root.json"
