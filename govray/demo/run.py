@@ -194,6 +194,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
             f"govray verify {model} --trust-root {deployment.root}",
             f"govray adapter remove {model} {supplier.CORPUS} "
             f"--key {_tilde(deployment.operator_key)} --trust-root {deployment.root}",
+            f"govray serve --no-auth --storage {output}/runs --trust-root {deployment.root}",
             "govray init my-deployment",
         ),
     )

@@ -1,15 +1,18 @@
-"""The main job as a newcomer runs it, and the three commands that it offers afterwards."""
+"""The main job as a newcomer runs it, and the four commands that it offers afterwards."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -61,7 +64,7 @@ def test_the_demo_ends_with_a_verified_model_and_commands_that_work(tmp_path: Pa
     assert told["base"]["trained"] in report
     assert "acme-notes" in report
 
-    verify, remove, init = (shlex.split(command)[1:] for command in told["next"])
+    verify, remove, serve, init = (shlex.split(command)[1:] for command in told["next"])
     verified = run(verify, tmp_path)
     assert verified.returncode == 0, verified.stderr
     assert "VERIFIED" in verified.stdout
@@ -72,6 +75,31 @@ def test_the_demo_ends_with_a_verified_model_and_commands_that_work(tmp_path: Pa
     assert set(again["levels"]["acme-notes"].values()) == {3}
     assert again["subjects"]["model.safetensors"] == told["base"]["trained"]
     assert run(init, tmp_path).returncode == 0
+    assert answered_by(serve, tmp_path) == [told["verdict"]["attestation"]]
+
+
+def answered_by(serve: list[str], folder: Path) -> list[str]:
+    """The attestations that the service has, once it has looked at the storage."""
+    process = subprocess.Popen(
+        [*GOVRAY, *serve, "--port", "0"],
+        cwd=folder,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found
+        deadline = time.monotonic() + 120
+        while True:
+            listed = httpx.get(f"{found[0]}v1/attestations").json()["items"]
+            if listed or time.monotonic() > deadline:
+                return [each["digest"] for each in listed]
+            time.sleep(0.2)
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
 
 
 def test_a_full_output_folder_is_left_alone(tmp_path: Path) -> None:
