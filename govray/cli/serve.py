@@ -56,6 +56,7 @@ def serve(
 
     from govray.service.app import create_app
     from govray.service.settings import Settings
+    from govray.store.database import open_store
     from govray.store.tables import Token
 
     local = is_loopback(host)
@@ -66,7 +67,11 @@ def serve(
             do="Leave --no-auth out and make tokens, or listen on 127.0.0.1",
         )
     provider = _provider(oidc) if oidc else None
+    if storage is None and trust_root is not None:
+        raise UsageError("--trust-root is for the models of --storage", do="Give both, or neither")
     told = indexing_settings(storage, trust_root, "default", None, store) if storage else None
+    if told:
+        open_store(store, create=True).dispose()  # as `govray store index` does
     names = ("localhost", "127.0.0.1", "[::1]") if no_auth else ()
     app = create_app(Settings(store=store, auth=not no_auth, hosts=names, oidc=provider))
     if not no_auth and provider is None:

@@ -51,6 +51,7 @@ def test_it_serves_and_stops(folder: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_it_keeps_a_storage_indexed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (folder / "govray.db").unlink()  # it makes one
     elsewhere = tmp_path_factory.mktemp("trust") / "root.json"
     elsewhere.write_bytes(World().root)
     storage = folder / "runs"
@@ -77,6 +78,7 @@ def test_a_storage_without_a_trust_root_of_its_own_is_refused(
     assert main([*words, "--trust-root", "runs/root.json"]) == 1
     assert "never trusted" in capsys.readouterr().err
     assert main(["serve", "--no-auth", "--storage", "none", "--trust-root", "x"]) == 2
+    assert main(["serve", "--no-auth", "--trust-root", "x"]) == 2
 
 
 def test_without_authentication_it_says_so_and_stops_at_ctrl_c(folder: Path) -> None:
