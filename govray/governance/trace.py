@@ -11,18 +11,14 @@ say anything about data that was not presented to govray.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeAlias
 
 from govray.errors import UsageError
 from govray.governance.manifest import Split
 from govray.governance.verify import VerifiedModel, verify
-
-_ReadRow: TypeAlias = tuple[frozenset[int], Mapping[int, int]]
-"""The recorded steps that read a row, and record → its tokens in it, if any did."""
 
 
 @dataclass(frozen=True)
@@ -84,52 +80,67 @@ def sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
         Malformed: The manifest has no such corpus.
         ValueError: The corpus has no such record.
     """
-    return _sighting(model, corpus, record, _reader(model, corpus))
-
-
-def sightings(model: VerifiedModel, corpus: str) -> Iterator[Sighting]:
-    """Where every record of a corpus stands, in Merkle order, its canaries behind.
-
-    The same as `sighting` of each, in time linear in the corpus: what a row's steps and records
-    are is asked once.
-
-    Raises:
-        Malformed: The manifest has no such corpus.
-    """
-    prepared = model.manifest.document.corpus(corpus)
-    planted = prepared.planted.records if prepared.planted else ()
-    read = lru_cache(maxsize=4)(_reader(model, corpus))  # neighbours share a row
-    for record in range(len(prepared.records) + len(planted)):
-        yield _sighting(model, corpus, record, read)
-
-
-def _reader(model: VerifiedModel, corpus: str) -> Callable[[int], _ReadRow]:
-    """Row of the corpus → which recorded steps read it, and what it holds."""
-    manifest, plan = model.manifest.document, model.attestation.plan
     # A gate leaves rows of the plan out, which the leaf's corpora show.
     recorded = {leaf.step for leaf in model.ledger.steps if corpus in leaf.corpora}
+    plan = model.attestation.plan
+    holds = _holdings(model, corpus)
+    return _sighting(
+        model, corpus, record, lambda row: recorded.intersection(plan.reads(corpus, row)), holds
+    )
 
-    def read(row: int) -> _ReadRow:
-        steps = recorded.intersection(plan.reads(corpus, row))
+
+def sightings(model: VerifiedModel) -> Iterator[Sighting]:
+    """Where every record stands, corpus by corpus, in Merkle order, a corpus's canaries behind.
+
+    The same as `sighting` of each. It goes once over what the ledger says was read, so it costs
+    little for records of which nothing was.
+    """
+    read: dict[str, dict[int, set[int]]] = {}
+    for leaf in model.ledger.steps:
+        for stream, (start, stop) in leaf.streams.items():
+            for _, corpus, row in model.attestation.plan.read(stream, range(start, stop)):
+                if corpus in leaf.corpora:
+                    read.setdefault(corpus, {}).setdefault(row, set()).add(leaf.step)
+    for prepared in model.manifest.document.corpora:
+        planted = prepared.planted.records if prepared.planted else ()
+        steps_of = partial(_steps_of, read.get(prepared.corpus, {}))
+        holds = lru_cache(maxsize=4)(_holdings(model, prepared.corpus))  # neighbours share a row
+        for record in range(len(prepared.records) + len(planted)):
+            yield _sighting(model, prepared.corpus, record, steps_of, holds)
+
+
+def _steps_of(steps: Mapping[int, Collection[int]], row: int) -> Collection[int]:
+    return steps.get(row, ())
+
+
+def _holdings(model: VerifiedModel, corpus: str) -> Callable[[int], Mapping[int, int]]:
+    """Row of the corpus → record → its tokens in the row."""
+
+    def holds(row: int) -> dict[int, int]:
         tokens: dict[int, int] = {}
-        for span in manifest.row_records(corpus, row) if steps else ():
+        for span in model.manifest.document.row_records(corpus, row):
             tokens[span.record] = tokens.get(span.record, 0) + span.stop - span.start
-        return frozenset(steps), tokens
+        return tokens
 
-    return read
+    return holds
 
 
 def _sighting(
-    model: VerifiedModel, corpus: str, record: int, read: Callable[[int], _ReadRow]
+    model: VerifiedModel,
+    corpus: str,
+    record: int,
+    read: Callable[[int], Collection[int]],
+    holds: Callable[[int], Mapping[int, int]],
 ) -> Sighting:
+    """``read`` gives the recorded steps that read a row, ``holds`` what stands in it."""
     manifest = model.manifest.document
     rows = manifest.record_rows(corpus, record)
     steps: set[int] = set()
     tokens = 0
     for row in rows:
-        by, holds = read(row)
-        steps |= by
-        tokens += holds.get(record, 0)
+        if by := read(row):
+            steps.update(by)
+            tokens += holds(row).get(record, 0)
     return Sighting(
         corpus=corpus,
         record=record,

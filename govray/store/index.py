@@ -338,11 +338,10 @@ def _uses(model: VerifiedModel) -> Iterator[dict[str, Any]]:
 
 def _sight(model: VerifiedModel, out: TextIO) -> None:
     """Where all records stand, a line each, to be read by `_records`."""
-    for prepared in model.manifest.document.corpora:
-        for seen in sightings(model, prepared.corpus):
-            steps = seen.steps[:MAX_STEPS]
-            line = [seen.corpus, seen.record, seen.split, seen.tokens, len(seen.steps), steps]
-            out.write(json.dumps(line) + "\n")
+    for seen in sightings(model):
+        steps = seen.steps[:MAX_STEPS]
+        line = [seen.corpus, seen.record, seen.split, seen.tokens, len(seen.steps), steps]
+        out.write(json.dumps(line) + "\n")
 
 
 def _records(

@@ -106,9 +106,13 @@ def test_records_stand_where_trace_finds_them(store: Engine, shelf: Shelf) -> No
 def test_sightings_are_those_of_each_record(shelf: Shelf) -> None:
     for name in shelf.models:
         model = shelf.verified(name)
-        for prepared in model.manifest.document.corpora:
-            each = [sighting(model, prepared.corpus, i) for i in range(len(prepared.records))]
-            assert list(sightings(model, prepared.corpus)) == each
+        each = [
+            sighting(model, prepared.corpus, record)
+            for prepared in model.manifest.document.corpora
+            for record in range(len(prepared.records))
+        ]
+        assert list(sightings(model)) == each
+        assert any(seen.steps for seen in each)
 
 
 def test_indexing_again_and_in_any_order_gives_the_same_rows(store: Engine, shelf: Shelf) -> None:
