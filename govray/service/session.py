@@ -4,14 +4,14 @@ It is opened without asking the store anything and closed as soon as the handler
 before the response goes out: a slow reader holds no connection. So a handler returns values, not
 rows that would load more later. It commits what it writes; what it leaves uncommitted is undone.
 
-``def`` and ``async def`` handlers may both use it; the latter only for a query that takes less
-time than a change of threads.
+``def`` handlers run in threads and use it freely. The few that are asked most are ``async def`` and
+ask by `asked`: one query by its key takes less time than a change of threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Annotated
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -33,6 +33,20 @@ async def _session(request: Request) -> AsyncIterator[Session]:
             # connection that it gives back: its thread is not one of theirs.
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(session.close, limiter=CapacityLimiter(1))
+
+
+T = TypeVar("T")
+
+
+async def asked(session: Session, query: Callable[[], T]) -> T:
+    """What ``query`` gives, which asks ``session`` for one row by its key.
+
+    In place on SQLite, a file of this machine whose readers wait for nobody. A server may take its
+    time, so it is asked in a thread.
+    """
+    if session.get_bind().dialect.name == "sqlite":
+        return query()
+    return await to_thread.run_sync(query)
 
 
 SessionDep = Annotated[Session, Depends(_session, scope="function")]

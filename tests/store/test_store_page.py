@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -102,14 +103,18 @@ def test_following_sees_what_comes(
 ) -> None:
     looks = 0
 
-    def look(_: float) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            raise KeyboardInterrupt
-        begin_run(Path("runs").absolute(), "tiny-2", here, finished=at(9))
+    class Pause(threading.Event):
+        """Between two looks: something happens, then Ctrl-C."""
 
-    monkeypatch.setattr("time.sleep", look)
+        def wait(self, timeout: float | None = None) -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                raise KeyboardInterrupt
+            begin_run(Path("runs").absolute(), "tiny-2", here, finished=at(9))
+            return False
+
+    monkeypatch.setattr("threading.Event", Pause)
     assert main(["store", "index", "runs", "--trust-root", "root.json", "--follow"]) == 130
     capsys.readouterr()
     assert main(["usage", "--json"]) == 0

@@ -137,7 +137,7 @@ def test_a_planted_corpus_is_caught_and_gated_and_the_model_forgets_it(
     assert not any(
         leaf.step >= gate.step and PLANTED in leaf.corpora for leaf in story.ledger.steps
     )
-    assert -2 <= final_deviation(story) <= 2
+    assert final_deviation(story) <= 2  # memorization is above the band; how far below is chance
     # The control: where it is only flagged, the model goes on to learn it.
     flagged, control = attested(planted(tmp_path / "flag", "flag"))
     assert control.gates == ()
@@ -165,6 +165,6 @@ def test_a_planted_corpus_is_rolled_back_by_two_workers(tmp_path: Path, cluster:
     assert not any(isinstance(each, events.Failed) for each in logged)
     assert len([each for each in logged if isinstance(each, events.AttemptStarted)]) == 2
     if decision.since:
-        assert -2 <= final_deviation(model) <= 2
+        assert final_deviation(model) <= 2
     else:  # its first two profiles exceeded: the branch that went on read nothing of it
         assert PLANTED not in findings.measured

@@ -27,7 +27,7 @@ from govray.service.readable import (
     is_staff,
     whole_attestations,
 )
-from govray.service.session import SessionDep
+from govray.service.session import SessionDep, asked
 from govray.store import tables
 from govray.store.tables import Attestation, Subject
 
@@ -225,18 +225,17 @@ def by_subject(caller: CallerDep, session: SessionDep, sha256: Sha256) -> Subjec
         304: {"description": "You have these bytes."},
     },
 )
-def envelope(
+async def envelope(
     digest: DigestPath,
     caller: CallerDep,
     session: SessionDep,
     if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
 ) -> Response:
     """The exact bytes of an attestation, for those who may read it whole."""
-    row = session.execute(
-        select(
-            col(Attestation.envelope), col(Attestation.envelope_digest), col(Attestation.public)
-        ).where(col(Attestation.digest) == full_digest(digest))
-    ).one_or_none()
+    statement = select(
+        col(Attestation.envelope), col(Attestation.envelope_digest), col(Attestation.public)
+    ).where(col(Attestation.digest) == full_digest(digest))
+    row = await asked(session, lambda: session.execute(statement).one_or_none())
     if row is None or not (row.public or is_staff(caller)):
         raise absent(caller, "attestation", digest)
     return immutable(

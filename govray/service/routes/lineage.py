@@ -11,12 +11,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from sqlalchemy import Row, Select, select
 from sqlmodel import Session, col
+from starlette.concurrency import run_in_threadpool
 
 from govray.errors import UsageError
 from govray.service.access import Caller, CallerDep
 from govray.service.problems import Problem
 from govray.service.readable import DigestPath, absent, corpora_of, full_digest, is_staff
-from govray.service.session import SessionDep
+from govray.service.session import SessionDep, asked
 from govray.store import tables
 from govray.store.lineage import Lineage, decode, of_corpora, of_group
 
@@ -56,12 +57,11 @@ def _by_digest(digest: str) -> Select[*tuple[Any, ...]]:
 @router.get(
     "/models/{model}/versions/{version}/lineage", response_class=Response, responses=_ANSWER
 )
-def of_version(
+async def of_version(
     model: ModelPath, version: VersionPath, caller: CallerDep, session: SessionDep
 ) -> Response:
     """Which data trained which layers of this version. A supplier sees its own corpora's rows."""
-    row = session.execute(_by_version(model, version)).one_or_none()
-    return _whole(session, caller, row, f"{model} {version}")
+    return await _whole(session, caller, _by_version(model, version), f"{model} {version}")
 
 
 @router.get(
@@ -80,10 +80,9 @@ def layer_of_version(
 
 
 @router.get("/attestations/{digest}/lineage", response_class=Response, responses=_ANSWER)
-def of_attestation(digest: DigestPath, caller: CallerDep, session: SessionDep) -> Response:
+async def of_attestation(digest: DigestPath, caller: CallerDep, session: SessionDep) -> Response:
     """The same, of the model that an attestation is about."""
-    row = session.execute(_by_digest(digest)).one_or_none()
-    return _whole(session, caller, row, digest)
+    return await _whole(session, caller, _by_digest(digest), digest)
 
 
 @router.get("/attestations/{digest}/layers/{group}", response_class=Response, responses=_ANSWER)
@@ -95,10 +94,13 @@ def layer_of_attestation(
     return _layer(session, caller, row, digest, group)
 
 
-def _whole(session: Session, caller: Caller, row: Row[Any] | None, name: str) -> Response:
+async def _whole(
+    session: Session, caller: Caller, statement: Select[*tuple[Any, ...]], name: str
+) -> Response:
+    row = await asked(session, lambda: session.execute(statement).one_or_none())
     if row is not None and (row.public or is_staff(caller)):
         return Response(row.lineage, media_type=_JSON)
-    return _sent(_own(session, caller, row, name))
+    return await run_in_threadpool(lambda: _sent(_own(session, caller, row, name)))
 
 
 def _layer(
