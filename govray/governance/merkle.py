@@ -4,8 +4,9 @@ Source: RFC 9162 section 2.1 (the tree of RFC 6962), whose names are kept: the
 Merkle Tree Hash ``MTH``, ``PATH`` and ``PROOF``. Leaves are hashed with a 0x00
 prefix and nodes with 0x01, so a node never passes for a leaf.
 
-Functions that make something take the leaves (before `leaf_hash`); functions
-that verify take hashes, sizes and the proof alone. A tree is never stored.
+Functions that make something take the leaves (before `leaf_hash`), or where the
+hashes lie elsewhere a function that gives a subtree's root; functions that verify
+take hashes, sizes and the proof alone. A tree is never stored.
 
 Invariant: a proof is accepted only with exactly the hashes that its index and
 sizes call for, so it has one length and no slack.
@@ -16,7 +17,8 @@ Not here: signing a root, which is `note.py`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from govray.errors import Malformed, Refused
 
@@ -24,6 +26,10 @@ HASH_SIZE = 32
 
 EMPTY_ROOT = hashlib.sha256(b"").digest()
 """Root of the tree without leaves."""
+
+
+Subtree: TypeAlias = Callable[[int, int], bytes]
+"""``subtree(start, stop)`` is MTH(D[start:stop]) of some tree."""
 
 
 def leaf_hash(leaf: bytes) -> bytes:
@@ -38,7 +44,7 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 def root(leaves: Sequence[bytes]) -> bytes:
     """Return the Merkle Tree Hash of ``leaves`` (RFC 9162 section 2.1.1), 32 bytes."""
-    return _root([leaf_hash(leaf) for leaf in leaves])
+    return root_of([leaf_hash(leaf) for leaf in leaves])
 
 
 def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
@@ -50,17 +56,7 @@ def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
     if not 0 <= index < len(leaves):
         raise Malformed(f"a tree of {len(leaves)} leaves has no leaf {index}")
     hashes = [leaf_hash(leaf) for leaf in leaves]
-    path: list[bytes] = []
-    start, stop = 0, len(hashes)
-    while stop - start > 1:
-        split = start + _split(stop - start)
-        if index < split:
-            path.append(_root(hashes[split:stop]))
-            stop = split
-        else:
-            path.append(_root(hashes[start:split]))
-            start = split
-    return tuple(reversed(path))
+    return inclusion_path(index, len(hashes), lambda start, stop: root_of(hashes[start:stop]))
 
 
 def consistency_proof(leaves: Sequence[bytes], first: int) -> tuple[bytes, ...]:
@@ -75,18 +71,38 @@ def consistency_proof(leaves: Sequence[bytes], first: int) -> tuple[bytes, ...]:
             f"a tree of {len(leaves)} leaves cannot be compared with an earlier one of {first}"
         )
     hashes = [leaf_hash(leaf) for leaf in leaves]
+    return consistency_path(first, len(hashes), lambda start, stop: root_of(hashes[start:stop]))
+
+
+def inclusion_path(index: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:
+    """PATH(index) in a tree of ``size`` leaves, wherever its hashes are; ``index`` < ``size``."""
     path: list[bytes] = []
-    start, stop = 0, len(hashes)
+    start, stop = 0, size
+    while stop - start > 1:
+        split = start + _split(stop - start)
+        if index < split:
+            path.append(subtree(split, stop))
+            stop = split
+        else:
+            path.append(subtree(start, split))
+            start = split
+    return tuple(reversed(path))
+
+
+def consistency_path(first: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:
+    """PROOF(first) in a tree of ``size`` leaves, wherever its hashes are; 1 <= first <= size."""
+    path: list[bytes] = []
+    start, stop = 0, size
     while first != stop:
         split = start + _split(stop - start)
         if first <= split:
-            path.append(_root(hashes[split:stop]))
+            path.append(subtree(split, stop))
             stop = split
         else:
-            path.append(_root(hashes[start:split]))
+            path.append(subtree(start, split))
             start = split
     if start > 0:  # the verifier does not know this subtree: it is not the whole first tree
-        path.append(_root(hashes[start:stop]))
+        path.append(subtree(start, stop))
     return tuple(reversed(path))
 
 
@@ -183,8 +199,8 @@ def verify_consistency(
         raise _mismatch(what, "it leads to another root of the later tree")
 
 
-def _root(hashes: Sequence[bytes]) -> bytes:
-    """MTH over leaf hashes, level by level.
+def root_of(hashes: Sequence[bytes]) -> bytes:
+    """MTH over leaf hashes, or over the roots of whole subtrees of one size, level by level.
 
     An odd node at the end of a level moves up unchanged: that is the RFC's split
     at the largest power of two, read from below.

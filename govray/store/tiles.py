@@ -228,7 +228,7 @@ class TileWriter:
             self._entries = []
         self._write(TileName(level, index), b"".join(hashes))
         self._hashes[level] = []
-        self._push(level + 1, _subtree(hashes))
+        self._push(level + 1, merkle.root_of(hashes))
 
     @property
     def root(self) -> bytes:
@@ -280,20 +280,12 @@ def write_tiles(folder: TileFolder, entries: Iterable[bytes], checkpoint: bytes)
     return writer.root
 
 
-def _subtree(hashes: Sequence[bytes]) -> bytes:
-    """The root over a power of two of hashes."""
-    level = list(hashes)
-    while len(level) > 1:
-        level = [merkle.node_hash(level[i], level[i + 1]) for i in range(0, len(level), 2)]
-    return level[0]
-
-
 def _peaks(hashes: Sequence[bytes]) -> list[bytes]:
     """The roots of the whole subtrees that ``hashes`` make, the largest first."""
     found, start = [], 0
     while start < len(hashes):
         width = 1 << ((len(hashes) - start).bit_length() - 1)
-        found.append(_subtree(hashes[start : start + width]))
+        found.append(merkle.root_of(hashes[start : start + width]))
         start += width
     return found
 
@@ -343,7 +335,7 @@ class _Tiles:
         level, inside = divmod(height, HEIGHT)
         start = index << inside
         hashes = self.tile(level, start // WIDTH)
-        return _subtree(hashes[start % WIDTH : start % WIDTH + (1 << inside)])
+        return merkle.root_of(hashes[start % WIDTH : start % WIDTH + (1 << inside)])
 
     def subtree(self, start: int, stop: int) -> bytes:
         """MTH(D[start:stop]), for ``start`` a multiple of the next power of two of the size."""
@@ -386,15 +378,15 @@ class TileReader:
         found = self._tiles.subtree(0, size)
         try:
             merkle.verify_consistency(
-                size, found, self.size, self._root, self._consistency(size, self.size)
+                size,
+                found,
+                self.size,
+                self._root,
+                merkle.consistency_path(size, self.size, self._tiles.subtree),
             )
         except Refused as error:
             raise _damaged(error) from None
         return found
-
-    def leaf_hash(self, index: int) -> bytes:
-        """The hash of one leaf. Raises as `inclusion_proof`."""
-        return self.inclusion(index)[0]
 
     def inclusion_proof(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
         """PATH(index) in the tree of the first ``size`` entries, as in `merkle`.
@@ -413,17 +405,7 @@ class TileReader:
             raise Malformed(f"a tree of {size} leaves has no leaf {index}", where="ledger")
         root = self._root if size == self.size else self.root(size)
         leaf = self._tiles.node(0, index)
-        path: list[bytes] = []
-        start, stop = 0, size
-        while stop - start > 1:
-            split = start + (1 << ((stop - start - 1).bit_length() - 1))
-            if index < split:
-                path.append(self._tiles.subtree(split, stop))
-                stop = split
-            else:
-                path.append(self._tiles.subtree(start, split))
-                start = split
-        proof = tuple(reversed(path))
+        proof = merkle.inclusion_path(index, size, self._tiles.subtree)
         try:
             merkle.verify_inclusion(leaf, index, size, proof, root)
         except Refused as error:
@@ -441,7 +423,7 @@ class TileReader:
         second = self._checked_size(second)
         if not 1 <= first <= second:
             raise Malformed(f"sizes {first} and {second} are not in order", where="ledger")
-        proof = self._consistency(first, second)
+        proof = merkle.consistency_path(first, second, self._tiles.subtree)
         try:
             merkle.verify_consistency(first, self.root(first), second, self.root(second), proof)
         except Refused as error:
@@ -474,21 +456,6 @@ class TileReader:
             raise Malformed(f"a tree of {self.size} leaves has no leaf {index}", where="ledger")
         width = min(self.size - index // WIDTH * WIDTH, WIDTH)
         return self._tiles.bundle(index // WIDTH, width)[index % WIDTH]
-
-    def _consistency(self, first: int, second: int) -> tuple[bytes, ...]:
-        path: list[bytes] = []
-        start, stop = 0, second
-        while first != stop:
-            split = start + (1 << ((stop - start - 1).bit_length() - 1))
-            if first <= split:
-                path.append(self._tiles.subtree(split, stop))
-                stop = split
-            else:
-                path.append(self._tiles.subtree(start, split))
-                start = split
-        if start > 0:
-            path.append(self._tiles.subtree(start, stop))
-        return tuple(reversed(path))
 
     def _checked_size(self, size: int | None) -> int:
         if size is None:
