@@ -102,13 +102,14 @@ def _write(
     _add_corpora(session, model, files, key)
     _add_ledger(session, model, files)
     session.flush()
+    document = lineage.lineage(model.attestation, model.digest)
     row = session.get(tables.Attestation, model.digest)
     known = row is not None
     if row is None:
-        row = _attestation(model, files)
+        row = _attestation(model, files, lineage.encode(document))
         session.add(row)
     else:
-        row.lineage = lineage.encode(lineage.lineage(model.attestation, model.digest))
+        row.lineage = lineage.encode(document)
         row.assurance = model.assurance_level
         held = session.get_one(tables.TrustRoot, row.trust_root)
         if held.version < model.trust_root.root.version:
@@ -118,7 +119,7 @@ def _write(
         if not sighted.tell():  # a rebuild took it away since
             _sight(model, sighted)
         _insert(session, tables.Subject, _subjects(model))
-        _insert(session, tables.Coverage, _coverage(model))
+        _insert(session, tables.Coverage, _coverage(document))
         _insert(session, tables.CorpusUse, _uses(model))
         _insert(session, tables.Record, _records(session, model, sighted, key))
     add_decisions(session, model)
@@ -267,7 +268,7 @@ def _add_ledger(session: Session, model: VerifiedModel, files: _Files) -> None:
         session.add(row)
 
 
-def _attestation(model: VerifiedModel, files: _Files) -> tables.Attestation:
+def _attestation(model: VerifiedModel, files: _Files, encoded: bytes) -> tables.Attestation:
     stated = model.attestation
     return tables.Attestation(
         digest=model.digest,
@@ -281,7 +282,7 @@ def _attestation(model: VerifiedModel, files: _Files) -> tables.Attestation:
         finished=stated.run.finished,
         envelope_digest=canonical.sha256(files.attestation),
         envelope=files.attestation,
-        lineage=lineage.encode(lineage.lineage(stated, model.digest)),
+        lineage=encoded,
     )
 
 
@@ -297,11 +298,11 @@ def _subjects(model: VerifiedModel) -> Iterator[dict[str, Any]]:
         yield {"attestation": model.digest, "name": subject.name, "sha256": subject.sha256}
 
 
-def _coverage(model: VerifiedModel) -> Iterator[dict[str, Any]]:
-    for corpus in lineage.lineage(model.attestation, model.digest).corpora:
+def _coverage(document: lineage.Lineage) -> Iterator[dict[str, Any]]:
+    for corpus in document.corpora:
         for cell in corpus.cells:
             yield {
-                "attestation": model.digest,
+                "attestation": document.attestation,
                 "corpus": corpus.corpus,
                 "layer_group": cell.group,
                 "tokens": cell.tokens,

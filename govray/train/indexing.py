@@ -4,8 +4,8 @@ Invariants
 
 * Each run is one transaction: after a kill, the next call goes on with the others. Indexing again
   changes nothing that is still so, and much of it is skipped where the event log has not grown.
-* States change by `govray.store.lifecycle.step` alone. What happened between two looks is taken to
-  have gone by way of ``ACTIVE``.
+* States change by `govray.store.lifecycle.advance` alone: what happened between two looks is taken
+  to have gone by way of ``ACTIVE``.
 * A checkpoint is COMPLETED only while all its files are there in their sizes. One that is being
   written is ACTIVE, or ERROR once nobody writes it.
 * A model that does not verify is reported and left out, and stops nothing else. Its run stays
