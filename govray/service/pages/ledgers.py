@@ -17,10 +17,9 @@ from govray.service.pages.rendering import render
 from govray.service.pagination import PageDep
 from govray.service.problems import not_found
 from govray.service.readable import is_staff, ledgers, whole_attestations
+from govray.service.routes.ledgers import reader
 from govray.service.session import SessionDep
 from govray.store.tables import Attestation, Ledger
-from govray.store.tile_folder import tile_folder
-from govray.store.tiles import TileReader
 
 MOST_ENTRIES = 20_000
 """A longer ledger is not read for one page."""
@@ -74,11 +73,9 @@ def entropy_profiles(session: Session, run: str) -> tuple[EntropyProfile, ...]:
     row = session.get(Ledger, run)
     if row is None or not row.tiles or row.size > MOST_ENTRIES:
         return ()
-    reader = TileReader(
-        tile_folder(row.tiles), row.size, bytes.fromhex(row.root.removeprefix("sha256:"))
-    )
+    tiles = reader(row)
     try:
-        lines = (reader.entry(index) for index in range(row.size))
+        lines = (tiles.entry(index) for index in range(row.size))
         return tuple(
             EntropyProfile.from_json(canonical.parse_canonical(line))
             for line in lines

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlmodel import Session, col
 
-from govray.governance import canonical
 from govray.governance.attestation import DISCLAIMER
 from govray.governance.bundle import WEIGHTS
 from govray.governance.envelope import Envelope
@@ -40,6 +39,7 @@ from govray.service.pages.steps import steps
 from govray.service.pagination import PageDep
 from govray.service.problems import not_found
 from govray.service.readable import DigestPath, corpora_of, full_digest, is_staff
+from govray.service.routes.memorization import findings_of, own_findings
 from govray.service.session import SessionDep
 from govray.store import tables
 from govray.store.lineage import Lineage
@@ -112,7 +112,7 @@ def _page(
     document = readable_lineage(session, caller, row)
     whole = document.scope == "whole"
     policy = signed_policy(session, row.policy) if whole else None
-    findings = _findings(row.envelope)
+    findings = findings_of(row.envelope)
     found = [each.corpus for each in document.corpora]
     categories = sorted({each.license_category for each in document.corpora})
     profiles: tuple[EntropyProfile, ...] = ()
@@ -147,7 +147,7 @@ def _page(
         steps=steps(),
         monitored=bool(policy and policy.memorization),
         profile=_charts(profiles, policy, findings),
-        findings=_own_findings(findings, set(found)),
+        findings=findings if whole or findings is None else own_findings(findings, found),
         audits=_audits(
             session,
             row.digest,
@@ -179,20 +179,6 @@ def _charts(
     if not profiles or policy is None or policy.memorization is None:
         return ()
     return entropy.charts(profiles, policy.memorization, findings)
-
-
-def _findings(envelope: bytes) -> Findings | None:
-    """What the attestation says of memorization; the rest of it is not read again."""
-    statement: Any = canonical.parse(Envelope.parse(envelope).payload)
-    stated = statement["predicate"].get("memorization")
-    return Findings.from_json(stated) if stated is not None else None
-
-
-def _own_findings(findings: Findings | None, corpora: set[str]) -> Findings | None:
-    if findings is None:
-        return None
-    own = tuple(each for each in findings.decisions if each.corpus in corpora)
-    return findings.model_copy(update={"decisions": own})
 
 
 @dataclass(frozen=True)
