@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Query, Request
@@ -99,14 +99,16 @@ class Page:
         order = [each.desc() if descending else each.asc() for each in columns]
         return statement.order_by(*order).limit(self.limit + 1)
 
-    def cut(
-        self, rows: Sequence[Row], position: Callable[[Row], Sequence[str | int]]
-    ) -> tuple[Sequence[Row], str | None]:
-        """The rows of this page out of those of `keyset`, and the next page's cursor."""
+    def cut(self, rows: Sequence[Row], columns: Sequence[Any]) -> tuple[Sequence[Row], str | None]:
+        """The rows of this page out of those of `keyset`, and the next page's cursor.
+
+        Args:
+            columns: Those of `keyset`; the rows have them by their names.
+        """
         if len(rows) <= self.limit:
             return rows, None
         kept = rows[: self.limit]
-        return kept, self.cursor(position(kept[-1]))
+        return kept, self.cursor([getattr(kept[-1], column.key) for column in columns])
 
 
 def _foreign() -> Problem:

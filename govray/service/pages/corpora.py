@@ -69,7 +69,7 @@ def listing(
     if named:
         statement = statement.where(col(Corpus.name).icontains(named, autoescape=True))
     keyed = page.keyset(statement, [_NAME], [str])
-    rows, after = page.cut(session.execute(keyed).scalars().all(), lambda row: [row.name])
+    rows, after = page.cut(session.execute(keyed).scalars().all(), [_NAME])
     corpora = _described(session, rows)
     return render(request, caller, "corpora.html", corpora=corpora, after=after, named=named)
 

@@ -65,9 +65,7 @@ def listing(
         statement = statement.where(col(Experiment.state) == ExperimentState(state))
     columns: list[Any] = [Experiment.started, Experiment.id]
     keyed = page.keyset(statement, columns, [str, str], descending=True)
-    rows, after = page.cut(
-        session.execute(keyed).scalars().all(), lambda row: [row.started, row.id]
-    )
+    rows, after = page.cut(session.execute(keyed).scalars().all(), columns)
     return render(
         request,
         caller,

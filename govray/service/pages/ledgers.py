@@ -36,7 +36,7 @@ def listing(
     request: Request, caller: CallerDep, session: SessionDep, page: PageDep
 ) -> HTMLResponse:
     statement = page.keyset(select(Ledger).where(ledgers(caller)), [_RUN], [str])
-    rows, after = page.cut(session.execute(statement).scalars().all(), lambda row: [row.run])
+    rows, after = page.cut(session.execute(statement).scalars().all(), [_RUN])
     return render(request, caller, "ledgers.html", ledgers=rows, after=after)
 
 

@@ -73,10 +73,7 @@ def model_rows(
         rows: Sequence[Row[Any]] = session.execute(statement.order_by(*order).limit(LATEST)).all()
     else:
         keyed = page.keyset(statement, columns, [str] * len(columns), descending=True)
-        rows, following = page.cut(
-            session.execute(keyed).all(),
-            lambda row: [getattr(row, column.key) for column in columns],
-        )
+        rows, following = page.cut(session.execute(keyed).all(), columns)
     versions = _versions(session, [row.digest for row in rows])
     return [_listed(caller, row, versions.get(row.digest)) for row in rows], following
 

@@ -182,10 +182,7 @@ def listing(
     if not is_staff(caller):
         columns = (Attestation.digest,)
     statement = page.keyset(statement, columns, [str] * len(columns), descending=True)
-    rows, following = page.cut(
-        session.execute(statement).all(),
-        lambda row: [getattr(row, column.key) for column in columns],
-    )
+    rows, following = page.cut(session.execute(statement).all(), columns)
     return Listing(items=[_item(caller, row) for row in rows], next=following)
 
 

@@ -107,8 +107,9 @@ def listing(
     ).where(own_corpora(caller))
     if supplier is not None:
         statement = statement.where(col(Corpus.supplier) == supplier)
-    statement = page.keyset(statement, [Corpus.name], [str])
-    rows, following = page.cut(session.execute(statement).all(), lambda row: [row.name])
+    columns = (Corpus.name,)
+    statement = page.keyset(statement, columns, [str])
+    rows, following = page.cut(session.execute(statement).all(), columns)
     return Listing(items=[CorpusItem.model_validate(row) for row in rows], next=following)
 
 

@@ -184,7 +184,7 @@ def experiments(
             statement = statement.where(column == value)
     columns = (row.started, row.id)
     found = session.exec(page.keyset(statement, columns, (str, str), descending=True)).all()
-    kept, cursor = page.cut(found, lambda each: (each.started, each.id))
+    kept, cursor = page.cut(found, columns)
     return Listing(items=[Experiment.model_validate(each) for each in kept], next=cursor)
 
 
@@ -217,7 +217,7 @@ def trials(
             statement = statement.where(column == value)
     columns = (row.started, row.id)
     found = session.exec(page.keyset(statement, columns, (str, str), descending=True)).all()
-    kept, cursor = page.cut(found, lambda each: (each.started, each.id))
+    kept, cursor = page.cut(found, columns)
     return Listing(items=[Trial.model_validate(each) for each in kept], next=cursor)
 
 
@@ -264,7 +264,7 @@ def metrics(
         statement = statement.where(col(row.archived).is_(False))
     columns = (row.group, row.name, row.step, row.attempt)
     found = session.exec(page.keyset(statement, columns, (str, str, int, int))).all()
-    kept, cursor = page.cut(found, lambda m: (m.group, m.name, m.step, m.attempt))
+    kept, cursor = page.cut(found, columns)
     return Listing(items=[Metric.model_validate(each) for each in kept], next=cursor)
 
 
@@ -279,7 +279,7 @@ def decisions(
         statement = statement.where(row.kind == kind)
     columns = (row.source, row.number)
     found = session.exec(page.keyset(statement, columns, (str, int))).all()
-    kept, cursor = page.cut(found, lambda each: (each.source, each.number))
+    kept, cursor = page.cut(found, columns)
     return Listing(items=[Decision.model_validate(each) for each in kept], next=cursor)
 
 
@@ -289,6 +289,7 @@ def checkpoints(session: SessionDep, known: KnownTrial, page: PageDep) -> Listin
     row = tables.Checkpoint
     whole = (CheckpointState.COMPLETED, CheckpointState.DELETED)
     statement = select(row).where(row.trial == known.id, col(row.state).in_(whole))
-    found = session.exec(page.keyset(statement, (row.step,), (int,))).all()
-    kept, cursor = page.cut(found, lambda each: (each.step,))
+    columns = (row.step,)
+    found = session.exec(page.keyset(statement, columns, (int,))).all()
+    kept, cursor = page.cut(found, columns)
     return Listing(items=[Checkpoint.model_validate(each) for each in kept], next=cursor)

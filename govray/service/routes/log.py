@@ -72,9 +72,9 @@ def audit(
     ):
         if value is not None:
             statement = statement.where(column == value)
-    number = col(row.number)
-    found = session.exec(page.keyset(statement, (number,), (int,), descending=True)).all()
-    kept, cursor = page.cut(found, lambda each: (each.number or 0,))
+    columns = (col(row.number),)
+    found = session.exec(page.keyset(statement, columns, (int,), descending=True)).all()
+    kept, cursor = page.cut(found, columns)
     return Listing(items=[Entry.model_validate(each) for each in kept], next=cursor)
 
 

@@ -227,7 +227,7 @@ def models(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Mod
         query = query.where(exists(seen))
     order: list[Any] = [col(tables.Model.name)]
     rows = session.execute(page.keyset(query, order, [str])).scalars().all()
-    kept, following = page.cut(rows, lambda row: [row.name])
+    kept, following = page.cut(rows, order)
     return Listing(items=[_model(session, row, caller) for row in kept], next=following)
 
 
@@ -247,9 +247,7 @@ def versions(
     query = _visible(caller).where(col(v.model) == model)
     order: list[Any] = [col(v.major), col(v.minor), col(v.patch)]
     query = page.keyset(query, order, [int, int, int], descending=True)
-    kept, following = page.cut(
-        session.execute(query).scalars().all(), lambda row: [row.major, row.minor, row.patch]
-    )
+    kept, following = page.cut(session.execute(query).scalars().all(), order)
     return Listing(items=[_version(session, row, caller) for row in kept], next=following)
 
 

@@ -160,9 +160,7 @@ def listing(
         statement = statement.where(col(Policy.name) == name)
     columns: Any = [Policy.name, Policy.version, Policy.digest]
     statement = page.keyset(statement, columns, [str, int, str])
-    rows, following = page.cut(
-        session.execute(statement).all(), lambda row: [row.name, row.version, row.digest]
-    )
+    rows, following = page.cut(session.execute(statement).all(), columns)
     return Listing(items=[PolicyItem.model_validate(row) for row in rows], next=following)
 
 
@@ -265,9 +263,7 @@ def trust_roots(caller: CallerDep, session: SessionDep, page: PageDep) -> Listin
     ).where(_trust_roots(caller))
     columns: Any = [TrustRoot.name, TrustRoot.version, TrustRoot.digest]
     statement = page.keyset(statement, columns, [str, int, str])
-    rows, following = page.cut(
-        session.execute(statement).all(), lambda row: [row.name, row.version, row.digest]
-    )
+    rows, following = page.cut(session.execute(statement).all(), columns)
     return Listing(items=[TrustRootItem.model_validate(row) for row in rows], next=following)
 
 
