@@ -2,8 +2,9 @@
 
 A model folder comes from someone else, so nothing in it is trusted before it has been read, and
 nothing about it may cost more than its limit: names are checked, only regular files are opened,
-symbolic links are refused wherever they stand (the folder's own path may be one), and every read
-has a size limit.
+symbolic links are refused wherever they stand in it, and every read has a size limit. The path by
+which a user names the folder, or a file in it, may have links and ``..``; `find_model` follows
+them.
 
 Also here: the header of a safetensors file (8-byte little-endian length, then that many bytes of
 JSON; https://huggingface.co/docs/safetensors), since tensor names are all that a verifier needs
@@ -103,9 +104,17 @@ def check_name(name: str) -> str:
 
 
 def find_model(path: Path) -> Path | None:
-    """The model folder that ``path`` is, or lies in; None if it is in none."""
+    """The model folder that ``path`` is, or lies in; None if it is in none.
+
+    Where ``path`` really lies counts, with its ``..`` and links followed: what is reached through
+    a model folder is not thereby in it. The folder keeps the name by which it was reached, if it
+    has one without ``..``.
+    """
+    real = path.resolve()
+    root = next((p for p in (real, *real.parents) if (p / ATTESTATION).is_file()), None)
     path = path.absolute()
-    return next((p for p in (path, *path.parents) if (p / ATTESTATION).is_file()), None)
+    named = (p for p in (path, *path.parents) if ".." not in p.parts and p.resolve() == root)
+    return next(named, root)
 
 
 def tensor_names(file: BinaryIO, name: str) -> frozenset[str]:

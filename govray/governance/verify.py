@@ -158,7 +158,7 @@ def verify(
         not share a key with the signer, about these files, this attestation, run and ledger.
 
     Args:
-        path: A model folder or a file in one.
+        path: A model folder or a file in one; links and ``..`` are followed first.
         trust_root: Envelope of the trust root, or its path; the pinned one by default.
         revocations: Envelopes of revocation lists, or their paths. Without one, nothing is known
             of revocations.
@@ -302,7 +302,7 @@ def _open(path: Path) -> Bundle:
 
 def _check_asked(path: Path, folder: Bundle, uncovered: Sequence[str]) -> None:
     """A folder that verifies says nothing about a file in it that is not covered."""
-    asked = path.absolute().relative_to(folder.root).as_posix()
+    asked = path.resolve().relative_to(folder.root.resolve()).as_posix()
     if any(name == asked or name.startswith(f"{asked}/") for name in uncovered):
         raise CouldNotCheck(
             "the attestation of its folder says nothing about this file",

@@ -115,6 +115,15 @@ def test_a_file_of_the_model_verifies_by_its_folder(
     assert "says nothing about" in run("verify", model / "notes.txt", *check, code=3).err
 
 
+def test_a_file_beside_the_folder_is_not_the_folder_s(
+    run: Run, model: Path, root: Path, tmp_path: Path, at: str
+) -> None:
+    (tmp_path / "evil.bin").write_bytes(b"weights of somebody else")
+    done = run("verify", "model/../evil.bin", "--trust-root", root, "--at", at, code=1)
+    assert "evil.bin" in done.err
+    assert done.out == ""
+
+
 def test_without_a_root_it_could_not_check(run: Run, untouched: Path) -> None:
     assert "no trust root" in run("verify", untouched, code=3).err
     assert "no trust root" in run("verify", untouched, "--json", code=3).json["error"]["what"]

@@ -148,6 +148,62 @@ def test_a_file_that_is_not_covered_does_not_verify_with_its_folder(
             verify(path, trust_root=world.root, at=AT)
 
 
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "model/../evil.bin",
+        "model/governance/../../evil.bin",
+        "model/adapters/acme/../../../evil.bin",
+        "model/linked.bin",
+        "model/linked/evil.bin",
+        "latest/../model/../evil.bin",
+        "model/../outside",
+    ],
+)
+def test_what_is_reached_through_a_folder_is_not_thereby_in_it(
+    world: World, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    write(tmp_path / "evil.bin", b"weights of somebody else")
+    write(tmp_path / "outside" / "evil.bin", b"weights of somebody else")
+    (model / "linked.bin").symlink_to(tmp_path / "evil.bin")
+    (model / "linked").symlink_to(tmp_path / "outside")
+    (tmp_path / "latest").symlink_to(model)
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(spelling), tmp_path / spelling, spelling):
+        with pytest.raises(CouldNotCheck, match="there is no attestation here"):
+            verify(path, trust_root=world.root, at=AT)
+
+    # Negative control: by the letters of its path, each of them lies in the folder.
+    by_letters = (tmp_path / spelling).parents
+    assert any((p / bundle.ATTESTATION).is_file() for p in by_letters)
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "model/adapters/../model.safetensors",
+        "model/../model/model.safetensors",
+        "latest/model.safetensors",
+        "weights.safetensors",
+        "latest",
+        "model/adapters/..",
+    ],
+)
+def test_links_and_dots_that_lead_into_the_folder_are_followed(
+    world: World, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    (tmp_path / "latest").symlink_to(model)
+    (tmp_path / "weights.safetensors").symlink_to(model / "model.safetensors")
+    monkeypatch.chdir(tmp_path)
+    found = verify(Path(spelling), trust_root=world.root, at=AT).path
+    assert found == (tmp_path / "latest" if spelling.startswith("latest") else model)
+    write(model / "notes.txt", b"x")
+    (tmp_path / "notes").symlink_to(model / "notes.txt")
+    for path in ("latest/notes.txt", "notes"):
+        with pytest.raises(CouldNotCheck, match="says nothing"):
+            verify(path, trust_root=world.root, at=AT)
+
+
 def test_expiry_after_the_run_does_not_invalidate_it(world: World, tmp_path: Path) -> None:
     """A credential and a policy that were in force when the run ended, and are not now."""
     soon = Period(from_="2026-01-01T00:00:00Z", until="2026-11-12T00:00:00Z")
