@@ -19,6 +19,7 @@ from govray.errors import Malformed, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from govray.governance.authority import TrustRoot
     from govray.governance.credential import CredentialClass
     from govray.governance.lint import Outcome
     from govray.governance.memorization import EntropyProfile
@@ -39,7 +40,9 @@ DEFAULT_BLOCKS = 4
 
 @app.command()
 def lint(
-    path: PolicyFile,
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A policy or a trust root: YAML, or signed.")
+    ],
     previous: Annotated[
         Path | None,
         typer.Option("--previous", metavar="FILE", help="The version in force: report widening."),
@@ -50,20 +53,34 @@ def lint(
 ) -> None:
     """Look for what the author may not have meant. Exit code 1 if there is anything.
 
-    With --blocks or --model also for selectors that mean no layer group.
+    With --blocks or --model also for selectors that mean no layer group. Of a trust root: for a
+    key in several roles.
     """
     from govray.governance.lint import lint as find
+    from govray.governance.root_lint import lint_root
 
-    policy = _read(path)
-    findings = find(
-        policy,
-        previous=_read(previous) if previous is not None else None,
-        groups=_groups(policy, blocks, model) if blocks or model else None,
-    )
+    root = _root(path)
+    if root is not None:
+        if previous is not None or blocks is not None or model is not None:
+            raise UsageError(
+                "this is a trust root, no policy",
+                where=str(path),
+                do="Leave --previous, --blocks and --model out.",
+            )
+        kind, subject = "trustRoot", f"{root.name} v{root.version}"
+        findings = lint_root(root)
+    else:
+        policy = _read(path)
+        kind, subject = "policy", str(policy)
+        findings = find(
+            policy,
+            previous=_read(previous) if previous is not None else None,
+            groups=_groups(policy, blocks, model) if blocks or model else None,
+        )
     if as_json:
         print_json(
             {
-                "policy": str(policy),
+                kind: subject,
                 "findings": [
                     {"code": each.code, "subject": each.subject, "message": each.message}
                     for each in findings
@@ -74,7 +91,7 @@ def lint(
         for each in findings:
             line(f"{each.code}  {each.subject}: {each.message}")
     else:
-        line(f"{policy}: nothing found")
+        line(f"{subject}: nothing found")
     if findings:
         raise typer.Exit(1)
 
@@ -296,6 +313,32 @@ def _read(path: Path) -> Policy:
     if path.suffix == ".json":
         return read(Policy, Envelope.parse(data, where=str(path)), where=str(path)).document
     return read_policy(data, name=str(path))
+
+
+def _root(path: Path) -> TrustRoot | None:
+    """The trust root that a file holds, as its source or signed; None if it is another thing."""
+    from govray.cli import sources
+    from govray.governance import canonical
+    from govray.governance.authority import TrustRoot
+    from govray.governance.envelope import Envelope
+    from govray.governance.source import read_yaml
+    from govray.governance.statement import read
+
+    data, where = files.read(path), str(path)
+    if path.suffix == ".json":
+        envelope = Envelope.parse(data, where=where)
+        statement = canonical.parse(envelope.payload, where=where)
+        kind = statement.get("predicateType") if isinstance(statement, dict) else None
+        return (
+            read(TrustRoot, envelope, where=where).document
+            if kind == TrustRoot.PREDICATE_TYPE
+            else None
+        )
+    value = read_yaml(data, name=where).value
+    if not isinstance(value, dict) or "authorities" not in value:
+        return None
+    document = sources.read(path).document
+    return document if isinstance(document, TrustRoot) else None
 
 
 def _class_of(path: Path) -> CredentialClass:

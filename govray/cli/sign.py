@@ -20,7 +20,6 @@ from govray.errors import UsageError
 if TYPE_CHECKING:
     from govray.cli.sources import Unsigned
     from govray.governance.envelope import Envelope
-    from govray.governance.keys import Signer
 
 
 def sign(
@@ -70,7 +69,7 @@ def sign(
         "digest": sha256(existing.payload),
         "keyid": signer.public_key.keyid,
         "signatures": len(existing.signatures),
-        **_root_progress(existing, signer),
+        **_root_progress(existing),
     }
     if as_json:
         print_json(result)
@@ -81,6 +80,8 @@ def sign(
     field("signatures", result["signatures"])
     if "rootSignatures" in result:
         field("threshold", f"{result['rootSignatures']} of {result['rootThreshold']} root keys")
+    for found in result.get("findings", ()):
+        field("lint", found)
 
 
 def _parse(data: bytes) -> Envelope | None:
@@ -115,10 +116,11 @@ def _check_successor(existing: Envelope, source: Unsigned, output: Path, force: 
         )
 
 
-def _root_progress(envelope: Envelope, signer: Signer) -> dict[str, int]:
-    """For a trust root: how many of its own keys have signed, and how many must."""
+def _root_progress(envelope: Envelope) -> dict[str, Any]:
+    """For a trust root: how many of its own keys have signed, how many must, and lint."""
     from govray.errors import Malformed
     from govray.governance.authority import TrustRoot
+    from govray.governance.root_lint import lint_root
     from govray.governance.statement import read
 
     try:
@@ -128,4 +130,5 @@ def _root_progress(envelope: Envelope, signer: Signer) -> dict[str, int]:
     return {
         "rootSignatures": len(envelope.signed_by(root.keys)),
         "rootThreshold": root.threshold,
+        "findings": [each.message for each in lint_root(root)],
     }

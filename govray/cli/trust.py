@@ -41,12 +41,14 @@ def root_path(given: Path | None) -> Path:
     Raises:
         CouldNotCheck: none is given and none is pinned.
         UsageError: the given file does not exist.
+        Refused: it does not follow the pinned one of its name.
     """
-    from govray.governance.verify import pinned_trust_root
+    from govray.governance.pinned_root import check_follows_pinned, pinned_trust_root
 
     if given is not None:
         if not given.is_file():
             raise UsageError("no such file", where=str(given), do="Check --trust-root.")
+        check_follows_pinned(files.read(given), where=str(given))
         return given
     pinned = pinned_trust_root()
     if not pinned.is_file():
@@ -89,8 +91,8 @@ def pin(root: Path, *, at: datetime) -> Path:
         Refused: it does not follow the one pinned so far: an older version, another
             name, or a new one that the pinned keys did not sign.
     """
+    from govray.governance.pinned_root import pinned_trust_root
     from govray.governance.trust import TrustState
-    from govray.governance.verify import pinned_trust_root
 
     pinned = pinned_trust_root()
     data = files.read(root)

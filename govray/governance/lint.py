@@ -44,6 +44,7 @@ Code: TypeAlias = Literal[
     "not_a_successor",  # another name than the previous version's, or no higher version
     "widens",  # a class may update more than under the previous version
     "relaxes_monitor",  # memorization is watched less closely, or less follows from it
+    "shared_key",  # of a trust root: one key in several roles
 ]
 
 

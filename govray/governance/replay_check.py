@@ -91,7 +91,7 @@ def verify_replay_check(
 
     1. Signed by a threshold of keys of an authority with the role ``witness``, valid at ``at``,
        and by nobody else.
-    2. None of these keys belongs to the operator that signed the attestation.
+    2. None of these keys belongs to an operator of the trust root, expired or not.
     3. It is about the attestation's own bytes and exactly the files that it covers.
     4. It is about the run, all its steps and its ledger, after the run and before ``at``.
 
@@ -115,13 +115,7 @@ def verify_replay_check(
             "the envelope holds signatures or key hints other than the witness's", where=where
         )
     # 2
-    operators = {key.keyid for authority in attested.authorities for key in authority.keys}
-    if verified.keyids & operators:
-        raise Refused(
-            "a key of the operator that attested the model signed it: that is no second party",
-            where=where,
-            do="A witness needs a key of its own, held by somebody else",
-        )
+    check_second_party(trust, verified.keyids, where=where)
     # 3
     expected = {s.name: s.sha256 for s in subjects_of(attested, file_digest)}
     stated = {s.name: s.sha256 for s in verified.subjects}
@@ -147,6 +141,31 @@ def verify_replay_check(
     if parse_time(check.replayed) > at:
         raise Refused(f"it was made at {check.replayed}, after the reference time", where=where)
     return verified
+
+
+def check_second_party(trust: TrustState, keyids: frozenset[str], *, where: str) -> None:
+    """Refuse a witness that is an operator too: whoever runs training is no second party.
+
+    Args:
+        trust: What the caller trusts.
+        keyids: The keys that signed as a witness.
+        where: What they signed, for errors.
+
+    Raises:
+        Refused: One of them is a key of an operator, whether its authority has expired or not.
+    """
+    operators = {
+        key.keyid
+        for authority in trust.authorities
+        if authority.role == "operator"
+        for key in authority.keys
+    }
+    if keyids & operators:
+        raise Refused(
+            "a key of an operator signed it: that is no second party",
+            where=where,
+            do="A witness needs a key of its own, held by somebody else",
+        )
 
 
 def verify_replay_checks(

@@ -32,6 +32,7 @@ credential with `Scope`, and `policy.py` a version with the minimum.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -191,10 +192,17 @@ class TrustState:
     def minimum_policy_version(self, name: str) -> int:
         """Return the lowest accepted version of the policy ``name``; 1 if none is stated.
 
-        The highest that any authority states: a delegate can raise it, not lower it.
+        The highest that any authority states: a delegate can raise it, not lower it. Names that
+        people take for one are one: ``Licences`` and ``licences``, ``eu-data`` and ``eu_data``.
+        Otherwise a respelt name would be a policy that has no minimum.
         """
         return max(
-            ((each.minimum_policy_versions or {}).get(name, 1) for each in self.authorities),
+            (
+                least
+                for each in self.authorities
+                for stated, least in (each.minimum_policy_versions or {}).items()
+                if _spelling(stated) == _spelling(name)
+            ),
             default=1,
         )
 
@@ -222,6 +230,25 @@ def sign_delegation(delegation: Delegation, signers: Sequence[Signer]) -> bytes:
         UsageError: No signer, or the same key twice.
     """
     return seal(delegation, [self_subject(delegation.authority.name, delegation)], signers)
+
+
+def check_follows(root: bytes, previous: bytes) -> None:
+    """Refuse a root that does not follow the one that was trusted before, at whatever time.
+
+    Raises:
+        Malformed: One of the two is no trust root.
+        Untrusted: Step 3 of `TrustState.load`.
+    """
+    _check_rotation(*_read_root(root, "trust root"), previous)
+
+
+def root_name(root: bytes) -> str:
+    """The name that a root gives itself; its own signatures are checked, and nothing else.
+
+    Raises:
+        Malformed, Untrusted: It is no trust root.
+    """
+    return _read_root(root, "trust root")[1].document.name
 
 
 def _read_root(data: bytes, where: str) -> tuple[Envelope, Sealed[TrustRoot]]:
@@ -356,6 +383,11 @@ def _no_authority(
 def _check_subject(sealed: Sealed[Any], name: str, where: str) -> None:
     if sealed.subjects != (self_subject(name, sealed.document),):
         raise Malformed("the statement's subject is not the document itself", where=where)
+
+
+def _spelling(name: str) -> str:
+    """What all spellings of a policy's name share. Names are ASCII."""
+    return re.sub(r"[._-]+", "-", name.lower()).rstrip("-")
 
 
 def _check_aware(at: datetime) -> None:

@@ -22,7 +22,6 @@ other items of ``attestation.DISCLAIMER``. The folder must not change while it i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +49,7 @@ from govray.governance.envelope import Envelope
 from govray.governance.gates import Gate, read_gates
 from govray.governance.ledger import Ledger
 from govray.governance.manifest import Manifest
+from govray.governance.pinned_root import check_follows_pinned, pinned_trust_root
 from govray.governance.policy import Policy, verify_policy
 from govray.governance.replay_check import ReplayCheck, verify_replay_checks
 from govray.governance.revocation import MAX_BYTES as MAX_REVOCATIONS
@@ -125,8 +125,8 @@ def verify(
 ) -> VerifiedModel:
     """Verify a model folder, or the one that a file lies in, from its files alone.
 
-    1.  trust root: given by the caller or pinned earlier, never from inside the folder; it and
-        the folder's delegations are valid.
+    1.  trust root: given by the caller or pinned earlier, never from inside the folder; a file
+        that is given does not go behind the pinned one; it and the folder's delegations are valid.
     2.  signature: a threshold of keys of an operator authority signed the attestation's bytes,
         and every signature in the envelope is one of theirs.
     3.  statement: the payload is a provenance-coverage attestation, strict and canonical; the run
@@ -270,12 +270,6 @@ def verify_corpus_credential(
     return verify_credential(trust, _read_file(file, bundle.MAX_ENVELOPE), at=at)
 
 
-def pinned_trust_root() -> Path:
-    """Where a person's own trust root is looked for when none is given."""
-    config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(config) / "govray" / "trust-root.json"
-
-
 @contextmanager
 def _step(number: int, name: str) -> Iterator[None]:
     """Name the step in whatever refuses inside it."""
@@ -338,7 +332,10 @@ def _root_bytes(given: Path | str | bytes | None, folder: Bundle | None) -> byte
             where=str(path),
             do="Give one with --trust-root, or put it there.",
         )
-    return _read_file(path, MAX_ROOT)
+    data = _read_file(path, MAX_ROOT)
+    if given is not None:
+        check_follows_pinned(data, where=str(path))
+    return data
 
 
 def _read_file(path: Path, limit: int) -> bytes:

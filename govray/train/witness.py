@@ -18,7 +18,12 @@ from govray.governance.document import format_time
 from govray.governance.keys import PublicKey, Signer
 from govray.governance.ledger import Ledger, read_leaves
 from govray.governance.manifest import Manifest
-from govray.governance.replay_check import ReplayCheck, sign_replay_check, verify_replay_check
+from govray.governance.replay_check import (
+    ReplayCheck,
+    check_second_party,
+    sign_replay_check,
+    verify_replay_check,
+)
 from govray.governance.trust import Verified
 from govray.governance.verify import VerifiedModel
 from govray.train.artifact import model_digests
@@ -39,7 +44,8 @@ def require_witness(model: VerifiedModel, run: RunRecord, key: PublicKey, *, at:
 
     Raises:
         UsageError: The model is another run's.
-        Untrusted: The trust root names no witness with this key, or it is the signer's.
+        Refused: It is an operator's key.
+        Untrusted: The trust root names no witness with this key.
     """
     if model.attestation.run.id != run.run_id:
         raise UsageError(
@@ -47,12 +53,7 @@ def require_witness(model: VerifiedModel, run: RunRecord, key: PublicKey, *, at:
             where=str(model.path),
             do="Replay the run that the model comes from",
         )
-    if any(key in authority.keys for authority in _attested(model, at)[0].authorities):
-        raise Untrusted(
-            "this is a key of the operator that attested the model: no second party",
-            where="--key",
-            do="Use a key of your own",
-        )
+    check_second_party(model.trust_root, frozenset({key.keyid}), where="--key")
     witnesses = [each for each in model.trust_root.authorities if each.role == "witness"]
     if not any(key in authority.keys for authority in witnesses):
         raise Untrusted(

@@ -180,6 +180,27 @@ def test_show_opens_a_model_folder_and_files_of_envelopes(run: Run, untouched: P
     assert run("show", untouched).out.count("Shown, not verified") == 1
 
 
+def test_one_key_in_several_roles_is_found_in_a_root(run: Run, tmp_path: Path) -> None:
+    text = yaml_blocks()["root.yaml"]
+    for name in set(re.findall(r"([\w-]+\.pem)\.pub", text)):
+        run("keys", "new", name)
+    (tmp_path / "root.yaml").write_text(text)
+    assert run("policy", "lint", "root.yaml").out == "example-org v1: nothing found\n"
+    assert run("sign", "root.yaml", "--key", "root-1.pem", "--json").json["findings"] == []
+    # The auditor is the operator, and compliance holds a root key.
+    shared = text.replace("auditor.pem", "operator.pem").replace("compliance.pem", "root-2.pem")
+    (tmp_path / "root.yaml").write_text(shared)
+    out = run("policy", "lint", "root.yaml", code=1).out
+    assert out.count("shared_key") == 2
+    assert "operator (operator), witness (auditor)" in out
+    assert "root (example-org), policy (compliance)" in out
+    signed = run("sign", "root.yaml", "--key", "root-1.pem", "--force")
+    assert signed.out.count("one key has several roles") == 2
+    found = run("policy", "lint", "root.json", "--json", code=1).json
+    assert {each["code"] for each in found["findings"]} == {"shared_key"}
+    assert "no policy" in run("policy", "lint", "root.yaml", "--blocks", "4", code=2).err
+
+
 def yaml_blocks() -> dict[str, str]:
     """The guide's sources, by the file name in their first line."""
     found = re.findall(r"```yaml\n(# (\S+\.yaml).*?)```", GUIDE.read_text(), re.DOTALL)

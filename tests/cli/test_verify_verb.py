@@ -167,9 +167,29 @@ def test_pinning_keeps_the_root_and_refuses_to_go_back(
     run("verify", untouched, "--trust-root", newer, "--at", at, "--pin")
     done = run("verify", untouched, "--trust-root", root, "--at", at, "--pin", code=1)
     assert "does not follow the pinned root" in done.err
-    # The pin is as it was, and verifying without pinning is still possible.
+    # The pin is as it was, and the older root is refused without --pin too.
     run("verify", untouched, "--at", at)
+    done = run("verify", untouched, "--trust-root", root, "--at", at, code=1)
+    assert "version 1 is older than the trusted version 2" in done.err
+    assert "confirms the change" in done.err
+    export = ("adapter", "export", untouched, "acme", "--out", "out", "--trust-root", root)
+    assert "older than" in run(*export, "--at", at, code=1).err
+    # Control: with nothing pinned the older one is a root like any other.
+    (tmp_path / "config" / "govray" / "trust-root.json").unlink()
     run("verify", untouched, "--trust-root", root, "--at", at)
+
+
+def test_a_pinned_root_says_nothing_of_another_organisations(
+    run: Run, untouched: Path, world: World, root: Path, tmp_path: Path, at: str
+) -> None:
+    pinned = tmp_path / "config" / "govray" / "trust-root.json"
+    pinned.parent.mkdir(parents=True)
+    pinned.write_bytes(World(name="another-org").sign_root(version=9))
+    run("verify", untouched, "--trust-root", root, "--at", at)
+    # One of the same name with other keys, which the pinned ones did not sign.
+    pinned.write_bytes(World(name="example-org").root)
+    said = run("verify", untouched, "--trust-root", root, "--at", at, code=1).err
+    assert "two different roots call themselves version 1" in said
 
 
 def test_nothing_is_pinned_when_verification_fails(

@@ -187,6 +187,34 @@ def test_one_key_in_two_roles_is_no_second_party(tmp_path: Path) -> None:
         verify(model, trust_root=world.root, at=AT)
 
 
+def test_no_operators_key_is_a_witnesss_even_after_its_authority_expired(tmp_path: Path) -> None:
+    """The operator's key of last year is still the operator's."""
+    old = LocalSigner.generate()
+
+    class Rotated(World):
+        def authorities(self) -> tuple[Authority, ...]:
+            *others, auditor = super().authorities()
+            return (
+                *others,
+                Authority(
+                    name="operator-2025",
+                    role="operator",
+                    keys=(old.public_key,),
+                    threshold=1,
+                    expires="2026-01-01T00:00:00Z",
+                ),
+                auditor.model_copy(update={"keys": (*auditor.keys, old.public_key)}),
+            )
+
+    world = Rotated()
+    model = world.deploy(tmp_path / "model")
+    write(model / FILE, signed(world, model))
+    assert verify(model, trust_root=world.root, at=AT).assurance_level == "replayChecked"
+    write(model / FILE, signed(world, model, signer=old))
+    with pytest.raises(VerificationFailed, match="no second party"):
+        verify(model, trust_root=world.root, at=AT)
+
+
 def test_a_witness_counts_until_it_expires(tmp_path: Path) -> None:
     until = "2026-11-15T00:00:00Z"
 

@@ -10,8 +10,9 @@ from world import AT, World, write
 
 from govray.errors import UsageError, VerificationFailed
 from govray.governance import bundle
+from govray.governance.pinned_root import pinned_trust_root
 from govray.governance.trace import Sighting, trace
-from govray.governance.verify import VerifiedModel, pinned_trust_root, verify
+from govray.governance.verify import VerifiedModel, verify
 
 
 @pytest.fixture(scope="module")

@@ -317,6 +317,26 @@ def test_the_lowest_accepted_policy_version_can_be_raised_only() -> None:
     assert empty.minimum_policy_version("licences") == 1
 
 
+@pytest.mark.parametrize("name", ["licences", "Licences", "LICENCES", "licences.", "licences-_"])
+def test_the_lowest_policy_version_holds_however_the_name_is_spelt(name: str) -> None:
+    assert SIM.trust().minimum_policy_version(name) == 4
+
+
+def test_separators_of_a_policys_name_are_one_and_other_names_are_others() -> None:
+    stated = SIM.delegation(
+        "compliance",
+        SIM.compliance[:2],
+        name="team",
+        role="policy",
+        minimum_policy_versions={"eu-data": 7, "EU_data": 9},
+    )
+    trust = SIM.trust(stated)
+    for name in ("eu-data", "eu.data", "Eu_Data", "eu--data"):
+        assert trust.minimum_policy_version(name) == 9
+    for name in ("eudata", "eu-data-2", "licence"):
+        assert trust.minimum_policy_version(name) == 1
+
+
 # Scope and delegation
 
 

@@ -21,11 +21,11 @@ from govray.governance import bundle
 from govray.governance import verify as verifying
 from govray.governance.credential import Period
 from govray.governance.ledger import Leaf
+from govray.governance.pinned_root import pinned_trust_root
 from govray.governance.policy import seal_policy
 from govray.governance.policy_source import read_policy
 from govray.governance.verify import (
     VerifiedModel,
-    pinned_trust_root,
     verify,
     verify_corpus_credential,
     verify_policy_file,

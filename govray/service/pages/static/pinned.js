@@ -26,6 +26,24 @@ function remember(bytes) {
   }
 }
 
+// A root never goes back: an older one names keys that its owner has withdrawn since.
+async function refuseOlder(trust, kinds) {
+  const bytes = pinned();
+  if (!bytes) return;
+  let kept;
+  try {
+    kept = (await Trust.load(bytes, kinds, now())).root;
+  } catch {
+    return; // expired since, or damaged: it protects nothing any more
+  }
+  if (kept.name === trust.root.name && kept.version > trust.root.version) {
+    throw new Error(
+      `version ${trust.root.version} is older than the pinned version ${kept.version}; ` +
+        "forget that one first if its owner says so",
+    );
+  }
+}
+
 // Wire the controls of a page; calls `changed` with the root's bytes, or with null.
 export function rootControls(kinds, changed) {
   const say = (text) => {
@@ -37,6 +55,7 @@ export function rootControls(kinds, changed) {
   const use = async (bytes) => {
     try {
       const trust = await Trust.load(bytes, kinds, now());
+      await refuseOlder(trust, kinds);
       remember(bytes);
       say(`${trust.root.name} version ${trust.root.version}, pinned in this browser.`);
     } catch (error) {

@@ -95,13 +95,16 @@ export class Trust {
   }
 
   minimumPolicyVersion(name) {
-    const stated = [...this.authorities.values()].map((authority) => {
-      const versions = authority.minimumPolicyVersions ?? {};
-      return Object.hasOwn(versions, name) ? versions[name] : 1;
-    });
+    const stated = [...this.authorities.values()]
+      .flatMap((authority) => Object.entries(authority.minimumPolicyVersions ?? {}))
+      .filter(([policy]) => spelling(policy) === spelling(name))
+      .map(([, least]) => least);
     return Math.max(1, ...stated);
   }
 }
+
+// What all spellings of a policy's name share: `Licences` has the minimum of `licences`.
+const spelling = (name) => name.toLowerCase().replace(/[._-]+/g, "-").replace(/-$/, "");
 
 export function covers(authority, stated) {
   return (authority.scope ?? []).some(
