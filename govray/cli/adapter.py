@@ -114,7 +114,15 @@ def export(
         raise UsageError("already exists", where=str(out), do="Name a new folder.") from None
     try:
         for name in names:
-            shutil.copyfile(verified.path / name, out / Path(name).name)
+            digest = subjects[name].removeprefix("sha256:")
+            bundle.Bundle(verified.path).copy(name, out / Path(name).name, sha256=digest)
+    except OSError as error:
+        shutil.rmtree(out, ignore_errors=True)
+        raise UsageError(
+            f"cannot be copied: {error.strerror}",
+            where=str(out),
+            do="Check the space and the permissions there.",
+        ) from None
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise

@@ -21,8 +21,9 @@ from govray.engine import checkpoint, tensor_file
 from govray.engine.commit_manifest import Entry
 from govray.engine.committed import Committed
 from govray.engine.parts import cut, part_name
-from govray.engine.tensor_file import PIECE, Described
+from govray.engine.tensor_file import PIECE
 from govray.errors import Damaged, Malformed
+from govray.governance.tensor_header import Described, read_header
 
 
 def entry(committed: Committed, name: str) -> Entry:
@@ -102,7 +103,7 @@ def _pieces(committed: Committed, name: str) -> Iterator[bytes]:
 
 def _joined(parts: list[_Part], rows: Mapping[str, int], name: str) -> Iterator[bytes]:
     """The whole file's bytes. Its order of tensors is that of the first part, which has all."""
-    headers = [tensor_file.read_header(part, where=part.name) for part in parts]  # type: ignore[arg-type]
+    headers = [read_header(part, where=part.name, size=part.size) for part in parts]  # type: ignore[arg-type]
     held = [{each.name: each for each in described} for described in headers]
     for rank, described in enumerate(headers):
         order = [each.name for each in headers[0] if not rank or each.name in rows]
@@ -137,6 +138,10 @@ class _Part:
         self._where = f"{committed.folder}/{name}"
         self._file = opened.enter_context(checkpoint.open_file(committed.folder, name))
         self._digest = hashlib.sha256()
+
+    @property
+    def size(self) -> int:
+        return self._entry.size
 
     def read(self, count: int) -> bytes:
         data = self._file.read(count)

@@ -4,8 +4,8 @@ The same bytes as ``safetensors.torch.save``: an 8-byte little-endian length, th
 many bytes of JSON padded with spaces to a multiple of 8, then the tensors, widest
 dtype first and by name within one. Equal tensors give equal bytes.
 
-What it does not do: read tensors. ``safetensors`` itself does that; `read_header` reads what
-stands before them.
+What it does not do: read. ``safetensors`` itself reads tensors, and
+`govray.governance.tensor_header` what stands before them.
 
 Source: https://github.com/huggingface/safetensors (format, and the order that its
 ``serialize`` writes).
@@ -16,20 +16,16 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from govray.errors import Malformed, UsageError
-from govray.governance import canonical
+from govray.errors import UsageError
+from govray.governance.tensor_header import Described
 
 PIECE = 1 << 20
 """Bytes of one piece: large enough that hashing and writing release the interpreter lock."""
-
-MAX_HEADER = 64 << 20
-"""Bytes of a header that `read_header` reads at most."""
 
 # The library's own order of dtypes, in which it writes from the last to the first.
 _DTYPES = {
@@ -57,16 +53,6 @@ _DTYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Described:
-    """One tensor as a header has it: ``dtype`` in the format's words, ``size`` in bytes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    size: int
-
-
 def header(tensors: Iterable[Described], *, where: str) -> bytes:
     """The length and the JSON that a file of these tensors, in this order, begins with.
 
@@ -88,40 +74,6 @@ def header(tensors: Iterable[Described], *, where: str) -> bytes:
         raise UsageError("a tensor's name is no Unicode text", where=where) from None
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
-
-
-def read_header(file: BinaryIO, *, where: str) -> list[Described]:
-    """The tensors of a file that is open at its beginning, in the order of their bytes.
-
-    Raises:
-        Malformed: These are not the bytes of a file that `pieces` or ``safetensors`` wrote.
-    """
-    length = int.from_bytes(_exactly(file, 8, where), "little")
-    if length > MAX_HEADER:
-        raise Malformed(f"a header of {length} bytes", where=where)
-    text = _exactly(file, length, where).rstrip(b" ")
-    value: Any = canonical.parse(text, limit=MAX_HEADER, where=where)
-    described, begin = [], 0
-    for name, entry in value.items() if isinstance(value, dict) else ():
-        match entry:
-            case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, stop], **rest}:
-                numbers = [*shape, start, stop]
-                plain = all(type(number) is int and number >= 0 for number in numbers)
-                if plain and not rest and start == begin <= stop:
-                    described.append(Described(name, dtype, tuple(shape), stop - start))
-                    begin = stop
-                    continue
-        raise Malformed(f"the header's entry of {name!r} is malformed", where=where)
-    if len(described) != len(value):
-        raise Malformed("the header is no object of tensors", where=where)
-    return described
-
-
-def _exactly(file: BinaryIO, count: int, where: str) -> bytes:
-    data = file.read(count)
-    if len(data) != count:
-        raise Malformed("the safetensors header is cut off", where=where)
-    return data
 
 
 def pieces(tensors: Mapping[str, Tensor], *, where: str) -> Iterator[bytes | memoryview]:

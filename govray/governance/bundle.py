@@ -6,10 +6,6 @@ symbolic links are refused wherever they stand in it, and every read has a size 
 which a user names the folder, or a file in it, may have links and ``..``; `find_model` follows
 them.
 
-Also here: the header of a safetensors file (8-byte little-endian length, then that many bytes of
-JSON; https://huggingface.co/docs/safetensors), since tensor names are all that a verifier needs
-of it and the base install has no tensor library.
-
 What this module does not do: decide whether the content is right (``verify.py``) or write a
 folder (``train/``).
 """
@@ -21,12 +17,11 @@ import os
 import re
 import stat
 from dataclasses import dataclass
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
-from govray.errors import Malformed, UsageError
-from govray.governance import canonical
+from govray.errors import Damaged, Malformed, UsageError
+from govray.governance import canonical, tensor_header
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -51,7 +46,6 @@ MAX_DEPTH = 8
 MAX_ENVELOPE = canonical.MAX_BYTES
 MAX_LINES = 1 << 30
 MAX_NOTE = 1 << 16
-MAX_HEADER = 64 << 20
 
 _CHUNK = 1 << 20
 
@@ -117,25 +111,42 @@ def find_model(path: Path) -> Path | None:
     return next(named, root)
 
 
-def tensor_names(file: BinaryIO, name: str) -> frozenset[str]:
-    """The tensor names in the header of a safetensors file that is open at its beginning.
+def read_limit(name: str) -> int | None:
+    """How many bytes of a file are read at most, also to hash them; None if as many as it has.
 
-    Raises:
-        Malformed: the header is cut off, too large or not a JSON object of tensors.
+    Weights have no limit: of them the header is read, and the rest is only hashed.
     """
-    size = int.from_bytes(file.read(8), "little")
-    if size > MAX_HEADER:
-        raise Malformed(f"a header of {size} bytes", where=name)
-    data = file.read(size)
-    if len(data) != size or size == 0:
-        raise Malformed("the safetensors header is cut off", where=name)
-    # The format pads the header with spaces.
-    header = canonical.parse(data.rstrip(b" "), limit=MAX_HEADER, where=name)
-    if not isinstance(header, dict) or not all(
-        isinstance(entry, dict) for entry in header.values()
-    ):
-        raise Malformed("the safetensors header is no object of tensors", where=name)
-    return frozenset(header) - {"__metadata__"}
+    if name in (CREDENTIALS, LEDGER, GATES):
+        return MAX_LINES
+    if name == CHECKPOINT:
+        return MAX_NOTE
+    if name.startswith(f"{GOVERNANCE}/") or name.rpartition("/")[2] in (CONFIG, ADAPTER_CONFIG):
+        return MAX_ENVELOPE
+    return None
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """What was hashed of a safetensors file, and its beginning, of which nothing is parsed yet.
+
+    Attributes:
+        sha256: Of the whole file, 64 hex digits.
+        size: Bytes of the whole file.
+        head: The bytes before the tensors'; fewer where there are no more.
+    """
+
+    sha256: str
+    size: int
+    head: bytes
+
+    def tensor_names(self, name: str) -> frozenset[str]:
+        """The names in the header of the file, which is called ``name``.
+
+        Raises:
+            Malformed: These are not the bytes of a safetensors file, from the first to the last.
+        """
+        found = tensor_header.read_header(BytesIO(self.head), where=name, size=self.size)
+        return frozenset(tensor.name for tensor in found)
 
 
 @dataclass(frozen=True)
@@ -181,25 +192,35 @@ class Bundle:
                     raise Malformed(f"more than {MAX_FILES} files", where=str(self.root))
         return tuple(sorted(found))
 
-    def read(self, name: str, *, limit: int) -> bytes:
+    def read(self, name: str, *, limit: int, digest: str | None = None) -> bytes:
         """The content of a file of at most ``limit`` bytes.
+
+        Args:
+            name: The file.
+            limit: In bytes.
+            digest: ``sha256:`` and 64 hex digits, if the content has to be what it was before.
 
         Raises:
             Malformed: it is missing, not a regular file, or larger.
+            Damaged: its digest is another.
         """
         with self._open(name) as file:
             data = file.read(limit + 1)
         if len(data) > limit:
             raise Malformed(f"larger than {limit} bytes", where=name)
+        if digest is not None and canonical.sha256(data) != digest:
+            raise _changed(name)
         return data
 
-    def lines(self, name: str, *, limit: int = MAX_LINES) -> tuple[bytes, ...]:
+    def lines(
+        self, name: str, *, limit: int = MAX_LINES, digest: str | None = None
+    ) -> tuple[bytes, ...]:
         """The lines of a file of envelopes, each ended by one newline; at most ``limit`` bytes.
 
         Raises:
-            Malformed: as ``read``; or the last line is cut off, or one is empty.
+            Malformed, Damaged: as ``read``; or the last line is cut off, or one is empty.
         """
-        data = self.read(name, limit=limit)
+        data = self.read(name, limit=limit, digest=digest)
         if data and not data.endswith(b"\n"):
             raise Malformed("the last line is cut off", where=name)
         lines = tuple(data.split(b"\n")[:-1])
@@ -208,18 +229,55 @@ class Bundle:
         return lines
 
     def sha256(self, name: str) -> str:
-        """The SHA-256 of a file, 64 hex digits."""
-        with self._open(name) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
-    def tensor_names(self, name: str) -> frozenset[str]:
-        """The tensor names in the header of a safetensors file.
+        """The SHA-256 of a file, 64 hex digits.
 
         Raises:
-            Malformed: the header is cut off, too large or not a JSON object of tensors.
+            Malformed: As ``read``, with the limit that `read_limit` gives the file.
         """
+        return self._hash(name, head=False).sha256
+
+    def tensor_file(self, name: str) -> TensorFile:
+        """The digest of a safetensors file and its header, from one reading.
+
+        Raises:
+            Malformed: As ``sha256``, or more bytes of header than are read.
+        """
+        return self._hash(name, head=True)
+
+    def copy(self, name: str, target: Path, *, sha256: str) -> None:
+        """Copy a file's bytes to the new file ``target``, if they are those of ``sha256``.
+
+        Raises:
+            Malformed: As ``sha256``.
+            Damaged: They are others; ``target`` is not to be used.
+            OSError: The disk refuses.
+        """
+        digest = hashlib.sha256()
+        with self._open(name) as file, target.open("xb") as copied:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                copied.write(chunk)
+        if digest.hexdigest() != sha256:
+            raise _changed(name)
+
+    def _hash(self, name: str, *, head: bool) -> TensorFile:
+        limit = read_limit(name)
+        begin = b""
         with self._open(name) as file:
-            return tensor_names(file, name)
+            # What grows while it is read would else be read for ever.
+            bound = os.fstat(file.fileno()).st_size if limit is None else limit
+            if head:
+                begin = file.read(tensor_header.LENGTH)
+                begin += file.read(tensor_header.header_length(begin, where=name))
+            digest, size = hashlib.sha256(begin), len(begin)
+            while size <= bound and (chunk := file.read(min(_CHUNK, bound + 1 - size))):
+                digest.update(chunk)
+                size += len(chunk)
+        if size > bound:
+            raise Malformed(
+                f"larger than {bound} bytes" if limit else "it grew while it was read", where=name
+            )
+        return TensorFile(digest.hexdigest(), size, begin)
 
     def _open(self, name: str) -> BufferedReader:
         *folders, last = check_name(name).split("/")
@@ -242,6 +300,14 @@ class Bundle:
             os.close(descriptor)
             raise
         return os.fdopen(descriptor, "rb")
+
+
+def _changed(name: str) -> Damaged:
+    return Damaged(
+        "the file changed while it was being checked",
+        where=name,
+        do="Verify the folder again when nothing writes to it",
+    )
 
 
 def _descend(parent: int, name: str, flags: int) -> int:

@@ -41,7 +41,7 @@ from govray.governance.attestation import (
     group_taint,
     run_adapters,
 )
-from govray.governance.bundle import Bundle
+from govray.governance.bundle import Bundle, TensorFile
 from govray.governance.coverage_table import CoverageTable
 from govray.governance.credential import Credential, verify_credential
 from govray.governance.document import format_time, parse_time
@@ -57,6 +57,7 @@ from govray.governance.revocation import Revocations, Revoked
 from govray.governance.route import Route
 from govray.governance.selection import check_selection
 from govray.governance.statement import Subject
+from govray.governance.tensor_header import MAX_HEADER
 from govray.governance.trust import TrustState, Verified
 from govray.governance.verify_ledger import check_gates, check_incidents, check_ledger
 
@@ -130,7 +131,8 @@ def verify(
     2.  signature: a threshold of keys of an operator authority signed the attestation's bytes,
         and every signature in the envelope is one of theirs.
     3.  statement: the payload is a provenance-coverage attestation, strict and canonical; the run
-        ended before the reference time; the trust root is the one it names, or a later one.
+        ended before the reference time, and adapters were removed between the two; the trust root
+        is the one it names, or a later one.
     4.  files: every subject and every governance file is present with its digest; no other file
         stands where the model's tools would load it. Further files are reported.
     5.  policy: signed, the attested one, not older than the trust root allows, and in force when
@@ -139,7 +141,7 @@ def verify(
         ended, or until a gate left the corpus out; exactly those attested.
     7.  manifest: signed by an operator; its records have the credentials' Merkle roots.
     8.  routes: corpora, rules, routes and domains follow from policy and credentials; the tensors
-        in the files are those of the layer groups and adapters.
+        in the files are those of the layer groups and adapters, and every byte is a tensor's.
     9.  plan: its streams follow from routes and manifest; a search that chose the model depends
         on every corpus that the plan reads.
     10. ledger: every step has the plan's ranges and counts, less the corpora that a gate left out
@@ -183,7 +185,7 @@ def verify(
     with _step(3, "statement"):
         check_statement(attestation, trust, at)
     with _step(4, "files"):
-        uncovered = _check_files(folder, attested)
+        uncovered, weights = _check_files(folder, attested)
     with _step(5, "policy"):
         policy = _check_policy(folder, trust, attestation)
     with _step(6, "credentials"):
@@ -192,7 +194,7 @@ def verify(
     with _step(7, "manifest"):
         manifest = _check_manifest(folder, trust, attestation, credentials, at)
     with _step(8, "routes"):
-        routes = _check_routes(folder, attestation, policy.document, credentials)
+        routes = _check_routes(weights, attestation, policy.document, credentials)
     with _step(9, "plan"):
         _check_plan(attestation, manifest.document, routes)
     with _step(10, "ledger"):
@@ -369,7 +371,7 @@ def check_signatures(data: bytes, attested: Verified[Attestation]) -> None:
 
 
 def check_statement(attestation: Attestation, trust: TrustState, at: datetime) -> None:
-    """Step 3: the run ended before ``at``, under this trust root or an earlier one.
+    """Step 3: the run, then removals, before ``at``; under this trust root or an earlier one.
 
     Raises:
         Refused: It did not.
@@ -379,6 +381,16 @@ def check_statement(attestation: Attestation, trust: TrustState, at: datetime) -
             f"the run finished at {attestation.run.finished}, after the reference time",
             where="attestation run.finished",
         )
+    for removal in attestation.removals:
+        where = f"attestation removals of adapter {removal.adapter}"
+        if parse_time(removal.removed) < parse_time(attestation.run.finished):
+            raise Refused(
+                f"removed at {removal.removed}, before the run finished at "
+                f"{attestation.run.finished}",
+                where=where,
+            )
+        if parse_time(removal.removed) > at:
+            raise Refused(f"removed at {removal.removed}, after the reference time", where=where)
     named = attestation.trust_root
     if named.name != trust.root.name:
         raise Refused(
@@ -402,7 +414,10 @@ def check_statement(attestation: Attestation, trust: TrustState, at: datetime) -
 # Step 4
 
 
-def _check_files(folder: Bundle, attested: Verified[Attestation]) -> tuple[str, ...]:
+def _check_files(
+    folder: Bundle, attested: Verified[Attestation]
+) -> tuple[tuple[str, ...], dict[str, TensorFile]]:
+    """The files that are not covered, and what was read of those that hold tensors."""
     attestation = attested.document
     subjects = {bundle.check_name(s.name): s.sha256 for s in attested.subjects}
     for name in subjects:
@@ -436,11 +451,21 @@ def _check_files(folder: Bundle, attested: Verified[Attestation]) -> tuple[str, 
             do="Get the whole model folder from where this one came from.",
         )
     digests = subjects | dict(attestation.files)
+    weights: dict[str, TensorFile] = {}
+    heads = 0
     for name, digest in sorted(digests.items()):
         if name not in present:
             raise Refused("the file is missing", where=name)
-        if "sha256:" + folder.sha256(name) != digest:
+        if name in expected and name.endswith(".safetensors"):
+            weights[name] = folder.tensor_file(name)
+            found = weights[name].sha256
+            heads += len(weights[name].head)
+        else:
+            found = folder.sha256(name)
+        if f"sha256:{found}" != digest:
             raise Refused("the file is not the one that was attested", where=name)
+        if heads > MAX_HEADER:
+            raise Refused(f"the headers of all weights exceed {MAX_HEADER} bytes", where=name)
     others = [n for n in present if n not in digests and n != bundle.ATTESTATION]
     others = [n for n in others if bundle.replay_party(n) is None]  # step 14
     for name in others:
@@ -450,7 +475,7 @@ def _check_files(folder: Bundle, attested: Verified[Attestation]) -> tuple[str, 
                 where=name,
                 do="Remove it, or get the folder from its source again.",
             )
-    return tuple(others)
+    return tuple(others), weights
 
 
 # Steps 5 to 7
@@ -461,7 +486,8 @@ def _times(attestation: Attestation) -> tuple[datetime, datetime]:
 
 
 def _check_policy(folder: Bundle, trust: TrustState, attestation: Attestation) -> Verified[Policy]:
-    data = folder.read(bundle.POLICY, limit=bundle.MAX_ENVELOPE)
+    digest = attestation.files[bundle.POLICY]
+    data = folder.read(bundle.POLICY, limit=bundle.MAX_ENVELOPE, digest=digest)
     for at in _times(attestation):
         policy = verify_policy(trust, data, at=at)
     named, document = attestation.policy, policy.document
@@ -477,7 +503,8 @@ def _check_policy(folder: Bundle, trust: TrustState, attestation: Attestation) -
 def _read_gates(folder: Bundle, attestation: Attestation) -> tuple[Gate, ...]:
     if bundle.GATES not in attestation.files:
         return ()
-    gates = read_gates(folder.read(bundle.GATES, limit=bundle.MAX_LINES))
+    digest = attestation.files[bundle.GATES]
+    gates = read_gates(folder.read(bundle.GATES, limit=bundle.MAX_LINES, digest=digest))
     if not gates:
         raise Refused("a file of gates without one", where=bundle.GATES)
     return gates
@@ -488,7 +515,7 @@ def _check_credentials(
 ) -> dict[str, Verified[Credential]]:
     started, finished = _times(attestation)
     credentials: dict[str, Verified[Credential]] = {}
-    for line in folder.lines(bundle.CREDENTIALS):
+    for line in folder.lines(bundle.CREDENTIALS, digest=attestation.files[bundle.CREDENTIALS]):
         credential = verify_credential(trust, line, at=started)
         corpus = credential.document.corpus
         # A gated corpus was used for as long as its credential held, by the gate's own times.
@@ -517,7 +544,8 @@ def _check_manifest(
     credentials: Mapping[str, Verified[Credential]],
     at: datetime,
 ) -> Verified[Manifest]:
-    data = folder.read(bundle.MANIFEST, limit=bundle.MAX_ENVELOPE)
+    pinned = attestation.files[bundle.MANIFEST]
+    data = folder.read(bundle.MANIFEST, limit=bundle.MAX_ENVELOPE, digest=pinned)
     verified = trust.verify(Manifest, data, role="operator", at=at, where="prepare manifest")
     if verified.digest != attestation.manifest:
         raise Refused("the manifest is not the one that was attested", where=bundle.MANIFEST)
@@ -552,7 +580,7 @@ def _check_manifest(
 
 
 def _check_routes(
-    folder: Bundle,
+    weights: Mapping[str, TensorFile],
     attestation: Attestation,
     policy: Policy,
     credentials: Mapping[str, Verified[Credential]],
@@ -571,7 +599,7 @@ def _check_routes(
     expected = [*parameters, *attestation.buffers]
     if len(set(base)) != len(base) or len(set(expected)) != len(expected):
         raise Refused("a group or a tensor is named twice", where="attestation groups")
-    _check_tensors(folder, bundle.WEIGHTS, frozenset(expected))
+    _check_tensors(weights, bundle.WEIGHTS, frozenset(expected))
     tensors = {adapter.name: adapter.tensors for adapter in attestation.adapters}
     named = {route.adapter for route in routes.values() if route.adapter is not None}
     if tensors.keys() != named or attestation.adapters != run_adapters(routes, tensors):
@@ -580,12 +608,12 @@ def _check_routes(
     if len(gone) != len(attestation.removals) or not gone <= named:
         raise Refused("an adapter unknown, or removed twice", where="attestation removals")
     for name in sorted(named - gone):
-        _check_tensors(folder, bundle.adapter_files(name)[1], frozenset(tensors[name]))
+        _check_tensors(weights, bundle.adapter_files(name)[1], frozenset(tensors[name]))
     return routes
 
 
-def _check_tensors(folder: Bundle, name: str, expected: frozenset[str]) -> None:
-    found = folder.tensor_names(name)
+def _check_tensors(weights: Mapping[str, TensorFile], name: str, expected: frozenset[str]) -> None:
+    found = weights[name].tensor_names(name)
     for tensor in sorted(found - expected):
         raise Refused(f"the tensor {tensor!r} is in no attested layer group", where=name)
     for tensor in sorted(expected - found):

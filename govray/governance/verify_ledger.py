@@ -61,7 +61,8 @@ def check_ledger(
         Refused: Names the leaf, or the note.
     """
     attestation = attested.document
-    leaves = read_leaves(folder.read(bundle.LEDGER, limit=bundle.MAX_LINES))
+    digest = attestation.files[bundle.LEDGER]
+    leaves = read_leaves(folder.read(bundle.LEDGER, limit=bundle.MAX_LINES, digest=digest))
     ledger = Ledger(attestation.run.id, leaves)
     head = attestation.ledger
     root = "sha256:" + ledger.root.hex()
@@ -128,7 +129,8 @@ def _check_gated(gates: Sequence[Gate], ledger: Ledger) -> None:
 
 
 def _check_note(folder: Bundle, attested: Verified[Attestation], ledger: Ledger) -> None:
-    data = folder.read(bundle.CHECKPOINT, limit=bundle.MAX_NOTE)
+    digest = attested.document.files[bundle.CHECKPOINT]
+    data = folder.read(bundle.CHECKPOINT, limit=bundle.MAX_NOTE, digest=digest)
     refusals: list[Refused] = []
     for key in attested.authority.keys:
         if key.keyid not in attested.keyids:

@@ -41,6 +41,7 @@ from govray.governance.ledger import Ledger, read_leaves
 from govray.governance.manifest import Manifest
 from govray.governance.policy import verify_policy
 from govray.governance.statement import Subject, seal
+from govray.governance.tensor_header import read_header
 from govray.governance.trust import TrustState, Verified
 from govray.train import snapshot
 from govray.train.gating import GATES
@@ -203,7 +204,7 @@ def _attestation(
 
 def _tensor_names(committed: checkpoint.Committed, name: str) -> frozenset[str]:
     with assembly.header(committed, name) as file:
-        return bundle.tensor_names(file, name)
+        return frozenset(tensor.name for tensor in read_header(file, where=name))
 
 
 def _finished(record: RunRecord) -> datetime:

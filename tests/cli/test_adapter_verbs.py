@@ -18,6 +18,7 @@ from govray.engine.adapters import Adapters
 from govray.engine.gpt import GPT
 from govray.engine.layers import layer_groups
 from govray.governance import bundle
+from govray.governance import verify as verifying
 from govray.governance.attestation import LayerGroup, Replay
 from govray.governance.keys import LocalSigner
 from govray.governance.policy import seal_policy
@@ -117,6 +118,25 @@ def test_export_copies_the_peft_layout_of_a_verified_model(
     wrong = run("adapter", "export", model, "beta", "--out", "other", *check, code=2)
     assert "It has acme" in wrong.err
     assert not (tmp_path / "other").exists()
+
+
+def test_export_gives_nothing_but_the_bytes_that_were_verified(
+    run: Run, model: Path, root: Path, tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody writes to the folder between the verification and the copy."""
+    tensors = model / "adapters" / "acme" / "adapter_model.safetensors"
+    verify_model = verifying.verify
+
+    def verified_then_changed(*given: Any, **named: Any) -> Any:
+        found = verify_model(*given, **named)
+        tensors.write_bytes(b"others")
+        return found
+
+    monkeypatch.setattr(verifying, "verify", verified_then_changed)
+    check = ("--trust-root", root, "--at", at)
+    refused = run("adapter", "export", model, "acme", "--out", "exported", *check, code=1)
+    assert "changed while it was being checked" in refused.err
+    assert not (tmp_path / "exported").exists()
 
 
 def test_merge_names_the_rule_that_keeps_the_adapter_removable_and_changes_nothing(

@@ -17,6 +17,7 @@ from govray.engine.committed import Committed
 from govray.engine.parts import INDEX, Index, cut, part_name
 from govray.errors import Damaged, Malformed
 from govray.governance import canonical
+from govray.governance.tensor_header import read_header
 
 FILE = "model.safetensors"
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
@@ -242,5 +243,5 @@ def test_a_file_that_is_not_there_is_told_by_name(folder: Path) -> None:
 def test_all_tensors_are_named_in_one_header(folder: Path, tensors: dict[str, Tensor]) -> None:
     found: Committed = checkpoint.open_commit(folder)
     with assembly.header(found, FILE) as file:
-        names = {each.name for each in tensor_file.read_header(file, where=FILE)}
+        names = {each.name for each in read_header(file, where=FILE)}
     assert names == tensors.keys()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import AT, DIGEST, FAR, POLICY, RecordLists, World, safetensors, unchecked, write
+from world import AT, DIGEST, POLICY, RecordLists, World, safetensors, unchecked, write
 
 from govray.errors import CouldNotCheck, Malformed, Refused, Untrusted, VerificationFailed
 from govray.governance import bundle, canonical, verify_ledger
@@ -401,9 +401,44 @@ def rename(old: str, new: str) -> Attack:
 
 def extra_tensor(world: World, folder: Path) -> None:
     """The operator attests weights that hold a tensor of no layer group."""
-    names = bundle.Bundle(folder).tensor_names(bundle.WEIGHTS)
+    names = bundle.Bundle(folder).tensor_file(bundle.WEIGHTS).tensor_names(bundle.WEIGHTS)
     (folder / bundle.WEIGHTS).write_bytes(safetensors([*names, "secret.weight"]))
     reattest()(world, folder)
+
+
+def weights(
+    change: Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]],
+) -> Attack:
+    """The operator attests weights whose header says another thing of the bytes behind it."""
+
+    def attack(world: World, folder: Path) -> None:
+        data = (folder / bundle.WEIGHTS).read_bytes()
+        end = 8 + int.from_bytes(data[:8], "little")
+        header, content = change(json.loads(data[8:end]), data[end:])
+        text = json.dumps(header).encode()
+        (folder / bundle.WEIGHTS).write_bytes(len(text).to_bytes(8, "little") + text + content)
+        reattest()(world, folder)
+
+    return attack
+
+
+def shifted(entry: dict[str, Any], by: int) -> dict[str, Any]:
+    """A header's entry whose bytes lie further behind."""
+    return entry | {"data_offsets": [each + by for each in entry["data_offsets"]]}
+
+
+def removed_at(time: str) -> Callable[[Attestation], dict[str, Any]]:
+    return lambda _: {"removals": (Removal(adapter="acme", removed=time),)}
+
+
+def remove_acme(time: str) -> Attack:
+    """The operator removes the adapter, and says when."""
+
+    def attack(world: World, folder: Path) -> None:
+        shutil.rmtree(folder / bundle.ADAPTERS)
+        reattest(removed_at(time))(world, folder)
+
+    return attack
 
 
 def missing_adapter_tensor(world: World, folder: Path) -> None:
@@ -1010,10 +1045,45 @@ CASES = [
     ),
     Case(
         "removal of an adapter that is there",
-        reattest(lambda _: {"removals": (Removal(adapter="acme", removed=FAR),)}),
+        reattest(removed_at("2026-11-15T00:00:00Z")),
         "step 4 (files)",
         Refused,
         "adapters/acme/adapter_config.json",
+    ),
+    Case(
+        "removal before the run ended",
+        remove_acme("2026-11-10T08:59:59Z"),
+        "step 3 (statement)",
+        Refused,
+        "removals of adapter acme: removed at 2026-11-10T08:59:59Z, before the run finished",
+    ),
+    Case(
+        "removal after the reference time",
+        remove_acme("2026-11-20T00:00:01Z"),
+        "step 3 (statement)",
+        Refused,
+        "removed at 2026-11-20T00:00:01Z, after the reference time",
+    ),
+    Case(
+        "tensor that another's bytes hide",
+        weights(lambda h, d: (h | {"norm.weight": h["head.weight"]}, d[:-4])),
+        "step 8 (routes)",
+        Malformed,
+        "overlap",
+    ),
+    Case(
+        "bytes between tensors",
+        weights(lambda h, d: (h | {"norm.weight": shifted(h["norm.weight"], 4)}, d + bytes(4))),
+        "step 8 (routes)",
+        Malformed,
+        "hole",
+    ),
+    Case(
+        "bytes behind the last tensor",
+        weights(lambda h, d: (h, d + b"an adapter that was said to be removed")),
+        "step 8 (routes)",
+        Malformed,
+        "the file ends 38 bytes after the last tensor",
     ),
     Case(
         "governance file not pinned",
@@ -1200,6 +1270,8 @@ SOLE_CHECKS = {
     "a stranger's signature added": "check_signatures",
     "key hint changed": "check_signatures",
     "run that ends after the reference time": "check_statement",
+    "removal before the run ended": "check_statement",
+    "removal after the reference time": "check_statement",
     "another root named": "check_statement",
     "plan reads fewer rows than were prepared": "_check_plan",
     "counts that the plan does not give": "_check_leaf",
