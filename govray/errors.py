@@ -2,12 +2,15 @@
 
 Every error a user can meet says *what* went wrong, *where*, and what to *do*
 about it, in one paragraph. Errors cross process boundaries (Ray pickles them),
-so an instance is rebuilt from exactly its constructor arguments.
+so an instance is rebuilt from exactly its constructor arguments. These may be a
+file's words; as text, an error is `printable`.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from govray.printable import paragraph
 
 
 class GovrayError(Exception):
@@ -29,7 +32,7 @@ class GovrayError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{text}. {self.do}" if self.do else text
+        return paragraph(f"{text}. {self.do}" if self.do else text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args))

@@ -14,6 +14,7 @@ import argparse
 import sys
 
 from govray.errors import GovrayError
+from govray.printable import printable
 from govray.train.config import read_experiment
 
 
@@ -37,12 +38,12 @@ def main() -> int:
             ),
         )
         if trainer.resume:
-            print(f"resuming {trainer.resume}", flush=True)
+            print(printable(f"resuming {trainer.resume}"), flush=True)
         run = trainer.train(attest=True)
     except GovrayError as error:
         print(f"govray: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"model  {run}/model")
+    print(printable(f"model  {run}/model"))
     return 0
 
 

@@ -13,6 +13,7 @@ import argparse
 import sys
 
 from govray.errors import GovrayError
+from govray.printable import printable
 from govray.tune.config import read_search
 
 
@@ -31,20 +32,21 @@ def main() -> int:
         outcome = run(
             file,
             new=arguments.new,
-            on_resume=lambda folder: print(f"going on with {folder}", flush=True),
+            on_resume=lambda folder: print(printable(f"going on with {folder}"), flush=True),
         )
     except GovrayError as error:
         print(f"govray: {error}", file=sys.stderr)
         return error.exit_code
     conclusion = outcome.conclusion
-    print(f"search {outcome.folder}")
+    print(printable(f"search {outcome.folder}"))
     if conclusion.best is None:
         print("No trial stayed within the limit of memorization")
     else:
-        print(f"best   {conclusion.best}")
-        print(f"model  {outcome.models[conclusion.best]}")
+        print(printable(f"best   {conclusion.best}"))
+        print(printable(f"model  {outcome.models[conclusion.best]}"))
     if conclusion.why:
-        print(f"The lowest loss is {conclusion.lowest_loss}'s, which is not best: {conclusion.why}")
+        lowest = f"{conclusion.lowest_loss}'s, which is not best: {conclusion.why}"
+        print(printable(f"The lowest loss is {lowest}"))
     return 0
 
 

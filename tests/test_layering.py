@@ -22,7 +22,8 @@ PACKAGE = Path(govray.__file__).parent
 
 # A layer may import itself and the layers named here.
 BELOW: dict[str, frozenset[str]] = {
-    "errors": frozenset(),
+    "printable": frozenset(),
+    "errors": frozenset({"printable"}),
     "governance": frozenset({"errors"}),
     "engine": frozenset({"errors", "governance"}),
     "data": frozenset({"errors", "governance"}),
@@ -32,7 +33,8 @@ BELOW: dict[str, frozenset[str]] = {
     "tune": frozenset({"errors", "governance", "engine", "data", "store", "train"}),
     "demo": frozenset({"errors", "governance", "engine", "data", "store", "train", "tune"}),
     "cli": frozenset(
-        {"errors", "governance", "engine", "data", "store", "service", "train", "tune", "demo"}
+        {"errors", "printable", "governance", "engine", "data", "store", "service"}
+        | {"train", "tune", "demo"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -44,6 +46,7 @@ BASE = frozenset(
     {"pydantic", "pydantic_core", "cryptography", "rfc8785", "license_expression", "yaml"}
 )
 THIRD_PARTY: dict[str, frozenset[str]] = {
+    "printable": frozenset(),
     "errors": frozenset(),
     "govray": frozenset(),
     "governance": BASE,
@@ -67,7 +70,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
 # What a module of `cli` may import at its top: every verb's module is imported
 # at every start, on the base install too.
 CLI_TOP = frozenset({"typer", "rich"})
-CLI_TOP_LAYERS = frozenset({"errors", "cli", "govray"})
+CLI_TOP_LAYERS = frozenset({"errors", "printable", "cli", "govray"})
 
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 

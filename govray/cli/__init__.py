@@ -23,7 +23,7 @@ BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; a traceback only with ``--debug``."""
+    """Run one command line and return its exit code; a traceback too with ``--debug``."""
     words = list(sys.argv[1:] if argv is None else argv)
     # Taken out here so that it works before and after the verb alike.
     debug = _take(words, "--debug")
@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         from govray.cli.app import run
+        from govray.cli.output import filter_log
 
+        filter_log()
         code = run(words)
         sys.stdout.flush()
         return code
@@ -43,16 +45,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python flushes standard output once more at exit; let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if debug:
-            raise
+            from govray.cli.failure import print_traceback
+
+            print_traceback(error)
         print("\ngovray: interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        if debug:
-            raise
-        from govray.cli.failure import describe
+        from govray.cli.failure import describe, print_traceback
 
+        if debug:
+            print_traceback(error)
         failure = describe(error)
         failure.print(as_json=as_json)
         return failure.exit_code

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import files, trust
-from govray.cli.output import Json, err, field, line, print_json
+from govray.cli.output import Json, field, line, note, print_json
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def audit(
             seed=seed,
         ),
         against=against,
-        progress=lambda corpus, done, total: err.print(f"{done + 1}/{total}  {corpus}"),
+        progress=lambda corpus, done, total: note(f"{done + 1}/{total}  {corpus}"),
     )
     if signer:
         envelope = seal_memorization_manifest(document, [signer])

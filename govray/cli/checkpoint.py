@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from govray.cli.output import Json, field, line, out, print_json, table
+from govray.cli.output import Json, field, line, print_json, print_table, table
 from govray.errors import UsageError
 
 app = typer.Typer(help="List a run's checkpoints, and delete those that nothing keeps.")
@@ -56,14 +56,14 @@ def ls(run: RunFolder, as_json: Json = False) -> None:
     if rows:
         grid = table("step", "size", "committed", "loss", "kept because", right=("step", "size"))
         for row in rows:
-            grid.add_row(
+            grid.row(
                 str(row["step"]),
                 _bytes(row["size"]),
                 row["committed"],
                 "-" if row["loss"] is None else f"{row['loss']:.4f}",
                 _reasons(row),
             )
-        out.print(grid)
+        print_table(grid)
     else:
         line("nothing is committed")
     for name, why in found.damaged.items():

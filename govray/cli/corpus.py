@@ -14,7 +14,7 @@ import typer
 
 from govray.cli import files, sources
 from govray.cli.classes import LicenseCategory, Sensitivity, Use
-from govray.cli.output import Json, field, line, out, print_json, printable, table
+from govray.cli.output import Json, field, line, print_json, print_table, table
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
@@ -124,21 +124,16 @@ def ls(
     grid.columns[1].justify = "right"
     for row in rows:
         stated = row.get("credential", {})
-        grid.add_row(
-            *map(
-                printable,
-                (
-                    row["corpus"],
-                    stated.get("records", {}).get("count", ""),
-                    stated.get("license", ""),
-                    stated.get("licenseCategory", ""),
-                    stated.get("sensitivity", ""),
-                    stated.get("issuer", ""),
-                    row["state"],
-                ),
-            )
+        grid.row(
+            row["corpus"],
+            stated.get("records", {}).get("count", ""),
+            stated.get("license", ""),
+            stated.get("licenseCategory", ""),
+            stated.get("sensitivity", ""),
+            stated.get("issuer", ""),
+            row["state"],
         )
-    out.print(grid)
+    print_table(grid)
 
 
 def _row(folder: Path, envelope_name: str) -> dict[str, Any]:

@@ -1,19 +1,21 @@
 """From an exception to one paragraph: what, where, what to do.
 
 The paragraph goes to standard error. With ``--json`` the same goes to standard
-output as one document, so a script that asked for JSON always reads JSON.
+output as one document, so a script that asked for JSON always reads JSON. Both are `printable`:
+an error's words may be a file's.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import sys
+import traceback
 from dataclasses import dataclass
 
 import typer
 
 from govray.errors import GovrayError
+from govray.printable import json_text, lines, paragraph
 
 USAGE = 2
 COULD_NOT_CHECK = 3
@@ -48,8 +50,8 @@ class Failure:
     do: str | None = None
 
     def print(self, *, as_json: bool) -> None:
-        place = [self.where] if self.where else []
-        text = " ".join(_sentence(part) for part in (self.what, self.do) if part)
+        place = [paragraph(self.where)] if self.where else []
+        text = " ".join(_sentence(paragraph(part)) for part in (self.what, self.do) if part)
         print(": ".join(["govray", *place, text]), file=sys.stderr)
         if as_json:
             fields = {
@@ -59,7 +61,12 @@ class Failure:
                 "do": self.do,
                 "exitCode": self.exit_code,
             }
-            print(json.dumps({"error": {k: v for k, v in fields.items() if v is not None}}))
+            print(json_text({"error": {k: v for k, v in fields.items() if v is not None}}))
+
+
+def print_traceback(error: BaseException) -> None:
+    """Write the traceback to standard error."""
+    print(lines("".join(traceback.format_exception(error))), file=sys.stderr)
 
 
 def describe(error: Exception) -> Failure:

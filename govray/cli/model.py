@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import files, trust
-from govray.cli.output import At, Json, TrustRoot, field, line, out, print_json, table
+from govray.cli.output import At, Json, TrustRoot, field, line, print_json, print_table, table
 from govray.cli.store import DEFAULT_STORE, Store
 from govray.errors import CouldNotCheck, Refused, UsageError
 
@@ -135,13 +135,13 @@ def versions(
     if name is None:
         grid = table("model", "in production")
         for each in found:
-            grid.add_row(each["model"], each["production"] or "-")
+            grid.row(each["model"], each["production"] or "-")
     else:
         grid = table("version", "stage", "made", "by", "attestation")
         for each in found:
             short = f"{each['attestation'][:19]}…"
-            grid.add_row(each["version"], each["stage"], each["created"], each["user"], short)
-    out.print(grid)
+            grid.row(each["version"], each["stage"], each["created"], each["user"], short)
+    print_table(grid)
 
 
 @app.command()

@@ -3,13 +3,13 @@
 Results go to standard output: either text for a person or, with ``--json``, one
 JSON document. Progress and errors go to standard error.
 
-Names and file contents are printed as they are: no markup is read in them, and
-control characters, which a terminal would obey, are replaced.
+No markup is read in what is printed, and all of it goes through `govray.printable`: what a
+terminal would obey is shown instead. Verbs print by the functions here and by nothing else.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from govray.printable import json_text, lines, printable
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
@@ -48,7 +50,7 @@ err = Console(highlight=False, markup=False, emoji=False, stderr=True)
 
 def print_json(value: Any) -> None:
     """Write ``value`` to standard output as one document, one final newline."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(json_text(value, indent=2))
 
 
 def line(text: str = "", style: str | None = None) -> None:
@@ -56,21 +58,50 @@ def line(text: str = "", style: str | None = None) -> None:
     out.print(Text(printable(text), style=style or ""))
 
 
+def note(text: str) -> None:
+    """Write one line to standard error: what happens meanwhile, not a result."""
+    err.print(Text(printable(text)), soft_wrap=True)
+
+
+class _LogFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return lines(super().format(record))
+
+
+def filter_log() -> None:
+    """Have what is logged, and goes to standard error for want of another place, be printable."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_LogFormatter())
+
+
 def field(name: str, value: object) -> None:
     """Write one indented ``name  value`` line, the form of every summary."""
     out.print(Text.assemble("  ", (f"{name:<9}  ", "dim"), printable(str(value))))
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An unboxed table; the columns named in ``right`` hold numbers."""
-    grid = Table(box=None, pad_edge=False, header_style="dim")
+class Grid(Table):
+    """An unboxed table whose cells are plain text."""
+
+    def __init__(self) -> None:
+        super().__init__(box=None, pad_edge=False, header_style="dim")
+
+    def row(self, *cells: str) -> None:
+        """Add one row."""
+        self.add_row(*(Text(printable(cell)) for cell in cells))
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Grid:
+    """A table; the columns named in ``right`` hold numbers."""
+    grid = Grid()
     for column in columns:
-        grid.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        grid.add_column(
+            Text(printable(column)),
+            justify="right" if column in right else "left",
+            overflow="fold",
+        )
     return grid
 
 
-def printable(text: str) -> str:
-    """``text`` with control and bidirectional characters made visible as ``\\uXXXX``."""
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
-    )
+def print_table(grid: Grid) -> None:
+    """Write a table to standard output."""
+    out.print(grid)

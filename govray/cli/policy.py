@@ -13,7 +13,7 @@ import typer
 
 from govray.cli import files
 from govray.cli.classes import LicenseCategory, Sensitivity, Use
-from govray.cli.output import Json, field, line, out, print_json, printable, table
+from govray.cli.output import Json, field, line, print_json, print_table, table
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
@@ -164,10 +164,8 @@ def explain(
     grid = table("layer group", "weight", "decided by", right=("weight",))
     for each in explanation.groups:
         rank = f" (rank {decision.rank})" if each.group.startswith("adapter:") else ""
-        grid.add_row(
-            printable(each.group + rank), f"{each.weight:g}", printable(", ".join(each.rules))
-        )
-    out.print(grid)
+        grid.row(each.group + rank, f"{each.weight:g}", ", ".join(each.rules))
+    print_table(grid)
     if any(policy.profiles[name].adapter == PER_CORPUS for name in decision.profiles):
         line("Each corpus of this profile is a stream of its own: rows_per_step counts for each.")
     if explanation.memorization is not None:

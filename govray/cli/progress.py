@@ -7,7 +7,8 @@ from contextlib import redirect_stdout
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from govray.cli.output import err, printable
+from govray.cli.output import err
+from govray.printable import printable
 
 
 class StageBar:
@@ -19,10 +20,10 @@ class StageBar:
 
     def __init__(self, name: str, total: int) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             TimeElapsedColumn(),
             console=err,
             transient=True,

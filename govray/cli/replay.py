@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import files, trust
-from govray.cli.output import Json, TrustRoot, err, field, line, print_json
+from govray.cli.output import Json, TrustRoot, field, line, note, print_json
 from govray.cli.progress import StageBar
 from govray.errors import CouldNotCheck, UsageError
 
@@ -155,7 +155,7 @@ class _Witness:
 
 def _tell_differences(found: Sequence[Difference]) -> None:
     for each in found:
-        err.print(f"differs here  {each}")
+        note(f"differs here  {each}")
 
 
 def _tell(run: Path, outcome: Outcome) -> None:

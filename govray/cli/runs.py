@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli.output import Json, field, line, out, print_json, table
+from govray.cli.output import Json, field, line, print_json, print_table, table
 from govray.cli.train import Run, drive
 from govray.errors import UsageError
 
@@ -38,10 +38,10 @@ def list_all(
     grid = table("run", "state", "step", "loss", "age", right=("step", "loss", "age"))
     for each in found:
         loss = "" if each.loss is None else f"{each.loss:.3f}"
-        grid.add_row(
+        grid.row(
             each.folder.name, each.state, f"{each.step}/{each.max_steps}", loss, _age(each.started)
         )
-    out.print(grid)
+    print_table(grid)
 
 
 @app.command("show")
@@ -198,6 +198,6 @@ def _tail(log: str | None, lines: int) -> list[str] | None:
     try:
         with Path(log).open("rb") as file:
             file.seek(max(0, Path(log).stat().st_size - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+            return file.read().decode("utf-8", "replace").expandtabs(4).splitlines()[-lines:]
     except OSError:
         return None

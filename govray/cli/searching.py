@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.live import Live
-from rich.table import Table
 
-from govray.cli.output import err, field, line, out, print_json, printable, table
+from govray.cli.output import Grid, err, field, line, note, print_json, print_table, table
 
 if TYPE_CHECKING:
     from govray.tune.config import SearchFile
@@ -34,7 +33,7 @@ def search(file: SearchFile, *, new: bool, as_json: bool) -> None:
                 live.update(_table(file, dict(list(standings.items())[-_ROWS:])), refresh=True)
 
         def resumed(folder: Path) -> None:
-            err.print(f"Going on with {folder}; --new starts another search", soft_wrap=True)
+            note(f"Going on with {folder}; --new starts another search")
 
         outcome = run(file, new=new, on_change=show, on_resume=resumed)
     if as_json:
@@ -75,7 +74,7 @@ def _print(file: SearchFile, outcome: Outcome) -> None:
     ends = [each.trial.how or "unfinished" for each in standings.values()]
     counts = ", ".join(f"{ends.count(how)} {how}" for how in dict.fromkeys(ends))
     line(f"{file.experiment.name}: {len(ends)} trials, {counts}")
-    out.print(_table(file, standings))
+    print_table(_table(file, standings))
     line()
     if conclusion.best is None:
         line("No trial stayed within the limit of memorization")
@@ -102,14 +101,14 @@ def _summary(what: str, name: str, standings: Standings) -> None:
     field(what, f"{name}  loss {_short(loss)}{measured}  {values}")
 
 
-def _table(file: SearchFile, standings: Standings) -> Table:
+def _table(file: SearchFile, standings: Standings) -> Grid:
     names = list(file.search.space)
     short = [name.rpartition(".")[2] for name in names]
     if len(set(short)) < len(short):
         short = names
     grid = table("trial", "step", "loss", "M", *short, "", right=("step", "loss", "M", *short))
     for name, each in standings.items():
-        grid.add_row(
+        grid.row(
             name.rpartition("-")[0],
             *_cells(each),
             *(_short(each.trial.values.get(n)) for n in names),
@@ -127,7 +126,7 @@ def _cells(each: Standing) -> tuple[str, str, str]:
 def _end(each: Standing) -> str:
     if each.trial.how is None:
         return "running" if each.last else "starting"
-    return printable(f"{each.trial.how}: {each.trial.reason}".splitlines()[0])
+    return f"{each.trial.how}: {each.trial.reason}".splitlines()[0]
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli.output import TrustRoot, err, line
+from govray.cli.output import TrustRoot, line, note
 from govray.cli.store import DEFAULT_STORE, Store, indexing_settings, keep_indexed
 from govray.errors import Refused, UsageError
 
@@ -77,13 +77,12 @@ def serve(
     if not no_auth and provider is None:
         with Session(app.state.engine) as session:
             if session.exec(select(col(Token.id)).limit(1)).first() is None:
-                err.print(
-                    "No token yet, so only what is public is answered. Make one:\n"
-                    "  govray token new --user NAME --role admin --scope admin"
-                    + ("\nor, for yourself alone, start with --no-auth." if local else "")
-                )
+                note("No token yet, so only what is public is answered. Make one:")
+                note("  govray token new --user NAME --role admin --scope admin")
+                if local:
+                    note("or, for yourself alone, start with --no-auth.")
     if no_auth:
-        err.print("Without authentication: whoever uses this machine is admin.")
+        note("Without authentication: whoever uses this machine is admin.")
     stop = Event()
     if storage and told:
         engine = app.state.engine
@@ -103,7 +102,7 @@ def _index(engine: Engine, storage: Path, settings: Indexing, stop: Event) -> No
             keep_indexed(engine, storage, settings, stop=stop)
         except Exception as error:
             why = describe(error).what
-            err.print(f"The index stands still: {why}. Trying again in {RETRY_SECONDS:g} s.")
+            note(f"The index stands still: {why}. Trying again in {RETRY_SECONDS:g} s.")
             stop.wait(RETRY_SECONDS)
 
 

@@ -6,7 +6,6 @@ it shows the attestation in full and the other documents by their digests.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ import typer
 from govray.cli import files
 from govray.cli.output import Json, field, line, print_json
 from govray.errors import Malformed, UsageError
+from govray.printable import json_text
 
 if TYPE_CHECKING:
     from govray.governance.envelope import Envelope
@@ -87,7 +87,8 @@ class Shown:
             field("subject", f"{name}  {digest}")
         if not self.brief:
             content = self.statement.get("predicate", self.statement)
-            line(json.dumps(content, indent=2, ensure_ascii=False))
+            for each in json_text(content, indent=2).split("\n"):
+                line(each)
 
 
 def _file(path: Path) -> list[Shown]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import trust
-from govray.cli.output import Json, TrustRoot, err, field, line, print_json
+from govray.cli.output import Json, TrustRoot, field, line, note, print_json
 from govray.errors import GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -226,4 +226,4 @@ def _tell(report: Report, as_json: bool) -> None:
 
 def _tell_left_out(left_out: dict[str, str]) -> None:
     for folder, why in left_out.items():
-        err.print(f"left out  {folder}: {why}")
+        note(f"left out  {folder}: {why}")

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.output import Json, err, line, out, print_json, table
+from govray.cli.output import Json, line, note, print_json, print_table, table
 from govray.cli.store import DEFAULT_STORE, Store
 
 app = typer.Typer(help="Make and revoke bearer tokens of the service, and disable users.")
@@ -61,7 +61,7 @@ def new(
         print_json(said)
         return
     line(text)  # alone on standard output, for $(…)
-    err.print(f"For {said['user']}, until {said['expires']}. It is not shown again.")
+    note(f"For {said['user']}, until {said['expires']}. It is not shown again.")
 
 
 @app.command("ls")
@@ -84,8 +84,8 @@ def ls(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
     for row in rows:
         scopes = " ".join(row["scopes"])
         cells = (row["user"], row["role"], row["supplier"], row["id"], scopes, row["expires"])
-        grid.add_row(*(str(cell or "-") for cell in cells), row["state"])
-    out.print(grid)
+        grid.row(*(str(cell or "-") for cell in cells), row["state"])
+    print_table(grid)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli.output import Json, Key, err, field, line, print_json
+from govray.cli.output import Json, Key, field, line, note, print_json
 from govray.cli.progress import StageBar
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTra
 
         trainer = make(on_step=on_step)
         if trainer.resume is not None:
-            err.print(f"Resuming {trainer.resume}; --new starts another run", soft_wrap=True)
+            note(f"Resuming {trainer.resume}; --new starts another run")
         run = trainer.train(attest=True)
     if as_json:
         print_json({"run": str(run), "model": f"{run}/model"})

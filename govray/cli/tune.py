@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli.output import Json, field, line, out, print_json, table
+from govray.cli.output import Json, field, line, print_json, print_table, table
 
 if TYPE_CHECKING:
     from govray.tune.config import SearchFile
@@ -61,13 +61,13 @@ def _print_preview(file: SearchFile, preview: Preview) -> None:
     brackets = table("bracket", "trials", "compared at step", right=("trials",))
     for number, bracket in enumerate(preview.brackets):
         steps = ", ".join(f"{step:,}" for step in bracket.rungs)
-        brackets.add_row(str(number), f"{bracket.trials:,}", steps)
-    out.print(brackets)
+        brackets.row(str(number), f"{bracket.trials:,}", steps)
+    print_table(brackets)
     line()
     ends = table("end at step", "trials", "steps", right=("end at step", "trials", "steps"))
     for step, trials in preview.ends.items():
-        ends.add_row(f"{step:,}", f"{trials:,}", f"{step * trials:,}")
-    out.print(ends)
+        ends.row(f"{step:,}", f"{trials:,}", f"{step * trials:,}")
+    print_table(ends)
     line()
     share = preview.budget / preview.most
     line(f"Budget {preview.budget:,} steps, {share:.0%} of {preview.most:,} if none ends early")

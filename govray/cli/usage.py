@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.output import Json, out, print_json, table
+from govray.cli.output import Json, print_json, print_table, table
 from govray.cli.store import DEFAULT_STORE, Store, opened
 
 
@@ -55,11 +55,11 @@ def usage(
     numbers = ("trials", "worker-hours", "accelerator-hours", "attested")
     grid = table(by.value, *numbers, right=numbers)
     for each in found:
-        grid.add_row(
+        grid.row(
             each.name,
             str(each.trials),
             f"{each.worker_hours:.2f}",
             f"{each.accelerator_hours:.2f}",
             str(each.attested),
         )
-    out.print(grid)
+    print_table(grid)

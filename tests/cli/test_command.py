@@ -22,6 +22,7 @@ from govray.cli import failure, files
 from govray.cli.init import deployment
 from govray.errors import GovrayError
 from govray.governance.source import read_yaml
+from govray.printable import printable
 
 GOVRAY = [sys.executable, "-c", "import sys; from govray.cli import main; sys.exit(main())"]
 
@@ -108,9 +109,16 @@ def test_json_asked_for_is_json_given_even_for_an_error(run: Run) -> None:
 
 
 @pytest.mark.parametrize("words", [["--debug", "show", "missing"], ["show", "missing", "--debug"]])
-def test_debug_shows_the_traceback_before_and_after_the_verb(words: list[str]) -> None:
-    with pytest.raises(GovrayError, match="no such file"):
-        cli.main(words)
+def test_debug_shows_the_traceback_before_and_after_the_verb(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    first, *inner, error, said = capsys.readouterr().err.splitlines()
+    assert first.startswith("Traceback")
+    # A line of an error's own can't begin where ours do.
+    assert all(each.startswith("  ") for each in [*inner, error])
+    assert error.endswith("UsageError: missing: no such file. Check the path.")
+    assert said == "govray: missing: no such file. Check the path."
 
 
 def test_after_a_double_dash_debug_is_a_name(run: Run) -> None:
@@ -292,9 +300,7 @@ def test_control_characters_are_shown_not_obeyed(run: Run, tmp_path: Path) -> No
     (tmp_path / "corpora" / "a").mkdir(parents=True)
     done = run("corpus", "ls", "corpora")
     assert "missing" in done.out
-    from govray.cli.output import printable
-
-    assert printable("a\x1b[31mb\u202ec\n") == "a\\x1b[31mb\\u202ec\n"
+    assert printable("a\x1b[31mb\u202ec\n") == "a\\x1b[31mb\\u202ec\\n"
 
 
 def test_every_json_document_ends_with_one_newline(run: Run) -> None:

@@ -1,0 +1,121 @@
+"""The one filter before a terminal: what it would obey is shown, and no private key is.
+
+Text from a file, the network or another's error can move the cursor, turn writing around, or draw
+lines that look like ours. Whatever writes to a terminal or a log puts such text through
+`printable` first; `GovrayError` does so itself.
+
+Private keys are told by how they begin, in PEM or DER and their hexadecimal and base64 forms: what
+follows such a beginning is left out. A bare 32-byte seed looks like any digest and isn't seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+HIDDEN = "(a private key, not shown)"
+
+_DEEPEST = 72  # where a terminal of 80 columns does not begin a new line yet
+_BLANKS = re.compile(" {41,}")
+# Letters and symbols by their category, and blank to the eye (Unicode 15, DerivedCoreProperties).
+_LOOKS_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+
+# Byte sequences with which private keys begin, and nothing else that is written down does.
+_BEGINNINGS = (
+    b"PRIVATE KEY-----",
+    bytes.fromhex("020100300506032b6570"),  # PKCS #8 (RFC 5958), Ed25519
+    bytes.fromhex("020101300506032b6570"),  # the same with its public key
+    bytes.fromhex("020100301306072a8648ce3d0201"),  # PKCS #8, P-256
+    bytes.fromhex("020100301006072a8648ce3d0201"),  # PKCS #8, P-384 and others
+    bytes.fromhex("020100300d06092a864886f70d010101"),  # PKCS #8, RSA
+    bytes.fromhex("307702010104"),  # RFC 5915, P-256
+    bytes.fromhex("06092a864886f70d01050d"),  # PKCS #8, encrypted
+    b"openssh-key-v1",
+)
+
+
+def printable(text: str) -> str:
+    """``text`` as one line that a terminal only shows.
+
+    Line breaks, control, format and bidirectional characters become escapes such as ``\\u202e``; a
+    run of blanks that could fill a line becomes a count; a private key is left out.
+    """
+    text = without_keys(text)
+    if not text.isprintable() or not _LOOKS_BLANK.isdisjoint(text):
+        text = "".join(_visible(c) for c in text)
+    return _BLANKS.sub(lambda run: f" [{len(run[0])} blanks] ", text)
+
+
+def paragraph(text: str) -> str:
+    """As `printable`, but line breaks are blanks: for sentences that somebody broke into lines."""
+    return printable(" ".join(re.split(r"[ \t]*\r?\n\s*", text.strip())))
+
+
+def lines(text: str) -> str:
+    """``text`` of several lines, such as a traceback: each as `printable`, all but one indented."""
+    first, *rest = without_keys(text).rstrip("\n").split("\n")
+    return "\n".join([printable(first), *(f"  {_indented(each.expandtabs(4))}" for each in rest)])
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """``value`` as JSON of the same value, less private keys, that a terminal only shows."""
+    text = json.dumps(_json_without_keys(value), indent=indent, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def without_keys(text: str) -> str:
+    """``text`` up to where a private key begins in it."""
+    found = _KEY.search(text)
+    return f"{text[: found.start()]}{HIDDEN}" if found else text
+
+
+def _indented(text: str) -> str:
+    inner = text.lstrip(" ")
+    return " " * min(len(text) - len(inner), _DEEPEST) + printable(inner)
+
+
+def _visible(c: str) -> str:
+    if c.isprintable() and c not in _LOOKS_BLANK:
+        return c
+    return c.encode("unicode_escape").decode()
+
+
+def _json_without_keys(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_keys(value)
+    if isinstance(value, dict):
+        return {_json_without_keys(k): _json_without_keys(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_without_keys(each) for each in value]
+    return value
+
+
+def _spellings(beginning: bytes) -> Iterator[str]:
+    """Regular expressions for the bytes as hexadecimal and as base64 at each of its three phases.
+
+    Of a base64 text only those characters count that the bytes alone decide.
+    """
+    yield re.escape(beginning.hex())
+    yield re.escape(beginning.hex().upper())
+    for phase in range(3):
+        text = base64.b64encode(bytes(phase) + beginning).decode().rstrip("=")
+        first, last = -(-8 * phase // 6), 8 * (phase + len(beginning)) // 6
+        sure = text[first:last]
+        yield re.escape(sure)
+        yield re.escape(sure.translate(str.maketrans("+/", "-_")))
+
+
+_KEY = re.compile(
+    "|".join(
+        [
+            "-----BEGIN [A-Z0-9 ]*PRIVATE KEY",
+            "PRIVATE KEY-----",
+            *dict.fromkeys(each for b in _BEGINNINGS for each in _spellings(b)),
+        ]
+    )
+)
