@@ -27,7 +27,7 @@ def is_literal(pattern: str) -> bool:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether ``pattern`` matches all of ``text``."""
+    """Whether ``pattern`` matches all of ``text``; at most the product of their lengths in steps."""
     return _compiled(pattern).fullmatch(text) is not None
 
 
@@ -69,5 +69,18 @@ def covers(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    parts = {"*": ".*", "?": "."}
-    return re.compile("".join(parts.get(c) or re.escape(c) for c in pattern), re.DOTALL)
+    # Each piece between two stars is taken at its first place and kept there (an atomic group),
+    # as `fnmatch` does since Python 3.11: without that, eight stars take minutes on 60 characters.
+    first, *inner = [
+        "".join("." if c == "?" else re.escape(c) for c in p) for p in _pieces(pattern)
+    ]
+    if not inner:
+        return re.compile(first, re.DOTALL)
+    last = inner.pop()
+    taken = "".join(f"(?>.*?{piece})" for piece in inner if piece)
+    return re.compile(f"{first}{taken}.*{last}", re.DOTALL)
+
+
+def _pieces(pattern: str) -> list[str]:
+    """What stands between the stars, which count once in a row."""
+    return re.split(r"\*+", pattern)
