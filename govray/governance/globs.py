@@ -27,7 +27,7 @@ def is_literal(pattern: str) -> bool:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether ``pattern`` matches all of ``text``; at most the product of their lengths in steps."""
+    """Whether ``pattern`` matches all of ``text``; in at most as many steps as their product."""
     return _compiled(pattern).fullmatch(text) is not None
 
 
