@@ -284,7 +284,7 @@ def _profiles(path: Path, patterns: list[str]) -> tuple[Sequence[EntropyProfile]
     from govray.governance import bundle, globs
     from govray.governance.attestation import Attestation
     from govray.governance.envelope import Envelope
-    from govray.governance.ledger import Ledger, read_leaves
+    from govray.governance.ledger import Ledger
     from govray.governance.statement import read
 
     folder = path / "model" if (path / "model").is_dir() else path
@@ -298,7 +298,7 @@ def _profiles(path: Path, patterns: list[str]) -> tuple[Sequence[EntropyProfile]
         if each.credential_class.sensitivity == "public"
         and any(globs.matches(pattern, each.corpus) for pattern in patterns)
     }
-    return Ledger(attestation.run.id, read_leaves(data)).profiles, clean
+    return Ledger.read(attestation.run.id, data).profiles, clean
 
 
 def _read(path: Path) -> Policy:

@@ -30,6 +30,8 @@ def print_verdict(model: VerifiedModel) -> None:
     policy = model.policy
     field("policy", f"{policy.document}, signed by {policy.authority.name}")
     field("ledger", f"{len(model.ledger.steps)} steps, run {attestation.run.id}")
+    for head in model.heads:
+        field("also", f"its first {head.size} leaves are those of a head signed elsewhere")
     if start := _start(model):
         field("started", start)
     for each in attestation.run.ancestry or ():
@@ -91,6 +93,9 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "run": attestation.run.to_json(),
         "policy": attestation.policy.to_json(),
         "ledger": attestation.ledger.to_json(),
+        "alsoHeads": [
+            {"size": str(head.size), "root": "sha256:" + head.root.hex()} for head in model.heads
+        ],
         "gradientNormSamples": str(len(model.ledger.norms)),
         "subjects": {each.name: each.sha256 for each in model.subjects},
         "uncovered": list(model.uncovered),

@@ -46,13 +46,31 @@ def verify(
             "--revocations", metavar="FILE", help="A signed revocation list; may be repeated."
         ),
     ] = None,
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--also",
+            metavar="HEAD",
+            help="A signed head of the same run that you got elsewhere (ledger.checkpoint): "
+            "refuse, if the two are of different histories. Repeatable.",
+        ),
+    ] = None,
+    max_rows: Annotated[
+        int | None,
+        typer.Option(
+            "--max-rows",
+            metavar="N",
+            min=1,
+            help="Rows that the run's steps may have read, 16,777,216 by default. More: exit 3.",
+        ),
+    ] = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
     """Check signatures, digests and totals, from the files alone.
 
     Exit code 0: all of it holds. 1: something does not. 3: it could not be checked, for want of
-    a trust root, an attestation or a ledger.
+    a trust root, an attestation or a ledger, or since it would count too many rows.
     """
     from govray.governance import bundle
 
@@ -67,12 +85,20 @@ def verify(
                 where="--delegation",
                 do="Leave the option out.",
             )
-        report, tell = _model(path, trust_root, revocations or [], replay or [], moment)
+        report, tell = _model(
+            path, trust_root, revocations or [], replay or [], moment, also or [], max_rows
+        )
     else:
         if revocations:
             raise UsageError(
                 "revocations are checked for a model folder",
                 where="--revocations",
+                do="Give a model folder, or leave the option out.",
+            )
+        if also or max_rows is not None:
+            raise UsageError(
+                "heads and rows are of a model folder's ledger",
+                where="--also" if also else "--max-rows",
                 do="Give a model folder, or leave the option out.",
             )
         if replay:
@@ -102,14 +128,19 @@ def _model(
     revocations: Sequence[Path],
     replays: Sequence[Path],
     at: datetime,
+    also: Sequence[Path],
+    max_rows: int | None,
 ) -> Told:
     from govray.governance.verify import verify as verify_model
+    from govray.governance.verify_ledger import MAX_ROWS
 
     model = verify_model(
         path,
         trust_root=trust.root_path(root),
         revocations=revocations,
         replay_checks=replays,
+        also=also,
+        max_rows=MAX_ROWS if max_rows is None else max_rows,
         at=at,
     )
     inside = path.resolve().relative_to(model.path.resolve()).as_posix()

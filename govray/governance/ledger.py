@@ -11,8 +11,10 @@ makes the same bytes and the roots can be compared.
 
 Invariants
 
-* A leaf has one encoding: canonical JSON on one line. The Merkle leaves (RFC 9162) are the lines
-  without their newline.
+* A leaf has one encoding: canonical JSON on one line, with every field that has a value. Another
+  spelling of the same leaf is refused.
+* The Merkle leaves (RFC 9162) are the lines without their newline. Of a file they are its own
+  bytes, not what its leaves would be written as.
 * A ``Leaf`` has no ``kind``, which tells the others apart. They stand directly behind the leaf of
   their step, gradient norms before a profile.
 * Only what is non-zero was used, and only what was measured has a norm: the rest is absent.
@@ -30,7 +32,7 @@ What this module does not do: decide what a step should have read (``plan.py``),
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -140,11 +142,18 @@ def read_leaves(data: bytes) -> tuple[AnyLeaf, ...]:
             too many lines, a gap in the branches or steps, or gradient norms or a profile that
             are not behind the leaf of their step. Names the line, counted from 1.
     """
+    return _read(_split(data))
+
+
+def _split(data: bytes) -> tuple[bytes, ...]:
     if data and not data.endswith(b"\n"):
         raise Malformed("the last line is cut off", where="ledger.jsonl")
-    lines = data.split(b"\n")[:-1]
-    if len(lines) > MAX_LEAVES:
+    if data.count(b"\n") > MAX_LEAVES:
         raise Malformed(f"more than {MAX_LEAVES} leaves", where="ledger.jsonl")
+    return tuple(data.split(b"\n")[:-1])
+
+
+def _read(lines: Sequence[bytes]) -> tuple[AnyLeaf, ...]:
     leaves: list[AnyLeaf] = []
     expected: dict[int, int] = {}
     for number, line in enumerate(lines, start=1):
@@ -191,19 +200,47 @@ def _check_behind(leaf: GradientNorms | EntropyProfile, before: AnyLeaf | None, 
 def _read_leaf(line: bytes, where: str) -> AnyLeaf:
     value = canonical.parse_canonical(line, where=where)
     kind = value.get("kind") if isinstance(value, dict) else None
+    leaf: AnyLeaf
     if kind == "entropyProfile":
-        return EntropyProfile.from_json(value, where=where)
-    if kind is not None:
-        return GradientNorms.from_json(value, where=where)
-    return Leaf.from_json(value, where=where)
+        leaf = EntropyProfile.from_json(value, where=where)
+    elif kind is not None:
+        leaf = GradientNorms.from_json(value, where=where)
+    else:
+        leaf = Leaf.from_json(value, where=where)
+    _check_spelling(leaf, value, where)
+    return leaf
+
+
+def _check_spelling(leaf: AnyLeaf, value: canonical.JSON, where: str) -> None:
+    """The line, which is the canonical encoding of ``value``, is the leaf's own."""
+    if leaf.to_json() != value:
+        raise Malformed(
+            "another spelling of a leaf: a field that has a value is left out",
+            where=where,
+            do="Take the ledger from its source again, unedited",
+        )
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The leaves of one run, in the order in which they were appended."""
+    """The leaves of one run, in the order in which they were appended.
+
+    ``given`` are the lines of the file that they were read from; None if they were not read.
+    """
 
     run: str
     leaves: Sequence[AnyLeaf]
+    given: Sequence[bytes] | None = field(default=None, repr=False)
+
+    @classmethod
+    def read(cls, run: str, data: bytes) -> Self:
+        """The ledger of ``run`` in a file of these bytes, to which root and size belong.
+
+        Raises:
+            Malformed: as ``read_leaves``.
+        """
+        lines = _split(data)
+        return cls(run, _read(lines), lines)
 
     @cached_property
     def steps(self) -> tuple[Leaf, ...]:
@@ -226,8 +263,9 @@ class Ledger:
         return origin(self.run)
 
     @cached_property
-    def _lines(self) -> tuple[bytes, ...]:
-        return tuple(leaf.line for leaf in self.leaves)
+    def lines(self) -> Sequence[bytes]:
+        """The Merkle leaves: the lines as they stand in the file, or as they will."""
+        return tuple(leaf.line for leaf in self.leaves) if self.given is None else self.given
 
     @property
     def size(self) -> int:
@@ -237,12 +275,16 @@ class Ledger:
     @cached_property
     def root(self) -> bytes:
         """The RFC 9162 Merkle root over the lines, 32 bytes."""
-        return merkle.root(self._lines)
+        return merkle.root(self.lines)
+
+    def root_at(self, size: int) -> bytes:
+        """The root of the first ``size`` leaves, 32 bytes."""
+        return merkle.root(self.lines[:size])
 
     @property
     def data(self) -> bytes:
         """The bytes of ``ledger.jsonl``."""
-        return b"".join(line + b"\n" for line in self._lines)
+        return b"".join(line + b"\n" for line in self.lines)
 
     def sign(self, signer: Signer) -> bytes:
         """The bytes of ``ledger.checkpoint``."""

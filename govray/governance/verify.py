@@ -47,8 +47,10 @@ from govray.governance.credential import Credential, verify_credential
 from govray.governance.document import format_time, parse_time
 from govray.governance.envelope import Envelope
 from govray.governance.gates import Gate, read_gates
+from govray.governance.heads import check_heads
 from govray.governance.ledger import Ledger
 from govray.governance.manifest import Manifest
+from govray.governance.note import Checkpoint
 from govray.governance.pinned_root import check_follows_pinned, pinned_trust_root
 from govray.governance.policy import Policy, verify_policy
 from govray.governance.replay_check import ReplayCheck, verify_replay_checks
@@ -59,7 +61,7 @@ from govray.governance.selection import check_selection
 from govray.governance.statement import Subject
 from govray.governance.tensor_header import MAX_HEADER
 from govray.governance.trust import TrustState, Verified
-from govray.governance.verify_ledger import check_gates, check_incidents, check_ledger
+from govray.governance.verify_ledger import MAX_ROWS, check_gates, check_incidents, check_ledger
 
 MAX_ROOT = 1 << 20
 
@@ -85,6 +87,7 @@ class VerifiedModel:
         revocations: The lists that it was checked against; None if none was given.
         revoked: Corpus, or ``policy``, to its revocation, where it counts from after the run.
         replay_checks: What second parties signed about this attestation.
+        heads: The signed heads that were given, each of which the ledger extends or has.
     """
 
     path: Path
@@ -104,6 +107,7 @@ class VerifiedModel:
     revocations: Revocations | None
     revoked: Mapping[str, Revoked]
     replay_checks: tuple[Verified[ReplayCheck], ...] = ()
+    heads: tuple[Checkpoint, ...] = ()
 
     @property
     def assurance_level(self) -> AssuranceLevel:
@@ -123,6 +127,8 @@ def verify(
     revocations: Sequence[Path | str | bytes] = (),
     at: datetime | None = None,
     replay_checks: Sequence[Path | str | bytes] = (),
+    also: Sequence[Path | str | bytes] = (),
+    max_rows: int | None = MAX_ROWS,
 ) -> VerifiedModel:
     """Verify a model folder, or the one that a file lies in, from its files alone.
 
@@ -150,7 +156,8 @@ def verify(
         policy asks for, gates for memorization and branches follow from them, and so does what
         the attestation says of them; size and root are those of the note, which a key that
         signed the attestation signed too; the lines that came from the run's ancestors are
-        theirs by root, and end where each handed over.
+        theirs by root, and end where each handed over; heads that were signed elsewhere for the
+        same run are of its first leaves.
     11. coverage: coverage with its gradient-norm shares, taint and levels follow from the ledger,
         the routes and the evidence.
     12. assurance: no assurance level that nothing here shows; the disclaimer word for word.
@@ -165,6 +172,8 @@ def verify(
         revocations: Envelopes of revocation lists, or their paths. Without one, nothing is known
             of revocations.
         replay_checks: Envelopes, or their paths, that travel apart from the folder.
+        also: Signed heads of the same run that were seen elsewhere, or their paths.
+        max_rows: Rows that its steps may have read; None for any number.
         at: Reference time, aware; now by default.
 
     Raises:
@@ -199,8 +208,9 @@ def verify(
         _check_plan(attestation, manifest.document, routes)
     with _step(10, "ledger"):
         check_gates(gates, policy.document, attestation)
-        ledger = check_ledger(folder, attested, manifest.document, routes, gates)
+        ledger = check_ledger(folder, attested, manifest.document, routes, gates, max_rows)
         check_incidents(attestation, policy.document, routes, manifest.document, ledger, gates)
+        heads = check_heads(trust, ledger, _heads(also))
     with _step(11, "coverage"):
         _check_coverage(attested, ledger, manifest.document, routes)
     with _step(12, "assurance"):
@@ -230,6 +240,7 @@ def verify(
         revocations=lists,
         revoked=revoked,
         replay_checks=checks,
+        heads=heads,
     )
 
 
@@ -640,6 +651,19 @@ def _check_plan(attestation: Attestation, manifest: Manifest, routes: Mapping[st
                     where=member.corpus,
                 )
     check_selection(attestation.selection_taint or (), plan)
+
+
+# Step 10
+
+
+def _heads(given: Sequence[Path | str | bytes]) -> list[tuple[str, bytes]]:
+    """Name and note of each head that came apart from the folder."""
+    return [
+        (f"head {number}", each)
+        if isinstance(each, bytes)
+        else (str(each), _read_file(Path(each), bundle.MAX_NOTE))
+        for number, each in enumerate(given, start=1)
+    ]
 
 
 # Step 11

@@ -12,20 +12,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 
-from govray.errors import Refused
+from govray.errors import CouldNotCheck, Refused
 from govray.governance import bundle, coverage
 from govray.governance.ancestry import check_ancestry
 from govray.governance.attestation import Attestation, incidents
 from govray.governance.bundle import Bundle
 from govray.governance.document import parse_time
 from govray.governance.gates import Gate, gated
-from govray.governance.ledger import GradientNorms, Leaf, Ledger, read_leaves
+from govray.governance.ledger import GradientNorms, Leaf, Ledger
 from govray.governance.manifest import Manifest
 from govray.governance.note import verify_checkpoint
 from govray.governance.plan import BatchPlan, slice_rank
 from govray.governance.policy import Policy
 from govray.governance.route import Route
 from govray.governance.trust import Verified
+
+MAX_ROWS = 1 << 24
+"""Rows that a verification counts by default: some minutes, and a gigabyte at most."""
 
 
 def check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation) -> None:
@@ -54,22 +57,28 @@ def check_ledger(
     manifest: Manifest,
     routes: Mapping[str, Route],
     gates: Sequence[Gate],
+    max_rows: int | None = MAX_ROWS,
 ) -> Ledger:
     """Every leaf, and the head of their tree; returns the ledger.
 
+    Args:
+        max_rows: As `check_rows`.
+
     Raises:
         Refused: Names the leaf, or the note.
+        CouldNotCheck: The leaves state more rows than ``max_rows``.
     """
     attestation = attested.document
     digest = attestation.files[bundle.LEDGER]
-    leaves = read_leaves(folder.read(bundle.LEDGER, limit=bundle.MAX_LINES, digest=digest))
-    ledger = Ledger(attestation.run.id, leaves)
+    data = folder.read(bundle.LEDGER, limit=bundle.MAX_LINES, digest=digest)
+    ledger = Ledger.read(attestation.run.id, data)
     head = attestation.ledger
     root = "sha256:" + ledger.root.hex()
     if (head.origin, head.size, head.root) != (ledger.origin, ledger.size, root):
         raise Refused("size or root are not those of the ledger", where="attestation ledger")
     _check_note(folder, attested, ledger)
-    check_ancestry(attestation.run.id, attestation.run.ancestry or (), leaves)
+    check_ancestry(attestation.run.id, attestation.run.ancestry or (), ledger.leaves)
+    check_rows(ledger, max_rows)
     for leaf in ledger.steps:
         _check_leaf(leaf, attestation, manifest, gated(gates, leaf.branch, leaf.step))
     _check_gated(gates, ledger)
@@ -77,6 +86,24 @@ def check_ledger(
     for norms in ledger.norms:
         _check_norms(norms, steps[norms.branch, norms.step], attestation.plan, routes)
     return ledger
+
+
+def check_rows(ledger: Ledger, limit: int | None) -> None:
+    """Before any row is looked at: the steps read at most ``limit``, None for any number.
+
+    A few bytes state any number of rows, and each costs some microseconds to find in the plan
+    and 70 bytes to count once.
+
+    Raises:
+        CouldNotCheck: They state more.
+    """
+    rows = sum(stop - start for leaf in ledger.steps for start, stop in leaf.streams.values())
+    if limit is not None and rows > limit:
+        raise CouldNotCheck(
+            f"the ledger states {rows:,} rows that steps read, and {limit:,} are counted at most",
+            where=bundle.LEDGER,
+            do="If the run was that large, allow it with --max-rows",
+        )
 
 
 def check_incidents(

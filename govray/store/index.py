@@ -73,8 +73,7 @@ def index_model(
     """
     files = _Files(model)
     if tiles is not None:  # before the lock: nobody waits for it, and they are only ever added to
-        lines = (leaf.line for leaf in model.ledger.leaves)
-        write_tiles(tile_folder(tiles), lines, files.checkpoint)
+        write_tiles(tile_folder(tiles), model.ledger.lines, files.checkpoint)
     with TemporaryFile("w+") as sighted:
         # Before the lock too: minutes for a million records, which nobody should wait for.
         if session.get(tables.Attestation, model.digest) is None:

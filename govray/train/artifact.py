@@ -37,7 +37,7 @@ from govray.governance.credential import verify_credential
 from govray.governance.document import format_time
 from govray.governance.environment import Environment
 from govray.governance.keys import Signer
-from govray.governance.ledger import Ledger, read_leaves
+from govray.governance.ledger import Ledger
 from govray.governance.manifest import Manifest
 from govray.governance.policy import verify_policy
 from govray.governance.statement import Subject, seal
@@ -78,7 +78,7 @@ def write_model(
     committed = final_checkpoint(run, record, early=stopped is not None)
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
     manifest = trust.verify(Manifest, record.manifest, role="operator", at=record.started)
-    ledger = Ledger(record.run_id, read_leaves(committed.files["ledger.jsonl"]))
+    ledger = Ledger.read(record.run_id, committed.files["ledger.jsonl"])
     governance = {
         bundle.POLICY: record.policy,
         bundle.MANIFEST: record.manifest,

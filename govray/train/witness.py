@@ -16,7 +16,7 @@ from govray.governance import bundle, canonical
 from govray.governance.attestation import Attestation
 from govray.governance.document import format_time
 from govray.governance.keys import PublicKey, Signer
-from govray.governance.ledger import Ledger, read_leaves
+from govray.governance.ledger import Ledger
 from govray.governance.manifest import Manifest
 from govray.governance.replay_check import (
     ReplayCheck,
@@ -104,7 +104,7 @@ def sign_replay(
                 where=str(model.path),
                 do="The run's storage is not what the attestation was made from",
             )
-    root = Ledger(record.run_id, read_leaves(committed.files[LEDGER])).root
+    root = Ledger.read(record.run_id, committed.files[LEDGER]).root
     check = ReplayCheck(
         run=outcome.of,
         party=party,

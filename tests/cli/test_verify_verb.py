@@ -11,12 +11,15 @@ from command import Run, write_key
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from witnessing import signed
-from world import World
+from world import RUN, World
 
 from govray.cli import main
+from govray.governance import merkle
 from govray.governance.canonical import sha256
 from govray.governance.envelope import Envelope
 from govray.governance.keys import LocalSigner
+from govray.governance.ledger import origin
+from govray.governance.note import sign_checkpoint
 
 
 def test_a_model_verifies_and_the_block_says_what_holds(
@@ -361,3 +364,29 @@ def test_trace_believes_no_model_that_does_not_verify(
     (tmp_path / "record").write_text("x")
     (model / "config.json").write_text("{}")
     run("trace", "record", "--model", model, "--trust-root", root, "--at", at, code=1)
+
+
+def test_a_head_from_elsewhere_shows_a_fork(
+    run: Run, world: World, untouched: Path, root: Path, at: str, tmp_path: Path
+) -> None:
+    check = ("verify", untouched, "--trust-root", root, "--at", at)
+    lines = (untouched / "governance" / "ledger.jsonl").read_bytes().splitlines()
+    same, other = tmp_path / "same.checkpoint", tmp_path / "other.checkpoint"
+    for file, held in ((same, lines[:4]), (other, [*lines[:3], b"{}"])):
+        file.write_bytes(
+            sign_checkpoint(origin(RUN), len(held), merkle.root(held), world.keys.operator)
+        )
+    assert "also" in run(*check, "--also", same).out
+    assert run(*check, "--also", same, "--json").json["alsoHeads"][0]["size"] == "4"
+    refused = run(*check, "--also", same, "--also", other, code=1)
+    assert "other.checkpoint" in refused.err
+    assert "fork" in refused.err
+    run(*check, "--also", tmp_path / "none", code=2)
+
+
+def test_rows_beyond_the_bound_could_not_be_checked(
+    run: Run, untouched: Path, root: Path, at: str
+) -> None:
+    check = ("verify", untouched, "--trust-root", root, "--at", at)
+    assert "--max-rows" in run(*check, "--max-rows", 3, code=3).err
+    run(*check, "--max-rows", 1000)
