@@ -5,7 +5,7 @@ itself over the same store. Authentication is always on, since Ray's own token d
 what Serve listens on; for one person without tokens there is ``govray serve --no-auth``.
 
 A replica that cannot ask its store is unhealthy, and Ray replaces it. Rates are counted by each
-replica for itself.
+replica for itself. Its numbers for Prometheus go to Ray's metrics agent, which has all replicas'.
 """
 
 import os
@@ -17,6 +17,7 @@ from ray import serve
 from ray.serve import Application
 
 from govray.errors import UsageError
+from govray.store.database import open_store
 
 # No `from __future__ import annotations`: Ray Serve reads the class of `app`'s argument.
 
@@ -27,19 +28,24 @@ class Arguments(BaseModel):
     Attributes:
         store: The store's URL; the environment's GOVRAY_STORE by default.
         promotion: The gates before a model's stages.
+        proxies: Addresses or networks of the nodes, where HAProxy runs, and of what stands in
+            front of them: what they say of whom they speak for is believed.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     store: str | None = None
     promotion: Path = Path("policies/promotion.yaml")
+    proxies: list[str] = ["127.0.0.1"]
 
 
 def app(arguments: Arguments) -> Application:
     """The application, for Ray Serve to run.
 
     Raises:
-        UsageError: No store is named.
+        UsageError: No store is named, or there is none.
+        Refused: The store is another govray's.
+        InfrastructureFailed: The store cannot be reached.
     """
     store = arguments.store or os.environ.get("GOVRAY_STORE")
     if not store:
@@ -48,13 +54,22 @@ def app(arguments: Arguments) -> Application:
             where="GOVRAY_STORE",
             do="Set it before Ray starts, or say serve run serve.app:app store=URL.",
         )
-    promotion = arguments.promotion.resolve()
+    # What a replica would fail at is said here, to whoever starts the service.
+    open_store(store).dispose()
+    promotion, proxies = arguments.promotion.resolve(), arguments.proxies
 
     def build() -> FastAPI:
+        from ray.serve import metrics
+        from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
         from govray.service.app import create_app
+        from govray.service.measures import Forwarded
         from govray.service.settings import Settings
 
-        return create_app(Settings(store=store, promotion=promotion))
+        settings = Settings(store=store, promotion=promotion)
+        service = create_app(settings, measures=Forwarded(metrics))
+        service.add_middleware(ProxyHeadersMiddleware, trusted_hosts=proxies)
+        return service
 
     # Inside, so that Ray sends the class itself: replicas need govray, and not this folder.
     @serve.deployment(name="govray")

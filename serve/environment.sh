@@ -2,6 +2,8 @@
 #   . serve/environment.sh && ray start --head
 export RAY_SERVE_ENABLE_HA_PROXY=1       # HAProxy before the replicas, and no Python in between
 export RAY_SERVE_THROUGHPUT_OPTIMIZED=1
+export RAY_SERVE_HAPROXY_BINARY_PATH="$PWD/serve/haproxy" # bounds what strangers may hold open
+export RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S=60             # a reader that takes nothing, or says nothing
 # What a replica that died left unanswered goes to another one. No write has an effect when it
 # comes twice: a version is made once, and a stage follows itself never.
 export RAY_SERVE_HAPROXY_RETRY_ON="conn-failure empty-response"

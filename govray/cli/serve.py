@@ -45,6 +45,14 @@ def serve(
         str | None,
         typer.Option("--oidc", metavar="FILE", help="An identity provider, as YAML."),
     ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy",
+            metavar="ADDRESS",
+            help="A proxy in front, whose X-Forwarded-For is believed. Repeatable.",
+        ),
+    ] = None,
     storage: Annotated[
         Path | None,
         typer.Option("--storage", metavar="DIR", help="Keep the runs below DIR indexed meanwhile."),
@@ -66,6 +74,7 @@ def serve(
             where=host,
             do="Leave --no-auth out and make tokens, or listen on 127.0.0.1",
         )
+    proxies = [_address(each) for each in proxy or ()]
     provider = _provider(oidc) if oidc else None
     if storage is None and trust_root is not None:
         raise UsageError("--trust-root is for the models of --storage", do="Give both, or neither")
@@ -88,7 +97,7 @@ def serve(
         engine = app.state.engine
         Thread(target=_index, args=(engine, storage, told, stop), daemon=True).start()
     try:
-        _run(app, host, port)
+        _run(app, host, port, proxies)
     finally:
         stop.set()
 
@@ -106,8 +115,12 @@ def _index(engine: Engine, storage: Path, settings: Indexing, stop: Event) -> No
             stop.wait(RETRY_SECONDS)
 
 
-def _run(app: FastAPI, host: str, port: int) -> None:
+def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
     """Serve ``app`` until a signal, then return.
+
+    Args:
+        proxies: Addresses that speak for other clients; what others say of whom they speak for
+            is ignored, or a rate could be evaded.
 
     Raises:
         UsageError: The address is taken, or none of this machine.
@@ -116,6 +129,8 @@ def _run(app: FastAPI, host: str, port: int) -> None:
     import socket
 
     import uvicorn
+
+    from govray.service.connections import Bounds, bounded
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
@@ -143,6 +158,10 @@ def _run(app: FastAPI, host: str, port: int) -> None:
     server = Stopping(
         uvicorn.Config(
             app,
+            http=bounded(Bounds(), proxies),
+            ws="none",
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=proxies,
             log_level="warning",
             access_log=False,  # a URL may hold what somebody searches for
             server_header=False,
@@ -156,6 +175,20 @@ def _run(app: FastAPI, host: str, port: int) -> None:
         server.run(sockets=[listening])
     finally:
         listening.close()
+
+
+def _address(text: str) -> str:
+    """The address of a proxy.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise UsageError(
+            f"{text[:60]!r} is no IP address", where="--proxy", do="Give one, such as 10.0.0.5"
+        ) from None
 
 
 def is_loopback(host: str) -> bool:

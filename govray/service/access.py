@@ -6,7 +6,8 @@
    for what changes nothing, and else only when the browser says the request is from our own page.
 3. What is sent and not accepted is a 401: a bad token never falls back to being public.
 4. Without a token the caller is public.
-5. Each request takes from the bucket of its token, or of its address.
+5. Each request takes from the bucket of its token, or of its address. A token that was not seen
+   before takes from its address's bucket of guesses first, which gets it back if it is accepted.
 
 A token that was accepted is remembered for `REMEMBERED` seconds, so that a request costs no query
 for it: a revocation takes effect within that time, an expiry at once.
@@ -29,7 +30,7 @@ from starlette.concurrency import run_in_threadpool
 
 from govray.service.audit import Audit
 from govray.service.caller import LOCAL, PUBLIC, Caller, Role, Scope, permitted
-from govray.service.limits import Buckets
+from govray.service.limits import Buckets, address_key
 from govray.service.problems import Problem
 from govray.service.tokens import PREFIX, Accepted, NotAccepted, accept
 
@@ -80,33 +81,50 @@ class Gate:
         if not self._auth:
             _own_site(request)
             return LOCAL
-        address = f"address {request.client.host if request.client else 'unknown'}"
+        host = request.client.host if request.client else "unknown"
+        address = f"address {address_key(host)}"
         try:
             text = _sent(request)
-            accepted = None if text is None else await self._accepted(text)
         except NotAccepted as error:
             self._buckets.take(address)
             raise _unauthorized(str(error)) from None
-        if accepted is None:
+        if text is None:
             self._buckets.take(address)
             return PUBLIC
+        try:
+            accepted = await self._accepted(text, f"guesses of {address}")
+        except NotAccepted as error:
+            raise _unauthorized(str(error)) from None
         caller = accepted.caller
         self._buckets.take(f"token {caller.token}" if caller.token else f"user {caller.name}")
         return caller
 
-    async def _accepted(self, text: str) -> Accepted:
-        if len(text) > MAX_TOKEN:
-            raise NotAccepted("This is no token of this service")
-        key = hashlib.sha256(text.encode()).digest()
-        now = self._clock()
-        accepted, until = self._remembered.get(key, (None, now))
-        if accepted is None or now >= until:
-            self._remembered.pop(key, None)
+    async def _accepted(self, text: str, guesses: str) -> Accepted:
+        """Whom ``text`` stands for; a guess costs the bucket ``guesses`` before it costs a query.
+
+        Raises:
+            NotAccepted: Nobody.
+            Problem: 429, that bucket is empty.
+        """
+        key, now = hashlib.sha256(text.encode()).digest(), self._clock()
+        seen = self._remembered.get(key)
+        if seen is not None and now < seen[1]:
+            return seen[0]
+        if seen is None:
+            self._buckets.take(guesses)
+        try:
+            if len(text) > MAX_TOKEN:
+                raise NotAccepted("This is no token of this service")
             accepted = await run_in_threadpool(self._look, text, now)
-            until = min(now + timedelta(seconds=REMEMBERED), accepted.expires)
-            self._remembered[key] = (accepted, until)
-            if len(self._remembered) > MAX_REMEMBERED:
-                self._remembered.popitem(last=False)
+        except NotAccepted:
+            self._remembered.pop(key, None)
+            raise
+        if seen is None:
+            self._buckets.give_back(guesses)
+        self._remembered.pop(key, None)
+        self._remembered[key] = accepted, min(now + timedelta(seconds=REMEMBERED), accepted.expires)
+        if len(self._remembered) > MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
         return accepted
 
     def _look(self, text: str, at: datetime) -> Accepted:

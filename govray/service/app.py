@@ -23,8 +23,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from govray import __version__
 from govray.service import problems
 from govray.service.access import Gate
+from govray.service.audit import Refusals
 from govray.service.limits import Buckets, Limits
-from govray.service.measures import Measured, Measures
+from govray.service.measures import Measured, Measures, Registered
 from govray.service.oidc import Oidc
 from govray.service.pages import site
 from govray.service.problems import CatchAll, Problem, ProblemDetails
@@ -52,11 +53,15 @@ Errors are problem details (RFC 9457)."""
 
 
 def create_app(
-    settings: Settings, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    settings: Settings,
+    *,
+    measures: Measures | None = None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FastAPI:
     """The application over the store that ``settings`` name.
 
     Args:
+        measures: Where numbers go, if not to this application's own ``/metrics``.
         clock: The time that tokens are checked at.
 
     Raises:
@@ -64,7 +69,7 @@ def create_app(
         InfrastructureFailed: It cannot be reached.
     """
     engine = open_store(settings.store)
-    measures = Measures()
+    measures = measures or Registered()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -86,6 +91,7 @@ def create_app(
     app.state.engine = engine
     app.state.measures = measures
     app.state.streams = stream.Streams(settings.max_streams)
+    app.state.refusals = Refusals(engine)
     app.state.gate = Gate(
         engine,
         Buckets(settings.rate, settings.burst, time.monotonic),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from threading import Lock
 
 from fastapi import Request
 from sqlalchemy import Engine
@@ -18,12 +20,15 @@ from sqlmodel import Session
 
 from govray.governance.document import format_time
 from govray.service.caller import PUBLIC, Caller
+from govray.service.limits import Buckets
 from govray.service.measures import route_template
+from govray.service.problems import Problem
 from govray.store.tables import AuditEntry
 
 log = logging.getLogger("govray.service")
 
 MAX_TEXT = 200
+ANONYMOUS_BURST = 200
 _TOKEN = re.compile(r"govr_\w+|eyJ[\w-]+\.[\w-]+\.[\w-]*|[Bb]earer\s+\S+")
 
 Detail = Mapping[str, str | int | bool]
@@ -73,13 +78,40 @@ class Audit:
         session.add(entry(self._caller, action, subject, "done", detail))
 
 
-def refused(request: Request, status: int) -> None:
-    """Record that ``request`` was refused. The refusal stands even if this cannot be written."""
-    caller = getattr(request.state, "caller", PUBLIC)
-    action = f"{request.method} {route_template(request.scope)}"
-    try:
-        with Session(request.app.state.engine) as session:
-            session.add(entry(caller, action, request.url.path, "refused", {"status": status}))
-            session.commit()
-    except Exception:
-        log.exception("a refused access could not be recorded")
+class Refusals:
+    """Records of refused requests.
+
+    Whoever has no token may cause `ANONYMOUS_BURST` entries at once and then one a second, of all
+    addresses together. What is beyond is counted, and the next entry says how many there were.
+    """
+
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._anonymous = Buckets(1.0, ANONYMOUS_BURST, clock)
+        self._skipped = 0
+        self._lock = Lock()
+
+    def add(self, request: Request, status: int) -> None:
+        """Record that ``request`` was refused with ``status``.
+
+        The refusal stands even if this cannot be written.
+        """
+        caller: Caller = getattr(request.state, "caller", PUBLIC)
+        detail: dict[str, str | int | bool] = {"status": status}
+        if caller.role == "public":
+            with self._lock:
+                try:
+                    self._anonymous.take("anonymous")
+                except Problem:
+                    self._skipped += 1
+                    return
+                if self._skipped:
+                    detail["unrecorded_before"] = self._skipped
+                    self._skipped = 0
+        action = f"{request.method} {route_template(request.scope)}"
+        try:
+            with Session(self._engine) as session:
+                session.add(entry(caller, action, request.url.path, "refused", detail))
+                session.commit()
+        except Exception:
+            log.exception("a refused access could not be recorded")

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 from collections import OrderedDict
 from collections.abc import Callable
@@ -43,15 +44,10 @@ class Buckets:
         Raises:
             Problem: 429, the bucket is empty.
         """
-        now = self._clock()
-        left, at = self._left.pop(key, (float(self.burst), now))
-        left = min(self.burst, left + (now - at) * self.rate)
-        enough = left >= 1
-        self._left[key] = (left - 1 if enough else left, now)
-        if len(self._left) > MAX_BUCKETS:
-            self._left.popitem(last=False)
-        if not enough:
-            wait = math.ceil((1 - left) / self.rate)
+        left = self._add(key, -1)
+        if left < 0:
+            self._add(key, 1)
+            wait = math.ceil(-left / self.rate)
             raise Problem(
                 429,
                 "Too many requests",
@@ -59,6 +55,33 @@ class Buckets:
                 f"Wait {wait} s",
                 headers={"Retry-After": str(wait)},
             )
+
+    def give_back(self, key: str) -> None:
+        """Undo one `take` of ``key``."""
+        self._add(key, 1)
+
+    def _add(self, key: str, requests: int) -> float:
+        """Fill ``key``'s bucket for the time that has passed, then add ``requests``."""
+        now = self._clock()
+        left, at = self._left.pop(key, (float(self.burst), now))
+        left = min(self.burst, left + (now - at) * self.rate) + requests
+        self._left[key] = (min(self.burst, left), now)
+        if len(self._left) > MAX_BUCKETS:
+            self._left.popitem(last=False)
+        return left
+
+
+def address_key(host: str) -> str:
+    """What bounds count ``host`` as: itself, or an IPv6 network of 64 bits, which one may hold."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address.packed[:8] + bytes(8), 64)))
 
 
 class Limits:

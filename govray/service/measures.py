@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus: requests and their latency, by route template and status.
+"""Numbers for Prometheus: requests and their latency, by route template and status.
 
 No label names a user, a token, an address or a corpus: a label's values are the routes of the
 application, the methods of HTTP and status codes, so their number is bounded. Latency is the time
@@ -8,7 +8,7 @@ until the response begins; a stream lasts as long as its reader stays.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,7 +18,13 @@ from govray import __version__
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+REQUESTS = ("govray_http_requests", "Requests answered")
+SECONDS = ("govray_http_request_seconds", "Seconds until the response began")
+STREAMS = ("govray_http_streams", "Live streams that are open")
+LABELS = ("method", "route", "status")
+LABELS_OF_SECONDS = ("method", "route")
 
 
 def route_template(scope: Any) -> str:
@@ -29,38 +35,83 @@ def route_template(scope: Any) -> str:
     return template or getattr(scope.get("route"), "path", None) or "unmatched"
 
 
-class Measures:
-    """The numbers of one application, in a registry of its own."""
+class Measures(Protocol):
+    """Where one application's numbers go."""
+
+    def count(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count one response and the ``seconds`` until it began."""
+
+    def streams(self, number: int) -> None:
+        """Say how many live streams are open."""
+
+    def text(self) -> bytes | None:
+        """All numbers in Prometheus' text format; None where another program exposes them."""
+
+
+class Registered:
+    """The numbers of one process, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        labels = ("method", "route", "status")
-        self._requests = Counter(
-            "govray_http_requests", "Requests answered", labels, registry=self.registry
-        )
+        self._requests = Counter(*REQUESTS, LABELS, registry=self.registry)
         self._seconds = Histogram(
-            "govray_http_request_seconds",
-            "Seconds until the response began",
-            ("method", "route"),
-            buckets=_BUCKETS,
-            registry=self.registry,
+            *SECONDS, LABELS_OF_SECONDS, buckets=BUCKETS, registry=self.registry
         )
-        self.streams = Gauge(
-            "govray_http_streams", "Live streams that are open", registry=self.registry
-        )
+        self._streams = Gauge(*STREAMS, registry=self.registry)
         build = Gauge("govray_build_info", "1", ("version",), registry=self.registry)
         build.labels(__version__).set(1)
 
     def count(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count one response."""
-        method = scope["method"] if scope["method"] in _METHODS else "other"
-        route = route_template(scope)
+        """See `Measures.count`."""
+        method, route = _labels(scope)
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
+    def streams(self, number: int) -> None:
+        """See `Measures.streams`."""
+        self._streams.set(number)
+
     def text(self) -> bytes:
-        """All numbers in Prometheus' text format."""
+        """See `Measures.text`."""
         return generate_latest(self.registry)
+
+
+class Forwarded:
+    """The numbers of a replica, given to instruments that its host exposes.
+
+    Several replicas behind one address cannot answer ``/metrics``: each answer would be another
+    replica's, and rates over them would be wrong.
+
+    Args:
+        instrument: Makes an instrument of a kind (``Counter``, ``Histogram``, ``Gauge``) as
+            `ray.util.metrics` has them, with ``tag_keys`` and, for a histogram, ``boundaries``.
+    """
+
+    def __init__(self, instrument: Any) -> None:
+        self._requests = instrument.Counter(*REQUESTS, tag_keys=LABELS)
+        self._seconds = instrument.Histogram(
+            *SECONDS, boundaries=list(BUCKETS), tag_keys=LABELS_OF_SECONDS
+        )
+        self._streams = instrument.Gauge(*STREAMS)
+
+    def count(self, scope: Scope, status: int, seconds: float) -> None:
+        """See `Measures.count`."""
+        method, route = _labels(scope)
+        self._requests.inc(tags={"method": method, "route": route, "status": str(status)})
+        self._seconds.observe(seconds, tags={"method": method, "route": route})
+
+    def streams(self, number: int) -> None:
+        """See `Measures.streams`."""
+        self._streams.set(number)
+
+    def text(self) -> None:
+        """See `Measures.text`: the host exposes them."""
+
+
+def _labels(scope: Scope) -> tuple[str, str]:
+    """Method and route template of a request, from bounded sets."""
+    method = scope["method"] if scope["method"] in _METHODS else "other"
+    return method, route_template(scope)
 
 
 class Measured:

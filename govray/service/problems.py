@@ -35,7 +35,6 @@ from govray.errors import (
     UsageError,
     VerificationFailed,
 )
-from govray.service import audit
 
 log = logging.getLogger("govray.service")
 
@@ -227,7 +226,7 @@ async def _respond(request: Request, error: Exception) -> JSONResponse:
     if problem is None:
         raise error
     if problem.refused:
-        await run_in_threadpool(audit.refused, request, problem.status_code)
+        await run_in_threadpool(request.app.state.refusals.add, request, problem.status_code)
     elif problem.status_code >= 500:
         log.warning("%s %s: %s", request.method, request.url.path, error)
     return response(problem)

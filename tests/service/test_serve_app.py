@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -59,6 +62,9 @@ def test_without_a_store_it_is_refused_before_anything_starts(
 
     with pytest.raises(UsageError, match="no store is named"):
         app(Arguments())
+    # What every replica would fail at is said to whoever starts the service.
+    with pytest.raises(UsageError, match="there is no store here"):
+        app(Arguments(store="sqlite:///none.db"))
     with pytest.raises(ValueError, match="Extra inputs"):
         Arguments(auth=False)
 
@@ -91,8 +97,8 @@ def wait_until_it_answers(process: subprocess.Popen[bytes], log: IO[bytes]) -> N
 
 
 @pytest.fixture(scope="module")
-def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A supplier's token for ``serve run serve.app:app``, which runs with a model in its store."""
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Everyone's tokens for ``serve run serve.app:app``, which runs with a model in its store."""
     import ray
 
     ray.shutdown()  # a cluster of other tests wants the same ports
@@ -123,7 +129,7 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
         try:
             wait_until_it_answers(process, log)
-            yield tokens["supplier"]
+            yield tokens
         finally:
             process.terminate()  # Ray ends its processes
             try:
@@ -132,11 +138,15 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+def client_of(tokens: dict[str, str], kind: str) -> httpx.Client:
+    return httpx.Client(
+        base_url=ADDRESS, headers={"Authorization": f"Bearer {tokens[kind]}"}, timeout=30
+    )
+
+
 @pytest.mark.slow
-def test_ray_serve_answers_a_lineage_query(token: str) -> None:
-    with httpx.Client(
-        base_url=ADDRESS, headers={"Authorization": f"Bearer {token}"}, timeout=30
-    ) as client:
+def test_ray_serve_answers_a_lineage_query(tokens: dict[str, str]) -> None:
+    with client_of(tokens, "supplier") as client:
         shown = client.get("/v1/models/gpt/versions/1.0.0").json()
         assert shown["version"] == "1.0.0"
         answer = client.get(f"/v1/attestations/{shown['attestation']}/lineage")
@@ -145,3 +155,39 @@ def test_ray_serve_answers_a_lineage_query(token: str) -> None:
         assert "alpha" not in answer.text, "of another supplier"
     assert httpx.get(f"{ADDRESS}/v1/models/gpt", timeout=30).status_code == 404
     assert httpx.get(f"{ADDRESS}/metrics", timeout=30).status_code == 401
+
+
+@pytest.mark.slow
+def test_ray_s_metrics_agent_has_the_numbers_of_all_replicas(tokens: dict[str, str]) -> None:
+    with client_of(tokens, "engineer") as client:
+        for _ in range(20):
+            assert client.get("/v1/models/gpt").status_code == 200
+        refusal = client.get("/metrics")
+    assert refusal.status_code == 404
+    assert "Ray's metrics agents" in refusal.json()["do"]
+
+    # Where Prometheus finds the agents, as Ray's documentation has it.
+    discovery = json.loads(Path("/tmp/ray/prom_metrics_service_discovery.json").read_text())
+    targets = [target for entry in discovery for target in entry["targets"]]
+    counted = re.compile(
+        r'^ray_govray_http_requests(?:_total)?{[^}]*route="/v1/models/{model}"[^}]*} ([0-9.e+]+)$',
+        re.MULTILINE,
+    )
+    deadline = time.monotonic() + 60
+    total = 0.0
+    while total < 20 and time.monotonic() < deadline:
+        time.sleep(1)  # replicas tell their agent every few seconds
+        total = 0.0
+        for target in targets:
+            with suppress(httpx.HTTPError):
+                text = httpx.get(f"http://{target}/metrics", timeout=10).text
+                total += sum(float(number) for number in counted.findall(text))
+    assert total == 20
+
+
+@pytest.mark.slow
+def test_haproxy_s_statistics_are_on_loopback_only(tokens: dict[str, str]) -> None:
+    assert httpx.get("http://127.0.0.1:8404/stats", timeout=10).status_code == 200
+    with pytest.raises(httpx.ConnectError):
+        httpx.get("http://127.0.0.2:8404/stats", timeout=10)
+    assert httpx.get("http://127.0.0.2:8000/v1/health", timeout=10).status_code == 200

@@ -11,6 +11,7 @@ from sqlmodel import select
 from govray import __version__
 from govray.service.access import require
 from govray.service.measures import CONTENT_TYPE, Measures
+from govray.service.problems import Problem
 from govray.service.session import SessionDep
 
 router = APIRouter(tags=["service"])
@@ -42,6 +43,17 @@ def health(session: SessionDep) -> Health:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def numbers(request: Request) -> Response:
-    """Requests and latencies by route and status, in Prometheus' text format. For staff."""
+    """Requests and latencies by route and status, in Prometheus' text format. For staff.
+
+    404 on Ray Serve, where Ray's metrics agent has them for all replicas.
+    """
     measures: Measures = request.app.state.measures
-    return Response(measures.text(), media_type=CONTENT_TYPE)
+    text = measures.text()
+    if text is None:
+        raise Problem(
+            404,
+            "Not found",
+            "One replica's numbers are not those of the service",
+            "Scrape Ray's metrics agents, which have them of all replicas; see docs/service.md",
+        )
+    return Response(text, media_type=CONTENT_TYPE)

@@ -63,12 +63,12 @@ async def _slot(request: Request) -> AsyncIterator[None]:
             headers={"Retry-After": "10"},
         )
     streams.open += 1
-    request.app.state.measures.streams.inc()
+    request.app.state.measures.streams(streams.open)
     try:
         yield
     finally:
         streams.open -= 1
-        request.app.state.measures.streams.dec()
+        request.app.state.measures.streams(streams.open)
 
 
 @router.get(

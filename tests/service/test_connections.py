@@ -1,0 +1,230 @@
+"""Connections have bounds below the application: half requests take nobody's place for long."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from process import serving
+
+from govray.service.connections import Bounds, bounded
+from govray.service.limits import address_key
+from govray.store.database import open_store
+
+QUICK = Bounds(head_seconds=0.5, head_bytes=4096, write_seconds=0.5, per_address=20, total=30)
+HALF = b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "
+
+
+async def small(scope: Any, receive: Any, send: Any) -> None:
+    """Answers ``ok``; ``/large`` answers 64 MiB, ``/early`` before it has read the body."""
+    if scope["type"] != "http":
+        return
+    if scope["path"] == "/slow":
+        await asyncio.sleep(1.5)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    if scope["path"] == "/large":
+        for _ in range(64):
+            await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@contextmanager
+def server(http: Any) -> Iterator[tuple[str, int]]:
+    listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    config = uvicorn.Config(small, http=http, ws="none", log_level="critical", access_log=False)
+    running = uvicorn.Server(config)
+    thread = Thread(target=running.run, kwargs={"sockets": [listening]})
+    thread.start()
+    while not running.started:
+        time.sleep(0.01)
+    try:
+        yield listening.getsockname()
+    finally:
+        running.force_exit = running.should_exit = True
+        thread.join()
+        listening.close()
+
+
+@pytest.fixture
+def address() -> Iterator[tuple[str, int]]:
+    with server(bounded(QUICK)) as found:
+        yield found
+
+
+def connect(address: tuple[str, int], first: bytes = HALF) -> socket.socket:
+    connection = socket.create_connection(address, timeout=20)
+    connection.sendall(first)
+    return connection
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What the server says until it closes."""
+    said = b""
+    with connection, suppress(ConnectionResetError):
+        while part := connection.recv(1 << 20):
+            said += part
+    return said
+
+
+def answers(address: tuple[str, int]) -> int:
+    host, port = address
+    return httpx.get(f"http://{host}:{port}/", timeout=20).status_code
+
+
+@pytest.mark.parametrize("first", [b"", HALF, b"\r\n\r\n", b"GET "])
+def test_a_head_that_stays_half_ends(address: tuple[str, int], first: bytes) -> None:
+    began = time.monotonic()
+    assert b"408" in rest(connect(address, first)).split(b"\r\n")[0]
+    assert time.monotonic() - began >= 0.4
+    assert answers(address) == 200
+
+
+def test_a_head_that_drips_ends_all_the_same(address: tuple[str, int]) -> None:
+    connection = connect(address)
+    began = time.monotonic()
+    with suppress(OSError):
+        while time.monotonic() - began < 10:
+            connection.sendall(b"x")
+            time.sleep(0.05)
+    assert time.monotonic() - began < 8
+
+
+def test_a_head_without_an_end_is_too_large(address: tuple[str, int]) -> None:
+    connection = connect(address)
+    connection.sendall(b"x" * 3000)
+    time.sleep(0.1)
+    connection.sendall(b"x" * 3000)
+    assert b"431" in rest(connection)
+    assert answers(address) == 200
+
+
+def test_the_next_request_of_a_connection_has_the_same_bounds(address: tuple[str, int]) -> None:
+    whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    connection = connect(address, whole)
+    assert b"200" in connection.recv(4096)
+    connection.sendall(HALF)
+    assert b"408" in rest(connection)
+    # Two whole requests one after the other, and then nothing, are no offence.
+    connection = connect(address, whole)
+    assert b"200" in connection.recv(4096)
+    connection.sendall(whole)
+    assert b"200" in connection.recv(4096)
+    connection.close()
+
+
+def test_blank_lines_between_requests_hold_no_place(address: tuple[str, int]) -> None:
+    connection = connect(address, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"200" in connection.recv(4096)
+    connection.sendall(b"\r\n")  # which ends the wait of a kept connection
+    assert b"408" in rest(connection)
+
+
+def test_a_long_answer_is_not_cut(address: tuple[str, int]) -> None:
+    host, port = address
+    assert httpx.get(f"http://{host}:{port}/slow", timeout=20).text == "ok"
+
+
+def test_a_reader_that_takes_nothing_loses_the_connection(address: tuple[str, int]) -> None:
+    connection = connect(address, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+    time.sleep(2)
+    assert len(rest(connection)) < 64 << 20
+
+
+def test_an_address_holds_so_many_and_gets_its_places_back(address: tuple[str, int]) -> None:
+    held = [connect(address) for _ in range(QUICK.per_address)]
+    time.sleep(0.1)
+    assert b"503" in rest(connect(address))
+    for each in held:
+        rest(each)
+    assert answers(address) == 200
+
+
+def test_a_proxy_has_the_bound_of_all_and_no_other() -> None:
+    with server(bounded(QUICK, ["127.0.0.1"])) as address:
+        held = [connect(address) for _ in range(QUICK.per_address + 5)]
+        assert answers(address) == 200
+        held += [connect(address) for _ in range(QUICK.total - len(held))]
+        time.sleep(0.1)
+        assert b"503" in rest(connect(address))
+        for each in held:
+            each.close()
+
+
+def test_without_the_bounds_half_requests_stay() -> None:
+    """The control: uvicorn alone waits for a head as long as the client likes."""
+    with server("httptools") as address:
+        held = [connect(address) for _ in range(QUICK.per_address + 1)]
+        time.sleep(1.2)
+        for each in held:
+            each.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                each.recv(1)
+            each.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "key"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("testclient", "testclient"),
+    ],
+)
+def test_what_counts_as_one_address(host: str, key: str) -> None:
+    assert address_key(host) == key
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_twelve_hundred_half_requests_do_not_take_the_service_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_store("sqlite:///govray.db", create=True).dispose()
+    with serving(tmp_path, "--no-auth") as (_, url):
+        host, port = url.removeprefix("http://").rsplit(":", 1)
+        held = []
+        for _ in range(1200):
+            connection = socket.create_connection((host, int(port)), timeout=30)
+            held.append(connection)
+            with suppress(OSError):  # refused already
+                connection.sendall(HALF)
+        # The same address waits until its places are free again, and then is answered.
+        deadline = time.monotonic() + 60
+        while True:
+            with suppress(httpx.HTTPError):
+                if httpx.get(f"{url}/v1/health", timeout=30).status_code == 200:
+                    break
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        # Another address never noticed.
+        with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2")) as other:
+            assert other.get(f"{url}/v1/health", timeout=30).status_code == 200
+        for each in held:
+            each.close()
+
+
+@pytest.mark.parametrize("proxy", [(), ("--proxy", "127.0.0.1")])
+def test_whom_a_client_claims_to_speak_for_is_believed_of_a_proxy_only(
+    tmp_path: Path, proxy: tuple[str, ...]
+) -> None:
+    open_store(f"sqlite:///{tmp_path}/govray.db", create=True).dispose()
+    with serving(tmp_path, *proxy) as (_, url), httpx.Client(base_url=url, timeout=30) as client:
+
+        def status(number: int) -> int:
+            told = {"X-Forwarded-For": f"192.0.2.{number % 256}", "Authorization": "Bearer guess"}
+            return client.get("/v1/trials", headers=told).status_code
+
+        statuses = {status(number) for number in range(400)}
+    assert statuses == ({401} if proxy else {401, 429})

