@@ -20,6 +20,7 @@ from govray.errors import Refused, UsageError
 if TYPE_CHECKING:
     from types import FrameType
 
+    import uvicorn
     from fastapi import FastAPI
     from sqlalchemy import Engine
 
@@ -118,10 +119,6 @@ def _index(engine: Engine, storage: Path, settings: Indexing, stop: Event) -> No
 def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
     """Serve ``app`` until a signal, then return.
 
-    Args:
-        proxies: Addresses that speak for other clients; what others say of whom they speak for
-            is ignored, or a rate could be evaded.
-
     Raises:
         UsageError: The address is taken, or none of this machine.
     """
@@ -129,8 +126,6 @@ def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
     import socket
 
     import uvicorn
-
-    from govray.service.connections import Bounds, bounded
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
@@ -155,19 +150,7 @@ def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
             app.state.streams.stopping = True
             super().handle_exit(sig, frame)
 
-    server = Stopping(
-        uvicorn.Config(
-            app,
-            http=bounded(Bounds(), proxies),
-            ws="none",
-            proxy_headers=bool(proxies),
-            forwarded_allow_ips=proxies,
-            log_level="warning",
-            access_log=False,  # a URL may hold what somebody searches for
-            server_header=False,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
-    )
+    server = Stopping(server_config(app, proxies))
     # When it has stopped, uvicorn raises the signal again, for whoever handled it before.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: setattr(server, "should_exit", True))
@@ -175,6 +158,30 @@ def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
         server.run(sockets=[listening])
     finally:
         listening.close()
+
+
+def server_config(app: FastAPI, proxies: list[str]) -> uvicorn.Config:
+    """How uvicorn serves ``app``: connections within bounds, nothing logged of a request.
+
+    Args:
+        proxies: Addresses that speak for other clients. Whom others claim to speak for is
+            ignored, or a rate could be evaded.
+    """
+    import uvicorn
+
+    from govray.service.connections import Bounds, bounded
+
+    return uvicorn.Config(
+        app,
+        http=bounded(Bounds(), proxies),
+        ws="none",
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
+        log_level="warning",
+        access_log=False,  # a URL may hold what somebody searches for
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
 
 
 def _address(text: str) -> str:
