@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import trust, verdict
-from govray.cli.output import DEFAULT_KEY, At, Json, Key, TrustRoot, field, line, print_json
+from govray.cli.output import (
+    DEFAULT_KEY,
+    At,
+    Json,
+    Key,
+    RevocationLists,
+    TrustRoot,
+    field,
+    line,
+    print_json,
+)
 from govray.errors import GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +46,7 @@ def remove(
     adapter: Adapter,
     key: Key = DEFAULT_KEY,
     trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -51,9 +62,9 @@ def remove(
     from govray.governance.verify import verify
 
     signer = load_signer(key)
-    root = trust.root_path(trust_root)
+    anchor = trust.anchor(trust_root, revocations)
     now = trust.reference_time(at)
-    before = verify(model, trust_root=root, at=now)
+    before = verify(model, trust_root=anchor, at=now)
     after = without_adapter(before.attestation, before.routes, adapter, at=format_time(now))
     kept = [each for each in before.subjects if not _belongs(each.name, adapter)]
     envelope = seal(after, kept, [signer])
@@ -63,7 +74,7 @@ def remove(
     def accept(folder: Path) -> None:
         nonlocal done
         try:
-            done = verify(folder, trust_root=root, at=now)
+            done = verify(folder, trust_root=anchor, at=now)
         except GovrayError as error:
             raise Refused(
                 f"the result would not verify ({error.what}), so nothing was changed",
@@ -97,6 +108,7 @@ def export(
     adapter: Adapter,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")],
     trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -104,7 +116,9 @@ def export(
     from govray.governance import bundle
     from govray.governance.verify import verify
 
-    verified = verify(model, trust_root=trust.root_path(trust_root), at=trust.reference_time(at))
+    verified = verify(
+        model, trust_root=trust.anchor(trust_root, revocations), at=trust.reference_time(at)
+    )
     subjects = {each.name: each.sha256 for each in verified.subjects}
     _require(verified, adapter)
     names = bundle.adapter_files(adapter)
@@ -141,6 +155,7 @@ def merge(
     adapter: Adapter,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Nothing is written there.")],
     trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -151,7 +166,9 @@ def merge(
     """
     from govray.governance.verify import verify
 
-    verified = verify(model, trust_root=trust.root_path(trust_root), at=trust.reference_time(at))
+    verified = verify(
+        model, trust_root=trust.anchor(trust_root, revocations), at=trust.reference_time(at)
+    )
     _require(verified, adapter)
     reasons = [
         f"rule {rule} sends {corpus} to profile {profile}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import files, trust
-from govray.cli.output import Json, field, line, note, print_json
+from govray.cli.output import Json, RevocationLists, field, line, note, print_json
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def audit(
         Path | None,
         typer.Option("--out", metavar="FILE", help=f"Default: RUN/{SIGNED}, or {UNSIGNED}."),
     ] = None,
+    revocations: RevocationLists = None,
     as_json: Json = False,
 ) -> None:
     """Measure memorization, and write the memorization manifest.
@@ -61,9 +62,10 @@ def audit(
     and measures the exposure of planted canaries. It needs the run's data, and no cluster.
 
     Exit code 0: the audit was made; what could not be checked is listed. 3: there is no model or
-    no data to audit.
+    no data to audit, or no revocation list as fresh as the run's trust root asks.
     """
     from govray.governance import canonical
+    from govray.governance.anchor import TrustAnchor, read_lists
     from govray.governance.document import format_time
     from govray.governance.keys import load_signer
     from govray.governance.memorization_manifest import (
@@ -71,7 +73,6 @@ def audit(
         seal_memorization_manifest,
         verify_memorization_manifest,
     )
-    from govray.governance.trust import TrustState
     from govray.train.audit import audit as make
     from govray.train.record import read_record
 
@@ -83,6 +84,8 @@ def audit(
     if not path.parent.is_dir():
         raise UsageError("no such folder", where=str(path.parent), do="Give another --out")
     now = trust.reference_time(None).replace(microsecond=0)
+    anchor = TrustAnchor(record.root, read_lists(revocations or ()))
+    state = anchor.load(at=now, delegations=record.delegations)
     document = make(
         run,
         at=format_time(now),
@@ -100,7 +103,6 @@ def audit(
     if signer:
         envelope = seal_memorization_manifest(document, [signer])
         # As others will: a key that the run's root does not know signs nothing of use.
-        state = TrustState.load(record.root, at=now, delegations=record.delegations)
         verify_memorization_manifest(state, envelope, at=now)
         files.write(path, envelope)
     else:

@@ -19,13 +19,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import files, trust
-from govray.cli.output import At, Json, TrustRoot, field, line, print_json, print_table, table
+from govray.cli.output import (
+    At,
+    Json,
+    RevocationLists,
+    TrustRoot,
+    field,
+    line,
+    print_json,
+    print_table,
+    table,
+)
 from govray.cli.store import DEFAULT_STORE, Store
 from govray.errors import CouldNotCheck, Refused, UsageError
 
 if TYPE_CHECKING:
     from sqlmodel import Session
 
+    from govray.governance.anchor import TrustAnchor
     from govray.governance.verify import VerifiedModel
     from govray.store.promotion import PromotionPolicy
     from govray.store.registry import By
@@ -46,6 +57,7 @@ def register(
         str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
     ],
     trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="Repeatable.")
     ] = None,
@@ -70,17 +82,17 @@ def register(
     from govray.store.record_key import load_key
     from govray.store.semantic_version import parse_version
 
-    root = trust.root_path(trust_root)
+    anchor = trust.anchor(trust_root, revocations)
     registry.check_name(name)
     number = str(parse_version(version))
     labels = _pairs(label or [], "--label")
     metrics = {key: _number(key, text) for key, text in _pairs(metric or [], "--metric").items()}
-    verified = verify(folder, trust_root=root, at=trust.reference_time(at))
+    verified = verify(folder, trust_root=anchor, at=trust.reference_time(at))
     with _session(store, create=True) as session:
         index_model(
             session,
             verified,
-            trust_root=files.read(root),
+            trust_root=anchor.root,
             key=load_key(store),
             public=public or None,
             folder=str(verified.path.resolve()),
@@ -200,6 +212,7 @@ def download(
         str | None, typer.Argument(metavar="[VERSION]", help="Default: the one in production.")
     ] = None,
     trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
     store: Store = DEFAULT_STORE,
     at: At = None,
     as_json: Json = False,
@@ -211,7 +224,7 @@ def download(
     from govray.store import registry
     from govray.store.tables import Attestation
 
-    root = trust.root_path(trust_root)
+    anchor = trust.anchor(trust_root, revocations)
     with _session(store) as session:
         if version is None:
             row = registry.latest(session, name, stage="production")
@@ -231,7 +244,7 @@ def download(
             where=f"{name} {number}",
             do="Put the folder back, or index it where it lies now: govray store index.",
         )
-    verified = copy(Path(held), folder, digest=digest, root=root, at=at)
+    verified = copy(Path(held), folder, digest=digest, anchor=anchor, at=at)
     if as_json:
         print_json(
             {
@@ -248,11 +261,14 @@ def download(
     field("attests", digest)
 
 
-def copy(source: Path, folder: Path, *, digest: str, root: Path, at: str | None) -> VerifiedModel:
+def copy(
+    source: Path, folder: Path, *, digest: str, anchor: TrustAnchor, at: str | None
+) -> VerifiedModel:
     """Copy a model folder beside its place, verify the copy, and give it the name ``folder``.
 
     Args:
         digest: Of the attestation that the copy must have.
+        anchor: What the copy is verified against.
 
     Raises:
         UsageError: ``folder`` is there already, or the disk refuses.
@@ -273,7 +289,7 @@ def copy(source: Path, folder: Path, *, digest: str, root: Path, at: str | None)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source / each, target, follow_symlinks=False)
             staged.chmod(0o755)  # mkdtemp's 0700 is for what is not finished
-            verified = verify(staged, trust_root=root, at=trust.reference_time(at))
+            verified = verify(staged, trust_root=anchor, at=trust.reference_time(at))
             if verified.digest != digest:
                 raise Refused(
                     "the folder holds another attestation than the one that was registered",

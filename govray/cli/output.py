@@ -32,6 +32,14 @@ TrustRoot = Annotated[
         "--trust-root", metavar="FILE", help="The root that you trust. Default: the pinned one."
     ),
 ]
+RevocationLists = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--revocations",
+        metavar="FILE",
+        help="A signed revocation list, or a folder of them. Repeatable. Default: the pinned ones.",
+    ),
+]
 Delegations = Annotated[
     list[Path] | None,
     typer.Option("--delegation", metavar="FILE", help="A delegation of the root's. Repeatable."),

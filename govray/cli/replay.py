@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import files, trust
-from govray.cli.output import Json, TrustRoot, field, line, note, print_json
+from govray.cli.output import Json, RevocationLists, TrustRoot, field, line, note, print_json
 from govray.cli.progress import StageBar
 from govray.errors import CouldNotCheck, UsageError
 
 if TYPE_CHECKING:
+    from govray.governance.anchor import TrustAnchor
     from govray.governance.environment import Difference
     from govray.train.outcome import Outcome
 
@@ -45,6 +46,7 @@ def replay(
         str | None, typer.Option("--party", metavar="NAME", help="Who signs; with --key.")
     ] = None,
     trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
     to: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where the signed statement goes."),
@@ -76,7 +78,8 @@ def replay(
                 where="--key, --party",
                 do="Give both, and neither --steps nor --without",
             )
-        witness = _Witness(run / "model", key, party, trust_root, to)
+        anchor = trust.anchor(trust_root, revocations)
+        witness = _Witness(run / "model", key, party, anchor, to)
     wanted = parse_steps(steps) if steps else None
     total = wanted[1] if wanted else record.plan.max_steps
     name = f"replay{f' without {without}' if without else ''}"
@@ -115,7 +118,9 @@ def replay(
 class _Witness:
     """A second party's verified model and key; made before anything runs."""
 
-    def __init__(self, model: Path, key: str, party: str, root: Path | None, to: Path | None):
+    def __init__(
+        self, model: Path, key: str, party: str, anchor: TrustAnchor, to: Path | None
+    ) -> None:
         from govray.governance import bundle
         from govray.governance.keys import load_signer
         from govray.governance.verify import verify
@@ -133,7 +138,7 @@ class _Witness:
                 "the statement can't be written there", where=str(self._to), do="Give --out FILE"
             )
         now = trust.reference_time(None)
-        self._model = verify(model, trust_root=trust.root_path(root), at=now)
+        self._model = verify(model, trust_root=anchor, at=now)
         self._signer = load_signer(key)
         require_witness(self._model, read_record(model.parent), self._signer.public_key, at=now)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli.output import TrustRoot, line, note
+from govray.cli.output import RevocationLists, TrustRoot, line, note
 from govray.cli.store import DEFAULT_STORE, Store, indexing_settings, keep_indexed
 from govray.errors import Refused, UsageError
 
@@ -59,6 +59,7 @@ def serve(
         typer.Option("--storage", metavar="DIR", help="Keep the runs below DIR indexed meanwhile."),
     ] = None,
     trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
 ) -> None:
     """Answer over HTTP what was trained on what, until SIGTERM or SIGINT."""
     from sqlmodel import Session, col, select
@@ -79,7 +80,11 @@ def serve(
     provider = _provider(oidc) if oidc else None
     if storage is None and trust_root is not None:
         raise UsageError("--trust-root is for the models of --storage", do="Give both, or neither")
-    told = indexing_settings(storage, trust_root, "default", None, store) if storage else None
+    told = (
+        indexing_settings(storage, trust_root, revocations, "default", None, store)
+        if storage
+        else None
+    )
     if told:
         open_store(store, create=True).dispose()  # as `govray store index` does
     names = ("localhost", "127.0.0.1", "[::1]") if no_auth else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import trust
-from govray.cli.output import Json, TrustRoot, field, line, note, print_json
+from govray.cli.output import Json, RevocationLists, TrustRoot, field, line, note, print_json
 from govray.errors import GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
+    from govray.governance.anchor import TrustAnchor
     from govray.train.indexing import Report, Settings
 
 app = typer.Typer(help="Make the index of runs and models, fill it, and make it again.")
@@ -68,6 +69,7 @@ def index(
         Path, typer.Argument(metavar="STORAGE", help="The experiments' storage_path.")
     ],
     trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Look again every 2 s, until interrupted.")
     ] = False,
@@ -81,7 +83,7 @@ def index(
 
     from govray.store.database import open_store
 
-    settings = indexing_settings(storage, trust_root, project, user, store)
+    settings = indexing_settings(storage, trust_root, revocations, project, user, store)
     with opened(open_store(store, create=True)) as engine:
         if follow:
             keep_indexed(engine, storage, settings, stop=Event())
@@ -105,6 +107,7 @@ def rebuild(
         list[Path], typer.Argument(metavar="STORAGE…", help="Every storage path to index.")
     ],
     trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
     project: Project = "default",
     user: User = None,
     store: Store = DEFAULT_STORE,
@@ -124,7 +127,9 @@ def rebuild(
     from govray.train.indexing import Report
 
     whole = Report()
-    settings = [indexing_settings(each, trust_root, project, user, store) for each in storages]
+    settings = [
+        indexing_settings(each, trust_root, revocations, project, user, store) for each in storages
+    ]
     engine = open_store(store)
 
     def fill(new: Engine) -> None:
@@ -137,7 +142,7 @@ def rebuild(
         for folder in registered_folders(engine, new).values():
             try:
                 with Session(new) as session:
-                    index_folder(session, Path(folder), settings[0].trust_root, settings[0].key)
+                    index_folder(session, Path(folder), settings[0].anchor(), settings[0].key)
                     session.commit()
                 whole.models += 1
             except (GovrayError, OSError) as error:
@@ -164,18 +169,22 @@ def opened(engine: Engine) -> Iterator[Engine]:
 
 
 def indexing_settings(
-    storage: Path, trust_root: Path | None, project: str, user: str | None, store: str
+    storage: Path,
+    trust_root: Path | None,
+    revocations: Sequence[Path] | None,
+    project: str,
+    user: str | None,
+    store: str,
 ) -> Settings:
     """What the indexer is told, checked before the first look.
 
     Raises:
         UsageError: There is no such folder, or no trust root.
         Refused: The trust root lies below the storage, or is none.
+        CouldNotCheck: The trust root asks for a revocation list, or a newer one than given.
     """
     import getpass
 
-    from govray.cli import files
-    from govray.governance.trust import TrustState
     from govray.store.record_key import load_key
     from govray.train.indexing import Settings
 
@@ -188,10 +197,13 @@ def indexing_settings(
             where=str(root),
             do="Get it from its owner, by another way than the storage",
         )
-    envelope = files.read(root)
-    TrustState.load(envelope, at=trust.reference_time(None))  # refused now, not run by run
+
+    def anchor() -> TrustAnchor:
+        return trust.anchor(trust_root, revocations)
+
+    anchor().load(at=trust.reference_time(None))  # refused now, not run by run
     return Settings(
-        trust_root=envelope,
+        anchor=anchor,
         key=load_key(store),
         project=project,
         user=user or getpass.getuser(),

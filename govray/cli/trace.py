@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import files, trust
-from govray.cli.output import At, Json, TrustRoot, field, line, print_json
+from govray.cli.output import At, Json, RevocationLists, TrustRoot, field, line, print_json
 from govray.errors import CouldNotCheck, GovrayError, UsageError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def trace(
         int, typer.Option("--limit", min=1, max=1000, help="Near copies shown at most.")
     ] = 20,
     trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -58,7 +59,7 @@ def trace(
 
     digest = _sha256(path)
     moment = trust.reference_time(at)
-    verified = verify(model, trust_root=trust.root_path(trust_root), at=moment)
+    verified = verify(model, trust_root=trust.anchor(trust_root, revocations), at=moment)
     sightings = find(verified, digest)
     searched = _search(path, verified, corpora, least, limit)
     near = [each for each in searched.found if each.sha256 != digest]

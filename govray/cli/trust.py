@@ -1,8 +1,9 @@
-"""The trust root that a verb checks against: given, or pinned earlier.
+"""What a verb checks against: a trust root and revocation lists, given or pinned earlier.
 
-Pinning keeps a copy of a root in the user's configuration folder, beside no
-model and in no repository. A newer root replaces it only if the pinned one's
-keys signed the change.
+Pinning keeps a copy of a root, and of the lists that were given with it, in the
+user's configuration folder, beside no model and in no repository. A newer root
+replaces it only if the pinned one's keys signed the change, a list only one that
+it follows. Pinned lists go with the pinned root and with a given one of its name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from govray.cli import files
 from govray.errors import CouldNotCheck, Malformed, Refused, UsageError
 
 if TYPE_CHECKING:
+    from govray.governance.anchor import TrustAnchor
     from govray.governance.trust import TrustState
 
 
@@ -61,17 +63,36 @@ def root_path(given: Path | None) -> Path:
     return pinned
 
 
+def anchor(root: Path | None, revocations: Sequence[Path] | None = None) -> TrustAnchor:
+    """What to check against: the given root and lists, or the pinned ones.
+
+    Raises:
+        CouldNotCheck: no root is given and none is pinned.
+        UsageError: a file cannot be read.
+    """
+    from govray.governance.anchor import TrustAnchor
+
+    root_path(root)
+    for each in revocations or ():
+        if not each.exists():
+            raise UsageError("no such file", where=str(each), do="Check --revocations.")
+    return TrustAnchor.read(root, revocations or ())
+
+
 def load(
-    given: Path | None, *, at: datetime, delegations: Sequence[Path], checked: Path
+    given: Path | None,
+    *,
+    at: datetime,
+    delegations: Sequence[Path],
+    checked: Path,
+    revocations: Sequence[Path] | None = None,
 ) -> TrustState:
     """The trust state to check ``checked`` against.
 
     Raises:
         Refused: the root lies inside the folder ``checked``, or is not sound at ``at``.
-        CouldNotCheck: as `root_path`.
+        CouldNotCheck: as `root_path`; or the root asks for a list, or a newer one.
     """
-    from govray.governance.trust import TrustState
-
     path = root_path(given)
     if checked.is_dir() and path.resolve().is_relative_to(checked.resolve()):
         raise Refused(
@@ -79,18 +100,33 @@ def load(
             where=str(path),
             do="Get the trust root from its owner, by another way than the folder.",
         )
-    return TrustState.load(
-        files.read(path), at=at, delegations=[files.read(each) for each in delegations]
+    return anchor(given, revocations).load(
+        at=at, delegations=[files.read(each) for each in delegations]
     )
 
 
-def pin(root: Path, *, at: datetime) -> Path:
-    """Keep ``root`` for later, and return where.
+def pin(root: Path, lists: Sequence[Path], trust: TrustState, *, at: datetime) -> Path:
+    """Keep ``root`` for later, and the lists that were given with it; return where the root is.
+
+    Args:
+        root: The file of the root.
+        lists: Files of lists, or folders of them.
+        trust: What both gave, already verified.
+        at: Reference time.
 
     Raises:
         Refused: it does not follow the one pinned so far: an older version, another
-            name, or a new one that the pinned keys did not sign.
+            name, or a new one that the pinned keys did not sign. Or a list goes behind one
+            that was pinned.
     """
+    from govray.governance.anchor import (
+        LIST_SUFFIX,
+        TrustAnchor,
+        pinned_revocations,
+        read_lists,
+    )
+    from govray.governance.canonical import sha256
+    from govray.governance.envelope import Envelope
     from govray.governance.pinned_root import pinned_trust_root
     from govray.governance.trust import TrustState
 
@@ -107,6 +143,14 @@ def pin(root: Path, *, at: datetime) -> Path:
             where=str(root),
             do=f"If its owner confirms the change to you in person, remove {pinned} first.",
         ) from None
+    kept = pinned_revocations()
+    given = {sha256(Envelope.parse(each).payload): each for each in read_lists(lists)}
+    before = read_lists([kept]) if kept.is_dir() else ()
+    TrustAnchor(data, tuple(given.values()), before).apply(trust, at=at)
     files.make_folder(pinned.parent)
     files.write(pinned, data)
+    for each in trust.revocations.lists if trust.revocations else ():
+        if each.digest in given:
+            files.make_folder(kept)
+            files.write(kept / f"{each.document.issuer}{LIST_SUFFIX}", given[each.digest])
     return pinned

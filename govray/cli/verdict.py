@@ -10,6 +10,7 @@ from govray.cli.output import field, line
 
 if TYPE_CHECKING:
     from govray.governance.selection import Selection
+    from govray.governance.trust import TrustState
     from govray.governance.verify import VerifiedModel
 
 LEVELS = ("declared", "exclusion counted", "replay identical", "removed")
@@ -141,15 +142,25 @@ def revocations(model: VerifiedModel) -> str:
     from govray.governance.document import format_time
 
     if model.revocations is None:
-        return "revocations not checked: no list given"
-    lists = ", ".join(
-        f"{each.document} of {each.document.issued}" for each in model.revocations.lists
-    )
+        return checked_lists(model.trust_root)
+    lists = _lists(model.trust_root)
     since = ", ".join(
         f"{name} since {format_time(each.since)} ({each.reason})"
         for name, each in sorted(model.revoked.items())
     )
     return f"{since or 'nothing'}, by {lists}"
+
+
+def checked_lists(trust: TrustState) -> str:
+    """By which lists nothing of what was looked at is revoked."""
+    if trust.revocations is None:
+        return "revocations not checked: no list given"
+    return f"nothing, by {_lists(trust)}"
+
+
+def _lists(trust: TrustState) -> str:
+    lists = trust.revocations.lists if trust.revocations else ()
+    return ", ".join(f"{each.document} of {each.document.issued}" for each in lists)
 
 
 def exclusion_level(model: VerifiedModel, corpus: str) -> int | None:

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import files, trust, verdict
-from govray.cli.output import At, Delegations, Json, TrustRoot, field, line, print_json
+from govray.cli.output import (
+    At,
+    Delegations,
+    Json,
+    RevocationLists,
+    TrustRoot,
+    field,
+    line,
+    print_json,
+)
 from govray.errors import CouldNotCheck, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -38,14 +47,12 @@ def verify(
         ),
     ] = None,
     pin: Annotated[
-        bool, typer.Option("--pin", help="Keep this trust root for later, if all verifies.")
-    ] = False,
-    revocations: Annotated[
-        list[Path] | None,
+        bool,
         typer.Option(
-            "--revocations", metavar="FILE", help="A signed revocation list; may be repeated."
+            "--pin", help="Keep this trust root, and the lists, for later, if all verifies."
         ),
-    ] = None,
+    ] = False,
+    revocations: RevocationLists = None,
     also: Annotated[
         list[Path] | None,
         typer.Option(
@@ -70,7 +77,8 @@ def verify(
     """Check signatures, digests and totals, from the files alone.
 
     Exit code 0: all of it holds. 1: something does not. 3: it could not be checked, for want of
-    a trust root, an attestation or a ledger, or since it would count too many rows.
+    a trust root, an attestation, a ledger, or a revocation list as fresh as the root asks, or
+    since it would count too many rows.
     """
     from govray.governance import bundle
 
@@ -85,16 +93,10 @@ def verify(
                 where="--delegation",
                 do="Leave the option out.",
             )
-        report, tell = _model(
+        report, tell, state = _model(
             path, trust_root, revocations or [], replay or [], moment, also or [], max_rows
         )
     else:
-        if revocations:
-            raise UsageError(
-                "revocations are checked for a model folder",
-                where="--revocations",
-                do="Give a model folder, or leave the option out.",
-            )
         if also or max_rows is not None:
             raise UsageError(
                 "heads and rows are of a model folder's ledger",
@@ -107,10 +109,13 @@ def verify(
                 where="--replay",
                 do="Give the folder, or leave the option out.",
             )
-        state = trust.load(trust_root, at=moment, delegations=delegations, checked=path)
+        state = trust.load(
+            trust_root, at=moment, delegations=delegations, checked=path, revocations=revocations
+        )
         report, tell = (_corpus if path.is_dir() else _document)(path, state, moment)
     if pin:
-        report["pinned"] = str(trust.pin(trust.root_path(trust_root), at=moment))
+        root = trust.root_path(trust_root)
+        report["pinned"] = str(trust.pin(root, revocations or [], state, at=moment))
     if as_json:
         print_json(report)
         return
@@ -130,14 +135,13 @@ def _model(
     at: datetime,
     also: Sequence[Path],
     max_rows: int | None,
-) -> Told:
+) -> tuple[dict[str, Any], Callable[[], None], TrustState]:
     from govray.governance.verify import verify as verify_model
     from govray.governance.verify_ledger import MAX_ROWS
 
     model = verify_model(
         path,
-        trust_root=trust.root_path(root),
-        revocations=revocations,
+        trust_root=trust.anchor(root, revocations),
         replay_checks=replays,
         also=also,
         max_rows=MAX_ROWS if max_rows is None else max_rows,
@@ -159,11 +163,12 @@ def _model(
         if inside != ".":
             field("file", f"{inside}: one of the files above")
 
-    return report, tell
+    return report, tell, model.trust_root
 
 
 def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
     from govray.governance.credential import verify_credential
+    from govray.governance.verify import check_unrevoked_credential
 
     envelope = path / "credential.dsse.json"
     if not envelope.is_file():
@@ -173,6 +178,7 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
             do="Give a model folder, or a corpus whose credential is signed.",
         )
     verified = verify_credential(state, files.read(envelope), at=at)
+    check_unrevoked_credential(state, verified, at=at)
     credential = verified.document
     # After the signature: the records are as large as the corpus.
     from govray.data.corpus import verify_corpus
@@ -199,6 +205,7 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
         field("root", credential.records.root)
         field("licence", f"{credential.license} ({credential.license_category})")
         field("signer", verified.authority.name)
+        field("revoked", verdict.checked_lists(state))
         field("not shown", "that the licence statement is true")
 
     return report, tell
@@ -220,6 +227,7 @@ def _document(path: Path, state: TrustState, at: datetime) -> Told:
         line(f"VERIFIED {kind} {name}", "bold")
         field("digest", digest)
         field("signer", signer)
+        field("revoked", verdict.checked_lists(state))
 
     return report, tell
 
@@ -243,23 +251,28 @@ def _verified(
     )
     from govray.governance.policy import Policy, verify_policy
     from govray.governance.replay_check import ReplayCheck
-    from govray.governance.revocation import RevocationList, verify_revocations
+    from govray.governance.revocation import RevocationList, Revocations, verify_revocations
     from govray.governance.trust import Verified
+    from govray.governance.verify import check_unrevoked_credential, check_unrevoked_policy
 
     statement = canonical.parse(Envelope.parse(data, where=str(path)).payload, where=str(path))
     predicate_type = statement.get("predicateType") if isinstance(statement, dict) else None
     verified: Verified[Any]
     if predicate_type == Policy.PREDICATE_TYPE:
         verified = verify_policy(state, data, at=at)
+        check_unrevoked_policy(state, verified, at=at)
         kind, name = "policy", str(verified.document)
     elif predicate_type == Credential.PREDICATE_TYPE:
         verified = verify_credential(state, data, at=at)
+        check_unrevoked_credential(state, verified, at=at)
         kind, name = "credential", verified.document.corpus
     elif predicate_type == Manifest.PREDICATE_TYPE:
         verified = state.verify(Manifest, data, role="operator", at=at)
         kind, name = "prepare manifest", path.name
     elif predicate_type == RevocationList.PREDICATE_TYPE:
         verified = verify_revocations(state, data, at=at)
+        if state.revocations:  # never behind one that is known
+            Revocations.load(state, [data], at=at).following(state, state.revocations)
         kind, name = "revocation", str(verified.document)
     elif predicate_type == MemorizationManifest.PREDICATE_TYPE:
         verified = verify_memorization_manifest(state, data, at=at)

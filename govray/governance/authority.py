@@ -37,6 +37,8 @@ SENSITIVITIES: tuple[Sensitivity, ...] = get_args(Sensitivity)
 """From the least to the most sensitive."""
 
 MAX_KEYS = 32
+MAX_AGE_HOURS = 87_600
+"""Ten years."""
 
 
 def _key_from_json(value: object) -> PublicKey:
@@ -140,8 +142,10 @@ class Authority(Document):
         scope: For the role ``credential``: what it may vouch for, at least one.
         minimum_policy_versions: For the role ``policy``: policy name to the lowest
             version that is still accepted.
-        minimum_revocations: For the roles that issue: the lowest sequence of the
-            authority's own revocation list that is still accepted.
+        minimum_revocations: The lowest sequence of the authority's own revocation list that
+            a verifier may rely on. It needs the list then.
+        maximum_revocation_age_hours: How long after its issue that list may be relied on, in
+            hours. A verifier needs the list then.
     """
 
     name: Name
@@ -152,6 +156,7 @@ class Authority(Document):
     scope: tuple[Scope, ...] | None = None
     minimum_policy_versions: dict[Name, Annotated[int, Field(ge=1)]] | None = None
     minimum_revocations: Annotated[int, Field(ge=1)] | None = None
+    maximum_revocation_age_hours: Annotated[int, Field(ge=1, le=MAX_AGE_HOURS)] | None = None
 
     @field_validator("keys")
     @classmethod
@@ -167,8 +172,6 @@ class Authority(Document):
             raise ValueError(f"the {self.role} authority '{self.name}' cannot have a scope")
         if self.role != "policy" and self.minimum_policy_versions is not None:
             raise ValueError(f"the {self.role} authority '{self.name}' has no policy versions")
-        if self.role == "operator" and self.minimum_revocations is not None:
-            raise ValueError(f"the operator authority '{self.name}' has no revocation list")
         return self
 
     def covers(

@@ -1,15 +1,18 @@
 """Revocation lists: what an authority takes back before it expires.
 
-An authority that issues credentials or signs policies may also sign a list of those that no longer
-hold, each with the time from which that counts. Whoever has the list and the trust root can check
-it offline, and no private key is needed to.
+An authority may sign a list of what no longer holds, each with the time from which that counts:
+credentials, policies, attestations, and delegations of its own. Whoever has the list and the trust
+root can check it offline, and no private key is needed to.
 
 Invariants:
     * A list belongs to the authority that it names as issuer, which signed it with its threshold.
-    * An authority revokes only what it could issue: a credential within its scope, or, with the
-      role ``policy``, a policy. An entry beyond that is an error, never passed over.
+    * An authority revokes only what it could issue: a credential within its scope; with the role
+      ``policy``, a policy; with the role ``operator``, an attestation of its own, or of any
+      operator if the trust root itself names it; a delegation of its own, or of its delegates.
+      An entry beyond that is an error, never passed over.
     * Its sequence number only increases, and entries stay: a revocation is not taken back, a new
-      credential is signed instead. The trust root may state the lowest sequence that is accepted.
+      document is signed instead.
+    * Freshness is the trust root's rule, not the caller's: `check_fresh`.
 
 Not done here: saying what a revocation means for a run (``verify.py`` for one that ended, ``train``
 for one that goes on), fetching lists, and revoking keys: a new trust root does that. A list says
@@ -18,14 +21,14 @@ nothing about what was revoked after it was issued.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from govray.errors import Malformed, Untrusted
+from govray.errors import CouldNotCheck, Malformed, Untrusted
 from govray.governance.authority import Authority, Role
 from govray.governance.credential import Credential
 from govray.governance.document import Digest, Document, Name, Timestamp, parse_time
@@ -38,18 +41,28 @@ SCHEMA = "govray.dev/revocations/v1"
 MAX_LISTS = 64
 MAX_BYTES = 16 << 20
 
-_ROLES: tuple[Role, ...] = ("credential", "policy")
+_ROLES: tuple[Role, ...] = ("credential", "policy", "operator", "witness")
+_KINDS: Mapping[str, Role] = {
+    "credential": "credential",
+    "corpus": "credential",
+    "policy": "policy",
+    "attestation": "operator",
+}
+"""What an entry names, and the role of those who issue it. A delegation is of any role."""
 
 _Reason = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class Revocation(Document):
-    """One thing that no longer holds; exactly one of the three names it.
+    """One thing that no longer holds; exactly one of the five names it.
 
     Attributes:
         credential: Digest of a credential.
         corpus: Every credential of this corpus, whenever it was issued.
         policy: Digest of a policy.
+        attestation: Digest of an attestation: its files no longer verify by it.
+        delegation: Digest of a delegation: what its authority, and those that it delegates to,
+            sign from then on no longer counts.
         since: The first instant from which it counts; may lie before the list's issue.
         reason: For people.
     """
@@ -57,19 +70,24 @@ class Revocation(Document):
     credential: Digest | None = None
     corpus: Name | None = None
     policy: Digest | None = None
+    attestation: Digest | None = None
+    delegation: Digest | None = None
     since: Timestamp
     reason: _Reason
 
     @model_validator(mode="after")
     def _names_one_thing(self) -> Self:
-        if [self.credential, self.corpus, self.policy].count(None) != 2:
-            raise ValueError("an entry names one of credential, corpus and policy")
+        named = [name for name in (*_KINDS, "delegation") if getattr(self, name) is not None]
+        if len(named) != 1:
+            raise ValueError(
+                "an entry names one of credential, corpus, policy, attestation and delegation"
+            )
         return self
 
     @property
-    def role(self) -> Role:
-        """The role of the authorities that may state this."""
-        return "credential" if self.policy is None else "policy"
+    def role(self) -> Role | None:
+        """The role of the authorities that may state this; None: any role's."""
+        return next((role for name, role in _KINDS.items() if getattr(self, name)), None)
 
 
 class RevocationList(Document):
@@ -128,9 +146,13 @@ class Revocations:
 
     Attributes:
         lists: In the order of the issuers' names.
+        delegates: Name of an authority by delegation → the revocation of that, or of one above.
+        delegators: Name of an authority by delegation → its delegator's.
     """
 
     lists: tuple[Verified[RevocationList], ...]
+    delegates: Mapping[str, Revoked] = field(default_factory=dict)
+    delegators: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(
@@ -168,7 +190,27 @@ class Revocations:
             found[each.document.issuer] = each
         for old in previous.lists if previous else ():
             _check_follows(found.get(old.document.issuer), old)
-        return cls(tuple(found[issuer] for issuer in sorted(found)))
+        return cls._of(trust, found)
+
+    @classmethod
+    def _of(cls, trust: TrustState, found: Mapping[str, Verified[RevocationList]]) -> Self:
+        lists = tuple(found[issuer] for issuer in sorted(found))
+        above = {
+            each.document.authority.name: each.document.delegator for each in trust.delegations
+        }
+        return cls(lists, _revoked_delegates(trust, lists, above), above)
+
+    def following(self, trust: TrustState, earlier: Revocations) -> Self:
+        """These lists, and those of ``earlier`` whose issuers have none here.
+
+        Raises:
+            Untrusted: One goes back behind the earlier one of its issuer.
+        """
+        found = {each.document.issuer: each for each in self.lists}
+        for old in earlier.lists:
+            if (new := found.get(old.document.issuer)) is not None:
+                _check_follows(new, old)
+        return self._of(trust, {each.document.issuer: each for each in earlier.lists} | found)
 
     @property
     def digests(self) -> frozenset[str]:
@@ -176,7 +218,7 @@ class Revocations:
         return frozenset(each.digest for each in self.lists)
 
     def of_credential(self, credential: Verified[Credential]) -> Revoked | None:
-        """The earliest revocation of a credential, or None.
+        """The earliest revocation of a credential, or of its issuer's delegation, or None.
 
         Raises:
             Untrusted: A list revokes it whose issuer could not have issued it.
@@ -200,17 +242,54 @@ class Revocations:
                         do="Leave the list out, or have an authority in charge revoke it",
                     )
                 found.append(_revoked(each, entry))
-        return min(found, key=lambda revoked: revoked.since, default=None)
+        if delegate := self.delegates.get(document.issuer):
+            found.append(delegate)
+        return _earliest(found)
 
     def of_policy(self, policy: Verified[Policy]) -> Revoked | None:
-        """The earliest revocation of a policy, or None."""
+        """The earliest revocation of a policy, or of its last signer's delegation, or None."""
         found = [
             _revoked(each, entry)
             for each in self.lists
             for entry in each.document.entries
             if entry.policy == policy.digest
         ]
-        return min(found, key=lambda revoked: revoked.since, default=None)
+        delegates = [self.delegates.get(authority.name) for authority in policy.authorities]
+        gone = [each for each in delegates if each is not None]
+        if delegates and len(gone) == len(delegates):
+            found.append(max(gone, key=lambda revoked: revoked.since))
+        return _earliest(found)
+
+    def of_attestation(self, digest: str, signers: Iterable[str]) -> Revoked | None:
+        """The earliest revocation of an attestation, or None.
+
+        Args:
+            digest: Of its statement.
+            signers: Names of the operator authorities that signed it.
+
+        Raises:
+            Untrusted: A list revokes it whose issuer could not have issued it.
+        """
+        signed = tuple(signers)
+        found = []
+        for each in self.lists:
+            issuer = each.document.issuer
+            for entry in each.document.entries:
+                if entry.attestation != digest:
+                    continue
+                if issuer in self.delegators and not any(self._above(issuer, s) for s in signed):
+                    raise Untrusted(
+                        f"revokes an attestation of {' and '.join(signed)}, but its issuer is an "
+                        "operator by delegation, and theirs is not from it",
+                        where=str(each.document),
+                        do="Leave the list out, or have an operator that the root names revoke it",
+                    )
+                found.append(_revoked(each, entry))
+        return _earliest(found)
+
+    def _above(self, issuer: str, name: str) -> bool:
+        """Whether ``name`` is ``issuer``, or has its rights from it."""
+        return issuer == name or issuer in _lineage(self.delegators, name)
 
 
 def seal_revocations(document: RevocationList, signers: Sequence[Signer]) -> bytes:
@@ -230,7 +309,8 @@ def verify_revocations(trust: TrustState, data: bytes, *, at: datetime) -> Verif
     3. The issuer that the list names is among the authorities that signed.
     4. Each entry is of the issuer's role; a corpus is in its scope.
     5. It was issued at ``at`` or before.
-    6. Its sequence is not below the least that the trust root accepts.
+
+    Whether it is fresh enough is `check_fresh`'s.
 
     Args:
         trust: The trust state, already verified.
@@ -259,9 +339,10 @@ def verify_revocations(trust: TrustState, data: bytes, *, at: datetime) -> Verif
         )
     issuer = signers[document.issuer]
     for entry in document.entries:  # 4
-        if entry.role != issuer.role:
+        if entry.role not in (issuer.role, None):
             raise Untrusted(
-                f"revokes a {entry.role}, but its issuer has the role {issuer.role}",
+                f"revokes a document of the role {entry.role}, but its issuer has the role "
+                f"{issuer.role}",
                 where=where,
                 do="An authority revokes only what it could issue",
             )
@@ -277,14 +358,93 @@ def verify_revocations(trust: TrustState, data: bytes, *, at: datetime) -> Verif
             where=where,
             do="Check the reference time",
         )
-    least = trust.minimum_revocations(document.issuer)
-    if document.sequence < least:  # 6
-        raise Untrusted(
-            f"older than list {least}, the least that the trust root accepts",
-            where=where,
-            do="Get the current list from its issuer",
-        )
     return verified
+
+
+def stale(trust: TrustState, lists: Revocations | None, *, at: datetime) -> tuple[str, ...]:
+    """What the trust root's rules of freshness lack, a sentence for each issuer; none if nothing.
+
+    Args:
+        trust: The trust state.
+        lists: Those given; None if there are none.
+        at: The reference time, aware.
+    """
+    given = {each.document.issuer: each.document for each in lists.lists} if lists else {}
+    gone = lists.delegates if lists else {}
+    found = []
+    for authority in trust.authorities:
+        least, hours = authority.minimum_revocations, authority.maximum_revocation_age_hours
+        if least is None and hours is None:
+            continue
+        if authority.name in gone and gone[authority.name].since <= at:
+            continue  # an authority no longer, so it has no list to keep up
+        document = given.get(authority.name)
+        if document is None:
+            asked = [] if least is None else [f"at least list {least}"]
+            asked += [] if hours is None else [f"a list of the last {hours} hours"]
+            found.append(
+                f"the trust root asks for {' and '.join(asked)} of {authority.name}, none was given"
+            )
+        elif least is not None and document.sequence < least:
+            found.append(f"{document} is older than list {least}, which the trust root asks for")
+        elif hours is not None and parse_time(document.issued) + timedelta(hours=hours) <= at:
+            found.append(
+                f"{document} is of {document.issued}, older than the {hours} hours that the trust "
+                "root accepts"
+            )
+    return tuple(found)
+
+
+def check_fresh(trust: TrustState, lists: Revocations | None, *, at: datetime) -> None:
+    """Require the lists that the trust root asks for. Without a rule in it, nothing is required.
+
+    Raises:
+        CouldNotCheck: One is missing, has too low a sequence, or was issued too long ago.
+    """
+    if found := stale(trust, lists, at=at):
+        raise CouldNotCheck(
+            "; ".join(found),
+            where="revocations",
+            do="Get the current list from its issuer, and give it with --revocations",
+        )
+
+
+def _lineage(delegators: Mapping[str, str], name: str) -> Iterator[str]:
+    """Who ``name`` has its rights from, the nearest first."""
+    while (name := delegators.get(name, "")) != "":
+        yield name
+
+
+def _revoked_delegates(
+    trust: TrustState, lists: Sequence[Verified[RevocationList]], above: Mapping[str, str]
+) -> dict[str, Revoked]:
+    """Name of an authority by delegation → its revocation, or that of one above it.
+
+    Raises:
+        Untrusted: A list revokes a delegation that is neither its issuer's nor below it.
+    """
+    found: dict[str, Revoked] = {}
+    for sealed in trust.delegations:  # delegators before delegates
+        name = sealed.document.authority.name
+        revoked = [found[above[name]]] if above[name] in found else []
+        for each in lists:
+            for entry in each.document.entries:
+                if entry.delegation != sealed.digest:
+                    continue
+                if each.document.issuer not in _lineage(above, name):
+                    raise Untrusted(
+                        f"revokes the delegation of {name!r}, which is not from its issuer",
+                        where=str(each.document),
+                        do="Leave the list out, or have the delegator revoke it",
+                    )
+                revoked.append(_revoked(each, entry))
+        if earliest := _earliest(revoked):
+            found[name] = earliest
+    return found
+
+
+def _earliest(found: Iterable[Revoked]) -> Revoked | None:
+    return min(found, key=lambda revoked: revoked.since, default=None)
 
 
 def _signed(trust: TrustState, data: bytes, at: datetime) -> Verified[RevocationList]:

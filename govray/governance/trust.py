@@ -17,7 +17,9 @@ without its code, each shown by a test:
       expiry on.
     * Rollback: a root never goes back to an earlier version, nor to another
       content of the same version; authorities carry the lowest policy version
-      and revocation sequence that are still accepted.
+      that is still accepted.
+    * Freshness: an authority carries the lowest sequence, or the age, of its
+      revocation list that a verifier may rely on (`anchor.TrustAnchor` asks for it).
     * Scope: a delegation has no right that its delegator lacks, all the way up.
     * Root rotation: a new root is signed by a threshold of its own keys and by a
       threshold of the keys of the root that was trusted before (section 5.3). A
@@ -25,6 +27,10 @@ without its code, each shown by a test:
 
 Not kept, because a verifier of files has no repository to talk to: timestamp and
 snapshot roles, consistent snapshots.
+
+A state without revocation lists judges by signatures and dates alone: that is for what a run
+recorded, and for its own making. Whoever judges somebody else's files takes the state from
+`govray.governance.anchor.TrustAnchor`, which has the lists in it and the root's rule behind it.
 
 It does not know what a credential or a policy means; `credential.py` compares a
 credential with `Scope`, and `policy.py` a version with the minimum.
@@ -36,14 +42,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from govray.errors import Malformed, Untrusted
 from govray.governance.authority import Authority, Delegation, Role, TrustRoot
-from govray.governance.document import Document, parse_time
+from govray.governance.document import Document, format_time, parse_time
 from govray.governance.envelope import Envelope
 from govray.governance.keys import PublicKey, Signer
 from govray.governance.statement import Sealed, Subject, read, seal, self_subject
+
+if TYPE_CHECKING:
+    from govray.governance.revocation import Revocations, Revoked
 
 MAX_DELEGATIONS = 256
 _MAX_BYTES = 1024 * 1024
@@ -84,11 +93,16 @@ class TrustState:
         root: The root document.
         digest: ``sha256:<hex>`` of the root's statement.
         authorities: The root's, then the delegated ones.
+        delegations: What the delegated ones come from, delegators before delegates.
+        revocations: The lists that it was checked against; None if there are none. What a
+            revoked authority signs no longer counts, from when its delegation was revoked.
     """
 
     root: TrustRoot
     digest: str
     authorities: tuple[Authority, ...]
+    delegations: tuple[Sealed[Delegation], ...] = ()
+    revocations: Revocations | None = None
 
     @classmethod
     def load(
@@ -136,8 +150,8 @@ class TrustState:
             _check_rotation(envelope, sealed, previous)
         # 4
         known = {authority.name: authority for authority in sealed.document.authorities}
-        _add_delegations(known, delegations)
-        return cls(sealed.document, sealed.digest, tuple(known.values()))
+        added = _add_delegations(known, delegations)
+        return cls(sealed.document, sealed.digest, tuple(known.values()), tuple(added))
 
     def verify(
         self, kind: type[D], data: bytes, *, role: Role, at: datetime, where: str | None = None
@@ -146,7 +160,8 @@ class TrustState:
 
         1. Parse the envelope; the payload stays closed.
         2. Find the authorities of the role whose threshold of distinct keys signed.
-        3. Keep those that have not expired at ``at``, by their own expiry and the root's.
+        3. Keep those that hold at ``at``: not expired, by their own expiry and the root's, nor
+           by a delegation that was revoked.
         4. Parse the payload, as a document of type ``kind`` and no other.
 
         Args:
@@ -176,8 +191,12 @@ class TrustState:
             (authority, by)
             for authority, by in met
             if at < min(parse_time(authority.expires), parse_time(self.root.expires))
+            and not self._revoked(authority, at)
         ]
         if not valid:
+            for authority, _ in met:
+                if found := self._revoked(authority, at):
+                    raise _revoked_authority(authority, found, where)
             raise _no_authority(role, signed, self.root, where)
         # 4
         sealed = read(kind, envelope, where=where)
@@ -206,12 +225,10 @@ class TrustState:
             default=1,
         )
 
-    def minimum_revocations(self, issuer: str) -> int:
-        """Return the lowest accepted sequence of an issuer's list; 1 if none is stated."""
-        return max(
-            (each.minimum_revocations or 1 for each in self.authorities if each.name == issuer),
-            default=1,
-        )
+    def _revoked(self, authority: Authority, at: datetime) -> Revoked | None:
+        """That the delegation of ``authority``, or one above it, counts no longer at ``at``."""
+        found = self.revocations.delegates.get(authority.name) if self.revocations else None
+        return found if found and found.since <= at else None
 
 
 def sign_root(root: TrustRoot, signers: Sequence[Signer]) -> bytes:
@@ -283,8 +300,11 @@ def _check_rotation(envelope: Envelope, new: Sealed[TrustRoot], previous: bytes)
     _check_signed(envelope, was.keys, was.threshold, "the previous root's", where)
 
 
-def _add_delegations(known: dict[str, Authority], delegations: Iterable[bytes]) -> None:
+def _add_delegations(
+    known: dict[str, Authority], delegations: Iterable[bytes]
+) -> list[Sealed[Delegation]]:
     """Add the delegated authorities to ``known``, delegators before delegates."""
+    added: list[Sealed[Delegation]] = []
     pending: list[tuple[str, Envelope, Sealed[Delegation]]] = []
     for number, data in enumerate(delegations, start=1):
         where = f"delegation {number}"
@@ -314,6 +334,8 @@ def _add_delegations(known: dict[str, Authority], delegations: Iterable[bytes]) 
             _check_signed(envelope, parent.keys, parent.threshold, f"'{parent.name}''s", where)
             _check_narrows(child, parent, where)
             known[child.name] = child
+            added.append(sealed)
+    return added
 
 
 def _check_narrows(child: Authority, parent: Authority, where: str) -> None:
@@ -346,6 +368,15 @@ def _check_signed(
             where=where,
             do="Get the missing signatures; two by one key count as one",
         )
+
+
+def _revoked_authority(authority: Authority, found: Revoked, where: str) -> Untrusted:
+    return Untrusted(
+        f"the {authority.role} authority '{authority.name}' signed it, whose delegation is revoked "
+        f"since {format_time(found.since)} ({found.reason})",
+        where=where,
+        do=f"That is list {found.sequence} of {found.issuer}; ask its issuer",
+    )
 
 
 def _no_authority(

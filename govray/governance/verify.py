@@ -24,13 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
 from govray.errors import CouldNotCheck, Refused, UsageError, VerificationFailed
 from govray.governance import bundle, canonical, coverage
+from govray.governance.anchor import TrustAnchor, read_file, read_lists
 from govray.governance.attestation import (
     DISCLAIMER,
     AssuranceLevel,
@@ -51,10 +52,8 @@ from govray.governance.heads import check_heads
 from govray.governance.ledger import Ledger
 from govray.governance.manifest import Manifest
 from govray.governance.note import Checkpoint
-from govray.governance.pinned_root import check_follows_pinned, pinned_trust_root
 from govray.governance.policy import Policy, verify_policy
 from govray.governance.replay_check import ReplayCheck, verify_replay_checks
-from govray.governance.revocation import MAX_BYTES as MAX_REVOCATIONS
 from govray.governance.revocation import Revocations, Revoked
 from govray.governance.route import Route
 from govray.governance.selection import check_selection
@@ -62,8 +61,6 @@ from govray.governance.statement import Subject
 from govray.governance.tensor_header import MAX_HEADER
 from govray.governance.trust import TrustState, Verified
 from govray.governance.verify_ledger import MAX_ROWS, check_gates, check_incidents, check_ledger
-
-MAX_ROOT = 1 << 20
 
 _SECOND = timedelta(seconds=1)
 
@@ -85,7 +82,8 @@ class VerifiedModel:
         ledger: Its leaves of steps and its gradient norms.
         gates: Which corpora the run left out, from which step on.
         revocations: The lists that it was checked against; None if none was given.
-        revoked: Corpus, or ``policy``, to its revocation, where it counts from after the run.
+        revoked: Corpus, ``policy`` or ``attestation`` to its revocation, where that counts only
+            from after the run, or after the reference time.
         replay_checks: What second parties signed about this attestation.
         heads: The signed heads that were given, each of which the ledger extends or has.
     """
@@ -123,7 +121,7 @@ class VerifiedModel:
 def verify(
     path: Path | str,
     *,
-    trust_root: Path | str | bytes | None = None,
+    trust_root: TrustAnchor | Path | str | bytes | None = None,
     revocations: Sequence[Path | str | bytes] = (),
     at: datetime | None = None,
     replay_checks: Sequence[Path | str | bytes] = (),
@@ -161,16 +159,19 @@ def verify(
     11. coverage: coverage with its gradient-norm shares, taint and levels follow from the ledger,
         the routes and the evidence.
     12. assurance: no assurance level that nothing here shows; the disclaimer word for word.
-    13. revocations: the given lists are their issuers'; nothing that the run used was revoked
-        before it ended, unless a gate left it out since. What was revoked later is stated.
+    13. revocations: the lists, read before step 2, are their issuers', and as fresh as the trust
+        root asks; nothing that the run used was revoked before it ended, unless a gate left it
+        out since; nobody whose delegation was revoked signed any of it. What was revoked later
+        is stated. The attestation itself is not revoked.
     14. replay checks: each one in the folder or given is by a witness of the trust root who does
         not share a key with the signer, about these files, this attestation, run and ledger.
 
     Args:
         path: A model folder or a file in one; links and ``..`` are followed first.
-        trust_root: Envelope of the trust root, or its path; the pinned one by default.
-        revocations: Envelopes of revocation lists, or their paths. Without one, nothing is known
-            of revocations.
+        trust_root: Envelope of the trust root, or its path; or what was read of both. The pinned
+            one by default, with the lists pinned beside it.
+        revocations: Envelopes of revocation lists, their paths, or folders of them. Without one,
+            nothing is known of revocations, and that is enough if the root asks for none.
         replay_checks: Envelopes, or their paths, that travel apart from the folder.
         also: Signed heads of the same run that were seen elsewhere, or their paths.
         max_rows: Rows that its steps may have read; None for any number.
@@ -178,14 +179,17 @@ def verify(
 
     Raises:
         VerificationFailed: a step failed. The message begins with its number and name.
-        CouldNotCheck: no trust root, no attestation or no ledger; or ``path`` is a file that the
-            attestation of its folder does not cover.
+        CouldNotCheck: no trust root, no attestation, no ledger, or no revocation list as fresh as
+            the root asks; or ``path`` is a file that the attestation of its folder does not cover.
         UsageError: no such path.
     """
     at = at or datetime.now(UTC)
     folder = _open(Path(path))
     with _step(1, "trust root"):
-        trust = _trust(folder, trust_root, at)
+        anchor = _anchor(folder, trust_root, revocations)
+        trust = TrustState.load(anchor.root, at=at, delegations=_delegations(folder))
+    with _step(13, "revocations"):  # here, since a delegation may be revoked
+        trust = anchor.apply(trust, at=at)
     with _step(2, "signature"):
         data = folder.read(bundle.ATTESTATION, limit=bundle.MAX_ENVELOPE)
         attested = trust.verify(Attestation, data, role="operator", at=at, where="attestation")
@@ -216,8 +220,7 @@ def verify(
     with _step(12, "assurance"):
         check_assurance(attestation)
     with _step(13, "revocations"):
-        lists = _load_revocations(trust, revocations, at)
-        revoked = _check_revocations(lists, attestation, policy, credentials, ledger, gates)
+        revoked = _check_revocations(trust, attested, policy, credentials, ledger, gates, at)
     with _step(14, "replay checks"):
         given = _replay_checks(folder, replay_checks)
         checks = verify_replay_checks(trust, given, attested, canonical.sha256(data), at=at)
@@ -237,7 +240,7 @@ def verify(
         routes=routes,
         ledger=ledger,
         gates=gates,
-        revocations=lists,
+        revocations=trust.revocations,
         revoked=revoked,
         replay_checks=checks,
         heads=heads,
@@ -245,24 +248,31 @@ def verify(
 
 
 def verify_policy_file(
-    path: Path | str, *, trust_root: Path | str | bytes | None = None, at: datetime | None = None
+    path: Path | str,
+    *,
+    trust_root: Path | str | bytes | None = None,
+    revocations: Sequence[Path | str | bytes] = (),
+    at: datetime | None = None,
 ) -> Verified[Policy]:
     """Verify one signed policy.
 
     Raises:
-        Refused: not signed by a policy authority, expired, too old, malformed.
-        CouldNotCheck: no trust root.
+        Refused: not signed by a policy authority, expired, revoked, too old, malformed.
+        CouldNotCheck: no trust root, or no revocation list as fresh as it asks.
         UsageError: no such file.
     """
     at = at or datetime.now(UTC)
-    trust = TrustState.load(_root_bytes(trust_root, None), at=at)
-    return verify_policy(trust, _read_file(Path(path), bundle.MAX_ENVELOPE), at=at)
+    trust = TrustAnchor.read(trust_root, revocations).load(at=at)
+    policy = verify_policy(trust, read_file(Path(path), bundle.MAX_ENVELOPE), at=at)
+    check_unrevoked_policy(trust, policy, at=at)
+    return policy
 
 
 def verify_corpus_credential(
     path: Path | str,
     *,
     trust_root: Path | str | bytes | None = None,
+    revocations: Sequence[Path | str | bytes] = (),
     delegations: Sequence[bytes] = (),
     at: datetime | None = None,
 ) -> Verified[Credential]:
@@ -271,16 +281,42 @@ def verify_corpus_credential(
     The corpus's records are not read; admission compares them with the credential's Merkle root.
 
     Raises:
-        Refused: out of its issuer's scope, expired, malformed.
-        CouldNotCheck: no trust root.
+        Refused: out of its issuer's scope, expired, revoked, malformed.
+        CouldNotCheck: no trust root, or no revocation list as fresh as it asks.
         UsageError: no such file.
     """
     at = at or datetime.now(UTC)
     file = Path(path)
     if file.is_dir():
         file = file / "credential.dsse.json"
-    trust = TrustState.load(_root_bytes(trust_root, None), at=at, delegations=delegations)
-    return verify_credential(trust, _read_file(file, bundle.MAX_ENVELOPE), at=at)
+    trust = TrustAnchor.read(trust_root, revocations).load(at=at, delegations=delegations)
+    credential = verify_credential(trust, read_file(file, bundle.MAX_ENVELOPE), at=at)
+    check_unrevoked_credential(trust, credential, at=at)
+    return credential
+
+
+def check_unrevoked_policy(trust: TrustState, policy: Verified[Policy], *, at: datetime) -> None:
+    """Refuse a policy that is revoked at ``at``.
+
+    Raises:
+        Refused: It is.
+    """
+    found = trust.revocations.of_policy(policy) if trust.revocations else None
+    if found and found.since <= at:
+        raise _revoked(f"policy {policy.document}", found)
+
+
+def check_unrevoked_credential(
+    trust: TrustState, credential: Verified[Credential], *, at: datetime
+) -> None:
+    """Refuse a credential that is revoked at ``at``.
+
+    Raises:
+        Refused: It is; or a list revokes it whose issuer could not have issued it.
+    """
+    found = trust.revocations.of_credential(credential) if trust.revocations else None
+    if found and found.since <= at:
+        raise _revoked(f"credential of corpus {credential.document.corpus}", found)
 
 
 @contextmanager
@@ -321,45 +357,29 @@ def _check_asked(path: Path, folder: Bundle, uncovered: Sequence[str]) -> None:
 # Step 1
 
 
-def _trust(folder: Bundle, given: Path | str | bytes | None, at: datetime) -> TrustState:
-    delegations: tuple[bytes, ...] = ()
-    if bundle.DELEGATIONS in folder.names():
-        # Read before any signature has been checked, so the limit is the tighter one.
-        delegations = folder.lines(bundle.DELEGATIONS, limit=bundle.MAX_ENVELOPE)
-    return TrustState.load(_root_bytes(given, folder), at=at, delegations=delegations)
+def _delegations(folder: Bundle) -> tuple[bytes, ...]:
+    if bundle.DELEGATIONS not in folder.names():
+        return ()
+    # Read before any signature has been checked, so the limit is the tighter one.
+    return folder.lines(bundle.DELEGATIONS, limit=bundle.MAX_ENVELOPE)
 
 
-def _root_bytes(given: Path | str | bytes | None, folder: Bundle | None) -> bytes:
-    if isinstance(given, bytes):
-        return given
-    path = pinned_trust_root() if given is None else Path(given)
-    if folder is not None and path.resolve().is_relative_to(folder.root.resolve()):
+def _anchor(
+    folder: Bundle,
+    given: TrustAnchor | Path | str | bytes | None,
+    revocations: Sequence[Path | str | bytes],
+) -> TrustAnchor:
+    if isinstance(given, TrustAnchor):
+        anchor = replace(given, revocations=(*given.revocations, *read_lists(revocations)))
+    else:
+        anchor = TrustAnchor.read(given, revocations)
+    if anchor.source and anchor.source.resolve().is_relative_to(folder.root.resolve()):
         raise Refused(
             "a trust root from inside the folder being verified is never trusted",
-            where=str(path),
+            where=str(anchor.source),
             do="Get the trust root from its owner, by another way than the model.",
         )
-    if given is None and not path.is_file():
-        raise CouldNotCheck(
-            "no trust root was given and none is pinned",
-            where=str(path),
-            do="Give one with --trust-root, or put it there.",
-        )
-    data = _read_file(path, MAX_ROOT)
-    if given is not None:
-        check_follows_pinned(data, where=str(path))
-    return data
-
-
-def _read_file(path: Path, limit: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read it: {error.strerror}", where=str(path)) from error
-    if len(data) > limit:
-        raise UsageError(f"larger than {limit} bytes", where=str(path))
-    return data
+    return anchor
 
 
 # Steps 2 and 3
@@ -661,7 +681,7 @@ def _heads(given: Sequence[Path | str | bytes]) -> list[tuple[str, bytes]]:
     return [
         (f"head {number}", each)
         if isinstance(each, bytes)
-        else (str(each), _read_file(Path(each), bundle.MAX_NOTE))
+        else (str(each), read_file(Path(each), bundle.MAX_NOTE))
         for number, each in enumerate(given, start=1)
     ]
 
@@ -741,33 +761,22 @@ def check_assurance(attestation: Attestation) -> None:
 # Step 13
 
 
-def _load_revocations(
-    trust: TrustState, given: Sequence[Path | str | bytes], at: datetime
-) -> Revocations | None:
-    if not given:
-        return None
-    return Revocations.load(
-        trust,
-        [
-            each if isinstance(each, bytes) else _read_file(Path(each), MAX_REVOCATIONS)
-            for each in given
-        ],
-        at=at,
-    )
-
-
 def _check_revocations(
-    lists: Revocations | None,
-    attestation: Attestation,
+    trust: TrustState,
+    attested: Verified[Attestation],
     policy: Verified[Policy],
     credentials: Mapping[str, Verified[Credential]],
     ledger: Ledger,
     gates: Sequence[Gate],
+    at: datetime,
 ) -> dict[str, Revoked]:
+    lists, attestation = trust.revocations, attested.document
     if lists is None:
         return {}
     _, finished = _times(attestation)
     later: dict[str, Revoked] = {}
+    if found := check_attestation(lists, attested, at):
+        later["attestation"] = found
     if found := lists.of_policy(policy):
         if found.since <= finished:
             raise _used_revoked(f"policy {policy.document}", found)
@@ -783,6 +792,26 @@ def _check_revocations(
     return later
 
 
+def check_attestation(
+    lists: Revocations, attested: Verified[Attestation], at: datetime
+) -> Revoked | None:
+    """Step 13 for the attestation itself: a revocation that counts only from after ``at``, or None.
+
+    Raises:
+        Refused: It is revoked.
+    """
+    signers = [authority.name for authority in attested.authorities]
+    found = lists.of_attestation(attested.digest, signers)
+    if found is None or found.since > at:
+        return found
+    raise Refused(
+        f"revoked since {format_time(found.since)} ({found.reason})",
+        where="attestation",
+        do=f"That is list {found.sequence} of {found.issuer}. Ask its issuer for the model as it "
+        "is now",
+    )
+
+
 def _used_until(corpus: str, gates: Sequence[Gate], ledger: Ledger, finished: datetime) -> datetime:
     """The last instant at which the run may have used ``corpus``, by its own times."""
     branches = {leaf.branch for leaf in ledger.steps if corpus in leaf.corpora}
@@ -793,8 +822,12 @@ def _used_until(corpus: str, gates: Sequence[Gate], ledger: Ledger, finished: da
 
 
 def _used_revoked(what: str, found: Revoked) -> Refused:
+    return _revoked(what, found, ", and the run used it then")
+
+
+def _revoked(what: str, found: Revoked, then: str = "") -> Refused:
     return Refused(
-        f"revoked since {format_time(found.since)} ({found.reason}), and the run used it then",
+        f"revoked since {format_time(found.since)} ({found.reason}){then}",
         where=what,
         do=f"That is list {found.sequence} of {found.issuer}; ask its issuer",
     )
@@ -814,5 +847,5 @@ def _replay_checks(folder: Bundle, given: Sequence[Path | str | bytes]) -> list[
         if isinstance(each, bytes):
             found.append((f"replay check {number}", each))
         else:
-            found.append((str(each), _read_file(Path(each), bundle.MAX_ENVELOPE)))
+            found.append((str(each), read_file(Path(each), bundle.MAX_ENVELOPE)))
     return found

@@ -12,8 +12,8 @@ from sqlmodel import Session, select
 
 from govray.errors import Malformed
 from govray.governance import bundle, canonical
+from govray.governance.anchor import TrustAnchor
 from govray.governance.memorization_manifest import verify_memorization_manifest
-from govray.governance.trust import TrustState
 from govray.governance.verify import verify
 from govray.store import tables
 from govray.store.index import index_model
@@ -26,11 +26,11 @@ MODEL = "model"
 TILES = "tiles"
 
 
-def index_run_model(session: Session, folder: Path, trust_root: bytes, key: bytes) -> int:
+def index_run_model(session: Session, folder: Path, anchor: TrustAnchor, key: bytes) -> int:
     """Index a run's model folder, and write its ledger's tiles; how many models are new.
 
     Raises:
-        VerificationFailed, CouldNotCheck: It does not verify against the trust root.
+        VerificationFailed, CouldNotCheck: It does not verify by the anchor.
     """
     model = (folder / MODEL).resolve()
     if not model.is_dir():
@@ -43,28 +43,28 @@ def index_run_model(session: Session, folder: Path, trust_root: bytes, key: byte
         )
     ).first()
     root = None if held is None else session.get_one(tables.TrustRoot, held.trust_root)
-    if root is not None and root.envelope == trust_root:
+    if root is not None and root.envelope == anchor.root:
         return 0
-    index_folder(session, model, trust_root, key, tiles=folder.resolve() / TILES)
+    index_folder(session, model, anchor, key, tiles=folder.resolve() / TILES)
     return 1
 
 
 def index_folder(
-    session: Session, model: Path, trust_root: bytes, key: bytes, *, tiles: Path | None = None
+    session: Session, model: Path, anchor: TrustAnchor, key: bytes, *, tiles: Path | None = None
 ) -> None:
     """Verify and index one model folder; with ``tiles``, write its ledger there too.
 
     Raises:
-        VerificationFailed, CouldNotCheck: It does not verify against the trust root.
+        VerificationFailed, CouldNotCheck: It does not verify by the anchor.
     """
-    verified = verify(model, trust_root=trust_root)
+    verified = verify(model, trust_root=anchor)
     place = None if tiles is None else str(tiles)
     if tiles is not None:
         write_table(LocalTileFolder(tiles), verified.ledger.leaves)
-    index_model(session, verified, trust_root=trust_root, key=key, folder=str(model), tiles=place)
+    index_model(session, verified, trust_root=anchor.root, key=key, folder=str(model), tiles=place)
 
 
-def index_run_audit(session: Session, folder: Path, trust_root: bytes) -> None:
+def index_run_audit(session: Session, folder: Path, anchor: TrustAnchor) -> None:
     """Index the memorization manifest that lies in a run's folder, if one is signed.
 
     Raises:
@@ -76,7 +76,7 @@ def index_run_audit(session: Session, folder: Path, trust_root: bytes) -> None:
     if path.stat().st_size > bundle.MAX_ENVELOPE:
         raise Malformed(f"larger than {bundle.MAX_ENVELOPE} bytes", where=str(path))
     data, now = path.read_bytes(), datetime.now(UTC)
-    trust = TrustState.load(trust_root, at=now, delegations=read_record(folder).delegations)
+    trust = anchor.load(at=now, delegations=read_record(folder).delegations)
     audited = verify_memorization_manifest(trust, data, at=now)
     if session.get(tables.MemorizationManifest, audited.digest) is None:
         row = tables.MemorizationManifest(

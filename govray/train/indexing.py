@@ -17,7 +17,7 @@ remove rows of what storage has no longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from sqlmodel import Session, col, select
 
 from govray.errors import GovrayError, Refused
 from govray.governance import canonical
+from govray.governance.anchor import TrustAnchor
 from govray.governance.document import format_time
 from govray.governance.envelope import Envelope
 from govray.store import tables
@@ -107,12 +108,12 @@ class Settings:
     """What the indexer is told, for storage does not say it.
 
     Attributes:
-        trust_root: The envelope that models are verified against.
+        anchor: Reads what models are verified against: called at each look, for lists change.
         key: The store's secret.
         project, user: Whom new experiments are counted for.
     """
 
-    trust_root: bytes
+    anchor: Callable[[], TrustAnchor]
     key: bytes
     project: str
     user: str
@@ -135,12 +136,12 @@ def index_storage(
     What cannot be read, or does not verify, is reported and left out.
     """
     storage = storage.resolve()
-    report = Report()
+    report, anchor = Report(), settings.anchor()
     for folder in runs.list_runs(storage):
-        _index(engine, storage, folder, settings, None, report)
+        _index(engine, storage, folder, settings, anchor, None, report)
     for search in searches:
         for folder in runs.list_runs(search.folder):
-            _index(engine, storage, folder, settings, search, report)
+            _index(engine, storage, folder, settings, anchor, search, report)
         with Session(engine) as session:
             if session.get(tables.Experiment, search.folder.name) is not None:
                 begin_writing(session)
@@ -154,6 +155,7 @@ def _index(
     storage: Path,
     folder: Path,
     settings: Settings,
+    anchor: TrustAnchor,
     search: Search | None,
     report: Report,
 ) -> None:
@@ -163,10 +165,10 @@ def _index(
             session.commit()
             report.runs += 1
         with _reported(report, each / MODEL), Session(engine) as session:
-            report.models += index_run_model(session, each, settings.trust_root, settings.key)
+            report.models += index_run_model(session, each, anchor, settings.key)
             session.commit()
         with _reported(report, each / MEMORIZATION), Session(engine) as session:
-            index_run_audit(session, each, settings.trust_root)
+            index_run_audit(session, each, anchor)
             session.commit()
 
 

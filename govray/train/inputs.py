@@ -13,11 +13,12 @@ from pathlib import Path
 
 from govray.data.admission import read_credentials, verify_credentials
 from govray.errors import Untrusted, UsageError
+from govray.governance.anchor import TrustAnchor
 from govray.governance.credential import Credential, CredentialClass
 from govray.governance.document import format_time, parse_time
 from govray.governance.keys import PublicKey
 from govray.governance.policy import Policy, verify_policy
-from govray.governance.revocation import Revocations, Revoked
+from govray.governance.revocation import Revocations, Revoked, check_fresh
 from govray.governance.trust import TrustState, Verified
 from govray.train.clock import instant
 from govray.train.gating import credential_name
@@ -42,7 +43,13 @@ class Inputs:
     credentials: dict[str, Verified[Credential]]
     credential_bytes: dict[str, bytes]
     revocation_paths: tuple[str, ...] = ()
+    revocation_bytes: tuple[bytes, ...] = ()
     revocations: Revocations | None = None
+
+    @property
+    def anchor(self) -> TrustAnchor:
+        """What the run verifies others' models against: its own root and lists."""
+        return TrustAnchor(self.root_bytes, self.revocation_bytes)
 
     @property
     def classes(self) -> dict[str, CredentialClass]:
@@ -115,22 +122,22 @@ def load_inputs(
         UsageError: A file or the folder of corpora is missing.
         Refused: A corpus has no credential, or a signature, scope, window or
             version is not in order; or something is revoked.
+        CouldNotCheck: The trust root asks for a revocation list, or for a newer one.
     """
     root_bytes = read(trust_root, "trust root", "govray sign policies/root.yaml")
     delegated = tuple(read(path, "delegation", "govray sign FILE") for path in delegations)
     trust = TrustState.load(root_bytes, at=at, delegations=delegated)
+    lists, given, today = None, read_lists(revocations), instant() if resumed else at
+    if given:
+        before = kept_lists(resumed, trust, at=today) if resumed else None
+        lists = Revocations.load(trust, given, at=today, previous=before)
+    check_fresh(trust, lists, at=today)
     policy_bytes = read(policy, "signed policy", "govray sign policies/licences.yaml")
     verified_policy = verify_policy(trust, policy_bytes, at=at)
     envelopes = read_credentials(corpora)
     credentials = verify_credentials(corpora, envelopes, trust, at=at)
-    lists = None
-    if revocations:
-        today = instant() if resumed else at
-        before = kept_lists(resumed, trust, at=today) if resumed else None
-        lists = Revocations.load(trust, read_lists(revocations), at=today, previous=before)
-        revoked = revoked_names(lists, verified_policy, credentials)
-        if not resumed:
-            _check_unrevoked(revoked, at)
+    if lists and not resumed:
+        _check_unrevoked(revoked_names(lists, verified_policy, credentials), at)
     return Inputs(
         trust=trust,
         root_bytes=root_bytes,
@@ -140,6 +147,7 @@ def load_inputs(
         credentials=credentials,
         credential_bytes=envelopes,
         revocation_paths=tuple(str(path.resolve()) for path in revocations),
+        revocation_bytes=given,
         revocations=lists,
     )
 

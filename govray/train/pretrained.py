@@ -40,6 +40,7 @@ from torch import Tensor, nn
 
 from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused, UsageError
 from govray.governance import bundle, canonical
+from govray.governance.anchor import TrustAnchor
 from govray.governance.verify import verify
 
 UNKNOWN = "unknown"
@@ -122,7 +123,7 @@ def read_start(
     paths: Sequence[Path],
     groups: Mapping[str, Sequence[str]],
     *,
-    trust_root: bytes,
+    trust_root: TrustAnchor | bytes,
     at: datetime,
     loaded_by_model: bool = False,
 ) -> Start:
@@ -131,7 +132,7 @@ def read_start(
     Args:
         paths: One file, or several of one folder.
         groups: Layer group → FQNs of the model that starts.
-        trust_root: The run's, for a start that is a govray model folder.
+        trust_root: The run's, or its anchor, for a start that is a govray model folder.
         at: Reference time.
         loaded_by_model: See `Start`.
 
@@ -233,7 +234,7 @@ def _taint(
     folder: Path,
     files: Mapping[str, str],
     groups: Mapping[str, Sequence[str]],
-    trust_root: bytes,
+    trust_root: TrustAnchor | bytes,
     at: datetime,
 ) -> dict[str, tuple[str, ...]]:
     unknown: dict[str, tuple[str, ...]] = dict.fromkeys(groups, (UNKNOWN,))

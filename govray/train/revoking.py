@@ -8,8 +8,8 @@ Invariants:
 
 * Lists only grow: what was accepted stays accepted, and a list that goes back is refused, also by
   a later attempt and a later driver: the run's folder keeps the newest list of each issuer.
-* Fail closed, with patience: a list that cannot be read or does not verify leaves the last good
-  one in force for `PATIENCE_S`, then the run stops.
+* Fail closed, with patience: a list that cannot be read, does not verify or is older than the
+  trust root accepts leaves the last good one in force for `PATIENCE_S`, then the run stops.
 
 What it does not do: decide what a revocation means for the run (`gating.py`), or hold a key.
 """
@@ -23,10 +23,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from govray.errors import GovrayError, RankFailed, UsageError
+from govray.errors import CouldNotCheck, GovrayError, RankFailed, UsageError
 from govray.governance.credential import Credential
 from govray.governance.policy import Policy
-from govray.governance.revocation import MAX_BYTES, Revocations, Revoked, verify_revocations
+from govray.governance.revocation import (
+    MAX_BYTES,
+    Revocations,
+    Revoked,
+    check_fresh,
+    verify_revocations,
+)
 from govray.governance.trust import TrustState, Verified
 from govray.train.atomic import put
 from govray.train.gating import credential_name
@@ -184,13 +190,14 @@ class RevocationFeed:
             data = read_lists(self._source.paths)
             if data != self._read:
                 self._accept(data, at)
+            check_fresh(self._trust(at), self._accepted, at=at)
         except GovrayError as error:
             if self._failing_since is None:
                 self._failing_since = elapsed_s
             if elapsed_s - self._failing_since >= self._patience_s:
                 self._trouble = (
                     RankFailed(error.what, where=error.where, do=error.do)
-                    if isinstance(error, UsageError)
+                    if isinstance(error, UsageError | CouldNotCheck)
                     else error
                 )
             return

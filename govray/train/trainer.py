@@ -306,7 +306,7 @@ class GovernedTrainer:
         start = read_start(
             files,
             found.groups,
-            trust_root=inputs.root_bytes,
+            trust_root=inputs.anchor,
             at=at,
             loaded_by_model=bool(declared),
         )

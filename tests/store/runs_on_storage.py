@@ -12,6 +12,7 @@ from world import ENVIRONMENT, World
 
 from govray.engine import checkpoint
 from govray.governance import canonical
+from govray.governance.anchor import TrustAnchor
 from govray.governance.document import parse_time
 from govray.governance.plan import BatchPlan
 from govray.train import events
@@ -35,7 +36,12 @@ EXPERIMENT = {
 
 
 def settings(world: World, **changes: Any) -> Settings:
-    told = {"trust_root": world.root, "key": KEY, "project": "alpha", "user": "ada"}
+    told = {
+        "anchor": lambda: TrustAnchor(world.root),
+        "key": KEY,
+        "project": "alpha",
+        "user": "ada",
+    }
     return Settings(**told | changes)
 
 

@@ -1,0 +1,174 @@
+"""What a verifier trusts, before any file is looked at: a root and revocation lists.
+
+A `TrustAnchor` is bytes, given or pinned, that came by another way than what is verified (RFC
+6024 calls the root of such trust an anchor). It is the one value that travels to every verb and
+service that judges somebody else's files, so that none of them forgets the lists, and `load` is
+where the root's rule of freshness is kept: a root that asks for a list, or for a recent one,
+gives no trust state without it.
+
+Invariants:
+    * Lists that were pinned are never gone behind: a given list of the same issuer follows them.
+    * A list counts where its issuer is an authority. One of an issuer that this root, with these
+      delegations, does not know can revoke nothing here, and is left out.
+
+What it does not do: fetch anything, or say what a revocation means (``verify.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from govray.errors import CouldNotCheck, UsageError
+from govray.governance.envelope import Envelope
+from govray.governance.pinned_root import check_follows_pinned, pinned_trust_root
+from govray.governance.revocation import MAX_BYTES, RevocationList, Revocations, check_fresh
+from govray.governance.statement import read
+from govray.governance.trust import TrustState, root_name
+
+MAX_ROOT = 1 << 20
+
+LIST_SUFFIX = ".dsse.json"
+
+
+@dataclass(frozen=True)
+class TrustAnchor:
+    """A trust root and revocation lists, as bytes from elsewhere than what is verified.
+
+    Attributes:
+        root: Envelope of the trust root.
+        revocations: Envelopes of the lists that were given.
+        pinned: Envelopes of lists that were accepted earlier; they count for issuers of whom
+            none is given.
+        source: The file that the root was read from, if it was.
+    """
+
+    root: bytes
+    revocations: tuple[bytes, ...] = ()
+    pinned: tuple[bytes, ...] = ()
+    source: Path | None = field(default=None, compare=False)
+
+    @classmethod
+    def read(
+        cls,
+        root: Path | str | bytes | None = None,
+        revocations: Sequence[Path | str | bytes] = (),
+    ) -> Self:
+        """The given root and lists. Without a root, what is pinned.
+
+        Args:
+            root: Envelope, or its path; None: the pinned one. The lists pinned beside that count
+                for it, and for a file of a root of its name.
+            revocations: Envelopes, their paths, or folders that hold them.
+
+        Raises:
+            CouldNotCheck: No root is given and none is pinned.
+            UsageError: A file cannot be read, or is too large.
+            Refused: The root does not follow the pinned one of its name.
+        """
+        if isinstance(root, bytes):
+            return cls(root, read_lists(revocations))
+        own, kept = pinned_trust_root(), pinned_revocations()
+        path = own if root is None else Path(root)
+        if root is None and not path.is_file():
+            raise CouldNotCheck(
+                "no trust root was given and none is pinned",
+                where=str(path),
+                do="Give one with --trust-root, or put it there.",
+            )
+        data = read_file(path, MAX_ROOT)
+        if root is not None:
+            check_follows_pinned(data, where=str(path))
+        mine = own.is_file() and root_name(data) == root_name(read_file(own, MAX_ROOT))
+        pinned = read_lists([kept]) if mine and kept.is_dir() else ()
+        return cls(data, read_lists(revocations), pinned, path)
+
+    def load(self, *, at: datetime, delegations: Iterable[bytes] = ()) -> TrustState:
+        """The trust state at ``at``, with the lists in it.
+
+        Args:
+            at: Reference time, aware.
+            delegations: Envelopes, in any order.
+
+        Raises:
+            Malformed, Untrusted: As `TrustState.load` and `Revocations.load`.
+            CouldNotCheck: The root asks for a list that is not here, or for a newer one.
+        """
+        return self.apply(TrustState.load(self.root, at=at, delegations=delegations), at=at)
+
+    def apply(self, trust: TrustState, *, at: datetime) -> TrustState:
+        """``trust``, which was loaded from this root, with the lists in it. Raises as `load`."""
+        lists = self.lists(trust, at=at)
+        check_fresh(trust, lists, at=at)
+        return replace(trust, revocations=lists)
+
+    def lists(self, trust: TrustState, *, at: datetime) -> Revocations | None:
+        """The lists that concern ``trust``, whether or not they are fresh; None if there is none.
+
+        Raises:
+            Malformed, Untrusted: As `Revocations.load`; or a given list goes behind a pinned one.
+        """
+        names = {authority.name for authority in trust.authorities}
+        given, pinned = (
+            [data for data in lists if _issuer(data) in names]
+            for lists in (self.revocations, self.pinned)
+        )
+        if not given and not pinned:
+            return None
+        earlier = Revocations.load(trust, pinned, at=at)
+        return Revocations.load(trust, given, at=at).following(trust, earlier)
+
+
+def read_lists(given: Sequence[Path | str | bytes]) -> tuple[bytes, ...]:
+    """The envelopes of revocation lists: as they are, from files, or all of a folder.
+
+    Raises:
+        UsageError: A file is missing, unreadable or too large; or a folder holds no list.
+    """
+    found: list[bytes] = []
+    for each in given:
+        if isinstance(each, bytes):
+            found.append(each)
+            continue
+        path = Path(each)
+        files = [path]
+        if path.is_dir():
+            files = sorted(path.glob(f"*{LIST_SUFFIX}"))
+            if not files and path != pinned_revocations():
+                raise UsageError(
+                    "the folder holds no revocation list",
+                    where=str(path),
+                    do=f"Put the lists there, as NAME{LIST_SUFFIX}",
+                )
+        found += [read_file(file, MAX_BYTES) for file in files]
+    return tuple(found)
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        UsageError: It is missing, unreadable or larger than ``limit``.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read it: {error.strerror}", where=str(path)) from error
+    if len(data) > limit:
+        raise UsageError(f"larger than {limit} bytes", where=str(path))
+    return data
+
+
+def pinned_revocations() -> Path:
+    """The folder, beside the pinned root, of the revocation lists that go with it."""
+    return pinned_trust_root().parent / "revocations"
+
+
+def _issuer(data: bytes) -> str:
+    """Whose list it says it is: decides only whether it concerns a root, never that it holds."""
+    envelope = Envelope.parse(data, limit=MAX_BYTES, where="revocations")
+    return read(RevocationList, envelope, where="revocations").document.issuer

@@ -1,0 +1,355 @@
+"""What a verifier trusts: the root's rule of freshness; attestations and delegations revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import AT, FINISHED, World, write
+
+from govray.errors import CouldNotCheck, Refused, Untrusted, UsageError, VerificationFailed
+from govray.governance import anchor as anchoring
+from govray.governance import bundle
+from govray.governance.anchor import TrustAnchor, pinned_revocations
+from govray.governance.authority import Authority, Delegation
+from govray.governance.credential import verify_credential
+from govray.governance.document import format_time
+from govray.governance.envelope import Envelope
+from govray.governance.keys import LocalSigner
+from govray.governance.pinned_root import pinned_trust_root
+from govray.governance.revocation import Revocation, RevocationList, seal_revocations
+from govray.governance.statement import read
+from govray.governance.trust import sign_delegation
+from govray.governance.verify import verify, verify_corpus_credential, verify_policy_file
+
+DURING = "2026-11-10T08:30:00Z"
+AFTERWARDS = "2026-11-15T00:00:00Z"
+TOMORROW = "2026-11-21T00:00:00Z"
+
+
+def revoke(
+    *entries: dict[str, str],
+    issuer: str,
+    by: tuple[LocalSigner, ...],
+    sequence: int = 1,
+    issued: str = "2026-11-16T00:00:00Z",
+) -> bytes:
+    document = RevocationList(
+        issuer=issuer,
+        sequence=sequence,
+        issued=issued,
+        entries=tuple(
+            Revocation(**{"since": AFTERWARDS, "reason": "withdrawn"} | each) for each in entries
+        ),
+    )
+    return seal_revocations(document, by)
+
+
+def asking(world: World, name: str = "operator", **rule: int) -> bytes:
+    """The root, in which one authority's list has a rule."""
+    authorities = tuple(
+        a.model_copy(update=rule) if a.name == name else a for a in world.authorities()
+    )
+    return world.sign_root(version=2, authorities=authorities)
+
+
+def by_operator(world: World, *entries: dict[str, str], **changes: Any) -> bytes:
+    return revoke(*entries, issuer="operator", by=(world.keys.operator,), **changes)
+
+
+# Freshness is the root's rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "given", "message"),
+    [
+        ({"minimum_revocations": 5}, None, "at least list 5 of operator, none was given"),
+        ({"minimum_revocations": 5}, {"sequence": 4}, "list 4 of operator is older than list 5"),
+        ({"minimum_revocations": 5}, {"sequence": 5}, None),
+        ({"minimum_revocations": 5}, {"sequence": 6}, None),
+        ({"maximum_revocation_age_hours": 96}, None, "a list of the last 96 hours of operator"),
+        ({"maximum_revocation_age_hours": 96}, {}, "older than the 96 hours"),  # at the instant
+        ({"maximum_revocation_age_hours": 97}, {}, None),
+        (
+            {"minimum_revocations": 2, "maximum_revocation_age_hours": 1},
+            None,
+            "at least list 2 and a list of the last 1 hours",
+        ),
+        ({}, None, None),
+    ],
+)
+def test_a_root_that_asks_for_a_list_gives_no_answer_without_it(
+    world: World,
+    untouched: Path,
+    rule: dict[str, int],
+    given: dict[str, int] | None,
+    message: str | None,
+) -> None:
+    root = asking(world, **rule)
+    lists = [] if given is None else [by_operator(world, **given)]
+    if message is None:
+        verify(untouched, trust_root=root, revocations=lists, at=AT)
+        return
+    with pytest.raises(CouldNotCheck, match=message) as refused:
+        verify(untouched, trust_root=root, revocations=lists, at=AT)
+    assert refused.value.exit_code == 3
+
+
+def test_without_the_rule_behind_it_a_stale_list_would_pass(
+    world: World, untouched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: the refusals above come from the one check in `TrustAnchor.apply`."""
+    monkeypatch.setattr(anchoring, "check_fresh", lambda *_, **__: None)
+    root = asking(world, minimum_revocations=5, maximum_revocation_age_hours=1)
+    assert verify(untouched, trust_root=root, at=AT).revocations is None
+    verify(untouched, trust_root=root, revocations=[by_operator(world)], at=AT)
+
+
+def test_the_rule_holds_for_single_documents_too(world: World, tmp_path: Path) -> None:
+    root = asking(world, "archive", minimum_revocations=1)
+    write(tmp_path / "p.json", world.policy)
+    write(tmp_path / "c.json", world.credentials["alpha"])
+    for check in (verify_policy_file, verify_corpus_credential):
+        name = "p.json" if check is verify_policy_file else "c.json"
+        with pytest.raises(CouldNotCheck, match="of archive"):
+            check(tmp_path / name, trust_root=root, at=AT)
+        good = revoke(issuer="archive", by=(world.keys.archive,))
+        check(tmp_path / name, trust_root=root, revocations=[good], at=AT)
+    gone = revoke({"corpus": "alpha"}, issuer="archive", by=(world.keys.archive,))
+    with pytest.raises(Refused, match="revoked since"):
+        verify_corpus_credential(tmp_path / "c.json", trust_root=root, revocations=[gone], at=AT)
+
+
+def test_a_rule_in_a_delegation_counts_where_the_delegation_does(
+    world: World, untouched: Path
+) -> None:
+    [delegation] = [read(Delegation, Envelope.parse(d)).document for d in world.delegations]
+    asked = delegation.authority.model_copy(update={"minimum_revocations": 2})
+    changed = sign_delegation(
+        Delegation(delegator="archive", authority=asked), [world.keys.archive]
+    )
+    anchor = TrustAnchor(world.root)
+    anchor.load(at=AT)
+    with pytest.raises(CouldNotCheck, match="at least list 2 of acme-legal"):
+        anchor.load(at=AT, delegations=[changed])
+
+
+def test_a_list_of_nobody_here_is_left_out_and_a_forged_one_is_not(world: World) -> None:
+    """A feed has the lists of suppliers that this model knows nothing of."""
+    acme = revoke({"corpus": "acme"}, issuer="acme-legal", by=(world.keys.acme,))
+    assert TrustAnchor(world.root, (acme,)).load(at=AT).revocations is None
+    known = TrustAnchor(world.root, (acme,)).load(at=AT, delegations=world.delegations)
+    assert known.revocations is not None
+    forged = revoke({"corpus": "acme"}, issuer="archive", by=(LocalSigner.generate(),))
+    with pytest.raises(Untrusted, match="no signature verifies"):
+        TrustAnchor(world.root, (forged,)).load(at=AT)
+
+
+# Given and pinned
+
+
+def test_pinned_lists_go_with_the_pinned_root_and_are_never_gone_behind(
+    world: World, untouched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    write(pinned_trust_root(), asking(world, minimum_revocations=2))
+    with pytest.raises(CouldNotCheck, match="at least list 2"):
+        verify(untouched, at=AT)
+    write(pinned_revocations() / "operator.dsse.json", by_operator(world, sequence=2))
+    model = verify(untouched, at=AT)
+    assert [each.document.sequence for each in model.revocations.lists] == [2]  # type: ignore[union-attr]
+    with pytest.raises(VerificationFailed, match=r"step 13 .*never goes back"):
+        verify(untouched, revocations=[by_operator(world, sequence=1)], at=AT)
+    newer = verify(untouched, revocations=[by_operator(world, sequence=3)], at=AT)
+    assert [each.document.sequence for each in newer.revocations.lists] == [3]  # type: ignore[union-attr]
+    other = revoke(issuer="archive", by=(world.keys.archive,))
+    both = verify(untouched, revocations=[other], at=AT).revocations
+    assert both
+    assert [each.document.issuer for each in both.lists] == ["archive", "operator"]
+    # A file of the pinned root's name has its lists, another's has none.
+    again = tmp_path / "root.json"
+    write(again, pinned_trust_root().read_bytes())
+    assert verify(untouched, trust_root=again, at=AT).revocations
+    write(again, World(name="elsewhere").root)
+    assert TrustAnchor.read(again).pinned == ()
+
+
+def test_a_folder_of_lists_is_read_whole(world: World, untouched: Path, tmp_path: Path) -> None:
+    feed = tmp_path / "feed"
+    feed.mkdir()
+    with pytest.raises(UsageError, match="holds no revocation list"):
+        verify(untouched, trust_root=world.root, revocations=[feed], at=AT)
+    write(feed / "a.dsse.json", by_operator(world))
+    write(feed / "b.dsse.json", revoke(issuer="archive", by=(world.keys.archive,)))
+    write(feed / "notes.txt", b"not a list")
+    found = verify(untouched, trust_root=world.root, revocations=[feed], at=AT).revocations
+    assert found
+    assert len(found.lists) == 2
+
+
+# Attestations
+
+
+def test_a_revoked_attestation_no_longer_verifies(world: World, untouched: Path) -> None:
+    digest = verify(untouched, trust_root=world.root, at=AT).digest
+    lists = [by_operator(world, {"attestation": digest})]
+    with pytest.raises(VerificationFailed, match=r"step 13 .*revoked since 2026-11-15") as refused:
+        verify(untouched, trust_root=world.root, revocations=lists, at=AT)
+    assert refused.value.where == "attestation"
+    later = [by_operator(world, {"attestation": digest, "since": TOMORROW})]
+    model = verify(untouched, trust_root=world.root, revocations=later, at=AT)
+    assert set(model.revoked) == {"attestation"}
+    other = [by_operator(world, {"attestation": "sha256:" + "0" * 64})]
+    assert verify(untouched, trust_root=world.root, revocations=other, at=AT).revoked == {}
+
+
+def test_a_further_signature_does_not_take_an_attestation_out_of_the_list(
+    world: World, untouched: Path
+) -> None:
+    """The entry names the statement, not the file: the file's digest changes by a signature."""
+    digest = verify(untouched, trust_root=world.root, at=AT).digest
+    data = (untouched / bundle.ATTESTATION).read_bytes()
+    assert Envelope.parse(data).payload
+    from govray.governance.canonical import sha256
+
+    assert digest == sha256(Envelope.parse(data).payload)
+
+
+Revoke = Callable[[World, str], bytes]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda w, d: revoke({"attestation": d}, issuer="archive", by=(w.keys.archive,)),
+            "of the role operator",
+        ),
+        (
+            lambda w, d: by_operator(w, {"corpus": "alpha"}),
+            "of the role credential",
+        ),
+        (
+            lambda w, d: revoke({"attestation": d}, issuer="operator", by=(w.keys.auditor,)),
+            "names 'operator' as issuer|no signature verifies",
+        ),
+    ],
+)
+def test_only_an_operator_revokes_an_attestation(
+    world: World, untouched: Path, make: Revoke, message: str
+) -> None:
+    digest = verify(untouched, trust_root=world.root, at=AT).digest
+    with pytest.raises(VerificationFailed, match=message):
+        verify(untouched, trust_root=world.root, revocations=[make(world, digest)], at=AT)
+
+
+def team(world: World, name: str, key: LocalSigner) -> tuple[Authority, bytes]:
+    """An operator by delegation."""
+    authority = world.operator.model_copy(update={"name": name, "keys": (key.public_key,)})
+    delegation = Delegation(delegator="operator", authority=authority)
+    return authority, sign_delegation(delegation, [world.keys.operator])
+
+
+def test_an_operator_by_delegation_revokes_its_own_attestations_only(tmp_path: Path) -> None:
+    world = World()
+    mine, others = LocalSigner.generate(), LocalSigner.generate()
+    (_, first), (_, second) = team(world, "team-a", mine), team(world, "team-b", others)
+    world.delegations += [first, second]
+    folder = world.deploy(tmp_path / "model", operator=mine)
+    digest = verify(folder, trust_root=world.root, at=AT).digest
+
+    def check(issuer: str, key: LocalSigner) -> None:
+        lists = [revoke({"attestation": digest}, issuer=issuer, by=(key,))]
+        verify(folder, trust_root=world.root, revocations=lists, at=AT)
+
+    with pytest.raises(VerificationFailed, match="revoked since"):
+        check("team-a", mine)
+    with pytest.raises(VerificationFailed, match="revoked since"):
+        check("operator", world.keys.operator)
+    with pytest.raises(VerificationFailed, match="revokes an attestation of team-a"):
+        check("team-b", others)
+
+
+# Delegations
+
+
+def delegation_digest(data: bytes) -> str:
+    return read(Delegation, Envelope.parse(data)).digest
+
+
+@pytest.mark.parametrize(
+    ("since", "passes"), [(DURING, False), (FINISHED, False), (AFTERWARDS, True)]
+)
+def test_what_was_signed_by_a_revoked_delegate_counts_up_to_then(
+    world: World, untouched: Path, since: str, passes: bool
+) -> None:
+    digest = delegation_digest(world.delegations[0])
+    entry = {"delegation": digest, "since": since}
+    lists = [revoke(entry, issuer="archive", by=(world.keys.archive,))]
+    if passes:
+        model = verify(untouched, trust_root=world.root, revocations=lists, at=AT)
+        assert set(model.revoked) == {"acme"}
+        return
+    with pytest.raises(VerificationFailed, match=r"step 6 .*'acme-legal'.*delegation is revoked"):
+        verify(untouched, trust_root=world.root, revocations=lists, at=AT)
+
+
+def test_a_credential_of_a_revoked_delegate_is_refused_from_then_on(world: World) -> None:
+    digest = delegation_digest(world.delegations[0])
+    lists = revoke({"delegation": digest}, issuer="archive", by=(world.keys.archive,))
+    trust = TrustAnchor(world.root, (lists,)).load(at=AT, delegations=world.delegations)
+    before = datetime(2026, 11, 14, 23, 59, 59, tzinfo=UTC)
+    verify_credential(trust, world.credentials["acme"], at=before)
+    with pytest.raises(Untrusted, match="delegation is revoked since 2026-11-15"):
+        verify_credential(trust, world.credentials["acme"], at=AT)
+    verify_credential(trust, world.credentials["alpha"], at=AT)
+
+
+def test_a_revoked_operators_attestations_no_longer_verify(tmp_path: Path) -> None:
+    world = World()
+    mine, below = LocalSigner.generate(), LocalSigner.generate()
+    authority, first = team(world, "team-a", mine)
+    child = authority.model_copy(update={"name": "team-a-1", "keys": (below.public_key,)})
+    second = sign_delegation(Delegation(delegator="team-a", authority=child), [mine])
+    world.delegations += [first, second]
+    folder = world.deploy(tmp_path / "model", operator=below)
+    verify(folder, trust_root=world.root, at=AT)
+    lists = [by_operator(world, {"delegation": delegation_digest(first)})]
+    with pytest.raises(VerificationFailed, match=r"step 2 .*'team-a-1'.*delegation is revoked"):
+        verify(folder, trust_root=world.root, revocations=lists, at=AT)
+    # A list of the revoked ones is not asked for, and one that there is does no harm.
+    own = revoke(issuer="team-a-1", by=(below,))
+    with pytest.raises(VerificationFailed, match="delegation is revoked"):
+        verify(folder, trust_root=world.root, revocations=[*lists, own], at=AT)
+
+
+def test_nobody_revokes_a_delegation_that_is_not_theirs(world: World) -> None:
+    digest = delegation_digest(world.delegations[0])
+    for issuer, keys in (
+        ("acme-legal", (world.keys.acme,)),
+        ("operator", (world.keys.operator,)),
+        ("compliance", world.keys.compliance),
+    ):
+        lists = revoke({"delegation": digest}, issuer=issuer, by=keys)
+        with pytest.raises(Untrusted, match="revokes the delegation of 'acme-legal'"):
+            TrustAnchor(world.root, (lists,)).load(at=AT, delegations=world.delegations)
+
+
+def test_a_new_delegation_after_a_revoked_one_counts(world: World) -> None:
+    """By digest: the supplier gets a new key under its old name."""
+    [old] = world.delegations
+    key = LocalSigner.generate()
+    document = read(Delegation, Envelope.parse(old)).document
+    authority = document.authority.model_copy(update={"keys": (key.public_key,)})
+    new = sign_delegation(
+        Delegation(delegator="archive", authority=authority), [world.keys.archive]
+    )
+    lists = revoke(
+        {"delegation": delegation_digest(old)}, issuer="archive", by=(world.keys.archive,)
+    )
+    trust = TrustAnchor(world.root, (lists,)).load(at=AT, delegations=[new])
+    verify_credential(trust, world.issue("acme", signer=key), at=AT)
+    assert format_time(AT) > AFTERWARDS
