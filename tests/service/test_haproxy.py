@@ -81,7 +81,11 @@ def configuration(tmp_path: Path) -> Iterator[tuple[Path, dict[str, int]]]:
 @contextmanager
 def running(command: list[str], file: Path, port: int) -> Iterator[None]:
     log = file.with_suffix(".log")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = {
+        **os.environ,
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(SCRIPT),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
     with log.open("wb") as out:
         process = subprocess.Popen(
             [*command, "-db", "-f", str(file)], env=environment, stdout=out, stderr=out

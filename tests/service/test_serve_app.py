@@ -170,7 +170,8 @@ def test_ray_s_metrics_agent_has_the_numbers_of_all_replicas(tokens: dict[str, s
     discovery = json.loads(Path("/tmp/ray/prom_metrics_service_discovery.json").read_text())
     targets = [target for entry in discovery for target in entry["targets"]]
     counted = re.compile(
-        r'^ray_govray_http_requests(?:_total)?{[^}]*route="/v1/models/{model}"[^}]*} ([0-9.e+]+)$',
+        r'^ray_govray_http_requests(?:_total)?{[^}]*route="/v1/models/{model}",status="200"[^}]*}'
+        r" ([0-9.e+]+)$",
         re.MULTILINE,
     )
     deadline = time.monotonic() + 60
