@@ -17,7 +17,10 @@ from govray.errors import CouldNotCheck, UsageError
 if TYPE_CHECKING:
     from govray.governance.anchor import TrustAnchor
     from govray.governance.environment import Difference
+    from govray.governance.keys import Signer
+    from govray.governance.trust import TrustState
     from govray.train.outcome import Outcome
+    from govray.train.record import RunRecord
 
 
 def replay(
@@ -38,12 +41,13 @@ def replay(
     ] = False,
     key: Annotated[
         str | None,
-        typer.Option(
-            "--key", metavar="KEY", help="Sign a match as a second party: a PEM file, or env:NAME."
-        ),
+        typer.Option("--key", metavar="KEY", help="Sign the outcome: a PEM file, or env:NAME."),
     ] = None,
     party: Annotated[
-        str | None, typer.Option("--party", metavar="NAME", help="Who signs; with --key.")
+        str | None,
+        typer.Option(
+            "--party", metavar="NAME", help="With --key: also sign a match as a second party."
+        ),
     ] = None,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
@@ -55,14 +59,15 @@ def replay(
 ) -> None:
     """Run it again, following its record, and compare ledger and checkpoints byte for byte.
 
-    With --key, a second party verifies RUN/model first, and signs a statement if all is the
-    same: beside the attestation, or as FILE.
+    With --key, an operator or a witness signs the outcome; only then does govray attest take it.
+    With --party besides, a second party verifies RUN/model first, and signs a statement if all is
+    the same: beside the attestation, or as FILE.
 
     Exit code 0: identical. 1: something differs; the first step and tensor are named. 3: it
     could not be checked: other code or data, or no checkpoint to compare with.
     """
     from govray.train.cluster import ray_running
-    from govray.train.outcome import FOLDER
+    from govray.train.outcome import FOLDER, SIGNED
     from govray.train.record import read_record
     from govray.train.replay import replay as replay_run
     from govray.train.segments import parse_steps
@@ -70,16 +75,18 @@ def replay(
     if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
         run = run.resolve().parent
     record = read_record(run)
+    signer, root = _signer(key, trust_root, revocations, record)
     witness = None
-    if key is not None or party is not None:
-        if key is None or party is None or steps or without:
+    if party is not None:
+        if key is None or signer is None or steps or without:
             raise UsageError(
                 "a second party signs a whole replay, under its name and with its key",
                 where="--key, --party",
                 do="Give both, and neither --steps nor --without",
             )
         anchor = trust.anchor(trust_root, revocations)
-        witness = _Witness(run / "model", key, party, anchor, to)
+        witness = _Witness(run / "model", signer, party, anchor, to)
+        root = witness.trust
     wanted = parse_steps(steps) if steps else None
     total = wanted[1] if wanted else record.plan.max_steps
     name = f"replay{f' without {without}' if without else ''}"
@@ -90,18 +97,23 @@ def replay(
             steps=wanted,
             storage=storage,
             strict=strict,
+            signer=signer,
+            trust=root,
             on_differences=_tell_differences,
             on_step=lambda step, _: bar.update(step + 1, total),
         )
     told = outcome.to_json()
+    folder = (storage or run / FOLDER) / outcome.run
+    if signer:
+        told["signed"] = str(folder / SIGNED)
     if witness and outcome.identical:
-        told["statement"] = str(witness.sign((storage or run / FOLDER) / outcome.run, outcome))
+        told["statement"] = str(witness.sign(folder, outcome))
     if as_json:
         print_json(told)
     else:
-        _tell(run, outcome)
+        _tell(run, outcome, told.get("signed"))
         if witness and outcome.identical:
-            field("signed", told["statement"])
+            field("statement", told["statement"])
     if outcome.identical is None:
         if as_json:
             raise typer.Exit(CouldNotCheck.exit_code)
@@ -115,14 +127,28 @@ def replay(
         raise typer.Exit(1)
 
 
+def _signer(
+    key: str | None, root: Path | None, lists: list[Path] | None, record: RunRecord
+) -> tuple[Signer | None, TrustState | None]:
+    """Who signs the outcome, and the trust that names the key; before Ray starts."""
+    from govray.governance.keys import load_signer
+
+    if key is None:
+        return None, None
+    signer = load_signer(key)
+    if root is None:
+        return signer, None
+    anchor = trust.anchor(root, lists)
+    return signer, anchor.load(at=trust.reference_time(None), delegations=record.delegations)
+
+
 class _Witness:
     """A second party's verified model and key; made before anything runs."""
 
     def __init__(
-        self, model: Path, key: str, party: str, anchor: TrustAnchor, to: Path | None
+        self, model: Path, signer: Signer, party: str, anchor: TrustAnchor, to: Path | None
     ) -> None:
         from govray.governance import bundle
-        from govray.governance.keys import load_signer
         from govray.governance.verify import verify
         from govray.train.record import read_record
         from govray.train.witness import require_witness
@@ -139,7 +165,8 @@ class _Witness:
             )
         now = trust.reference_time(None)
         self._model = verify(model, trust_root=anchor, at=now)
-        self._signer = load_signer(key)
+        self._signer = signer
+        self.trust = self._model.trust_root
         require_witness(self._model, read_record(model.parent), self._signer.public_key, at=now)
 
     def sign(self, replayed: Path, outcome: Outcome) -> Path:
@@ -163,7 +190,7 @@ def _tell_differences(found: Sequence[Difference]) -> None:
         note(f"differs here  {each}")
 
 
-def _tell(run: Path, outcome: Outcome) -> None:
+def _tell(run: Path, outcome: Outcome, signed: str | None) -> None:
     verdict = {True: "IDENTICAL", False: "DIFFERENT", None: "LEDGER IDENTICAL"}[outcome.identical]
     without = f", without {outcome.without}" if outcome.without else ""
     line(f"{verdict}  steps {outcome.start} to {outcome.stop - 1}{without}", style="bold")
@@ -181,5 +208,6 @@ def _tell(run: Path, outcome: Outcome) -> None:
     for each in outcome.differences:
         field("differed", each)
     field("replay", outcome.run)
-    if outcome.identical and outcome.whole and outcome.without:
+    field("signed", signed or "by nobody: govray attest takes only what --key signs")
+    if signed and outcome.identical and outcome.whole and outcome.without:
         line(f"Next  govray attest {run}   states it in the attestation")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli.output import Json, Key, field, line, note, print_json
+from govray.cli import files, trust
+from govray.cli.output import Json, Key, TrustRoot, field, line, note, print_json
 from govray.cli.progress import StageBar
 
 if TYPE_CHECKING:
@@ -74,20 +75,42 @@ def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTra
 def attest(
     run: Run,
     key: Key = "env:GOVRAY_KEY",
-    party: Annotated[
-        str, typer.Option("--party", help="Who ran the replays, for the attestation.")
-    ] = "operator",
+    replay: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--replay", metavar="FILE", help="A second party's outcome.dsse.json. Repeatable."
+        ),
+    ] = None,
+    trust_root: TrustRoot = None,
     as_json: Json = False,
 ) -> None:
-    """Sign a finished run's model again, with the replays since. Training does it once itself."""
+    """Sign a finished run's model again, with the replays since. Training does it once itself.
+
+    A replay counts if an operator or a witness signed its outcome (govray replay --key). Which
+    keys those are, the run's own trust root says, or a newer one by --trust-root.
+    """
     from govray.governance.keys import load_signer
     from govray.train.artifact import write_model
-    from govray.train.outcome import evidence
+    from govray.train.outcome import evidence, unsigned
 
-    found = evidence(run, party)
-    model = write_model(run, load_signer(key), found)
+    signer = load_signer(key)
+    root = files.read(trust.root_path(trust_root)) if trust_root else None
+    found = evidence(run, at=trust.reference_time(None), trust_root=root, given=replay or [])
+    ignored = unsigned(run)
+    replays = [each.replay for each in found]
+    outcomes = [each.envelope for each in found if each.envelope]
+    model = write_model(run, signer, replays, outcomes=outcomes)
     if as_json:
-        print_json({"model": str(model), "replays": [replay.corpus for replay in found]})
-    else:
-        line(f"Attested {model}")
-        field("replays", ", ".join(replay.corpus for replay in found) or "none")
+        print_json(
+            {
+                "model": str(model),
+                "replays": [each.corpus for each in replays],
+                "parties": [each.party for each in replays],
+                "unsigned": [str(each) for each in ignored],
+            }
+        )
+        return
+    line(f"Attested {model}")
+    field("replays", ", ".join(f"{each.corpus} by {each.party}" for each in replays) or "none")
+    for each in ignored:
+        field("not used", f"{each}: nobody signed it; replay again with --key")

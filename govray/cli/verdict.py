@@ -105,6 +105,10 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "taint": [each.to_json() for each in attestation.taint],
         "selectionTaint": [each.to_json() for each in attestation.selection_taint or ()],
         "levels": {corpus: dict(groups) for corpus, groups in attestation.levels.items()},
+        "replayedBy": {
+            corpus: [{"party": each.party, "operator": each.is_operator} for each in who]
+            for corpus, who in sorted(model.replayed_by.items())
+        },
         "removals": [each.to_json() for each in attestation.removals],
         "gates": [each.to_json() for each in model.gates],
         "memorization": attestation.memorization.to_json() if attestation.memorization else None,
@@ -212,10 +216,19 @@ def _levels(model: VerifiedModel) -> list[str]:
             )
     phrases = []
     for name, corpora in sorted(named.items()):
-        levels = {lowest[corpus] for corpus in corpora}
         # The least of them is what can be said of all.
-        phrases.append(f"{name} {min(levels)} ({LEVELS[min(levels)]})")
+        level = min(lowest[corpus] for corpus in corpora)
+        phrases.append(f"{name} {level} ({LEVELS[level]}{_replayers(model, corpora, level)})")
     return phrases
+
+
+def _replayers(model: VerifiedModel, corpora: set[str], level: int) -> str:
+    """Who says so, from level 2 on: those who replayed the run without each of ``corpora``."""
+    if level < LEVELS.index("replay identical"):
+        return ""
+    by = [{str(each) for each in model.replayed_by.get(corpus, ())} for corpus in corpora]
+    names = set.intersection(*by) or set.union(*by)
+    return f"{', by' if level == 2 else '; replayed by'} {' and '.join(sorted(names))}"
 
 
 def _shown(path: Path) -> Path:

@@ -25,7 +25,7 @@ import govray
 from govray.data.distributions import SourceCorpus
 from govray.data.tokenizer import ByteTokenizer
 from govray.demo import canary, supplier
-from govray.demo.deployment import OPERATOR, Deployment, deploy
+from govray.demo.deployment import Deployment, deploy
 from govray.demo.report import render
 from govray.demo.story import Refusal, Story, tabulate
 from govray.engine.adapters import Adapters
@@ -142,6 +142,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         outcome = replay(
             run,
             without=supplier.CORPUS,
+            signer=trainer.signer(),
             on_step=lambda step, _: bar.update(step + 1, steps),
         )
     screen.stage(4, "replay", f"same run without {supplier.CORPUS}  {_clock(replaying.seconds)}")
@@ -153,7 +154,8 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         )
 
     model = output / "model"
-    shutil.copytree(write_model(run, trainer.signer(), evidence(run, OPERATOR)), model)
+    replays = [each.replay for each in evidence(run, at=datetime.now(UTC))]
+    shutil.copytree(write_model(run, trainer.signer(), replays), model)
     checking = _Timed()
     with _timing(checking):
         verified = govray.verify(model, trust_root=deployment.root)

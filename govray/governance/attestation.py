@@ -146,7 +146,9 @@ class Replay(Document):
     """Evidence: a rerun without ``corpus``, by ``party``, reproduced these files byte for byte.
 
     ``plan`` is the digest of the run's plan with the corpus as a tombstone; ``files`` maps the
-    name of each compared file to the digest that both runs gave.
+    name of each compared file to the digest that both runs gave. ``outcome`` is the digest of a
+    witness's signed outcome in ``governance/replays.jsonl``; absent if the operator that signs
+    this attestation ran it, and then ``party`` is that operator's word for itself.
     """
 
     corpus: Name
@@ -154,6 +156,7 @@ class Replay(Document):
     plan: Digest
     files: Annotated[dict[Text, Digest], Field(min_length=1)]
     environment: Environment
+    outcome: Digest | None = None
 
 
 class Removal(Document):

@@ -38,6 +38,7 @@ DELEGATIONS = f"{GOVERNANCE}/delegations.jsonl"
 LEDGER = f"{GOVERNANCE}/ledger.jsonl"
 CHECKPOINT = f"{GOVERNANCE}/ledger.checkpoint"
 GATES = f"{GOVERNANCE}/gates.jsonl"
+REPLAYS = f"{GOVERNANCE}/replays.jsonl"
 
 _REPLAY = re.compile(rf"{GOVERNANCE}/replay-([A-Za-z0-9][A-Za-z0-9._-]{{0,127}})\.dsse\.json")
 

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -206,6 +206,20 @@ class TrustState:
             sealed.subjects,
             tuple(authority for authority, _ in valid),
             valid[0][1],
+        )
+
+    def each_key_counts(self, role: Role) -> Self:
+        """The same trust, in which one key of an authority of ``role`` is enough.
+
+        For what one holder of a key begins and the threshold confirms later: a run and its
+        replays, and the folder that further holders are asked to sign. Never for a verdict.
+        """
+        return replace(
+            self,
+            authorities=tuple(
+                each.model_copy(update={"threshold": 1}) if each.role == role else each
+                for each in self.authorities
+            ),
         )
 
     def minimum_policy_version(self, name: str) -> int:

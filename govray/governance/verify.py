@@ -16,15 +16,16 @@ Invariants
   makes, and the only clock in this layer.
 
 What cannot be checked here, and is the signer's word: that no other data was used, which tensors
-a layer group means, the environment, the times, replays and removals beyond these files; and the
-other items of ``attestation.DISCLAIMER``. The folder must not change while it is verified.
+a layer group means, the environment, the times, the operator's own replays, and removals beyond
+these files; and the other items of ``attestation.DISCLAIMER``. The folder must not change while
+it is verified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -61,6 +62,7 @@ from govray.governance.statement import Subject
 from govray.governance.tensor_header import MAX_HEADER
 from govray.governance.trust import TrustState, Verified
 from govray.governance.verify_ledger import MAX_ROWS, check_gates, check_incidents, check_ledger
+from govray.governance.verify_replays import Replayer, check_replays
 
 _SECOND = timedelta(seconds=1)
 
@@ -86,6 +88,7 @@ class VerifiedModel:
             from after the run, or after the reference time.
         replay_checks: What second parties signed about this attestation.
         heads: The signed heads that were given, each of which the ledger extends or has.
+        replayed_by: Corpus → who replayed the run without it and got the same files.
     """
 
     path: Path
@@ -106,6 +109,7 @@ class VerifiedModel:
     revoked: Mapping[str, Revoked]
     replay_checks: tuple[Verified[ReplayCheck], ...] = ()
     heads: tuple[Checkpoint, ...] = ()
+    replayed_by: Mapping[str, tuple[Replayer, ...]] = field(default_factory=dict)
 
     @property
     def assurance_level(self) -> AssuranceLevel:
@@ -157,7 +161,8 @@ def verify(
         theirs by root, and end where each handed over; heads that were signed elsewhere for the
         same run are of its first leaves.
     11. coverage: coverage with its gradient-norm shares, taint and levels follow from the ledger,
-        the routes and the evidence.
+        the routes and the evidence; a replay is the operator's own, unless a witness of the trust
+        root signed its outcome.
     12. assurance: no assurance level that nothing here shows; the disclaimer word for word.
     13. revocations: the lists, read before step 2, are their issuers', and as fresh as the trust
         root asks; nothing that the run used was revoked before it ended, unless a gate left it
@@ -217,6 +222,7 @@ def verify(
         heads = check_heads(trust, ledger, _heads(also))
     with _step(11, "coverage"):
         _check_coverage(attested, ledger, manifest.document, routes)
+        replayed_by = check_replays(folder, trust, attested, at=at)
     with _step(12, "assurance"):
         check_assurance(attestation)
     with _step(13, "revocations"):
@@ -244,6 +250,7 @@ def verify(
         revoked=revoked,
         replay_checks=checks,
         heads=heads,
+        replayed_by=replayed_by,
     )
 
 
@@ -471,7 +478,7 @@ def _check_files(
     required = {bundle.POLICY, bundle.MANIFEST, bundle.CREDENTIALS, bundle.LEDGER}
     required.add(bundle.CHECKPOINT)
     for name in sorted(required - pinned) + sorted(
-        pinned - required - {bundle.DELEGATIONS, bundle.GATES}
+        pinned - required - {bundle.DELEGATIONS, bundle.GATES, bundle.REPLAYS}
     ):
         raise Refused("the attestation pins the wrong governance files", where=name)
     present = folder.names()
@@ -715,28 +722,12 @@ def _check_coverage(
         raise Refused("a layer group is missing or added", where="attestation taint")
     for group in sorted(attestation.pretrained.keys() - {t.group for t in taint}):
         raise Refused("the model has no such layer group", where=f"pretrained {group}")
-    _check_replays(attested)
     levels = exclusion_levels(
         routes, base, attestation.replays, attestation.removals, attestation.pretrained
     )
     for corpus in sorted(levels.keys() | attestation.levels.keys()):
         if levels.get(corpus) != attestation.levels.get(corpus):
             raise Refused("they do not follow from the evidence", where=f"levels of {corpus}")
-
-
-def _check_replays(attested: Verified[Attestation]) -> None:
-    attestation = attested.document
-    subjects = {s.name: s.sha256 for s in attested.subjects}
-    removed = {file for r in attestation.removals for file in bundle.adapter_files(r.adapter)}
-    for replay in attestation.replays:
-        where = f"replay without {replay.corpus}"
-        if replay.corpus not in attestation.plan.corpora:
-            raise Refused("the run read no such corpus", where=where)
-        if replay.plan != attestation.plan.without(replay.corpus).digest:
-            raise Refused("it followed another plan", where=where)
-        for name, digest in replay.files.items():
-            if name not in removed and subjects.get(name) != digest:
-                raise Refused(f"it compared another {name}", where=where)
 
 
 # Step 12

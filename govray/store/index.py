@@ -101,7 +101,7 @@ def _write(
     _add_corpora(session, model, files, key)
     _add_ledger(session, model, files)
     session.flush()
-    document = lineage.lineage(model.attestation, model.digest)
+    document = lineage.lineage(model.attestation, model.digest, model.replayed_by)
     row = session.get(tables.Attestation, model.digest)
     known = row is not None
     if row is None:

@@ -28,7 +28,7 @@ levels, or read a database.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -92,7 +92,8 @@ class CorpusLineage(Document):
         records: Distinct records that were read.
         tokens: Loss targets that were read.
         steps: In how many steps.
-        replayed_by: Who replayed the run without it and got the same bytes.
+        replayed_by: Who replayed the run without it and got the same bytes: ``NAME itself`` for
+            the operator that signed, a witness's name for a second party.
         cells: One for each of the document's groups, in their order.
     """
 
@@ -171,12 +172,16 @@ class Lineage(Document):
     quarantine: tuple[Quarantined, ...]
 
 
-def lineage(attestation: Attestation, digest: str) -> Lineage:
+def lineage(
+    attestation: Attestation, digest: str, replayed_by: Mapping[str, Sequence[object]]
+) -> Lineage:
     """The whole lineage of a verified attestation.
 
     Args:
         attestation: As verified: its coverage, taint and levels are taken as they are.
         digest: Of its statement, ``sha256:…``.
+        replayed_by: Corpus → who replayed the run without it, as verified. The attestation's own
+            text for it is anybody's name.
     """
     run = attestation.run
     groups = _groups(attestation)
@@ -195,7 +200,7 @@ def lineage(attestation: Attestation, digest: str) -> Lineage:
         ledger=attestation.ledger,
         assurance_level=attestation.assurance_level,
         groups=groups,
-        corpora=_corpora(attestation, [each.group for each in groups]),
+        corpora=_corpora(attestation, [each.group for each in groups], replayed_by),
         selection_taint=attestation.selection_taint or (),
         removals=attestation.removals,
         quarantine=attestation.quarantine,
@@ -234,15 +239,14 @@ def _others(labels: Collection[str], here: Collection[str]) -> tuple[str, ...]:
     return tuple(label for label in labels if label not in here)
 
 
-def _corpora(attestation: Attestation, groups: list[str]) -> tuple[CorpusLineage, ...]:
+def _corpora(
+    attestation: Attestation, groups: list[str], replayed_by: Mapping[str, Sequence[object]]
+) -> tuple[CorpusLineage, ...]:
     counted = {(each.corpus, each.group): each for each in attestation.coverage}
     # Records, tokens and steps of a corpus are the same in all the groups that it updates.
     totals = {each.corpus: each for each in attestation.coverage}
     taint = {each.group: each for each in attestation.taint}
     reached = {group: _sets(taint.get(group)) for group in groups}
-    parties: dict[str, set[str]] = {}
-    for replay in attestation.replays:
-        parties.setdefault(replay.corpus, set()).add(replay.party)
     rows = []
     for each in attestation.corpora:
         total = totals.get(each.corpus)
@@ -263,7 +267,7 @@ def _corpora(attestation: Attestation, groups: list[str]) -> tuple[CorpusLineage
                 records=total.records if total else 0,
                 tokens=total.tokens if total else 0,
                 steps=total.steps if total else 0,
-                replayed_by=tuple(sorted(parties.get(each.corpus, ()))),
+                replayed_by=tuple(str(who) for who in replayed_by.get(each.corpus, ())),
                 cells=tuple(
                     _cell(
                         group,

@@ -253,7 +253,7 @@ def _failures(gate: Gate, evidence: Evidence) -> list[Failure]:
                     gate.gate,
                     "the attestation holds no replay without it",
                     corpus,
-                    f"Replay the run: govray replay RUN --without {corpus}",
+                    f"Replay the run: govray replay RUN --without {corpus} --key KEY; attest it",
                 )
                 for corpus in gate.of(attestation)
                 if corpus not in replayed
@@ -302,7 +302,7 @@ def _level(gate: LevelGate, attestation: Attestation) -> list[Failure]:
             do = (
                 "Start from weights that have not seen it"
                 if level == 0
-                else f"Replay the run: govray replay RUN --without {corpus}"
+                else f"Replay the run: govray replay RUN --without {corpus} --key KEY; attest it"
                 if gate.at_least == 2
                 else "Level 3 also needs the removal of its adapter: govray adapter remove"
             )

@@ -15,7 +15,7 @@ with their digests in the same pass.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -53,8 +53,9 @@ MODEL = "model"
 def write_model(
     run: Path,
     signer: Signer,
-    replays: tuple[Replay, ...] = (),
+    replays: Sequence[Replay] = (),
     *,
+    outcomes: Sequence[bytes] = (),
     stopped: datetime | None = None,
 ) -> Path:
     """Write ``run/model``: weights, adapters, config, and the signed governance folder.
@@ -63,6 +64,7 @@ def write_model(
         run: Folder of a finished run.
         signer: The operator's.
         replays: Evidence for level 2.
+        outcomes: Second parties' signed outcomes that the replays name; they go with the model.
         stopped: When a run ended for good before its last step; its newest commit is attested.
 
     Returns:
@@ -89,6 +91,8 @@ def write_model(
     }
     if GATES in committed.files:
         governance[bundle.GATES] = committed.files[GATES]
+    if outcomes:
+        governance[bundle.REPLAYS] = _lines(outcomes)
     attestation = _attestation(record, committed, trust, manifest, ledger, governance, replays)
     with _beside(run / MODEL) as folder:
         digests = {bundle.CONFIG: _put(folder / bundle.CONFIG, _config(record, manifest.document))}
@@ -135,6 +139,16 @@ def model_digests(
     return {bundle.CONFIG: canonical.sha256(_config(record, manifest)), **tensors}
 
 
+def final_digests(run: Path, record: RunRecord) -> dict[str, str]:
+    """The digests of all that the run's last commit holds of weights and adapters, by name.
+
+    Raises:
+        CouldNotCheck: There is no commit of the last step.
+    """
+    committed = final_checkpoint(run, record)
+    return {name: assembly.entry(committed, name).digest for name in model_tensors(committed)}
+
+
 def model_tensors(committed: checkpoint.Committed) -> list[str]:
     """The files of a commit that are a model's: its weights and its adapters'."""
     return sorted(
@@ -164,7 +178,7 @@ def _attestation(
     manifest: Verified[Manifest],
     ledger: Ledger,
     governance: Mapping[str, bytes],
-    replays: tuple[Replay, ...],
+    replays: Sequence[Replay],
 ) -> Attestation:
     at = record.started
     updated = {fqn for fqns in record.groups.values() for fqn in fqns}

@@ -1,21 +1,39 @@
-"""What a replay found, as it stands in the replay's folder and in an attestation."""
+"""What a replay found, as it stands in the replay's folder and in an attestation.
+
+Two files in a replay's folder say so. ``outcome.json`` is for people, and shows nothing: whoever
+can write there can write it. ``outcome.dsse.json`` is signed by who ran the replay
+(`govray.governance.replay_outcome`), and it alone becomes evidence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from govray.errors import Malformed
+from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance import attestation, canonical
+from govray.governance.document import format_time, parse_time
 from govray.governance.environment import Environment
+from govray.governance.keys import Signer
+from govray.governance.replay_outcome import (
+    ReplayOutcome,
+    party_of,
+    seal_outcome,
+    verify_outcome,
+)
+from govray.governance.trust import TrustState
+from govray.train.artifact import final_digests
 from govray.train.comparison import LeafDifference, TensorDifference
+from govray.train.record import RunRecord, read_record
 
 FOLDER = "replays"
 """Folder in a run's folder for its replays: each a run folder of its own."""
 
 FILE = "outcome.json"
+SIGNED = "outcome.dsse.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,65 +91,159 @@ class Outcome:
         return {"identical": self.identical} | value
 
     def write(self, folder: Path) -> None:
-        """Write the outcome into the replay's folder."""
-        temporary = folder / f".{FILE}.tmp"
-        temporary.write_bytes(canonical.encode(self.to_json()))
-        temporary.replace(folder / FILE)
+        """Write the outcome into the replay's folder, for people."""
+        _put(folder / FILE, canonical.encode(self.to_json()))
+
+    def sign(self, folder: Path, signer: Signer, trust: TrustState, *, at: datetime) -> Path:
+        """Write the signed outcome into the replay's folder, and return where.
+
+        Args:
+            folder: The replay's.
+            signer: Of who ran it.
+            trust: Names the key as an operator's or a witness's.
+            at: When the replay ended.
+
+        Raises:
+            Untrusted: The trust root names no such key.
+        """
+        document = ReplayOutcome(
+            run=self.of,
+            replay=self.run,
+            party=party_of(trust, signer.public_key).name,
+            without=self.without,
+            start=self.start,
+            stop=self.stop,
+            max_steps=self.max_steps,
+            plan=self.plan,
+            identical=self.identical,
+            original=self.original,
+            replayed=self.replayed,
+            finished=format_time(at),
+            environment=self.environment,
+            differences=self.differences,
+        )
+        _put(folder / SIGNED, seal_outcome(document, [signer]))
+        return folder / SIGNED
 
 
-def read_outcomes(run: Path) -> tuple[Outcome, ...]:
-    """The outcomes of the replays in a run's folder, oldest first.
+@dataclass(frozen=True)
+class Evidence:
+    """A replay as an attestation states it, and the envelope that goes with the model.
 
-    Raises:
-        Malformed: A file is no outcome.
+    Attributes:
+        replay: For the attestation.
+        envelope: A second party's signed outcome; None for the operator's own.
     """
-    return tuple(_read(path) for path in sorted((run / FOLDER).glob(f"*/{FILE}")))
+
+    replay: attestation.Replay
+    envelope: bytes | None
 
 
-def evidence(run: Path, party: str) -> tuple[attestation.Replay, ...]:
-    """The identical whole replays of a run without a corpus, as its attestation states them.
+def evidence(
+    run: Path,
+    *,
+    at: datetime,
+    trust_root: bytes | None = None,
+    given: Sequence[Path] = (),
+) -> tuple[Evidence, ...]:
+    """The identical whole replays of a run without a corpus, by whoever signed them.
+
+    Of each party's replays without a corpus the newest counts; where one party's is different,
+    there is no evidence for that corpus. What nobody signed is not looked at.
 
     Args:
-        party: Who ran them.
+        run: The run's folder, with its replays.
+        at: Reference time: now.
+        trust_root: Names operators and witnesses; the run's own root by default.
+        given: Signed outcomes that came apart from the folder.
+
+    Raises:
+        Refused: An outcome is signed by nobody that the trust root names, is of another run or
+            plan, or of weights other than those of the run's last commit.
+        UsageError: A given file cannot be read.
     """
-    return tuple(_newest(run, party))
+    record = read_record(run)
+    root = record.root if trust_root is None else trust_root
+    moment = record.started if trust_root is None else at
+    trust = TrustState.load(root, at=moment, delegations=record.delegations)
+    newest: dict[tuple[str, str], tuple[ReplayOutcome, str, bytes | None]] = {}
+    for path in (*sorted((run / FOLDER).glob(f"*/{SIGNED}")), *given):
+        data = _bytes(path)
+        verified, role = verify_outcome(trust, data, where=str(path))
+        found = verified.document
+        _check_of_run(found, record, at, where=str(path))
+        if found.whole and found.without is not None:
+            place = (found.without, found.party)
+            if place not in newest or newest[place][0].finished <= found.finished:
+                held = data if role == "witness" else None
+                newest[place] = (found, verified.digest, held)
+    different = {corpus for (corpus, _), (found, *_) in newest.items() if not found.identical}
+    kept = {place: each for place, each in newest.items() if place[0] not in different}
+    return tuple(_evidence(run, record, kept.values()))
 
 
-def _newest(run: Path, party: str) -> Iterator[attestation.Replay]:
-    by_corpus = {each.without: each for each in read_outcomes(run) if each.whole}
-    for corpus, each in by_corpus.items():
-        if corpus is not None and each.identical:
-            yield attestation.Replay(
-                corpus=corpus,
-                party=party,
-                plan=each.plan,
-                files=each.replayed,
-                environment=each.environment,
-            )
+def unsigned(run: Path) -> tuple[Path, ...]:
+    """The outcomes in a run's folder that nobody signed."""
+    return tuple(
+        path
+        for path in sorted((run / FOLDER).glob(f"*/{FILE}"))
+        if not path.with_name(SIGNED).exists()
+    )
 
 
-def _read(path: Path) -> Outcome:
-    value: Any = canonical.parse_canonical(path.read_bytes(), where=str(path))
-    try:
-        value.pop("identical")
-        leaf, tensor = value.pop("leaf", None), value.pop("tensor", None)
-        return Outcome(
-            **{"without": None}
-            | value
-            | {
-                "checkpoints": tuple(value["checkpoints"]),
-                "leaf": LeafDifference(**leaf | {"fields": tuple(leaf["fields"])})
-                if leaf
-                else None,
-                "tensor": TensorDifference(**{"tensor": None, "max_abs": None} | tensor)
-                if tensor
-                else None,
-                "environment": Environment.from_json(value["environment"], where=str(path)),
-                "differences": tuple(value["differences"]),
-            }
+def _evidence(
+    run: Path, record: RunRecord, kept: Iterable[tuple[ReplayOutcome, str, bytes | None]]
+) -> list[Evidence]:
+    made: dict[str, str] = {}
+    evidence = []
+    for found, digest, envelope in kept:
+        made = made or final_digests(run, record)
+        for name, original in found.original.items():
+            if made.get(name) != original:
+                raise Refused(
+                    f"the replay compared another {name} than the run's last commit holds",
+                    where=f"replay {found.replay}",
+                    do="Replay the run again: its storage is not what was replayed",
+                )
+        replay = attestation.Replay(
+            corpus=str(found.without),
+            party=found.party,
+            plan=found.plan,
+            files=found.replayed,
+            environment=found.environment,
+            outcome=digest if envelope else None,
         )
-    except (TypeError, KeyError, AttributeError) as error:
-        raise Malformed("not the outcome of a replay", where=str(path)) from error
+        evidence.append(Evidence(replay, envelope))
+    return evidence
+
+
+def _check_of_run(outcome: ReplayOutcome, record: RunRecord, at: datetime, *, where: str) -> None:
+    plan = record.plan
+    if outcome.run != record.run_id:
+        raise Refused(f"the outcome is of run {outcome.run}, not of {record.run_id}", where=where)
+    expected = plan.without(outcome.without) if outcome.without else plan
+    if outcome.plan != expected.digest or outcome.max_steps != plan.max_steps:
+        raise Refused("the outcome is of another plan", where=where)
+    if record.finished is None:
+        raise CouldNotCheck("the run never ended", where=record.run_id, do="Resume it first")
+    if not record.finished <= parse_time(outcome.finished) <= at:
+        raise Refused(
+            f"made at {outcome.finished}, which is before the run ended or after now", where=where
+        )
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(canonical.MAX_BYTES + 1)  # one more is refused by its reader
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def _put(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
 
 
 def _present(value: dict[str, Any]) -> dict[str, Any]:

@@ -28,9 +28,12 @@ from govray.engine import assembly, checkpoint
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance import bundle, canonical
 from govray.governance.environment import Difference, differences
+from govray.governance.keys import Signer
 from govray.governance.ledger import Ledger, read_leaves
 from govray.governance.plan import BatchPlan
+from govray.governance.replay_outcome import party_of
 from govray.governance.route import Route
+from govray.governance.trust import TrustState
 from govray.train import collection, gating, rollback
 from govray.train.artifact import environment
 from govray.train.code import source_of
@@ -59,6 +62,8 @@ def replay(
     steps: tuple[int, int] | None = None,
     storage: Path | None = None,
     strict: bool = False,
+    signer: Signer | None = None,
+    trust: TrustState | None = None,
     on_differences: OnDifferences = lambda found: None,
     on_step: StepCallback = lambda step, metrics: None,
 ) -> Outcome:
@@ -71,17 +76,26 @@ def replay(
             committed by default. Begins at the newest commit at or before the first.
         storage: Where the replay's folder goes; ``run/replays`` by default.
         strict: Run nothing where the environment differs at all.
+        signer: Of who runs it; stays on the driver. Without it the outcome is nobody's word, and
+            no attestation takes it.
+        trust: Names the signer as an operator or a witness; the run's own root by default.
         on_differences: Told what differs here, before anything runs.
         on_step: Called on the driver as work proceeds.
 
     Raises:
         UsageError: The run has no experiment file, never read the corpus, or is not so long.
+        Untrusted: The signer is neither an operator nor a witness.
         CouldNotCheck: Code or data are not the run's, or there is nothing to compare with.
         Refused: What the run recorded does not verify, or its start from existing weights
             changed.
     """
     record = read_record(run)
     inputs = recorded_inputs(run, record)
+    if signer:
+        trust = trust or TrustState.load(
+            record.root, at=record.started, delegations=record.delegations
+        )
+        party_of(trust, signer.public_key)  # refused now rather than after hours
     if without is not None:
         _check_read(run, record.plan, without)
     kept = commits(run)
@@ -152,6 +166,8 @@ def replay(
         differences=tuple(str(each) for each in found),
     )
     outcome.write(folder)
+    if signer and trust:
+        outcome.sign(folder, signer, trust, at=datetime.now(UTC))
     return outcome
 
 

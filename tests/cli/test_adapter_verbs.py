@@ -62,10 +62,11 @@ def test_after_a_replay_removal_is_level_three(
     )
     folder = world.deploy(tmp_path / "replayed", replays=[evidence])
     check = ("--trust-root", root, "--at", at)
-    assert "acme 2 (replay identical)" in run("verify", folder, *check).out
+    assert "acme 2 (replay identical, by operator itself)" in run("verify", folder, *check).out
     out = run("adapter", "remove", folder, "acme", "--key", key, *check).out
     assert "acme 3 (removed)" in out
-    assert "acme 3 (removed)" in run("verify", folder, *check).out
+    said = run("verify", folder, *check).out
+    assert "acme 3 (removed; replayed by operator itself)" in said
     # A new attestation, of the same base files.
     after = verify(folder, trust_root=world.root, at=AT)
     assert after.digest != verified.digest

@@ -49,7 +49,7 @@ def kept(library: Library) -> list[tuple[str, str, str]]:
 
 
 def test_staff_gets_the_bytes_that_were_stored(shelf: Library) -> None:
-    expected = encode(lineage(shelf.model("first").attestation, shelf.digest("first")))
+    expected = encode(lineage(shelf.model("first").attestation, shelf.digest("first"), {}))
     for kind in STAFF:
         for path in (
             "/models/first/versions/1.0.0/lineage",

@@ -193,7 +193,7 @@ def test_the_listed_steps_are_the_verifiers() -> None:
 
 def test_the_heat_map_has_the_lineages_numbers_and_folds(shelf: Library) -> None:
     verified = shelf.model("first")
-    document = lineage(verified.attestation, verified.digest)
+    document = lineage(verified.attestation, verified.digest, verified.replayed_by)
     whole = heat_map(document)
     assert not whole.folded
     cells = {(row.name, g): c for row in whole.rows for g, c in zip(whole.groups, row.cells)}  # noqa: B905

@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> VerifiedModel:
 
 @pytest.fixture(scope="module")
 def whole(model: VerifiedModel) -> Lineage:
-    return lineage(model.attestation, model.digest)
+    return lineage(model.attestation, model.digest, model.replayed_by)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def storied(model: VerifiedModel) -> Lineage:
             ),
         }
     )
-    return lineage(changed, model.digest)
+    return lineage(changed, model.digest, model.replayed_by)
 
 
 def test_every_cell_is_the_attestations(model: VerifiedModel, whole: Lineage) -> None:

@@ -40,7 +40,7 @@ RUN = {
     "whole": "govray replay RUN",
     "strict": "govray replay RUN --strict",
     "steps": "govray replay RUN --steps 2:4",
-    "without": "govray replay RUN --without acme",
+    "without": "govray replay RUN --without acme --key operator.pem",
     "attest": "govray attest RUN",
     "sign": "govray replay RUN --key auditor.pem --party auditor --trust-root root.json",
     "verify": "govray verify RUN/model --trust-root root.json",
@@ -95,7 +95,11 @@ def command(
 
     def run_command(name: str, run: Path, *more: str) -> tuple[int, str]:
         words = RUN[name].removeprefix("govray ").replace("RUN", str(run)).split()
-        there = {"auditor.pem": key, "root.json": deployment.root}
+        there = {
+            "auditor.pem": key,
+            "operator.pem": deployment.key,
+            "root.json": deployment.root,
+        }
         code = main([*(str(there.get(word, word)) for word in words), *more])
         return code, capsys.readouterr().out
 
@@ -200,10 +204,14 @@ def test_without_a_corpus_all_else_is_the_same_and_can_be_attested(
     code, out = command("without", copied)
     assert code == 0
     assert out.startswith("IDENTICAL  steps 0 to 5, without acme")
-    assert command("attest", copied)[0] == 0
+    code, told = command("attest", copied)
+    assert code == 0
+    assert "acme by operator" in told
     code, out = command("verify", copied, "--json")
     assert code == 0
     assert set(json.loads(out)["levels"]["acme"].values()) == {2}
+    assert json.loads(out)["replayedBy"] == {"acme": [{"party": "operator", "operator": True}]}
+    assert "acme 2 (replay identical, by operator itself)" in command("verify", copied)[1]
     # From a state that has the corpus's adapter, which the replay then leaves alone.
     outcome = replay(copied, steps=(2, 4), without="acme")
     assert outcome.identical

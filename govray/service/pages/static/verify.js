@@ -25,6 +25,7 @@ export const FILES = {
   ledger: `${G}/ledger.jsonl`,
   checkpoint: `${G}/ledger.checkpoint`,
   gates: `${G}/gates.jsonl`,
+  replays: `${G}/replays.jsonl`,
   attestation: `${G}/attestation.dsse.json`,
 };
 const REPLAY = /^governance\/replay-[A-Za-z0-9][A-Za-z0-9._-]{0,127}\.dsse\.json$/;
@@ -189,7 +190,7 @@ function files(run, step) {
     if (!attested.subjects.has(name)) throw new Error(`the attestation does not cover ${name}`);
   }
   const required = [FILES.policy, FILES.manifest, FILES.credentials, FILES.ledger, FILES.checkpoint];
-  const known = new Set([...required, FILES.delegations, FILES.gates]);
+  const known = new Set([...required, FILES.delegations, FILES.gates, FILES.replays]);
   const names = Object.keys(document.files);
   if (required.some((name) => !names.includes(name)) || names.some((name) => !known.has(name))) {
     throw new Error("the attestation pins the wrong governance files");
@@ -412,6 +413,7 @@ async function coverage(run, step) {
   if (due.size) throw new Error(`coverage leaves out ${[...due.values()][0]}`);
   step.did.push(`${document.coverage.length} totals of tokens and steps, counted again from the ledger`);
   step.not.push("record counts, weighted tokens, gradient-norm shares and levels");
+  if (document.replays.length) step.not.push("who ran the replays that levels rest on");
 }
 
 function assurance(run, step) {
