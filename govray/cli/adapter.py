@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import trust, verdict
+from govray.cli import files, trust, verdict
 from govray.cli.output import (
     DEFAULT_KEY,
     At,
@@ -29,9 +29,13 @@ from govray.cli.output import (
     line,
     print_json,
 )
-from govray.errors import GovrayError, Refused, UsageError
+from govray.errors import GovrayError, Refused, Untrusted, UsageError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from govray.governance.keys import PublicKey, Signer
+    from govray.governance.revocation import Revocation
     from govray.governance.verify import VerifiedModel
 
 app = typer.Typer(help="Remove adapters, or export them; why not merge them.")
@@ -47,17 +51,29 @@ def remove(
     key: Key = DEFAULT_KEY,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
+    revoke: Annotated[
+        Path | None,
+        typer.Option(
+            "--revoke",
+            metavar="FILE",
+            help="Revoke the old attestation in this signed list of the operator's, or a new one.",
+        ),
+    ] = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
     """Delete an adapter's files and sign an attestation of what is left.
 
-    The base files keep their digests. KEY must be an operator's under the trust root.
+    The base files keep their digests. KEY must be an operator's under the trust root; it need not
+    be the one that signed the run. Copies of the folder from before verify until their attestation
+    is revoked: --revoke does that, else the entry for the operator's list is printed.
     """
+    from govray.governance import canonical
     from govray.governance.attestation import without_adapter
     from govray.governance.document import format_time
     from govray.governance.keys import load_signer
-    from govray.governance.removal import remove_adapter_files
+    from govray.governance.removal import countersigned, remove_adapter_files
+    from govray.governance.revocation import Revocation
     from govray.governance.statement import seal
     from govray.governance.verify import verify
 
@@ -65,7 +81,19 @@ def remove(
     anchor = trust.anchor(trust_root, revocations)
     now = trust.reference_time(at)
     before = verify(model, trust_root=anchor, at=now)
-    after = without_adapter(before.attestation, before.routes, adapter, at=format_time(now))
+    operator = _operator(before, signer.public_key)
+    signed = countersigned(before.path, signer)
+    after = without_adapter(
+        before.attestation,
+        before.routes,
+        adapter,
+        at=format_time(now),
+        replaced={name: canonical.sha256(data) for name, data in signed.items()},
+    )
+    entry = Revocation(
+        attestation=before.digest, since=format_time(now), reason=f"adapter {adapter} was removed"
+    )
+    listed = None if revoke is None else _listed(before, operator, revoke, entry, signer, now)
     kept = [each for each in before.subjects if not _belongs(each.name, adapter)]
     envelope = seal(after, kept, [signer])
 
@@ -79,10 +107,12 @@ def remove(
             raise Refused(
                 f"the result would not verify ({error.what}), so nothing was changed",
                 where=str(model),
-                do="Sign with a key of an operator that the trust root names.",
+                do=error.do,
             ) from None
 
-    remove_adapter_files(before.path, adapter, envelope, accept=accept)
+    remove_adapter_files(before.path, adapter, envelope, accept=accept, replaced=signed)
+    if revoke is not None and listed is not None:
+        files.write(revoke, listed)
     levels = _levels(done, adapter)
     if as_json:
         print_json(
@@ -92,6 +122,9 @@ def remove(
                 "attestation": done.digest,
                 "subjects": {each.name: each.sha256 for each in done.subjects},
                 "levels": levels,
+                "replaced": before.digest,
+                "revocation": entry.to_json(),
+                "revocations": None if revoke is None else str(revoke),
             }
         )
         return
@@ -100,6 +133,69 @@ def remove(
     for corpus, level in levels.items():
         field("level", f"{corpus} {level}{_why(level)}")
     field("attests", "its tensors are absent from these files; copies are not covered")
+    field("replaced", before.digest)
+    if revoke is not None:
+        field("revoked", f"it is, in {revoke}; copies from before fail where that list is given")
+        return
+    field("revoke", f"copies from before verify until the list of {operator} has this entry:")
+    line(
+        f"    - {{attestation: {entry.attestation}, since: {entry.since}, reason: {entry.reason}}}"
+    )
+
+
+def _operator(model: VerifiedModel, key: PublicKey) -> str:
+    """The operator with this key.
+
+    Raises:
+        Untrusted: The trust root names none.
+    """
+    operators = [each for each in model.trust_root.authorities if each.role == "operator"]
+    found = next((each.name for each in operators if key in each.keys), None)
+    if found is None:
+        raise Untrusted(
+            f"the key {key.keyid[:12]}… belongs to no operator of the trust root, so nothing was "
+            "changed",
+            where="--key",
+            do=f"Sign with a key of {', '.join(each.name for each in operators) or 'an operator'}.",
+        )
+    return found
+
+
+def _listed(
+    model: VerifiedModel,
+    operator: str,
+    path: Path,
+    entry: Revocation,
+    signer: Signer,
+    at: datetime,
+) -> bytes:
+    """The operator's next list, signed, with ``entry`` in it.
+
+    Raises:
+        Refused: The list that is there is not the operator's, or the new one would not be accepted.
+    """
+    from govray.governance.revocation import (
+        Revocations,
+        following_list,
+        seal_revocations,
+        verify_revocations,
+    )
+
+    state = model.trust_root
+    known = [each.document for each in state.revocations.lists] if state.revocations else []
+    if path.exists():
+        known.append(verify_revocations(state, files.read(path), at=at).document)
+        if known[-1].issuer != operator:
+            raise Refused(
+                f"the list is of {known[-1].issuer}, the key of {operator}",
+                where=str(path),
+                do="Name the operator's own list, or a new file.",
+            )
+    earlier = [each for each in known if each.issuer == operator]
+    newest = max(earlier, key=lambda each: each.sequence, default=None)
+    envelope = seal_revocations(following_list(newest, operator, entry, at=at), [signer])
+    Revocations.load(state, [envelope], at=at)  # as others will
+    return envelope
 
 
 @app.command()

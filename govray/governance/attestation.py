@@ -425,7 +425,12 @@ def incidents(
 
 
 def without_adapter(
-    attestation: Attestation, routes: Mapping[str, Route], adapter: str, *, at: str
+    attestation: Attestation,
+    routes: Mapping[str, Route],
+    adapter: str,
+    *,
+    at: str,
+    replaced: Mapping[str, str] | None = None,
 ) -> Attestation:
     """The attestation of the same folder after ``adapter``'s files were deleted.
 
@@ -435,6 +440,7 @@ def without_adapter(
         attestation: As verified.
         routes: As verified.
         at: The signer's time.
+        replaced: Name → digest of the governance files that were signed again.
 
     Raises:
         UsageError: no such adapter, or it was removed before.
@@ -451,6 +457,7 @@ def without_adapter(
     fields = {name: getattr(attestation, name) for name in type(attestation).model_fields}
     fields |= {
         "removals": removals,
+        "files": {**attestation.files, **(replaced or {})},
         "levels": exclusion_levels(
             routes,
             attestation.base_groups,

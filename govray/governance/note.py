@@ -94,6 +94,24 @@ def sign_checkpoint(
     return f"{text}\n{_DASH} {name} {encode_base64(signed)}\n".encode()
 
 
+def countersign_checkpoint(data: bytes, signer: Signer) -> bytes:
+    """Return the note with a further signature over its text, under its origin as the key's name.
+
+    Raises:
+        Malformed: Not a checkpoint in its one spelling, or it has no room for a signature.
+        Untrusted: ``signer`` has signed it before, and that signature does not verify.
+    """
+    text, signatures = _split(data)
+    name, key = _parse_text(text).origin, signer.public_key
+    if (name, key_id(name, key)) in {(by, kid) for by, kid, _ in signatures}:
+        verify_checkpoint(data, key)
+        return data
+    signed = key_id(name, key) + signer.sign(text.encode())
+    note = data + f"{_DASH} {name} {encode_base64(signed)}\n".encode()
+    _split(note)
+    return note
+
+
 def verify_checkpoint(
     data: bytes, key: PublicKey, *, origin: str | None = None, key_name: str | None = None
 ) -> Checkpoint:

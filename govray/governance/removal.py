@@ -28,18 +28,50 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from govray.errors import GovrayError, UsageError
 from govray.governance import bundle
+from govray.governance.envelope import Envelope
+from govray.governance.keys import Signer
+from govray.governance.note import countersign_checkpoint
 
 _AT_FDCWD = -100
 _EXCHANGE = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 
 
+def countersigned(folder: Path, signer: Signer) -> dict[str, bytes]:
+    """Name → new bytes of the governance files that a removal's signer has to have signed too.
+
+    A removal may be signed with another key than the run: the operator's second one, or the one
+    after a rotation. The ledger's note must carry a signature of whoever signed the attestation;
+    the manifest gets one too, so that it holds when the first key is gone. What was signed stays
+    the same in both, and so do the signatures that they have.
+
+    Args:
+        folder: A model folder that verified.
+        signer: Of the new attestation.
+
+    Raises:
+        Malformed: One has no room for another signature.
+    """
+    manifest = (folder / bundle.MANIFEST).read_bytes()
+    note = (folder / bundle.CHECKPOINT).read_bytes()
+    sealed = Envelope.parse(manifest, where=bundle.MANIFEST)
+    found = {bundle.CHECKPOINT: countersign_checkpoint(note, signer)}
+    if not sealed.signed_by([signer.public_key]):
+        found[bundle.MANIFEST] = sealed.cosign([signer])
+    return {name: data for name, data in found.items() if data not in (note, manifest)}
+
+
 def remove_adapter_files(
-    folder: Path, adapter: str, attestation: bytes, *, accept: Callable[[Path], object]
+    folder: Path,
+    adapter: str,
+    attestation: bytes,
+    *,
+    accept: Callable[[Path], object],
+    replaced: Mapping[str, bytes] | None = None,
 ) -> None:
     """Replace the model ``folder`` by the same without ``adapter``, under ``attestation``.
 
@@ -49,6 +81,7 @@ def remove_adapter_files(
         attestation: The new envelope.
         accept: Called with the new folder before it takes the old one's place, to
             verify it; what it raises leaves the old one in place.
+        replaced: Files that get other bytes, by name (`countersigned`).
 
     Raises:
         UsageError: the disk refuses; the old folder is in place.
@@ -59,7 +92,7 @@ def remove_adapter_files(
     except OSError as error:
         raise _refused(folder.parent, error) from None
     try:
-        _stage(folder, staged, adapter, attestation)
+        _stage(folder, staged, adapter, {**(replaced or {}), bundle.ATTESTATION: attestation})
         accept(staged)
         exchange(staged, folder)
     except OSError as error:
@@ -87,15 +120,11 @@ def exchange(one: Path, two: Path) -> None:
     _sync(two.parent)
 
 
-def _stage(folder: Path, staged: Path, adapter: str, attestation: bytes) -> None:
+def _stage(folder: Path, staged: Path, adapter: str, written: Mapping[str, bytes]) -> None:
     gone = f"{bundle.ADAPTERS}/{adapter}/"
     for name in bundle.Bundle(folder).names():
         # What others said, they said of the folder with the adapter.
-        if (
-            name.startswith(gone)
-            or name == bundle.ATTESTATION
-            or bundle.replay_party(name) is not None
-        ):
+        if name.startswith(gone) or name in written or bundle.replay_party(name) is not None:
             continue
         target = staged / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -104,12 +133,13 @@ def _stage(folder: Path, staged: Path, adapter: str, attestation: bytes) -> None
         except OSError:
             shutil.copy2(folder / name, target)
             _sync(target)
-    target = staged / bundle.ATTESTATION
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("xb") as file:
-        file.write(attestation)
-        file.flush()
-        os.fsync(file.fileno())
+    for name, data in written.items():
+        target = staged / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
     shutil.copymode(folder, staged)
     for each in (staged, *(path for path in staged.rglob("*") if path.is_dir())):
         _sync(each)

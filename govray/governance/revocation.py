@@ -31,7 +31,7 @@ from pydantic import Field, model_validator
 from govray.errors import CouldNotCheck, Malformed, Untrusted
 from govray.governance.authority import Authority, Role
 from govray.governance.credential import Credential
-from govray.governance.document import Digest, Document, Name, Timestamp, parse_time
+from govray.governance.document import Digest, Document, Name, Timestamp, format_time, parse_time
 from govray.governance.keys import Signer
 from govray.governance.policy import Policy
 from govray.governance.statement import seal, self_subject
@@ -290,6 +290,23 @@ class Revocations:
     def _above(self, issuer: str, name: str) -> bool:
         """Whether ``name`` is ``issuer``, or has its rights from it."""
         return issuer == name or issuer in _lineage(self.delegators, name)
+
+
+def following_list(
+    earlier: RevocationList | None, issuer: str, entry: Revocation, *, at: datetime
+) -> RevocationList:
+    """The next list of an issuer, with one entry more.
+
+    Args:
+        earlier: The newest that it has signed; None if none.
+        at: When it is issued, aware.
+    """
+    return RevocationList(
+        issuer=issuer,
+        sequence=earlier.sequence + 1 if earlier else 1,
+        issued=format_time(at),
+        entries=(*(earlier.entries if earlier else ()), entry),
+    )
 
 
 def seal_revocations(document: RevocationList, signers: Sequence[Signer]) -> bytes:
