@@ -20,6 +20,7 @@ import typer
 from govray.cli import files, trust, verdict
 from govray.cli.output import (
     DEFAULT_KEY,
+    AllowUncovered,
     At,
     Json,
     Key,
@@ -59,6 +60,7 @@ def remove(
             help="Revoke the old attestation in this signed list of the operator's, or a new one.",
         ),
     ] = None,
+    allow_uncovered: AllowUncovered = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -80,7 +82,8 @@ def remove(
     signer = load_signer(key)
     anchor = trust.anchor(trust_root, revocations)
     now = trust.reference_time(at)
-    before = verify(model, trust_root=anchor, at=now)
+    allowed = allow_uncovered or []
+    before = verify(model, trust_root=anchor, at=now, allow_uncovered=allowed)
     operator = _operator(before, signer.public_key)
     signed = countersigned(before.path, signer)
     after = without_adapter(
@@ -102,7 +105,7 @@ def remove(
     def accept(folder: Path) -> None:
         nonlocal done
         try:
-            done = verify(folder, trust_root=anchor, at=now)
+            done = verify(folder, trust_root=anchor, at=now, allow_uncovered=allowed)
         except GovrayError as error:
             raise Refused(
                 f"the result would not verify ({error.what}), so nothing was changed",
@@ -205,6 +208,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")],
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -213,7 +217,10 @@ def export(
     from govray.governance.verify import verify
 
     verified = verify(
-        model, trust_root=trust.anchor(trust_root, revocations), at=trust.reference_time(at)
+        model,
+        trust_root=trust.anchor(trust_root, revocations),
+        at=trust.reference_time(at),
+        allow_uncovered=allow_uncovered or [],
     )
     subjects = {each.name: each.sha256 for each in verified.subjects}
     _require(verified, adapter)
@@ -252,6 +259,7 @@ def merge(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Nothing is written there.")],
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -263,7 +271,10 @@ def merge(
     from govray.governance.verify import verify
 
     verified = verify(
-        model, trust_root=trust.anchor(trust_root, revocations), at=trust.reference_time(at)
+        model,
+        trust_root=trust.anchor(trust_root, revocations),
+        at=trust.reference_time(at),
+        allow_uncovered=allow_uncovered or [],
     )
     _require(verified, adapter)
     reasons = [

@@ -44,6 +44,14 @@ Delegations = Annotated[
     list[Path] | None,
     typer.Option("--delegation", metavar="FILE", help="A delegation of the root's. Repeatable."),
 ]
+AllowUncovered = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-uncovered",
+        metavar="GLOB",
+        help="Accept files that a loader may load and no digest covers. Repeatable.",
+    ),
+]
 At = Annotated[
     str | None,
     typer.Option("--at", metavar="TIME", help="Check as of YYYY-MM-DDTHH:MM:SSZ. Default: now."),

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import files, trust
-from govray.cli.output import At, Json, RevocationLists, TrustRoot, field, line, print_json
+from govray.cli.output import (
+    AllowUncovered,
+    At,
+    Json,
+    RevocationLists,
+    TrustRoot,
+    field,
+    line,
+    print_json,
+)
 from govray.errors import CouldNotCheck, GovrayError, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +55,7 @@ def trace(
     ] = 20,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +69,12 @@ def trace(
 
     digest = _sha256(path)
     moment = trust.reference_time(at)
-    verified = verify(model, trust_root=trust.anchor(trust_root, revocations), at=moment)
+    verified = verify(
+        model,
+        trust_root=trust.anchor(trust_root, revocations),
+        at=moment,
+        allow_uncovered=allow_uncovered or [],
+    )
     sightings = find(verified, digest)
     searched = _search(path, verified, corpora, least, limit)
     near = [each for each in searched.found if each.sha256 != digest]

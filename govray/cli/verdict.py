@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +50,31 @@ def print_verdict(model: VerifiedModel) -> None:
     field("revoked", revocations(model))
     field("assurance", f"{model.assurance_level}{_by_whom(model)}: {NOT_SHOWN}")
     field("trust", f"root {model.trust_root.root.name} v{model.trust_root.root.version}")
-    for name in model.uncovered:
-        field("NOT COVERED", f"{name}: the attestation says nothing about this file")
+    for told in _uncovered(model):
+        field("NOT COVERED", told)
+
+
+def _uncovered(model: VerifiedModel) -> list[str]:
+    """A line for each file that is not covered; folders of many harmless ones get one line."""
+    from govray.governance import bundle
+
+    harmless = [name for name in model.uncovered if bundle.inert(name)]
+    sizes = Counter(name.partition("/")[0] for name in harmless if "/" in name)
+    many = {folder for folder, count in sizes.items() if count > _LISTED}
+    lines = [
+        f"{name}: allowed here, and may be loaded or executed; the attestation says nothing of it"
+        for name in model.uncovered
+        if not bundle.inert(name)
+    ]
+    lines += [
+        f"{name}: the attestation says nothing about this file"
+        for name in harmless
+        if name.partition("/")[0] not in many
+    ]
+    return lines + [
+        f"{folder}/: the attestation says nothing about {sizes[folder]:,} files below it"
+        for folder in sorted(many)
+    ]
 
 
 def _compared(selection: Selection) -> str:
@@ -77,6 +100,7 @@ def _incidents(model: VerifiedModel) -> list[str]:
 
 def to_json(model: VerifiedModel) -> dict[str, Any]:
     """The verdict as one JSON value; large counts are strings, as everywhere."""
+    from govray.governance import bundle
     from govray.governance.document import format_time
 
     attestation = model.attestation
@@ -100,6 +124,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "gradientNormSamples": str(len(model.ledger.norms)),
         "subjects": {each.name: each.sha256 for each in model.subjects},
         "uncovered": list(model.uncovered),
+        "uncoveredLoadable": [name for name in model.uncovered if not bundle.inert(name)],
         "coverage": [each.to_json() for each in attestation.coverage],
         "pretrained": {group: list(labels) for group, labels in attestation.pretrained.items()},
         "taint": [each.to_json() for each in attestation.taint],

@@ -16,6 +16,7 @@ import typer
 
 from govray.cli import files, trust, verdict
 from govray.cli.output import (
+    AllowUncovered,
     At,
     Delegations,
     Json,
@@ -71,6 +72,7 @@ def verify(
             help="Rows that the run's steps may have read, 16,777,216 by default. More: exit 3.",
         ),
     ] = None,
+    allow_uncovered: AllowUncovered = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -94,13 +96,26 @@ def verify(
                 do="Leave the option out.",
             )
         report, tell, state = _model(
-            path, trust_root, revocations or [], replay or [], moment, also or [], max_rows
+            path,
+            trust_root,
+            revocations or [],
+            replay or [],
+            allow_uncovered or [],
+            moment,
+            also or [],
+            max_rows,
         )
     else:
         if also or max_rows is not None:
             raise UsageError(
                 "heads and rows are of a model folder's ledger",
                 where="--also" if also else "--max-rows",
+                do="Give a model folder, or leave the option out.",
+            )
+        if allow_uncovered:
+            raise UsageError(
+                "files that are not covered are allowed in a model folder",
+                where="--allow-uncovered",
                 do="Give a model folder, or leave the option out.",
             )
         if replay:
@@ -132,6 +147,7 @@ def _model(
     root: Path | None,
     revocations: Sequence[Path],
     replays: Sequence[Path],
+    allowed: Sequence[str],
     at: datetime,
     also: Sequence[Path],
     max_rows: int | None,
@@ -145,6 +161,7 @@ def _model(
         replay_checks=replays,
         also=also,
         max_rows=MAX_ROWS if max_rows is None else max_rows,
+        allow_uncovered=allowed,
         at=at,
     )
     inside = path.resolve().relative_to(model.path.resolve()).as_posix()

@@ -42,6 +42,17 @@ REPLAYS = f"{GOVERNANCE}/replays.jsonl"
 
 _REPLAY = re.compile(rf"{GOVERNANCE}/replay-([A-Za-z0-9][A-Za-z0-9._-]{{0,127}})\.dsse\.json")
 
+_INERT_NAMES = frozenset(
+    {".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db", "copying.lesser"}
+)
+_INERT_SUFFIXES = frozenset(
+    {".md", ".rst", ".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"}
+)
+_INERT_STEM = re.compile(
+    r"(readme|licen[cs]e|notice|copying|changelog|authors|contributing|citation|notes|todo)"
+    r"([-_][a-z0-9._-]+)?"
+)
+
 MAX_FILES = 10_000
 MAX_DEPTH = 8
 MAX_ENVELOPE = canonical.MAX_BYTES
@@ -71,15 +82,32 @@ def replay_party(name: str) -> str | None:
 def covered(name: str) -> bool:
     """Whether a file of this name makes a claim that an attestation must cover.
 
-    Weights, adapters and the config decide what the model *is*: an unattested one beside
-    attested ones would be loaded by the same tools, so it is refused rather than reported.
+    Weights, adapters and the config decide what the model *is*. An attestation that names such
+    a file without need is as wrong as one that leaves it out.
     """
     path = PurePosixPath(name.casefold())  # some file systems know no case
-    return (
-        path.parts[0] in (ADAPTERS, GOVERNANCE)
-        or str(path) == CONFIG
-        or path.suffix in (".safetensors", ".bin", ".pt", ".pth")
-    )
+    return reserved(name) or path.suffix in (".safetensors", ".bin", ".pt", ".pth")
+
+
+def reserved(name: str) -> bool:
+    """Whether a file of this name stands where only attested files may: no exception allows it."""
+    path = PurePosixPath(name.casefold())
+    return path.parts[0] in (ADAPTERS, GOVERNANCE) or str(path) in (CONFIG, WEIGHTS)
+
+
+def inert(name: str) -> bool:
+    """Whether a file of this name is of the few kinds that people read and no loader does.
+
+    Anything else may be loaded or executed by some tool: a pickle, a module, a tokenizer, a chat
+    template, another format's weights, or a kind that nobody has thought of yet. So the list is
+    of what is known to be harmless.
+    """
+    path = PurePosixPath(name.casefold())
+    if path.parts[:1] == (".git",) or path.parts[:2] == (".cache", "huggingface"):
+        return True  # what git and the Hub's downloads keep beside a model
+    if path.name in _INERT_NAMES or path.suffix in _INERT_SUFFIXES:
+        return True
+    return path.suffix in ("", ".txt") and _INERT_STEM.fullmatch(path.stem) is not None
 
 
 def check_name(name: str) -> str:

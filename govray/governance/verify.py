@@ -30,6 +30,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from govray.errors import CouldNotCheck, Refused, UsageError, VerificationFailed
 from govray.governance import bundle, canonical, coverage
 from govray.governance.anchor import TrustAnchor, read_file, read_lists
@@ -49,6 +51,7 @@ from govray.governance.credential import Credential, verify_credential
 from govray.governance.document import format_time, parse_time
 from govray.governance.envelope import Envelope
 from govray.governance.gates import Gate, read_gates
+from govray.governance.globs import Glob, matches
 from govray.governance.heads import check_heads
 from govray.governance.ledger import Ledger
 from govray.governance.manifest import Manifest
@@ -76,7 +79,8 @@ class VerifiedModel:
         attestation: The predicate.
         digest: Of the attestation's statement.
         subjects: The model files and their digests.
-        uncovered: Files of the folder that the attestation says nothing about.
+        uncovered: Files of the folder that the attestation says nothing about: of the kinds that
+            no loader reads, or allowed by the caller.
         signer: Name of the operator authority that signed.
         keyids: Its keys that signed.
         trust_root: The root that everything was checked against.
@@ -131,6 +135,7 @@ def verify(
     replay_checks: Sequence[Path | str | bytes] = (),
     also: Sequence[Path | str | bytes] = (),
     max_rows: int | None = MAX_ROWS,
+    allow_uncovered: Sequence[str] = (),
 ) -> VerifiedModel:
     """Verify a model folder, or the one that a file lies in, from its files alone.
 
@@ -141,8 +146,9 @@ def verify(
     3.  statement: the payload is a provenance-coverage attestation, strict and canonical; the run
         ended before the reference time, and adapters were removed between the two; the trust root
         is the one it names, or a later one.
-    4.  files: every subject and every governance file is present with its digest; no other file
-        stands where the model's tools would load it. Further files are reported.
+    4.  files: every subject and every governance file is present with its digest; there is no
+        other file that a loader may load or execute (`bundle.inert`), unless the caller allows
+        it. Further files are reported.
     5.  policy: signed, the attested one, not older than the trust root allows, and in force when
         the run started and when it ended.
     6.  credentials: signed within their issuers' scope, valid when the run started and when it
@@ -180,15 +186,20 @@ def verify(
         replay_checks: Envelopes, or their paths, that travel apart from the folder.
         also: Signed heads of the same run that were seen elsewhere, or their paths.
         max_rows: Rows that its steps may have read; None for any number.
+        allow_uncovered: Globs (``globs.py``) of files that may be there without being attested.
+            None can allow a file below ``adapters/`` or ``governance/``, or another spelling of
+            an attested name.
         at: Reference time, aware; now by default.
 
     Raises:
         VerificationFailed: a step failed. The message begins with its number and name.
         CouldNotCheck: no trust root, no attestation, no ledger, or no revocation list as fresh as
             the root asks; or ``path`` is a file that the attestation of its folder does not cover.
-        UsageError: no such path.
+        UsageError: no such path; or a glob that is none.
     """
     at = at or datetime.now(UTC)
+    for glob in allow_uncovered:
+        _check_glob(glob)
     folder = _open(Path(path))
     with _step(1, "trust root"):
         anchor = _anchor(folder, trust_root, revocations)
@@ -203,7 +214,7 @@ def verify(
     with _step(3, "statement"):
         check_statement(attestation, trust, at)
     with _step(4, "files"):
-        uncovered, weights = _check_files(folder, attested)
+        uncovered, weights = _check_files(folder, attested, allow_uncovered)
     with _step(5, "policy"):
         policy = _check_policy(folder, trust, attestation)
     with _step(6, "credentials"):
@@ -350,6 +361,17 @@ def _open(path: Path) -> Bundle:
     return Bundle(root)
 
 
+def _check_glob(glob: str) -> None:
+    try:
+        TypeAdapter(Glob).validate_python(glob)
+    except ValidationError:
+        raise UsageError(
+            "no glob: 1 to 256 characters without brackets",
+            where=f"--allow-uncovered {glob[:80]!r}",
+            do="Write * for any run of characters and ? for one, as in '*.gguf'.",
+        ) from None
+
+
 def _check_asked(path: Path, folder: Bundle, uncovered: Sequence[str]) -> None:
     """A folder that verifies says nothing about a file in it that is not covered."""
     asked = path.resolve().relative_to(folder.root.resolve()).as_posix()
@@ -453,7 +475,7 @@ def check_statement(attestation: Attestation, trust: TrustState, at: datetime) -
 
 
 def _check_files(
-    folder: Bundle, attested: Verified[Attestation]
+    folder: Bundle, attested: Verified[Attestation], allowed: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[str, TensorFile]]:
     """The files that are not covered, and what was read of those that hold tensors."""
     attestation = attested.document
@@ -506,12 +528,20 @@ def _check_files(
             raise Refused(f"the headers of all weights exceed {MAX_HEADER} bytes", where=name)
     others = [n for n in present if n not in digests and n != bundle.ATTESTATION]
     others = [n for n in others if bundle.replay_party(n) is None]  # step 14
+    attested_names = {name.casefold() for name in digests}
     for name in others:
-        if bundle.covered(name):
+        if bundle.reserved(name) or name.casefold() in attested_names:
             raise Refused(
                 "the file is not covered by the attestation, but stands where one that is would",
                 where=name,
                 do="Remove it, or get the folder from its source again.",
+            )
+        if not bundle.inert(name) and not any(matches(glob, name) for glob in allowed):
+            raise Refused(
+                "a loader may load or execute this file, and the attestation does not cover it",
+                where=name,
+                do="Remove it, or get the folder from its source again. If you want it there, "
+                "govray verify --allow-uncovered GLOB accepts it.",
             )
     return tuple(others), weights
 

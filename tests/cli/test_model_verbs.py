@@ -80,6 +80,23 @@ def test_a_folder_that_does_not_verify_leaves_no_row(
     assert len(run("model", "versions", "gpt", "--json").json) == 1
 
 
+def test_the_registry_takes_no_file_that_a_loader_may_load_and_no_digest_covers(
+    run: Run, register: Any, model: Path, root: Path, at: str, tmp_path: Path
+) -> None:
+    """It hands folders on to others, so there is no exception to allow."""
+    (model / "tokenizer.json").write_text("{}")
+    refused = register("1.0.0", code=1).err
+    assert "tokenizer.json" in refused
+    assert not (tmp_path / "govray.db").exists()
+    (model / "tokenizer.json").rename(model / "README.md")
+    register("1.0.0")
+    (model / "handler.py").write_text("")
+    get = ("gpt", "1.0.0", "--out", "copy", "--trust-root", root, "--at", at)
+    got = run("model", "download", *get, code=1)
+    assert "handler.py" in got.err
+    assert not (tmp_path / "copy").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -387,3 +387,69 @@ def test_rows_beyond_the_bound_could_not_be_checked(
     check = ("verify", untouched, "--trust-root", root, "--at", at)
     assert "--max-rows" in run(*check, "--max-rows", 3, code=3).err
     run(*check, "--max-rows", 1000)
+
+
+# Files that no digest covers
+
+
+def test_what_a_loader_would_load_is_exit_1_unless_it_is_allowed(
+    run: Run, model: Path, root: Path, at: str
+) -> None:
+    check = ("verify", model, "--trust-root", root, "--at", at)
+    (model / "README.md").write_text("x")
+    out = run(*check).out
+    assert "NOT COVERED  README.md: the attestation says nothing about this file" in out
+    told = run(*check, "--json").json
+    assert (told["uncovered"], told["uncoveredLoadable"]) == (["README.md"], [])
+    (model / "modeling_gpt.py").write_text("print()")
+    refused = run(*check, code=1).err
+    assert "step 4 (files)" in refused
+    assert "modeling_gpt.py" in refused
+    assert "--allow-uncovered" in refused
+    run(*check, "--allow-uncovered", "*.gguf", code=1)
+    out = run(*check, "--allow-uncovered", "*.gguf", "--allow-uncovered", "modeling_*.py").out
+    assert "VERIFIED" in out
+    assert "NOT COVERED  modeling_gpt.py: allowed here, and may be loaded or executed" in out
+    told = run(*check, "--allow-uncovered", "*", "--json").json
+    assert told["uncovered"] == ["README.md", "modeling_gpt.py"]
+    assert told["uncoveredLoadable"] == ["modeling_gpt.py"]
+    assert "no glob" in run(*check, "--allow-uncovered", "[a]", code=2).err
+
+
+def test_many_harmless_files_are_told_in_a_line(run: Run, model: Path, root: Path, at: str) -> None:
+    for number in range(300):
+        path = model / ".git" / "objects" / f"{number:03}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    out = run("verify", model, "--trust-root", root, "--at", at).out
+    assert out.count("NOT COVERED") == 1
+    assert ".git/: the attestation says nothing about 300 files below it" in out
+
+
+@pytest.mark.parametrize("verb", ["trace", "export", "merge", "remove"])
+def test_every_verb_that_verifies_a_folder_follows_the_same_rule(
+    run: Run, model: Path, root: Path, at: str, world: World, tmp_path: Path, verb: str
+) -> None:
+    (model / "tokenizer.json").write_text("{}")
+    (tmp_path / "text").write_text("x")
+    key = write_key(tmp_path / "operator.pem", world.keys.operator)
+    check = ("--trust-root", root, "--at", at)
+    command: tuple[str | Path, ...] = {
+        "trace": ("trace", "text", "--model", model, *check),
+        "export": ("adapter", "export", model, "acme", "--out", "copy", *check),
+        "merge": ("adapter", "merge", model, "acme", "--out", "copy", *check),
+        "remove": ("adapter", "remove", model, "acme", "--key", key, *check),
+    }[verb]
+    assert "tokenizer.json" in run(*command, code=1).err
+    allowed = (*command, "--allow-uncovered", "tokenizer.json")
+    assert "tokenizer.json" not in run(*allowed, code=1 if verb == "merge" else 0).err
+    assert (model / "tokenizer.json").exists()
+
+
+def test_without_a_model_folder_the_option_is_usage(
+    run: Run, root: Path, world: World, tmp_path: Path, at: str
+) -> None:
+    (tmp_path / "policy.dsse.json").write_bytes(world.policy)
+    check = ("verify", "policy.dsse.json", "--trust-root", root, "--at", at)
+    run(*check)
+    assert "model folder" in run(*check, "--allow-uncovered", "*", code=2).err

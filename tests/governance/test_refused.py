@@ -1318,7 +1318,8 @@ def test_a_root_from_inside_the_folder_is_refused(world: World, model: Path) -> 
     for path in (inside, link, model / "governance" / ".." / "root.json"):
         with pytest.raises(VerificationFailed, match=r"step 1 .*never trusted"):
             verify(model, trust_root=path, at=AT)
-    assert verify(model, trust_root=outside, at=AT).uncovered == ("root.json",)
+    inside.unlink()
+    verify(model, trust_root=outside, at=AT)
 
 
 def test_a_pinned_root_inside_the_folder_is_refused(

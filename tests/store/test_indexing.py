@@ -178,6 +178,17 @@ def test_a_model_that_was_changed_is_left_out_and_stops_nothing(
         assert len(session.exec(select(tables.Trial)).all()) == 3
 
 
+def test_a_model_with_a_file_that_may_be_loaded_is_left_out_until_it_is_gone(
+    store: Engine, storage: Path, world: World
+) -> None:
+    model = storage / "tiny-1" / "model"
+    (model / "modeling_gpt.py").write_text("")
+    report = index_storage(store, storage, settings(world))
+    assert "modeling_gpt.py" in report.left_out[str(model)]
+    (model / "modeling_gpt.py").rename(model / "README.md")
+    assert index_storage(store, storage, settings(world)).models == 1
+
+
 def test_a_model_under_another_root_is_left_out(store: Engine, written: Path) -> None:
     report = index_storage(store, written, settings(World(name="somebody-else")))
     assert "step 1 (trust root)" in report.left_out[str(written / "tiny-1" / "model")]
