@@ -17,6 +17,7 @@ from ray import serve
 from ray.serve import Application
 
 from govray.errors import UsageError
+from govray.service.provider_file import read_provider
 from govray.store.database import open_store
 
 # No `from __future__ import annotations`: Ray Serve reads the class of `app`'s argument.
@@ -28,6 +29,7 @@ class Arguments(BaseModel):
     Attributes:
         store: The store's URL; the environment's GOVRAY_STORE by default.
         promotion: The gates before a model's stages.
+        oidc: An identity provider, as docs/service.md has it. Read here, when it is deployed.
         proxies: Addresses or networks of the nodes, where HAProxy runs, and of what stands in
             front of them: what they say of whom they speak for is believed.
     """
@@ -36,6 +38,7 @@ class Arguments(BaseModel):
 
     store: str | None = None
     promotion: Path = Path("policies/promotion.yaml")
+    oidc: Path | None = None
     proxies: list[str] = ["127.0.0.1"]
 
 
@@ -43,7 +46,7 @@ def app(arguments: Arguments) -> Application:
     """The application, for Ray Serve to run.
 
     Raises:
-        UsageError: No store is named, or there is none.
+        UsageError: No store is named, or there is none; or the provider's file states none.
         Refused: The store is another govray's.
         InfrastructureFailed: The store cannot be reached.
     """
@@ -56,6 +59,7 @@ def app(arguments: Arguments) -> Application:
         )
     # What a replica would fail at is said here, to whoever starts the service.
     open_store(store).dispose()
+    provider = read_provider(arguments.oidc) if arguments.oidc else None
     promotion, proxies = arguments.promotion.resolve(), arguments.proxies
 
     def build() -> FastAPI:
@@ -66,7 +70,7 @@ def app(arguments: Arguments) -> Application:
         from govray.service.measures import Forwarded
         from govray.service.settings import Settings
 
-        settings = Settings(store=store, promotion=promotion)
+        settings = Settings(store=store, promotion=promotion, oidc=provider)
         service = create_app(settings, measures=Forwarded(metrics))
         service.add_middleware(ProxyHeadersMiddleware, trusted_hosts=proxies)
         return service

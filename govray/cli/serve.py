@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from sqlalchemy import Engine
 
-    from govray.service.settings import OidcSettings
     from govray.train.indexing import Settings as Indexing
 
 GRACE_SECONDS = 5
@@ -43,7 +42,7 @@ def serve(
         bool, typer.Option("--no-auth", help="Everyone is admin. On loopback only.")
     ] = False,
     oidc: Annotated[
-        str | None,
+        Path | None,
         typer.Option("--oidc", metavar="FILE", help="An identity provider, as YAML."),
     ] = None,
     proxy: Annotated[
@@ -65,6 +64,7 @@ def serve(
     from sqlmodel import Session, col, select
 
     from govray.service.app import create_app
+    from govray.service.provider_file import read_provider
     from govray.service.settings import Settings
     from govray.store.database import open_store
     from govray.store.tables import Token
@@ -77,7 +77,7 @@ def serve(
             do="Leave --no-auth out and make tokens, or listen on 127.0.0.1",
         )
     proxies = [_address(each) for each in proxy or ()]
-    provider = _provider(oidc) if oidc else None
+    provider = read_provider(oidc) if oidc else None
     if storage is None and trust_root is not None:
         raise UsageError("--trust-root is for the models of --storage", do="Give both, or neither")
     told = (
@@ -85,8 +85,8 @@ def serve(
         if storage
         else None
     )
-    if told:
-        open_store(store, create=True).dispose()  # as `govray store index` does
+    # Its own connections: what is indexed may take longer than the service lets a query.
+    indexed = open_store(store, create=True) if told else None
     names = ("localhost", "127.0.0.1", "[::1]") if no_auth else ()
     app = create_app(Settings(store=store, auth=not no_auth, hosts=names, oidc=provider))
     if not no_auth and provider is None:
@@ -99,9 +99,8 @@ def serve(
     if no_auth:
         note("Without authentication: whoever uses this machine is admin.")
     stop = Event()
-    if storage and told:
-        engine = app.state.engine
-        Thread(target=_index, args=(engine, storage, told, stop), daemon=True).start()
+    if storage and told and indexed:
+        Thread(target=_index, args=(indexed, storage, told, stop), daemon=True).start()
     try:
         _run(app, host, port, proxies)
     finally:
@@ -211,25 +210,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _provider(path: str) -> OidcSettings:
-    """The identity provider that a YAML file states.
-
-    Raises:
-        UsageError: A field is missing, unknown, or of another type.
-    """
-    import pydantic
-
-    from govray.governance.source import read_yaml
-    from govray.service.settings import OidcSettings
-
-    source = read_yaml(Path(path).read_text(), name=path)
-    try:
-        return pydantic.TypeAdapter(OidcSettings).validate_python(source.value, strict=True)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(step) for step in first["loc"])
-        raise UsageError(
-            f"field '{field}': {first['msg'].lower()}", where=path, do="See docs/service.md"
-        ) from None

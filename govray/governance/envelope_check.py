@@ -67,20 +67,24 @@ class EnvelopeCheck:
         return any(step.status == "failed" for step in self.steps)
 
 
-def check_envelope(data: bytes, roots: Sequence[bytes], *, at: datetime) -> EnvelopeCheck:
+TrustGiven = tuple[bytes, Sequence[bytes]]
+"""A trust root's envelope, and those of the delegations that are taken with it."""
+
+
+def check_envelope(data: bytes, roots: Sequence[TrustGiven], *, at: datetime) -> EnvelopeCheck:
     """Check what can be checked of an attestation's envelope without its folder.
 
     Args:
         data: The envelope.
-        roots: Envelopes of the trust roots that the caller trusts, in the order of trying. Their
-            delegations lie in model folders, so an operator by delegation is not known here.
+        roots: The trust roots that the caller trusts, in the order of trying, each with the
+            delegations by which further operators are known.
         at: Reference time, aware.
     """
     refused: list[tuple[int, str, Refused]] = []
-    for root in roots:
+    for root, delegations in roots:
         number, name = 1, "trust root"
         try:
-            trust = TrustState.load(root, at=at)
+            trust = TrustState.load(root, at=at, delegations=delegations)
             number, name = 2, "signature"
             attested = trust.verify(
                 Attestation, data, role="operator", at=at, where=bundle.ATTESTATION

@@ -1,8 +1,10 @@
 """The application: routes, and around them the layers that every request passes.
 
-From the outside: requests are counted (`measures`), body and time are bounded (`limits`), ``Host``
-is checked, what nobody foresaw becomes a 500 (`problems.CatchAll`), then FastAPI routes. The
-caller is found by the routes' own dependency (`access.CallerDep`).
+From the outside: requests are counted (`measures`), ``HEAD`` becomes ``GET`` without a body
+(`methods`), answers are compressed (`compression`), body and time are bounded (`limits`), ``Host``
+is checked, what nobody foresaw becomes a 500 (`problems.CatchAll`), then FastAPI routes. Unknown
+query parameters are refused before a route runs (`parameters`). The caller is found by the routes'
+own dependency (`access.CallerDep`).
 
 One application holds one engine and what it remembers of tokens and rates; two of them, or two
 processes, share the store and nothing else.
@@ -16,7 +18,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -24,11 +26,14 @@ from govray import __version__
 from govray.service import problems
 from govray.service.access import Gate
 from govray.service.audit import Refusals
+from govray.service.compression import Compressed
 from govray.service.limits import Buckets, Limits
 from govray.service.measures import Measured, Measures, Registered
+from govray.service.methods import Head
 from govray.service.oidc import Oidc
 from govray.service.pages import site
-from govray.service.problems import CatchAll, Problem, ProblemDetails
+from govray.service.parameters import known_parameters
+from govray.service.problems import Answering, CatchAll, Problem, ProblemDetails, details
 from govray.service.routes import (
     attestations,
     corpora,
@@ -68,7 +73,7 @@ def create_app(
         UsageError: There is no store there.
         InfrastructureFailed: It cannot be reached.
     """
-    engine = open_store(settings.store)
+    engine = open_store(settings.store, statement_limit=settings.time_limit)
     measures = measures or Registered()
 
     @asynccontextmanager
@@ -85,6 +90,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         responses=problems.RESPONSES,
+        dependencies=[Depends(known_parameters)],
         lifespan=lifespan,
     )
     app.state.settings = settings
@@ -105,10 +111,17 @@ def create_app(
     app.include_router(health.metrics)
     site.mount(app)
     # The one added last is the outermost.
-    app.add_middleware(CatchAll)
+    app.add_middleware(CatchAll, answering=site.answer)
     if settings.hosts:
-        app.add_middleware(Hosts, hosts=frozenset(settings.hosts))
-    app.add_middleware(Limits, max_body=settings.max_body, time_limit=settings.time_limit)
+        app.add_middleware(Hosts, hosts=frozenset(settings.hosts), answering=site.answer)
+    app.add_middleware(
+        Limits,
+        max_body=settings.max_body,
+        time_limit=settings.time_limit,
+        answering=site.answer,
+    )
+    app.add_middleware(Compressed)
+    app.add_middleware(Head)
     app.add_middleware(Measured, measures=measures)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
     return app
@@ -135,9 +148,10 @@ def _routers() -> tuple[APIRouter, ...]:
 class Hosts:
     """The layer that answers only to names of its own."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], answering: Answering = details) -> None:
         self.app = app
         self.hosts = hosts
+        self.answering = answering
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and _host(scope) not in self.hosts:
@@ -147,7 +161,7 @@ class Hosts:
                 "This service does not answer to that name",
                 f"Ask for one of {', '.join(sorted(self.hosts))}",
             )
-            await problems.response(refusal)(scope, receive, send)
+            await self.answering(scope, refusal, None)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 

@@ -18,8 +18,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from govray.store.tables import Corpus
-
 Role = Literal["admin", "engineer", "auditor", "supplier", "public"]
 Scope = Literal["read", "write", "admin"]
 
@@ -43,14 +41,6 @@ class Caller:
     def has(self, scope: Scope) -> bool:
         """Whether the token is good for ``scope``."""
         return any(each in self.scopes for each in SCOPES[SCOPES.index(scope) :])
-
-    def may_read_corpus(self, corpus: Corpus) -> bool:
-        """Whether what concerns ``corpus`` may be shown: to staff, and to its supplier."""
-        return self.role in STAFF or (
-            self.role == "supplier"
-            and self.supplier is not None
-            and corpus.supplier == self.supplier
-        )
 
 
 PUBLIC = Caller(name="public", role="public")

@@ -2,7 +2,8 @@
 
 * A body above the size is a 413, whether its length was announced or not.
 * A response that has not begun within the time is a 503. What runs in a thread cannot be stopped:
-  it goes on until it ends and its answer is dropped, so queries have bounds of their own.
+  it goes on until it ends and its answer is dropped. PostgreSQL ends a query after the same time;
+  one of SQLite goes on.
 * Each token, and each address without one, has a token bucket: ``burst`` requests at once, then
   ``rate`` a second; beyond is a 429 with the seconds to wait. Buckets are this process's: behind
   n replicas the bound is n times as wide.
@@ -18,7 +19,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from govray.service.problems import Problem, response
+from govray.service.problems import Answering, Problem, details
 
 MAX_BUCKETS = 10_000
 
@@ -87,8 +88,11 @@ def address_key(host: str) -> str:
 class Limits:
     """The layer that bounds body and time, and sets the headers that every response has."""
 
-    def __init__(self, app: ASGIApp, max_body: int, time_limit: float) -> None:
+    def __init__(
+        self, app: ASGIApp, max_body: int, time_limit: float, answering: Answering = details
+    ) -> None:
         self.app = app
+        self.answering = answering
         self.max_body = max_body
         self.time_limit = time_limit
 
@@ -123,14 +127,14 @@ class Limits:
         def time_is_up() -> None:
             nonlocal ours
             if not begun:
-                late = response(self._too_slow())
+                late = self.answering(scope, self._too_slow(), None)
                 late.raw_headers[:] = _headers(late.raw_headers)
                 ours = asyncio.ensure_future(late(scope, receive, send))
 
         timer = asyncio.get_running_loop().call_later(self.time_limit, time_is_up)
         try:
             if _announced(scope) > self.max_body:
-                await response(self._too_large())(scope, receive, sending)
+                await self.answering(scope, self._too_large(), None)(scope, receive, sending)
                 return
             await self.app(scope, receiving, sending)
         finally:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,6 +35,7 @@ from govray.errors import (
     UsageError,
     VerificationFailed,
 )
+from govray.service.methods import allowed
 
 log = logging.getLogger("govray.service")
 
@@ -138,6 +139,15 @@ def response(problem: Problem, instance: str | None = None) -> JSONResponse:
     )
 
 
+Answering = Callable[[Scope, Problem, str | None], Response]
+"""Makes the response that tells of a problem: details, or a page for who asked for one."""
+
+
+def details(_scope: Scope, problem: Problem, instance: str | None) -> Response:
+    """Problem details, whoever asks."""
+    return response(problem, instance)
+
+
 def of(error: Exception) -> Problem | None:
     """What a caller is told of ``error``, or None if it is ours alone to know."""
     if isinstance(error, Problem):
@@ -155,6 +165,14 @@ def of(error: Exception) -> Problem | None:
         return _invalid(error)
     if isinstance(error, DataError):  # PostgreSQL holds no U+0000
         return Problem(400, "Malformed", "A value is none that the store can hold")
+    if getattr(getattr(error, "orig", None), "sqlstate", None) == _CANCELED:
+        return Problem(
+            503,
+            "Too slow",
+            "A query took longer than the service waits, and was ended",
+            "Ask for less at once, or try again",
+            headers={"Retry-After": "5"},
+        )
     if isinstance(error, (*_UNAVAILABLE, InfrastructureFailed)):
         return Problem(
             503,
@@ -173,6 +191,9 @@ def of(error: Exception) -> Problem | None:
                 return Problem(status, title, detail, error.do)
     return None
 
+
+_CANCELED = "57014"
+"""PostgreSQL's ``query_canceled``: here by ``statement_timeout``."""
 
 _UNAVAILABLE = (OperationalError, InterfaceError, PoolTimeout)
 
@@ -225,6 +246,8 @@ async def _respond(request: Request, error: Exception) -> JSONResponse:
     problem = of(error)
     if problem is None:
         raise error
+    if problem.status_code == 405:
+        problem.headers = {"Allow": allowed(request.app, request.scope)}
     if problem.refused:
         await run_in_threadpool(request.app.state.refusals.add, request, problem.status_code)
     elif problem.status_code >= 500:
@@ -235,8 +258,9 @@ async def _respond(request: Request, error: Exception) -> JSONResponse:
 class CatchAll:
     """The innermost layer: what no handler foresaw becomes a 500 with an id."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, answering: Answering = details) -> None:
         self.app = app
+        self.answering = answering
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -265,7 +289,7 @@ class CatchAll:
                 )
             if started:
                 raise  # The response is under way: the connection has to break.
-            await response(problem, instance)(scope, receive, send)
+            await self.answering(scope, problem, instance)(scope, receive, send)
 
 
 def install(app: FastAPI) -> None:

@@ -12,6 +12,7 @@ the environment (the commands do).
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ BUSY_MS = 30_000
 _WRITERS = zlib.crc32(b"govray store writers")
 
 
-def open_store(url: str, *, create: bool = False) -> Engine:
+def open_store(url: str, *, create: bool = False, statement_limit: float | None = None) -> Engine:
     """The store at ``url``, whose tables are those of this govray.
 
     Args:
         url: ``sqlite:///PATH`` or ``postgresql+psycopg://…``.
         create: Where the database is empty, or the file absent, make the tables.
+        statement_limit: Seconds until PostgreSQL ends a statement, a wait for a lock included.
+            SQLite has no such limit.
 
     Raises:
         UsageError: The URL is neither, or there is no store and ``create`` is not asked for.
@@ -46,7 +49,7 @@ def open_store(url: str, *, create: bool = False) -> Engine:
     file = sqlite_file(address)
     if file is not None and not create and not file.is_file():
         raise _no_store(shown)
-    engine = connect(address)
+    engine = connect(address, statement_limit=statement_limit)
     try:
         with engine.connect() as connection:
             empty = not inspect(connection).get_table_names()
@@ -92,15 +95,22 @@ def sqlite_file(address: URL) -> Path | None:
     return Path(str(address.database)) if address.drivername == "sqlite" else None
 
 
-def connect(address: URL) -> Engine:
+def connect(address: URL, *, statement_limit: float | None = None) -> Engine:
     """An engine, whatever is at ``address``. `open_store` is for those who use the tables.
+
+    Args:
+        statement_limit: As `open_store` has it.
 
     Raises:
         UsageError: The driver is not installed.
     """
     try:
         if sqlite_file(address) is None:
-            return create_engine(address, pool_pre_ping=True)
+            engine = create_engine(address, pool_pre_ping=True)
+            if statement_limit is not None:
+                limit = f"SET statement_timeout = {round(statement_limit * 1000)}"
+                event.listen(engine, "connect", partial(_say, limit))
+            return engine
         engine = create_engine(
             address,
             # The lock of a writer is taken, and waited for, when its transaction begins.
@@ -161,6 +171,14 @@ def _check(found: str | None, shown: str) -> None:
         where=shown,
         do=f"Stop what uses it, then say `govray store upgrade --store {shown}`",
     )
+
+
+def _say(statement: str, connection: Any, _record: object) -> None:
+    """Say something to every new connection, whatever becomes of its first transaction."""
+    before, connection.autocommit = connection.autocommit, True
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+    connection.autocommit = before
 
 
 def _settings(connection: Any, _record: object) -> None:

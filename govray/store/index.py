@@ -96,7 +96,7 @@ def _write(
     trust_root: bytes,
     key: bytes,
 ) -> tables.Attestation:
-    _add_trust_root(session, model, trust_root)
+    _add_trust_root(session, model, trust_root, files)
     _add_policy(session, model, files)
     _add_corpora(session, model, files, key)
     _add_ledger(session, model, files)
@@ -163,6 +163,7 @@ class _Files:
 
         self.policy = read(bundle.POLICY)
         self.checkpoint = read(bundle.CHECKPOINT)
+        self.delegations = read(bundle.DELEGATIONS) if bundle.DELEGATIONS in pinned else b""
         self.credentials = {
             canonical.sha256(Envelope.parse(line).payload): line
             for line in read(bundle.CREDENTIALS).split(b"\n")[:-1]
@@ -177,7 +178,7 @@ def _changed(model: VerifiedModel, name: str) -> Damaged:
     )
 
 
-def _add_trust_root(session: Session, model: VerifiedModel, envelope: bytes) -> None:
+def _add_trust_root(session: Session, model: VerifiedModel, envelope: bytes, files: _Files) -> None:
     trust = model.trust_root
     if canonical.sha256(Envelope.parse(envelope).payload) != trust.digest:
         raise Damaged("this is not the trust root that it was verified against", where="trust root")
@@ -189,6 +190,13 @@ def _add_trust_root(session: Session, model: VerifiedModel, envelope: bytes) -> 
             envelope=envelope,
         )
         session.add(row)
+        session.flush()
+    if files.delegations:
+        digest = canonical.sha256(files.delegations)
+        if session.get(tables.Delegations, (trust.digest, digest)) is None:
+            session.add(
+                tables.Delegations(trust_root=trust.digest, digest=digest, lines=files.delegations)
+            )
 
 
 def _add_policy(session: Session, model: VerifiedModel, files: _Files) -> None:

@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from govray.errors import Refused, UsageError
@@ -76,17 +77,8 @@ def load_key(url: str) -> bytes:
         Refused: Others can read the file, or it is not 32 bytes.
     """
     path = key_file(url)
-    try:
-        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise UsageError(
-            f"the store's secret cannot be made ({error.strerror})", where=str(path)
-        ) from None
-    else:
-        with os.fdopen(made, "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
+    if not path.exists():
+        _make(path)
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -100,5 +92,36 @@ def load_key(url: str) -> bytes:
             "the store's secret can be read by others", where=str(path), do=f"chmod 600 {path}"
         )
     if len(key) != KEY_BYTES:
-        raise Refused(f"the store's secret is not {KEY_BYTES} bytes", where=str(path))
+        raise Refused(
+            f"the store's secret is not {KEY_BYTES} bytes",
+            where=str(path),
+            do="Put the backup of the secret there; delete the file only if nothing was ever "
+            "indexed under it",
+        )
     return key
+
+
+def _make(path: Path) -> None:
+    """Make the secret: whole under its name, or not there, whenever the process ends.
+
+    Of two that make it at once the first one's stays.
+
+    Raises:
+        UsageError: There is no place for it.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        try:
+            made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(made, "wb") as file:
+                file.write(secrets.token_bytes(KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the store's secret cannot be made ({error.strerror})", where=str(path)
+        ) from None

@@ -111,7 +111,10 @@ class Metric(SQLModel, table=True):
 
 
 class Checkpoint(SQLModel, table=True):
-    """A commit of a trial. ``digest`` is its manifest's, known once it is whole."""
+    """A commit of a trial. ``digest`` is its manifest's, known once it is whole.
+
+    ``at`` is when it became so, by the run's event log; none where that does not say it.
+    """
 
     trial: str = Field(primary_key=True, foreign_key="trial.id")
     step: int = Field(primary_key=True)
@@ -145,6 +148,17 @@ class TrustRoot(SQLModel, table=True):
     name: str
     version: int
     envelope: bytes = Field(sa_type=LargeBinary)
+
+
+class Delegations(SQLModel, table=True):
+    """Delegations that something here was verified with, beside a trust root.
+
+    ``lines`` is a model's ``governance/delegations.jsonl``, ``digest`` that of its bytes.
+    """
+
+    trust_root: str = Field(primary_key=True, foreign_key="trustroot.digest")
+    digest: str = Field(primary_key=True)
+    lines: bytes = Field(sa_type=LargeBinary)
 
 
 class Policy(SQLModel, table=True):

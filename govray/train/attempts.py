@@ -21,7 +21,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,12 @@ def fit(
     folder = Path(order.folder)
     max_restarts = int(run_config.failure_config.max_failures)
     supervisor = Supervisor(folder, max_restarts)
-    with stopping.signals() as received, Watch(_Journal(folder, on_step)) as watch:
+    journal = _Journal(folder, on_step)
+    with (
+        stopping.signals() as received,
+        closing(journal),
+        Watch(journal) as watch,
+    ):
         while True:
             trainer = _Trainer(
                 GovernedLoop(loop, order, watch.actor),
@@ -184,21 +189,27 @@ class GovernedLoop:
 
 
 class _Journal:
-    """Passes steps on to the caller, and now and then to the event log."""
+    """Passes steps on to the caller, and now and then to the event log; the last one always."""
 
     def __init__(self, folder: Path, on_step: StepCallback) -> None:
         self._folder = folder
         self._on_step = on_step
         self._written = 0.0
+        self._held: events.Progress | None = None
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._held = events.Progress(at=now(), step=step, loss=metrics["loss"])
         if time.monotonic() - self._written >= PROGRESS_S:
             self._written = time.monotonic()
-            with suppress(OSError, GovrayError):  # a line lost costs nothing
-                events.append(
-                    self._folder, events.Progress(at=now(), step=step, loss=metrics["loss"])
-                )
+            self.close()
         self._on_step(step, metrics)
+
+    def close(self) -> None:
+        """Write the last step that came, so that a curve does not end before its run."""
+        held, self._held = self._held, None
+        if held is not None:
+            with suppress(OSError, GovrayError):  # a line lost costs nothing
+                events.append(self._folder, held)
 
 
 def _fit(trainer: TorchTrainer, folder: Path, received: list[str]) -> ray.train.Result:

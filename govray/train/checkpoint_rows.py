@@ -13,14 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlmodel import Session, select
 
 from govray.engine import checkpoint
 from govray.errors import GovrayError, InfrastructureFailed
-from govray.governance.document import format_time
 from govray.store import tables
 from govray.store.lifecycle import CHECKPOINT, CheckpointState, advance
 from govray.train.storage import CORRUPT, SUPERSEDED, storage_of
@@ -38,7 +36,6 @@ class Found:
     state: CheckpointState
     digest: str | None = None
     bytes: int = 0
-    at: str | None = None
 
 
 def found_on_storage(run_folder: Path, *, writing: bool) -> dict[int, Found]:
@@ -60,8 +57,7 @@ def found_on_storage(run_folder: Path, *, writing: bool) -> dict[int, Found]:
         found[int(match[1])] = Found(state=state, bytes=size)
     for step, folder in storage.commits():
         try:
-            at = checkpoint.committed_at(folder)
-            if at is None:
+            if checkpoint.committed_at(folder) is None:
                 continue  # a leftover
             committed = checkpoint.open_commit(folder)
         except InfrastructureFailed:
@@ -73,18 +69,29 @@ def found_on_storage(run_folder: Path, *, writing: bool) -> dict[int, Found]:
             state=_COMPLETED,
             digest=committed.digest,
             bytes=committed.size,
-            at=format_time(datetime.fromtimestamp(int(at), UTC)) if at else None,
         )
     return found
 
 
-def put_checkpoints(session: Session, trial: str, found: Mapping[int, Found]) -> None:
-    """Make the rows of a trial's commits those that were found on its storage."""
+def put_checkpoints(
+    session: Session,
+    trial: str,
+    found: Mapping[int, Found],
+    times: Mapping[tuple[int, str], str] | None = None,
+) -> None:
+    """Make the rows of a trial's commits those that were found on its storage.
+
+    Args:
+        times: (Step, digest) → when it was committed, by the event log. A commit that it does not
+            name has no time: that of a file is the copier's. None leaves them as they are.
+    """
     of_trial = select(tables.Checkpoint).where(tables.Checkpoint.trial == trial)
     held = {row.step: row for row in session.exec(of_trial)}
     for step in sorted(found.keys() | held.keys()):
         row = held.get(step) or tables.Checkpoint(trial=trial, step=step, state=_ACTIVE)
         _settle(row, found.get(step))
+        if times is not None:
+            row.at = times.get((step, row.digest or ""))
         session.add(row)
 
 
@@ -100,7 +107,7 @@ def _settle(row: tables.Checkpoint, found: Found | None) -> None:
         if row.state in (_ERROR, _DELETED) or row.digest not in (None, found.digest):
             row.state = _ACTIVE  # another commit in its place
         row.state = advance(CHECKPOINT, row.state, _COMPLETED, what)
-        row.digest, row.at = found.digest, found.at
+        row.digest = found.digest
     elif row.state is _COMPLETED:
         row.state = advance(CHECKPOINT, row.state, _DELETED, what)  # it does not load any more
     elif row.state is _ACTIVE:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,8 @@ from govray.engine.commit_manifest import Entry
 from govray.errors import GovrayError
 from govray.governance.gates import Gate
 from govray.governance.ledger import AnyLeaf
-from govray.train import collection
+from govray.train import collection, events
+from govray.train.clock import now
 from govray.train.driver import Fence
 from govray.train.order import Order
 from govray.train.snapshot import SUPERSEDED, Capture, State
@@ -201,10 +203,11 @@ class Commits:
     def _write(self, capture: Capture) -> None:
         folder = self._storage.place(capture.step, (self._fence.driver, self._fence.attempt))
         try:
-            checkpoint.commit(folder, capture.files(), check=self._fence.check)
+            digest = checkpoint.commit(folder, capture.files(), check=self._fence.check)
         except Exception as error:  # whatever it is, it must reach the agreement
             self._fail(error, capture.step, folder)
             return
+        self._tell(capture.step, digest)
         self._retain()
 
     def _write_parts(
@@ -226,7 +229,8 @@ class Commits:
             self._hear(failed for _, failed in told)
             if self._rank == 0 and not self._failure:
                 every = {name: entry for each, _ in told for name, entry in each.items()}
-                checkpoint.publish(staged, folder, every, check=self._fence.check)
+                digest = checkpoint.publish(staged, folder, every, check=self._fence.check)
+                self._tell(capture.step, digest)
         except Exception as error:
             self._fail(error, capture.step, folder)
         if self._rank == 0:
@@ -234,6 +238,11 @@ class Commits:
                 checkpoint.discard(staged)
             else:
                 self._retain()
+
+    def _tell(self, step: int, digest: str) -> None:
+        """Write into the event log when the commit became whole: files do not keep it."""
+        with suppress(OSError):  # a line lost costs no more than the time
+            events.append(self._folder, events.Committed(at=now(), step=step, digest=digest))
 
     def _retain(self) -> None:
         try:

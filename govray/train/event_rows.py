@@ -102,6 +102,13 @@ def _decided(event: events.AnyEvent) -> Decided | None:
     )
 
 
+def commit_times(log: Iterable[events.AnyEvent]) -> dict[tuple[int, str], str]:
+    """(Step, digest) → when that checkpoint was committed."""
+    return {
+        (event.step, event.digest): event.at for event in log if isinstance(event, events.Committed)
+    }
+
+
 def worker_seconds(log: Sequence[events.AnyEvent]) -> float:
     """Seconds of all workers of all attempts. See the module for what an attempt lasts."""
     total = 0.0

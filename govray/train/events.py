@@ -26,7 +26,7 @@ from pydantic import Field, RootModel, ValidationError
 
 from govray.errors import Malformed
 from govray.governance import canonical
-from govray.governance.document import Document, Timestamp
+from govray.governance.document import Digest, Document, Timestamp
 from govray.governance.gates import Gate
 from govray.governance.memorization import Decision
 
@@ -142,6 +142,18 @@ class Progress(Event):
         return f"step {self.step} done, loss {self.loss:.3f}"
 
 
+class Committed(Event):
+    """A checkpoint is whole. ``step`` is where it resumes, ``digest`` its manifest's."""
+
+    kind: Literal["committed"] = "committed"
+    step: Natural
+    digest: Digest
+
+    @property
+    def text(self) -> str:
+        return f"checkpoint of step {self.step} committed"
+
+
 class Reported(Event):
     """What the training loop itself measured after a step; see `govray.train.metrics`."""
 
@@ -250,6 +262,7 @@ AnyEvent: TypeAlias = (
     | WorkerStarted
     | Failed
     | Progress
+    | Committed
     | Reported
     | StopRequested
     | Stopped

@@ -224,14 +224,16 @@ def index_run(
     state = told.state if told and told.state else _TRIAL_STATES[found.state]
     whole = [at for at, each in commits.items() if each.state is CheckpointState.COMPLETED]
     done = max([found.step, *whole])
+    ended: str | None = None
     if record.replay_of and state is TrialState.INTERRUPTED and done == record.plan.max_steps:
         state = TrialState.COMPLETED  # nobody signs the end of a replay
+        ended = max((event.at for event in log), default=None)
     row.state = advance(TRIAL, row.state, state, f"trial {row.id}")
     row.why = (told.why if told else None) or found.why
     row.step, row.loss = done, found.loss
     row.objective = told.objective if told else None
     row.world_size, row.attempts = found.world_size, found.attempts
-    row.finished = format_time(record.finished) if record.finished else None
+    row.finished = format_time(record.finished) if record.finished else ended
     row.worker_seconds = event_rows.worker_seconds(log)
     per_worker = record.experiment.resources.gpus_per_worker if record.experiment else 0
     row.accelerator_seconds = row.worker_seconds * per_worker
@@ -244,7 +246,7 @@ def index_run(
         put_numbers(session, row.id, reported)
         put_decisions(session, row.id, "events", event_rows.decisions(log))
         put_decisions(session, row.id, "search", told.decisions if told else ())
-    put_checkpoints(session, row.id, commits)
+    put_checkpoints(session, row.id, commits, event_rows.commit_times(log))
     if search is None and record.replay_of is None:
         state_of = _EXPERIMENT_STATES[row.state]
         experiment.state = advance(EXPERIMENT, experiment.state, state_of, experiment.id)

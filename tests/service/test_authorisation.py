@@ -98,7 +98,7 @@ CASES = [
     get("/v1/models", ALL),
     hidden("/v1/models/{model}", TOKENS, "/v1/models/first"),
     hidden("/v1/models/{model}", THEIRS, "/v1/models/guarded"),
-    hidden("/v1/models/{model}", (*THEIRS, "public"), "/v1/models/narrow"),
+    hidden("/v1/models/{model}", ALL, "/v1/models/narrow"),
     hidden("/v1/models/{model}/versions", THEIRS, "/v1/models/guarded/versions"),
     hidden(VERSION, TOKENS, "/v1/models/first/versions/1.0.0"),
     hidden(VERSION, THEIRS, "/v1/models/guarded/versions/1.0.0"),

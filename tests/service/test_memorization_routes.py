@@ -21,6 +21,7 @@ from govray.governance.memorization_manifest import (
     seal_memorization_manifest,
 )
 from govray.governance.statement import read
+from govray.service.readable import full_digest
 from govray.service.routes import memorization
 from govray.service.routes.memorization import own_findings
 from govray.store import tables
@@ -66,19 +67,30 @@ AUDIT = MemorizationManifest(
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
     with library(tmp_path_factory.mktemp("library")) as running:
-        sealed = seal_memorization_manifest(AUDIT, [running.shelf.world.keys.operator])
-        row = tables.MemorizationManifest(
-            digest=read(MemorizationManifest, Envelope.parse(sealed)).digest,
-            run=AUDIT.run,
-            weights=DIGEST,
-            signer="operator",
-            made=AUDIT.made,
-            envelope=sealed,
-        )
         with Session(running.service.engine) as session:
-            session.add(row)
+            session.add(sealed(running, audit(running)))
+            # Of the same run, but of the weights that it had before.
+            session.add(sealed(running, AUDIT))
             session.commit()
         yield running
+
+
+def audit(running: Library) -> MemorizationManifest:
+    """The audit of the weights that the attestation of ``first`` is about."""
+    (weights,) = (s.sha256 for s in running.model("first").subjects if s.name == bundle.WEIGHTS)
+    return AUDIT.model_copy(update={"files": {**AUDIT.files, bundle.WEIGHTS: full_digest(weights)}})
+
+
+def sealed(running: Library, document: MemorizationManifest) -> tables.MemorizationManifest:
+    envelope = seal_memorization_manifest(document, [running.shelf.world.keys.operator])
+    return tables.MemorizationManifest(
+        digest=read(MemorizationManifest, Envelope.parse(envelope)).digest,
+        run=document.run,
+        weights=document.files[bundle.WEIGHTS],
+        signer="operator",
+        made=document.made,
+        envelope=envelope,
+    )
 
 
 PATH = "/models/first/versions/1.0.0/memorization"
@@ -87,7 +99,7 @@ PATH = "/models/first/versions/1.0.0/memorization"
 def test_staff_reads_the_audit_as_it_was_signed(shelf: Library) -> None:
     for path in (PATH, f"/attestations/{shelf.digest('first')}/memorization"):
         told = shelf.get("auditor", path).json()
-        assert [each["document"] for each in told["audits"]] == [AUDIT.to_json()]
+        assert [each["document"] for each in told["audits"]] == [audit(shelf).to_json()]
         assert (told["monitored"], told["findings"]) == (False, None)
 
 
@@ -98,6 +110,16 @@ def test_a_supplier_reads_what_is_about_its_corpora(shelf: Library) -> None:
     other = shelf.get("other supplier", PATH)
     assert "acme" not in other.text
     assert {"beta", "gamma"} <= {name for name in ("beta", "gamma") if name in other.text}
+
+
+def test_the_page_shows_the_audits_of_the_route_and_no_more(shelf: Library) -> None:
+    for kind, lines, beside in (("auditor", 2, True), ("supplier", 0, False)):
+        page = shelf.service.client(kind).get("/models/first/1.0.0").text
+        told = shelf.get(kind, PATH).json()["audits"]
+        assert page.count("Audited at") == len(told) == 1
+        assert len(told[0]["document"]["unchecked"]) == lines
+        assert ("things were not checked" in page) == beside
+        assert ("none were planted" in page) == beside  # of no corpus, so of all
 
 
 def test_without_the_rule_it_would_read_everything(

@@ -18,6 +18,7 @@ import httpx
 import pytest
 import yaml
 from people import make_tokens
+from provider import Provided, provided
 from shelf_of_models import Shelf
 from sqlmodel import Session
 
@@ -97,7 +98,15 @@ def wait_until_it_answers(process: subprocess.Popen[bytes], log: IO[bytes]) -> N
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provided]:
+    with provided(tmp_path_factory.mktemp("provider")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tokens(
+    tmp_path_factory: pytest.TempPathFactory, provider: Provided
+) -> Iterator[dict[str, str]]:
     """Everyone's tokens for ``serve run serve.app:app``, which runs with a model in its store."""
     import ray
 
@@ -113,9 +122,11 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         session.commit()
     tokens = make_tokens(engine, "acme-legal", "umbrella")
     engine.dispose()
-    words = ". serve/environment.sh && exec serve run --address local serve.app:app"
+    words = ". serve/environment.sh && exec serve run --address local serve.app:app oidc=$PROVIDER"
     environment = os.environ | {
         "GOVRAY_STORE": url,
+        "PROVIDER": str(provider.file),
+        "SSL_CERT_FILE": str(provider.certificate),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     with (folder / "log").open("wb") as log:
@@ -155,6 +166,17 @@ def test_ray_serve_answers_a_lineage_query(tokens: dict[str, str]) -> None:
         assert "alpha" not in answer.text, "of another supplier"
     assert httpx.get(f"{ADDRESS}/v1/models/gpt", timeout=30).status_code == 404
     assert httpx.get(f"{ADDRESS}/metrics", timeout=30).status_code == 401
+
+
+@pytest.mark.slow
+def test_ray_serve_accepts_the_identity_provider(
+    tokens: dict[str, str], provider: Provided
+) -> None:
+    assert tokens  # it runs
+    for groups, status in ((["ml-engineers"], 200), (["others"], 401)):
+        headers = {"Authorization": f"Bearer {provider.token(*groups)}"}
+        answer = httpx.get(f"{ADDRESS}/v1/trials", headers=headers, timeout=30)
+        assert answer.status_code == status, answer.text
 
 
 @pytest.mark.slow

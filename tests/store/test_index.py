@@ -22,6 +22,7 @@ from govray.store.record_key import record_key
 
 DERIVED: tuple[type[SQLModel], ...] = (
     tables.TrustRoot,
+    tables.Delegations,
     tables.Policy,
     tables.Credential,
     tables.Corpus,

@@ -13,11 +13,10 @@ from sqlmodel import Session, col
 
 from govray.governance.route import ADAPTER
 from govray.service.access import AuditDep, Caller, CallerDep, require
-from govray.service.pages.reading import model_href
+from govray.service.pages.reading import attestation_href, version_href
 from govray.service.pages.rendering import render
 from govray.service.pagination import PageDep
-from govray.service.problems import not_found
-from govray.service.readable import is_staff, own_corpora
+from govray.service.readable import find_corpus, is_staff, own_corpora
 from govray.service.session import SessionDep
 from govray.store.tables import Attestation, Corpus, CorpusUse, Coverage, Credential, ModelVersion
 
@@ -43,10 +42,14 @@ class CorpusRow:
 
 @dataclass(frozen=True)
 class Use:
-    """What one model used of a corpus. ``excluded``: layer groups with their level."""
+    """What one model used of a corpus. ``excluded``: layer groups with their level.
+
+    ``versions``: the registered ones, each with its page.
+    """
 
     href: str
     model: str
+    versions: tuple[tuple[str, str], ...]
     run: str
     records: int
     tokens: int
@@ -115,9 +118,7 @@ def of_corpus(
     session: SessionDep,
     audit: AuditDep,
 ) -> HTMLResponse:
-    row = session.get(Corpus, corpus)
-    if row is None or not caller.may_read_corpus(row):
-        raise not_found("corpus", corpus, "See the list of corpora", hidden=row is not None)
+    row = find_corpus(session, caller, corpus)
     signed = select(Credential).where(col(Credential.corpus) == corpus)
     if not is_staff(caller):
         # What a former supplier signed is not the present one's.
@@ -144,12 +145,14 @@ def _uses(session: Session, caller: Caller, corpus: str) -> list[Use]:
         .limit(200)
     ).all()
     digests = [use.attestation for use, _, _ in rows]
-    versions = {
-        each.attestation: each
-        for each in session.execute(
-            select(ModelVersion).where(col(ModelVersion.attestation).in_(digests))
-        ).scalars()
-    }
+    versions: dict[str, list[tuple[str, str]]] = {}
+    for each in session.execute(
+        select(ModelVersion)
+        .where(col(ModelVersion.attestation).in_(digests))
+        .order_by(col(ModelVersion.model), col(ModelVersion.version))
+    ).scalars():
+        named = f"{each.model} {each.version}", version_href(each.model, each.version)
+        versions.setdefault(each.attestation, []).append(named)
     cells: dict[str, list[Coverage]] = {}
     for cell in session.execute(
         select(Coverage).where(
@@ -161,8 +164,9 @@ def _uses(session: Session, caller: Caller, corpus: str) -> list[Use]:
             cells.setdefault(cell.attestation, []).append(cell)
     return [
         Use(
-            href=model_href(use.attestation, versions.get(use.attestation)),
+            href=attestation_href(use.attestation),
             model=name,
+            versions=tuple(versions.get(use.attestation, ())),
             run=run,
             records=use.records,
             tokens=use.tokens,

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse
-from sqlalchemy import func, select
+from sqlalchemy import func, select, true
 from sqlmodel import Session, col
 
-from govray.service.access import CallerDep, require
+from govray.service.access import Caller, CallerDep, require
 from govray.service.pages.parallel import parallel
+from govray.service.pages.reading import linked_corpora
 from govray.service.pages.rendering import render
 from govray.service.pagination import PageDep
 from govray.service.problems import not_found
@@ -116,9 +117,14 @@ def of_experiment(
         axes=axes,
         result=result,
         decisions=decisions,
+        linked=_linked(session, caller, decisions),
         show_trial=True,
         **_KINDS,
     )
+
+
+def _linked(session: Session, caller: Caller, decisions: Sequence[Decision]) -> frozenset[str]:
+    return linked_corpora(session, caller, [each.corpus for each in decisions if each.corpus])
 
 
 def _varied(trials: Sequence[Trial]) -> list[str]:
@@ -159,12 +165,16 @@ def of_trial(request: Request, trial: Id, caller: CallerDep, session: SessionDep
         raise not_found("trial", trial, "See the list of experiments")
     lines = _lines(session, trial)
     live = row.state in _LIVE
-    decisions = session.execute(
-        select(Decision)
-        .where(col(Decision.trial) == trial)
-        .order_by(col(Decision.step), col(Decision.number))
-        .limit(MOST_DECISIONS)
-    ).scalars()
+    decisions = (
+        session.execute(
+            select(Decision)
+            .where(col(Decision.trial) == trial)
+            .order_by(col(Decision.step), col(Decision.number))
+            .limit(MOST_DECISIONS)
+        )
+        .scalars()
+        .all()
+    )
     checkpoints = session.execute(
         select(Checkpoint).where(col(Checkpoint.trial) == trial).order_by(col(Checkpoint.step))
     ).scalars()
@@ -179,7 +189,9 @@ def of_trial(request: Request, trial: Id, caller: CallerDep, session: SessionDep
         numbers=_summaries(lines),
         live=live,
         stream=f"/v1/trials/{trial}/metrics/stream" if live else None,
-        decisions=decisions.all(),
+        decisions=decisions,
+        linked=_linked(session, caller, decisions),
+        replayed=row.replay_of is not None and session.get(Trial, row.replay_of) is not None,
         show_trial=False,
         checkpoints=checkpoints.all(),
         attestations=attested.all(),
@@ -191,12 +203,25 @@ Lines = Mapping[tuple[str, str], list[tuple[int, float]]]
 
 
 def _lines(session: Session, trial: str) -> Lines:
-    """(Name, group) → points, of the attempts that count."""
+    """(Name, group) → points, of the attempts that count.
+
+    Where there are more than `MOST_POINTS`, steps are left out evenly; the last ones never are.
+    """
+    of_trial = (col(Metric.trial) == trial, col(Metric.archived).is_(False))
+    number, last = session.execute(
+        select(func.count(), func.max(col(Metric.step))).where(*of_trial)
+    ).one()
+    every = -(-number // MOST_POINTS) or 1
+    ends = (
+        select(func.max(col(Metric.step)))
+        .where(*of_trial)
+        .group_by(col(Metric.group), col(Metric.name))
+    )
+    kept = (last - col(Metric.step)) % every == 0
     rows = session.execute(
         select(col(Metric.group), col(Metric.name), col(Metric.step), col(Metric.value))
-        .where(col(Metric.trial) == trial, col(Metric.archived).is_(False))
+        .where(*of_trial, kept | col(Metric.step).in_(ends) if every > 1 else true())
         .order_by(col(Metric.step))
-        .limit(MOST_POINTS)
     ).all()
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for group, name, step, value in rows:

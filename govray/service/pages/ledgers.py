@@ -15,8 +15,7 @@ from govray.governance.memorization import EntropyProfile
 from govray.service.access import CallerDep
 from govray.service.pages.rendering import render
 from govray.service.pagination import PageDep
-from govray.service.problems import not_found
-from govray.service.readable import is_staff, ledgers, whole_attestations
+from govray.service.readable import find_ledger, is_staff, ledgers, whole_attestations
 from govray.service.routes.ledgers import reader
 from govray.service.session import SessionDep
 from govray.store.tables import Attestation, Ledger
@@ -47,10 +46,7 @@ def of_run(
     caller: CallerDep,
     session: SessionDep,
 ) -> HTMLResponse:
-    found = select(Ledger).where(col(Ledger.run) == run, ledgers(caller))
-    row = session.execute(found).scalar_one_or_none()
-    if row is None:
-        raise not_found("ledger", run, "See the list of ledgers")
+    row = find_ledger(session, caller, run)
     attested = session.execute(
         select(Attestation).where(col(Attestation.run) == run, whole_attestations(caller))
     ).scalars()

@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
-from sqlalchemy import select
-from sqlmodel import Session, col
+from sqlmodel import Session
 
 from govray.governance.attestation import DISCLAIMER
-from govray.governance.bundle import WEIGHTS
-from govray.governance.envelope import Envelope
 from govray.governance.incidents import Findings
 from govray.governance.memorization import EntropyProfile
 from govray.governance.memorization_manifest import (
-    CorpusEvidence,
     MemorizationManifest,
-    Unchecked,
 )
 from govray.governance.policy import Policy
-from govray.governance.statement import read
 from govray.service.access import Caller, CallerDep
 from govray.service.pages import entropy
 from govray.service.pages.depth import depth_rows, rule_rows
 from govray.service.pages.heatmap import FOLD_ABOVE, heat_map
 from govray.service.pages.ledgers import entropy_profiles
 from govray.service.pages.reading import (
+    linked_corpora,
     model_rows,
-    readable_lineage,
     signed_policy,
     version_rows,
 )
 from govray.service.pages.rendering import brief, count, render
 from govray.service.pages.steps import steps
 from govray.service.pagination import PageDep
-from govray.service.problems import not_found
-from govray.service.readable import DigestPath, corpora_of, full_digest, is_staff
-from govray.service.routes.memorization import findings_of, own_findings
+from govray.service.readable import (
+    DigestPath,
+    corpora_of,
+    find_attestation,
+    find_lineage,
+    find_model,
+    find_version,
+    is_staff,
+)
+from govray.service.routes.memorization import audits_of, findings_of, own_findings
 from govray.service.session import SessionDep
 from govray.store import tables
 from govray.store.lineage import Lineage
+
+MOST_AUDITS = 5
 
 router = APIRouter()
 
@@ -60,12 +62,12 @@ def listing(
 
 
 @router.get("/models/{model}")
-def name(request: Request, model: Name, caller: CallerDep, session: SessionDep) -> HTMLResponse:
-    row = session.get(tables.Model, model)
-    models = version_rows(session, caller, model)
-    if row is None or not (models or is_staff(caller)):
-        raise not_found("model", model, "See the list of models", hidden=row is not None)
-    return render(request, caller, "model_name.html", model=row, models=models)
+def name(
+    request: Request, model: Name, caller: CallerDep, session: SessionDep, page: PageDep
+) -> HTMLResponse:
+    row = find_model(session, caller, model)
+    models, after = version_rows(session, caller, model, page)
+    return render(request, caller, "model_name.html", model=row, models=models, after=after)
 
 
 @router.get("/models/{model}/{version}")
@@ -78,10 +80,8 @@ def of_version(
     rows: Rows = "",
     named: Named = "",
 ) -> HTMLResponse:
-    registered = session.get(tables.ModelVersion, (model, version))
-    row = session.get(tables.Attestation, registered.attestation) if registered else None
-    if row is None:
-        raise not_found("model", f"{model} {version}", "See the list of models")
+    registered = find_version(session, caller, model, version)
+    row = find_attestation(session, caller, registered.attestation)
     return _page(request, caller, session, row, registered, rows, named)
 
 
@@ -94,9 +94,7 @@ def of_attestation(
     rows: Rows = "",
     named: Named = "",
 ) -> HTMLResponse:
-    row = session.get(tables.Attestation, full_digest(digest))
-    if row is None:
-        raise not_found("model", digest, "See the list of models")
+    row = find_attestation(session, caller, digest)
     return _page(request, caller, session, row, None, rows, named)
 
 
@@ -109,7 +107,7 @@ def _page(
     rows: str,
     named: str,
 ) -> HTMLResponse:
-    document = readable_lineage(session, caller, row)
+    document = find_lineage(session, caller, row, ("attestation", row.digest))
     whole = document.scope == "whole"
     policy = signed_policy(session, row.policy) if whole else None
     findings = findings_of(row.envelope)
@@ -120,6 +118,8 @@ def _page(
     if is_staff(caller) and policy is not None and policy.memorization is not None:
         profiles = entropy_profiles(session, row.run)
     depth_groups, depth = depth_rows(document)
+    names = None if is_staff(caller) else corpora_of(session, caller, row.digest)
+    audits = audits_of(session, row.digest, names, most=MOST_AUDITS)
     return render(
         request,
         caller,
@@ -148,13 +148,21 @@ def _page(
         monitored=bool(policy and policy.memorization),
         profile=_charts(profiles, policy, findings),
         findings=findings if whole or findings is None else own_findings(findings, found),
-        audits=_audits(
-            session,
-            row.digest,
-            set(found) if is_staff(caller) else corpora_of(session, caller, row.digest),
-        ),
+        audits=audits,
+        linked=linked_corpora(session, caller, _named(document, findings, audits)),
         disclaimer=DISCLAIMER,
     )
+
+
+def _named(
+    document: Lineage,
+    findings: Findings | None,
+    audits: Sequence[tuple[tables.MemorizationManifest, MemorizationManifest]],
+) -> set[str]:
+    """The corpora that the page names."""
+    named = {each.corpus for each in document.corpora}
+    named |= {each.corpus for each in findings.decisions} if findings else set()
+    return named.union(*({each.corpus for each in audit.corpora} for _, audit in audits))
 
 
 def _totals(document: Lineage) -> list[tuple[str, str]]:
@@ -179,46 +187,3 @@ def _charts(
     if not profiles or policy is None or policy.memorization is None:
         return ()
     return entropy.charts(profiles, policy.memorization, findings)
-
-
-@dataclass(frozen=True)
-class Audit:
-    """A memorization manifest of the model's weights, its rows as far as the caller may read."""
-
-    made: str
-    signer: str
-    document: MemorizationManifest
-    rows: tuple[CorpusEvidence, ...]
-    unchecked: tuple[Unchecked, ...]
-
-
-def _audits(session: Session, digest: str, corpora: Set[str]) -> list[Audit]:
-    """Audits hold hashes of records: for staff, and of its own corpora for a supplier."""
-    if not corpora:
-        return []
-    weights = select(col(tables.Subject.sha256)).where(
-        col(tables.Subject.attestation) == digest, col(tables.Subject.name) == WEIGHTS
-    )
-    sha256 = session.execute(weights).scalar_one_or_none()
-    if sha256 is None:
-        return []
-    rows = session.execute(
-        select(tables.MemorizationManifest)
-        .where(col(tables.MemorizationManifest.weights).in_([sha256, full_digest(sha256)]))
-        .order_by(col(tables.MemorizationManifest.made).desc())
-        .limit(5)
-    ).scalars()
-    return [_audit(row, corpora) for row in rows]
-
-
-def _audit(row: tables.MemorizationManifest, corpora: Set[str]) -> Audit:
-    document = read(MemorizationManifest, Envelope.parse(row.envelope)).document
-    return Audit(
-        made=row.made,
-        signer=row.signer,
-        document=document,
-        rows=tuple(each for each in document.corpora if each.corpus in corpora),
-        unchecked=tuple(
-            each for each in document.unchecked if each.corpus is None or each.corpus in corpora
-        ),
-    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, func, select
 from sqlmodel import Session, col
 
 from govray.governance.envelope import Envelope
@@ -14,10 +15,8 @@ from govray.governance.policy import Policy
 from govray.governance.statement import read
 from govray.service.caller import Caller
 from govray.service.pagination import Page
-from govray.service.problems import not_found
-from govray.service.readable import attestations, corpora_of, is_staff
-from govray.store import lineage, tables
-from govray.store.lineage import Lineage
+from govray.service.readable import attestations, is_staff, own_corpora, versions
+from govray.store import tables
 from govray.store.tables import Attestation, ModelVersion
 
 LATEST = 8
@@ -52,67 +51,62 @@ _LISTED: tuple[Any, ...] = (
 )
 
 
+# A version's row, or that of an attestation without one, whose name and version are empty.
+_MODEL = func.coalesce(col(ModelVersion.model), "").label("model")
+_VERSION = func.coalesce(col(ModelVersion.version), "").label("version")
+_DESCENDING: tuple[Any, ...] = (Attestation.started, Attestation.digest, _MODEL, _VERSION)
+
+
 def model_rows(
     session: Session, caller: Caller, *, page: Page | None = None
 ) -> tuple[list[ModelRow], str | None]:
     """The newest models that the caller may read of, and the cursor of what follows.
 
-    A supplier's are in the order of their digests: when a run began is not for suppliers.
+    Each registered version is a row of its own, so an attestation that is registered under two
+    names is two rows; one that nobody registered is a row too. A supplier's are in the order of
+    their digests: when a run began is not for suppliers.
     """
     statement = (
-        select(*_LISTED)
+        select(*_LISTED, _MODEL, _VERSION, col(ModelVersion.stage))
         .join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
+        .outerjoin(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
         .where(attestations(caller))
     )
-    columns: list[Any] = [Attestation.started, Attestation.digest]
-    if not is_staff(caller):
-        columns = [Attestation.digest]
+    columns = _DESCENDING if is_staff(caller) else _DESCENDING[1:]
     following = None
     if page is None:
-        order = [col(each).desc() for each in columns]
+        order = [each.desc() for each in columns]
         rows: Sequence[Row[Any]] = session.execute(statement.order_by(*order).limit(LATEST)).all()
     else:
         keyed = page.keyset(statement, columns, [str] * len(columns), descending=True)
         rows, following = page.cut(session.execute(keyed).all(), columns)
-    versions = _versions(session, [row.digest for row in rows])
-    return [_listed(caller, row, versions.get(row.digest)) for row in rows], following
+    return [_listed(caller, row) for row in rows], following
 
 
-def version_rows(session: Session, caller: Caller, model: str) -> list[ModelRow]:
-    """The versions of a registered model that the caller may read of, the newest first."""
+def version_rows(
+    session: Session, caller: Caller, model: str, page: Page
+) -> tuple[list[ModelRow], str | None]:
+    """The versions of a registered model that the caller may read of, the highest first."""
+    v = ModelVersion
+    columns: list[Any] = [v.major, v.minor, v.patch]
     statement = (
-        select(*_LISTED, ModelVersion)
+        select(*_LISTED, *columns, col(v.model), col(v.version), col(v.stage))
         .join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
-        .join(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
-        .where(col(ModelVersion.model) == model, attestations(caller))
-        .order_by(
-            col(ModelVersion.major).desc(),
-            col(ModelVersion.minor).desc(),
-            col(ModelVersion.patch).desc(),
-            col(ModelVersion.version).desc(),
-        )
-        .limit(200)
+        .join(v, col(v.attestation) == col(Attestation.digest))
+        .where(col(v.model) == model, versions(caller))
     )
-    return [_listed(caller, row, row.ModelVersion) for row in session.execute(statement).all()]
+    keyed = page.keyset(statement, columns, [int] * len(columns), descending=True)
+    rows, following = page.cut(session.execute(keyed).all(), columns)
+    return [_listed(caller, row) for row in rows], following
 
 
-def _versions(session: Session, digests: Sequence[str]) -> dict[str, ModelVersion]:
-    """The latest registered version of each attestation."""
-    found = session.execute(
-        select(ModelVersion)
-        .where(col(ModelVersion.attestation).in_(digests))
-        .order_by(col(ModelVersion.created))
-    ).scalars()
-    return {each.attestation: each for each in found}
-
-
-def _listed(caller: Caller, row: Row[Any], version: ModelVersion | None) -> ModelRow:
+def _listed(caller: Caller, row: Row[Any]) -> ModelRow:
     whole = row.public or is_staff(caller)
     return ModelRow(
-        href=model_href(row.digest, version),
-        name=version.model if version else row.name,
-        version=version.version if version else None,
-        stage=version.stage if version and whole else None,
+        href=version_href(row.model, row.version) if row.model else attestation_href(row.digest),
+        name=row.model or row.name,
+        version=row.version or None,
+        stage=row.stage if whole else None,
         run=row.run if whole else None,
         signer=row.signer if whole else None,
         policy=f"{row.policy_name} v{row.policy_version}" if whole else None,
@@ -121,26 +115,24 @@ def _listed(caller: Caller, row: Row[Any], version: ModelVersion | None) -> Mode
     )
 
 
-def model_href(digest: str, version: ModelVersion | None) -> str:
-    """The page of a model: by its registered name, or by its attestation."""
-    if version is None:
-        return f"/attestations/{digest.removeprefix('sha256:')}"
-    return f"/models/{version.model}/{version.version}"
+def version_href(model: str, version: str) -> str:
+    """The page of a registered version."""
+    return f"/models/{quote(model, safe='')}/{quote(version, safe='')}"
 
 
-def readable_lineage(session: Session, caller: Caller, row: Attestation) -> Lineage:
-    """The lineage of a model: whole, or the rows of the caller's own corpora.
+def attestation_href(digest: str) -> str:
+    """The page of a model by its attestation."""
+    return f"/attestations/{digest.removeprefix('sha256:')}"
 
-    Raises:
-        Problem: 404, there is nothing in it for this caller.
-    """
-    document = lineage.decode(row.lineage)
-    if row.public or is_staff(caller):
-        return document
-    names = corpora_of(session, caller, row.digest)
-    if not names:
-        raise not_found("model", row.digest, hidden=True)
-    return lineage.of_corpora(document, names)
+
+def linked_corpora(session: Session, caller: Caller, names: Iterable[str]) -> frozenset[str]:
+    """Those of ``names`` whose page the caller may open, so that no link leads to a refusal."""
+    if caller.role == "public":
+        return frozenset()
+    found = select(col(tables.Corpus.name)).where(
+        col(tables.Corpus.name).in_(sorted(set(names))), own_corpora(caller)
+    )
+    return frozenset(session.execute(found).scalars())
 
 
 def signed_policy(session: Session, digest: str) -> Policy | None:

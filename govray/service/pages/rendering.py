@@ -7,10 +7,12 @@ beside its full form. A time is written as the store has it, in UTC.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.datastructures import QueryParams
 
 from govray.service.access import Caller
 
@@ -115,6 +117,12 @@ def category(value: str) -> str:
     return CATEGORY_WORDS.get(value, value)
 
 
+def following(given: QueryParams, cursor: str) -> str:
+    """The query of the page that follows: the same filters, and the cursor."""
+    kept = [(key, value) for key, value in given.multi_items() if key != "cursor"]
+    return urlencode([*kept, ("cursor", cursor)])
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("govray.service.pages"),
@@ -123,7 +131,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (count, brief, decimals, plain, size, digest, minute, sign, word, category):
+    filters = (count, brief, decimals, plain, size, digest, minute, sign, word, category, following)
+    for function in filters:
         environment.filters[function.__name__] = function
     return environment
 
@@ -134,6 +143,9 @@ _TEMPLATES = _environment()
 def render(
     request: Request, caller: Caller, name: str, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
-    """The page ``name``, for who reads it."""
-    html = _TEMPLATES.get_template(name).render(request=request, caller=caller, **values)
+    """The page ``name``, for who reads it.
+
+    Templates know the caller as ``reader``: inside a call block Jinja's own ``caller`` is another.
+    """
+    html = _TEMPLATES.get_template(name).render(request=request, reader=caller, **values)
     return HTMLResponse(html, status_code=status, headers=HEADERS)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from govray.service import problems
 from govray.service.caller import PUBLIC
@@ -24,6 +25,10 @@ from govray.service.pages import (
 )
 from govray.service.pages.kinds import kinds
 from govray.service.pages.rendering import render
+from govray.service.problems import Problem
+
+_KEPT = ("www-authenticate", "retry-after", "allow")
+"""Headers that a problem's page has like its details."""
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -64,23 +69,37 @@ def _as_page(handler: Handler) -> Handler:
         problem = problems.of(error)
         if problem is None or not _wants_page(request):
             return response
-        caller = getattr(request.state, "caller", PUBLIC)
-        page = render(
-            request,
-            caller,
-            "problem.html",
-            status=response.status_code,
-            code=response.status_code,
-            title=problem.title,
-            detail=problem.detail,
-            do=problem.do,
-        )
-        for name in ("www-authenticate", "retry-after", "allow"):
+        page = _page(request, problem, None)
+        for name in _KEPT:
             if name in response.headers:
                 page.headers[name] = response.headers[name]
         return page
 
     return respond
+
+
+def answer(scope: Scope, problem: Problem, instance: str | None) -> Response:
+    """What the layers around the routes tell of a problem: a page for who asked for one."""
+    request = Request(scope)
+    if not _wants_page(request):
+        return problems.response(problem, instance)
+    page = _page(request, problem, instance)
+    page.headers.update(problem.headers or {})
+    return page
+
+
+def _page(request: Request, problem: Problem, instance: str | None) -> Response:
+    return render(
+        request,
+        getattr(request.state, "caller", PUBLIC),
+        "problem.html",
+        status=problem.status_code,
+        code=problem.status_code,
+        title=problem.title,
+        detail=problem.detail,
+        do=problem.do,
+        instance=instance,
+    )
 
 
 def _wants_page(request: Request) -> bool:

@@ -15,11 +15,12 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import Row, func, select
 from sqlmodel import Session, col
 
-from govray.governance.envelope_check import EnvelopeCheck, check_envelope
+from govray.governance.envelope_check import EnvelopeCheck, TrustGiven, check_envelope
 from govray.service.access import Caller, CallerDep
 from govray.service.answers import Answer
 from govray.service.pagination import Listing, PageDep
 from govray.service.readable import (
+    SEE_MODELS,
     DigestPath,
     absent,
     attestations,
@@ -32,6 +33,8 @@ from govray.store import tables
 from govray.store.tables import Attestation, Subject
 
 router = APIRouter(tags=["attestations"])
+
+MAX_ROOTS = 64
 
 DSSE = "application/vnd.dsse.envelope.v1+json"
 _SIGNATURE = {
@@ -234,7 +237,7 @@ async def envelope(
     ).where(col(Attestation.digest) == full_digest(digest))
     row = await asked(session, lambda: session.execute(statement).one_or_none())
     if row is None or not (row.public or is_staff(caller)):
-        raise absent(caller, "attestation", digest)
+        raise absent(caller, "attestation", digest, SEE_MODELS)
     return immutable(
         row.envelope, row.envelope_digest, public=row.public, asked=if_none_match, media_type=DSSE
     )
@@ -291,15 +294,33 @@ def verify(
     return _told(session, caller, check, at)
 
 
-def trust_roots(session: Session, caller: Caller) -> list[bytes]:
-    """The envelopes of the trust roots that the caller may read, the newest versions first."""
+def trust_roots(session: Session, caller: Caller) -> list[TrustGiven]:
+    """The trust roots that the caller may read, the newest versions first, and their delegations.
+
+    Each stands alone first, then with each set of delegations that a model here came with: one set
+    may not go with another, and what no delegate signed needs none.
+    """
     used = select(col(Attestation.trust_root)).where(whole_attestations(caller))
-    statement = select(col(tables.TrustRoot.envelope)).order_by(
+    statement = select(col(tables.TrustRoot.digest), col(tables.TrustRoot.envelope)).order_by(
         col(tables.TrustRoot.version).desc(), col(tables.TrustRoot.digest)
     )
     if not is_staff(caller):
         statement = statement.where(col(tables.TrustRoot.digest).in_(used))
-    return list(session.execute(statement.limit(64)).scalars())
+    roots = session.execute(statement.limit(MAX_ROOTS)).all()
+    table = tables.Delegations
+    sets: dict[str, list[tuple[bytes, ...]]] = {}
+    for row in session.execute(
+        select(table)
+        .where(col(table.trust_root).in_([root.digest for root in roots]))
+        .order_by(col(table.trust_root), col(table.digest))
+        .limit(MAX_ROOTS)
+    ).scalars():
+        sets.setdefault(row.trust_root, []).append(tuple(row.lines.split(b"\n")[:-1]))
+    return [
+        (root.envelope, delegations)
+        for root in roots
+        for delegations in ((), *sets.get(root.digest, ()))
+    ]
 
 
 def _told(session: Session, caller: Caller, check: EnvelopeCheck, at: datetime) -> CheckAnswer:

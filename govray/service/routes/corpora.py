@@ -18,7 +18,7 @@ from govray.service.access import AuditDep, Caller, CallerDep, require
 from govray.service.answers import Answer
 from govray.service.caller import Role
 from govray.service.pagination import Listing, PageDep
-from govray.service.readable import absent, is_staff, own_corpora
+from govray.service.readable import find_corpus, is_staff, own_corpora
 from govray.service.session import SessionDep
 from govray.store.tables import Attestation, Corpus, CorpusUse, Coverage, Credential, ModelVersion
 
@@ -121,11 +121,7 @@ def corpus(
     audit: AuditDep,
 ) -> CorpusAnswer:
     """A corpus: its credentials, and which models it trained, in which layers and steps."""
-    found = session.execute(
-        select(Corpus).where(col(Corpus.name) == corpus, own_corpora(caller))
-    ).scalar_one_or_none()
-    if found is None:
-        raise absent(caller, "corpus", corpus)
+    found = find_corpus(session, caller, corpus)
     uses, more = _uses(session, caller, corpus)
     answer = CorpusAnswer(
         name=found.name,

@@ -15,14 +15,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import Field
-from sqlmodel import Session, col, select
 
 from govray.errors import CouldNotCheck, Malformed
 from govray.governance.envelope import encode_base64
 from govray.service.access import Caller, CallerDep
 from govray.service.answers import Answer
 from govray.service.problems import Problem, not_found
-from govray.service.readable import absent, is_staff, ledgers
+from govray.service.readable import find_ledger, is_staff
 from govray.service.routes.attestations import immutable
 from govray.service.session import SessionDep
 from govray.store.tables import Ledger
@@ -76,13 +75,6 @@ class ConsistencyProof(Answer):
     checkpoint: str
 
 
-def _ledger(session: Session, caller: Caller, run: str) -> Ledger:
-    found = session.exec(select(Ledger).where(col(Ledger.run) == run, ledgers(caller))).first()
-    if found is None:
-        raise absent(caller, "ledger", run)
-    return found
-
-
 def reader(ledger: Ledger) -> TileReader:
     """A reader of a ledger's tiles.
 
@@ -102,7 +94,7 @@ def reader(ledger: Ledger) -> TileReader:
 @router.get("/ledgers/{run}")
 def head(run: RunPath, caller: CallerDep, session: SessionDep) -> LedgerAnswer:
     """The signed head of a run's ledger."""
-    ledger = _ledger(session, caller, run)
+    ledger = find_ledger(session, caller, run)
     return LedgerAnswer(
         run=ledger.run,
         origin=ledger.origin,
@@ -120,7 +112,7 @@ def head(run: RunPath, caller: CallerDep, session: SessionDep) -> LedgerAnswer:
 )
 def checkpoint(run: RunPath, caller: CallerDep, session: SessionDep) -> Response:
     """The signed note itself, as it was signed."""
-    ledger = _ledger(session, caller, run)
+    ledger = find_ledger(session, caller, run)
     return Response(ledger.checkpoint, media_type=_NOTE, headers={"Cache-Control": "no-cache"})
 
 
@@ -137,7 +129,7 @@ def tile(
     if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
 ) -> Response:
     """A tile of hashes, or a bundle of entries, as it lies on storage. Bundles are for staff."""
-    ledger = _ledger(session, caller, run)
+    ledger = find_ledger(session, caller, run)
     try:
         name = parse_path(f"tile/{path}")
     except Malformed:
@@ -168,7 +160,7 @@ def entry(
     session: SessionDep,
 ) -> Response:
     """One leaf, its exact bytes, checked against the signed root. For staff."""
-    ledger = _ledger(session, caller, run)
+    ledger = find_ledger(session, caller, run)
     _for_staff(caller)
     _check_index(index, ledger.size)
     return Response(reader(ledger).entry(index), media_type="application/json")
@@ -183,7 +175,7 @@ def inclusion(
     size: Annotated[int | None, Query(ge=1, le=(1 << 53) - 1)] = None,
 ) -> InclusionProof:
     """That a leaf stands in the ledger of ``size`` leaves; by default that of the checkpoint."""
-    ledger = _ledger(session, caller, run)
+    ledger = find_ledger(session, caller, run)
     size = ledger.size if size is None else size
     _check_size(size, ledger.size)
     _check_index(index, size)
@@ -211,7 +203,7 @@ def consistency(
     second: Annotated[int | None, Query(ge=1, le=(1 << 53) - 1)] = None,
 ) -> ConsistencyProof:
     """That an earlier state of the ledger is a beginning of a later one."""
-    ledger = _ledger(session, caller, run)
+    ledger = find_ledger(session, caller, run)
     second = ledger.size if second is None else second
     _check_size(second, ledger.size)
     _check_size(first, second)

@@ -16,10 +16,15 @@ from starlette.concurrency import run_in_threadpool
 from govray.errors import UsageError
 from govray.service.access import Caller, CallerDep
 from govray.service.problems import Problem
-from govray.service.readable import DigestPath, absent, corpora_of, full_digest, is_staff
+from govray.service.readable import (
+    DigestPath,
+    find_lineage,
+    full_digest,
+    is_staff,
+)
 from govray.service.session import SessionDep, asked
 from govray.store import tables
-from govray.store.lineage import Lineage, decode, of_corpora, of_group
+from govray.store.lineage import Lineage, of_group
 
 router = APIRouter(tags=["lineage"])
 
@@ -61,7 +66,9 @@ async def of_version(
     model: ModelPath, version: VersionPath, caller: CallerDep, session: SessionDep
 ) -> Response:
     """Which data trained which layers of this version. A supplier sees its own corpora's rows."""
-    return await _whole(session, caller, _by_version(model, version), f"{model} {version}")
+    return await _whole(
+        session, caller, _by_version(model, version), ("version", f"{model} {version}")
+    )
 
 
 @router.get(
@@ -76,13 +83,13 @@ def layer_of_version(
 ) -> Response:
     """One layer group of this version: every corpus in it."""
     row = session.execute(_by_version(model, version)).one_or_none()
-    return _layer(session, caller, row, f"{model} {version}", group)
+    return _layer(session, caller, row, ("version", f"{model} {version}"), group)
 
 
 @router.get("/attestations/{digest}/lineage", response_class=Response, responses=_ANSWER)
 async def of_attestation(digest: DigestPath, caller: CallerDep, session: SessionDep) -> Response:
     """The same, of the model that an attestation is about."""
-    return await _whole(session, caller, _by_digest(digest), digest)
+    return await _whole(session, caller, _by_digest(digest), ("attestation", digest))
 
 
 @router.get("/attestations/{digest}/layers/{group}", response_class=Response, responses=_ANSWER)
@@ -91,43 +98,32 @@ def layer_of_attestation(
 ) -> Response:
     """One layer group of the model that an attestation is about."""
     row = session.execute(_by_digest(digest)).one_or_none()
-    return _layer(session, caller, row, digest, group)
+    return _layer(session, caller, row, ("attestation", digest), group)
+
+
+_Named = tuple[str, str]
+"""What the address names: a version or an attestation, and which."""
 
 
 async def _whole(
-    session: Session, caller: Caller, statement: Select[*tuple[Any, ...]], name: str
+    session: Session, caller: Caller, statement: Select[*tuple[Any, ...]], named: _Named
 ) -> Response:
     row = await asked(session, lambda: session.execute(statement).one_or_none())
     if row is not None and (row.public or is_staff(caller)):
-        return Response(row.lineage, media_type=_JSON)
-    return await run_in_threadpool(lambda: _sent(_own(session, caller, row, name)))
+        return Response(row.lineage, media_type=_JSON)  # as it was stored
+    return await run_in_threadpool(lambda: _sent(find_lineage(session, caller, row, named)))
 
 
 def _layer(
-    session: Session, caller: Caller, row: Row[Any] | None, name: str, group: str
+    session: Session, caller: Caller, row: Row[Any] | None, named: _Named, group: str
 ) -> Response:
-    if row is not None and (row.public or is_staff(caller)):
-        document = decode(row.lineage)
-    else:
-        document = _own(session, caller, row, name)
+    document = find_lineage(session, caller, row, named)
     try:
         return _sent(of_group(document, group))
     except UsageError as error:
         raise Problem(
             404, "Not found", f"There is no layer group {group[:200]!r} that you may read", error.do
         ) from None
-
-
-def _own(session: Session, caller: Caller, row: Row[Any] | None, name: str) -> Lineage:
-    """The rows of the caller's own corpora.
-
-    Raises:
-        Problem: 404, there are none, or no such model.
-    """
-    names = corpora_of(session, caller, row.digest if row is not None else "")
-    if row is None or not names:
-        raise absent(caller, "lineage", name)
-    return of_corpora(decode(row.lineage), names)
 
 
 def _sent(document: Lineage) -> Response:

@@ -16,16 +16,24 @@ from sqlalchemy import Row, Select, select
 from sqlmodel import Session, col
 
 from govray.governance import canonical
+from govray.governance.bundle import WEIGHTS
 from govray.governance.envelope import Envelope
 from govray.governance.incidents import Findings
 from govray.governance.memorization_manifest import MemorizationManifest as Audit
 from govray.governance.statement import read
 from govray.service.access import Caller, CallerDep
 from govray.service.answers import Answer
-from govray.service.readable import DigestPath, absent, corpora_of, full_digest, is_staff
+from govray.service.readable import (
+    SEE_MODELS,
+    DigestPath,
+    absent,
+    corpora_of,
+    full_digest,
+    is_staff,
+)
 from govray.service.routes.lineage import ModelPath, VersionPath
 from govray.service.session import SessionDep
-from govray.store.tables import Attestation, MemorizationManifest, ModelVersion
+from govray.store.tables import Attestation, MemorizationManifest, ModelVersion, Subject
 
 router = APIRouter(tags=["memorization"])
 
@@ -73,7 +81,6 @@ class MemorizationAnswer(Answer):
 _FOUND = (
     col(Attestation.digest),
     col(Attestation.public),
-    col(Attestation.run),
     col(Attestation.envelope),
 )
 
@@ -92,7 +99,7 @@ def of_version(
 ) -> MemorizationAnswer:
     """What monitor and audits stated of this version."""
     row = session.execute(_by_version(model, version)).one_or_none()
-    return _answer(session, caller, row, f"{model} {version}")
+    return _answer(session, caller, row, ("version", f"{model} {version}"))
 
 
 @router.get("/attestations/{digest}/memorization")
@@ -101,17 +108,18 @@ def of_attestation(
 ) -> MemorizationAnswer:
     """What monitor and audits stated of the model that an attestation is about."""
     statement = select(*_FOUND).where(col(Attestation.digest) == full_digest(digest))
-    return _answer(session, caller, session.execute(statement).one_or_none(), digest)
+    row = session.execute(statement).one_or_none()
+    return _answer(session, caller, row, ("attestation", digest))
 
 
 def _answer(
-    session: Session, caller: Caller, row: Row[Any] | None, name: str
+    session: Session, caller: Caller, row: Row[Any] | None, named: tuple[str, str]
 ) -> MemorizationAnswer:
     staff = is_staff(caller)
     digest = row.digest if row is not None else ""
     names = frozenset() if staff else corpora_of(session, caller, digest)
     if row is None or not (staff or row.public or names):
-        raise absent(caller, "memorization manifest", name)
+        raise absent(caller, *named, SEE_MODELS)
     findings = findings_of(row.envelope)
     monitored = findings is not None
     if findings is not None and not (staff or row.public):
@@ -120,7 +128,16 @@ def _answer(
         attestation=row.digest,
         monitored=monitored,
         findings=findings.to_json() if findings else None,
-        audits=_audits(session, row.run, None if staff else names),
+        audits=[
+            AuditAnswer(
+                digest=audit.digest,
+                signer=audit.signer,
+                made=audit.made,
+                weights=audit.weights,
+                document=document.to_json(),
+            )
+            for audit, document in audits_of(session, row.digest, None if staff else names)
+        ],
     )
 
 
@@ -144,30 +161,38 @@ def own_findings(findings: Findings, names: Collection[str]) -> Findings:
     )
 
 
-def _audits(session: Session, run: str, names: Collection[str] | None) -> list[AuditAnswer]:
-    """The audits of a run: whole if ``names`` is None, else what is about these corpora."""
+def audits_of(
+    session: Session, attestation: str, names: Collection[str] | None, *, most: int = MAX_AUDITS
+) -> list[tuple[MemorizationManifest, Audit]]:
+    """The audits of the model that an attestation is about, the newest first, as documents.
+
+    They name its run and its weights: the run may have had other weights before, and a corpus of
+    another run with the same weights may be none of this model's.
+
+    Args:
+        names: The corpora that the caller may read about; None: all, so whole audits.
+    """
     if names is not None and not names:
         return []
+    subject = session.execute(
+        select(col(Attestation.run), col(Subject.sha256))
+        .join(Subject, col(Subject.attestation) == col(Attestation.digest))
+        .where(col(Attestation.digest) == attestation, col(Subject.name) == WEIGHTS)
+    ).one_or_none()
+    if subject is None:
+        return []
+    run, weights = subject
+    table = MemorizationManifest
     rows = session.execute(
-        select(MemorizationManifest)
-        .where(col(MemorizationManifest.run) == run)
-        .order_by(col(MemorizationManifest.made).desc(), col(MemorizationManifest.digest))
-        .limit(MAX_AUDITS)
+        select(table)
+        .where(col(table.run) == run, col(table.weights).in_([weights, full_digest(weights)]))
+        .order_by(col(table.made).desc(), col(table.digest))
+        .limit(most)
     ).scalars()
     found = []
     for row in rows:
         document = read(Audit, Envelope.parse(row.envelope), where="audit").document
-        if names is not None:
-            document = own_audit(document, names)
-        found.append(
-            AuditAnswer(
-                digest=row.digest,
-                signer=row.signer,
-                made=row.made,
-                weights=row.weights,
-                document=document.to_json(),
-            )
-        )
+        found.append((row, document if names is None else own_audit(document, names)))
     return found
 
 

@@ -5,11 +5,12 @@ Who sees what
 * Staff see everything of a version.
 * A supplier sees the versions whose run used a corpus of its own, and of them the name, the
   version and the attestation's digest.
-* The public sees the same three, of versions whose attestation is public.
+* Everyone sees the same three, of versions whose attestation is public.
 
-What a caller may not see answers as if it were not there. Engineers and admins write, with a
-token that has the scope ``write``; every write is in the audit log with its transaction. Gates
-are the service's own document, read anew at each promotion: a caller cannot bring another.
+What a caller may not see answers as if it were not there (`govray.service.readable`). Engineers
+and admins write, with a token that has the scope ``write``; every write is in the audit log with
+its transaction. Gates are the service's own document, read anew at each promotion: a caller cannot
+bring another.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import Select, exists
+from sqlalchemy import Select
 from sqlmodel import Session, col, select
 
-from govray.errors import CouldNotCheck, UsageError
+from govray.errors import CouldNotCheck
 from govray.governance.document import format_time
+from govray.service import readable
 from govray.service.access import CallerDep, require
-from govray.service.caller import STAFF, Caller
+from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
-from govray.service.problems import Problem, not_found
+from govray.service.readable import find_model, find_version, is_staff
 from govray.service.session import SessionDep
 from govray.store import registry, tables
 from govray.store.database import begin_writing
 from govray.store.promotion import PromotionPolicy, read_promotion_policy
 from govray.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS, By
-from govray.store.semantic_version import parse_version
 
 router = APIRouter(tags=["models"])
 
@@ -221,10 +222,7 @@ class Promoted(BaseModel):
 @router.get("/models")
 def models(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Model | ModelName]:
     """The models of which the caller may see a version, by name."""
-    query: Select[Any] = select(tables.Model)
-    if caller.role not in STAFF:
-        seen = _visible(caller).where(col(tables.ModelVersion.model) == col(tables.Model.name))
-        query = query.where(exists(seen))
+    query: Select[Any] = select(tables.Model).where(readable.models(caller))
     order: list[Any] = [col(tables.Model.name)]
     rows = session.execute(page.keyset(query, order, [str])).scalars().all()
     kept, following = page.cut(rows, order)
@@ -234,7 +232,7 @@ def models(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Mod
 @router.get("/models/{model}")
 def model(model: _ModelName, session: SessionDep, caller: CallerDep) -> Model | ModelName:
     """One model."""
-    return _model(session, _readable(session, caller, model), caller)
+    return _model(session, find_model(session, caller, model), caller)
 
 
 @router.get("/models/{model}/versions")
@@ -242,9 +240,9 @@ def versions(
     model: _ModelName, session: SessionDep, caller: CallerDep, page: PageDep
 ) -> Listing[Version | VersionReference]:
     """The versions of a model that the caller may see, the highest first."""
-    _readable(session, caller, model)
+    find_model(session, caller, model)
     v = tables.ModelVersion
-    query = _visible(caller).where(col(v.model) == model)
+    query: Any = select(v).where(col(v.model) == model, readable.versions(caller))
     order: list[Any] = [col(v.major), col(v.minor), col(v.patch)]
     query = page.keyset(query, order, [int, int, int], descending=True)
     kept, following = page.cut(session.execute(query).scalars().all(), order)
@@ -256,8 +254,8 @@ def version(
     model: _ModelName, version: _VersionName, session: SessionDep, caller: CallerDep
 ) -> VersionWithHistory | VersionReference:
     """One version; for staff with its history."""
-    row = _readable_version(session, caller, model, version)
-    if caller.role not in STAFF:
+    row = find_version(session, caller, model, version)
+    if not is_staff(caller):
         return _reference(row)
     fields = _full(session, row).model_dump()
     return VersionWithHistory(**fields, history=_history(session, row))
@@ -294,7 +292,7 @@ def annotate(
     caller: CallerDep,
 ) -> Version:
     """Replace the labels or notes of a version. Nothing else of it can be changed."""
-    _readable_version(session, caller, model, version)
+    find_version(session, caller, model, version)
     row = registry.annotate(
         session,
         name=model,
@@ -321,7 +319,7 @@ def promote(
     What fails is in `detail`, all of it, and nothing is changed. A version in production is
     archived when another takes its place.
     """
-    _readable_version(session, caller, model, version)
+    find_version(session, caller, model, version)
     if change.stage == "archived":
         done = registry.archive(session, name=model, version=version, by=_by(caller))
     else:
@@ -365,59 +363,8 @@ def _by(caller: Caller) -> By:
     return By(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)
 
 
-def _visible(caller: Caller) -> Select[Any]:
-    """The versions that the caller may know of."""
-    v, a = tables.ModelVersion, tables.Attestation
-    query: Select[Any] = select(v)
-    if caller.role in STAFF:
-        return query
-    if caller.role == "supplier" and caller.supplier is not None:
-        used = (
-            select(tables.CorpusUse.corpus)
-            .join(tables.Corpus, col(tables.Corpus.name) == col(tables.CorpusUse.corpus))
-            .where(
-                col(tables.CorpusUse.attestation) == col(v.attestation),
-                col(tables.Corpus.supplier) == caller.supplier,
-            )
-        )
-        return query.where(exists(used))
-    open_to_all = select(a.digest).where(
-        col(a.digest) == col(v.attestation), col(a.public).is_(True)
-    )
-    return query.where(exists(open_to_all))
-
-
-def _readable(session: Session, caller: Caller, name: str) -> tables.Model:
-    row = session.get(tables.Model, name)
-    if row is not None and caller.role not in STAFF:
-        seen = _visible(caller).where(col(tables.ModelVersion.model) == name).limit(1)
-        row = row if session.execute(seen).first() is not None else None
-    if row is None:
-        raise not_found("model", name, "Look at /v1/models")
-    return row
-
-
-def _readable_version(
-    session: Session, caller: Caller, name: str, version: str
-) -> tables.ModelVersion:
-    v = tables.ModelVersion
-    try:
-        number = str(parse_version(version))
-    except UsageError:
-        raise _no_version(name, version) from None
-    query = _visible(caller).where(col(v.model) == name, col(v.version) == number)
-    row: tables.ModelVersion | None = session.execute(query).scalars().first()
-    if row is None:
-        raise _no_version(name, version)
-    return row
-
-
-def _no_version(name: str, version: str) -> Problem:
-    return not_found("version", f"{name} {version}", "Look at /v1/models")
-
-
 def _model(session: Session, row: tables.Model, caller: Caller) -> Model | ModelName:
-    if caller.role not in STAFF:
+    if not is_staff(caller):
         return ModelName(name=row.name)
     current = registry.latest(session, row.name, stage="production")
     return Model(
@@ -437,7 +384,7 @@ def _reference(row: tables.ModelVersion) -> VersionReference:
 def _version(
     session: Session, row: tables.ModelVersion, caller: Caller
 ) -> Version | VersionReference:
-    return _full(session, row) if caller.role in STAFF else _reference(row)
+    return _full(session, row) if is_staff(caller) else _reference(row)
 
 
 def _full(session: Session, row: tables.ModelVersion) -> Version:
