@@ -279,7 +279,8 @@ def test_every_page_is_whole_in_a_browser(
                 ),
             )
             links: dict[str, str] = {}  # one of those that differ in a number or a cursor
-            for path, roles in (store.pages | dict.fromkeys(NOWHERE, ())).items():
+            nowhere = () if how_many else NOWHERE  # they are the same in every store
+            for path, roles in (store.pages | dict.fromkeys(nowhere, ())).items():
                 heard.clear()
                 answer = page.goto(address + path)
                 assert answer is not None
