@@ -11,7 +11,7 @@ torch's hosts need two things that the reducer does not:
 * Every backward reaches every parameter that they hold, so their passes are sliced,
   and a rank with fewer rows than others runs ghosts (``ghosts.py``).
 * Their collectives run where a rank that failed can't answer. So ranks meet before:
-  ``meet`` returns on all ranks or raises on all.
+  ``meet`` returns on all ranks or raises on all. What a rank owes after that, it pays.
 
 What it does not do: divide, clip, or decide whether the step goes on.
 """
@@ -53,7 +53,12 @@ class Governed:
         only_sliced: Places of the domains whose passes must be sliced.
         tries: Whether one rank may try a pass by itself.
         zeros: Whether a parameter without permitted rows needs a gradient of zeros.
+        host: Who sums what it holds, for people.
+        underway: Whether a host has begun in this step what a failure would leave half done.
+            Equal on all ranks when a step fails.
     """
+
+    host = "govray"
 
     def __init__(
         self,
@@ -68,6 +73,7 @@ class Governed:
         self.only_sliced: frozenset[int] = frozenset()
         self.tries = True
         self.zeros = False
+        self.underway = False
         self._model = model
         self._domains = domains
         self._parameters = {n: p for domain in domains for n, p in domain.parameters.items()}
@@ -161,19 +167,29 @@ class Hosted(Governed):
     ) -> None:
         super().__init__(model, domains, layout, held, timeout=timeout)
         self._held = held
+        self._meet: Meet = _alone
         # Of this rank's gradients, before torch sums them in place.
         self._largest: dict[str, Tensor] = {}
 
     def begin(self, counts: Counts, meet: Meet) -> None:
         super().begin(counts, meet)
+        self.underway = False
         self._meet = meet
         self._largest = {}
 
     def sums(self) -> dict[str, Tensor]:
         return super().sums() | _taken(self._held)
 
+    def end(self) -> None:
+        super().end()
+        self._meet = _alone
+
     def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
         return super().own(names) | {name: self._largest.get(name) for name in self._held}
+
+
+def _alone() -> None:
+    """Outside a step nobody is met: forwards and backwards there are the user's own."""
 
 
 def base_domains(domains: Sequence[Domain], held: Collection[str]) -> list[int]:

@@ -17,6 +17,8 @@ Invariants:
 * Exchanges have a fixed size, a function of the set-up. Ranks compare their
   set-ups once, when they start, for two sizes in one gather would not fail cleanly.
 * An error's text travels only after all ranks have agreed that there is one.
+* What is no `Exception` (``SystemExit``, ``KeyboardInterrupt``) is told to the others like any
+  error, and then raised as it is on the rank that it came from.
 * Counts are int64 and exact.
 
 What it does not do: notice a rank that hangs without failing (that takes the
@@ -73,13 +75,15 @@ class Failure:
     cause: BaseException | None = None
 
     @classmethod
-    def of(cls, error: Exception) -> Failure:
+    def of(cls, error: BaseException) -> Failure:
         """A caught error; one of ours keeps its kind, for refusals are never retried."""
         for kind in (Refused, UsageError, InfrastructureFailed):
             if isinstance(error, kind):
                 return cls(str(error), kind, error)
-        text = str(error) if isinstance(error, GovrayError) else f"{type(error).__name__}: {error}"
-        return cls(text, RankFailed, error)
+        said = str(error)
+        if not isinstance(error, GovrayError):
+            said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        return cls(said, RankFailed, error)
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,25 @@ class Agreement:
         self._stop_if_failed([int(row[0]) for row in rows], [step] * len(rows), failure)
         return torch.stack(rows)[:, 1:].sum(0).view(sums.shape)
 
+    def confirm(self, step: int, failure: Failure | None) -> None:
+        """The third status: all ranks have moved their weights, or none goes on.
+
+        Args:
+            step: The agreed step.
+            failure: What went wrong here in the optimizer, if anything.
+
+        Raises:
+            GovrayError: The first failed rank's error, the same on all ranks.
+        """
+        rows = self.exchange(torch.tensor([_status(failure)], dtype=torch.int64))
+        self._stop_if_failed(
+            [int(row) for row in rows],
+            [step] * len(rows),
+            failure,
+            do="All ranks stopped, but some may have moved their weights. Go on from the last "
+            "checkpoint; that rank's log has more",
+        )
+
     def exchange(self, row: Tensor) -> list[Tensor]:
         """Every rank's row, by rank. Rows have one shape and type, and live on the CPU.
 
@@ -254,7 +277,11 @@ class Agreement:
         ]
 
     def _stop_if_failed(
-        self, statuses: Sequence[int], steps: Sequence[int], own: Failure | None
+        self,
+        statuses: Sequence[int],
+        steps: Sequence[int],
+        own: Failure | None,
+        do: str = "All ranks stopped before any weight moved; that rank's log has more",
     ) -> None:
         failed = [rank for rank, status in enumerate(statuses) if status]
         if not failed:
@@ -262,12 +289,13 @@ class Agreement:
         # All ranks are here, because all saw the same statuses: now the text can travel.
         first = failed[0]
         sent = self.texts(own.text if own else "")[first]
+        cause = own.cause if own else None
+        if cause is not None and not isinstance(cause, Exception):
+            raise cause  # what ends a process, such as SystemExit, ends it: the others know now
         others = f" (so did rank {', '.join(map(str, failed[1:]))})" if failed[1:] else ""
         raise _KINDS[statuses[first] - 1](
-            sent + others,
-            where=f"rank {first}, step {steps[first]}",
-            do="All ranks stopped before any weight moved; that rank's log has more",
-        ) from (own.cause if own else None)
+            sent + others, where=f"rank {first}, step {steps[first]}", do=do
+        ) from cause
 
     def _settle(self, rows: Sequence[Tensor], own: Failure | None) -> Agreed:
         steps = [int(row[1]) for row in rows]

@@ -6,9 +6,11 @@ Functions are edges to every parameter, permitted or not. A comm hook takes the 
 DDP's own, which divides by the number of ranks: it sums.
 
 Passes before the last one of a step add up locally (``no_sync``). Collectives run in the
-last backward, and, in the second step, in the first forward, where DDP agrees on the
-order that gradients came in: ranks meet before both. Ranks may do different numbers of
-passes; one without any does one ghost.
+last backward, and, in the second step, before the first forward, where DDP agrees on the
+order that gradients came in: ranks meet before both. A rank that fails in the last backward
+owes the others its buckets, and sends zeros, as DDP itself does for a rank without rows.
+A pass that some rank did not end leaves its DDP waiting for it, so the step function is over.
+Ranks may do different numbers of passes; one without any does one ghost.
 
 What it does not do: more than one domain of the base model (DDP's buckets would span
 them); keep the bits of a resumed run equal from three ranks on (DDP orders its buckets
@@ -31,9 +33,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from govray.engine.aggregator import Hosted, base_domains, trainable
+from govray.engine.aggregator import Hosted, Meet, base_domains, trainable
+from govray.engine.agreement import lost_peers_reported
 from govray.engine.allreduce import BucketLayout, Domain
 from govray.engine.planner import Pass
+from govray.engine.reducer import Counts
 from govray.errors import Refused, UsageError
 
 
@@ -44,6 +48,8 @@ class DDP(Hosted):
         Refused: Routes part the base model into several domains.
         UsageError: There is no process group.
     """
+
+    host = "torch's DistributedDataParallel"
 
     def __init__(
         self,
@@ -74,6 +80,7 @@ class DDP(Hosted):
         self._passes: Sequence[Pass] = ()
         self._first: int | None = None
         self._last: int | None = None
+        self._sent: int | None = None  # buckets, while the last backward owes them
         self._wrapper = None
         if bases:
             self._wrapper = DistributedDataParallel(model, broadcast_buffers=False)
@@ -86,6 +93,10 @@ class DDP(Hosted):
         for place in self.only_sliced:
             needed[place] = min(1, passes.get(place, 0))
         return needed
+
+    def begin(self, counts: Counts, meet: Meet) -> None:
+        super().begin(counts, meet)
+        self._sent = None
 
     def expect(self, passes: Sequence[Pass]) -> None:
         super().expect(passes)
@@ -100,12 +111,25 @@ class DDP(Hosted):
             return
         if place == self._first:
             self._meet()
+            # Else in the forward, behind whatever the loss does before: a collective, once.
+            self._wrapper.reducer._rebuild_buckets()
+            self.underway = True
         with nullcontext() if place == self._last else self._wrapper.no_sync():
             yield self._wrapper
 
     def before_backward(self, place: int) -> None:
         if place == self._last:
             self._meet()
+            self._sent = 0
+
+    def send_rest(self) -> None:
+        super().send_rest()
+        if self._wrapper is None or self._sent is None:
+            return
+        for bucket in self._wrapper.reducer._get_zeros_like_grad_buckets()[self._sent :]:
+            with lost_peers_reported():
+                dist.all_reduce(bucket.buffer())
+        self._sent = None
 
     def _is_hosted(self, each: Pass) -> bool:
         return each.slices is not None and not self.held.isdisjoint(each.weights)
@@ -113,5 +137,7 @@ class DDP(Hosted):
     def _sum(self, bucket: Any) -> torch.futures.Future[Tensor]:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             self._largest[self._names[parameter]] = torch.linalg.vector_norm(gradient, torch.inf)
+        assert self._sent is not None
+        self._sent += 1  # in order: DDP holds back those that are ready early
         work = dist.all_reduce(bucket.buffer(), async_op=True)
         return work.get_future().then(lambda done: done.value()[0])

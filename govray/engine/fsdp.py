@@ -11,12 +11,12 @@ function of the model alone.
 Norms are taken over all shards, so clipping is that of the unsharded model up to
 rounding. Adapters stay whole, and are summed as ever.
 
-Ranks meet before every forward and every backward. A rank that fails between two
-collectives of one forward or backward leaves the others waiting in them until the
-process group's timeout.
+Ranks meet before every forward, every backward, and every collective inside them, so a rank
+that fails at any point stops all. The model stays half gathered then: the step function is over.
 
 What it does not do: shard anything (``fully_shard`` blocks and model before the optimizer
-is made), resharding to other meshes, parameters that are left out of sharding.
+is made), resharding to other meshes, parameters that are left out of sharding, collectives of
+the user's own (``set_custom_all_gather``, ``set_custom_reduce_scatter``), which it replaces.
 
 Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
 """
@@ -31,6 +31,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
+    DefaultAllGather,
+    DefaultReduceScatter,
+)
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
@@ -46,6 +50,8 @@ class FSDP2(Hosted):
     Raises:
         UsageError: The model is not sharded, or only in part.
     """
+
+    host = "torch's FSDP2"
 
     def __init__(
         self,
@@ -76,6 +82,8 @@ class FSDP2(Hosted):
             if isinstance(module, FSDPModule):
                 module.set_force_sum_reduction_for_comms(True)
                 module.set_gradient_divide_factor(1.0)
+                module.set_custom_all_gather(_AllGather(self))
+                module.set_custom_reduce_scatter(_ReduceScatter(self))
             if any(parameter is not None for parameter in module._parameters.values()):
                 module.register_forward_pre_hook(self._watch(f"{fqn}." if fqn else ""))
 
@@ -89,10 +97,15 @@ class FSDP2(Hosted):
     @contextmanager
     def during(self, place: int) -> Iterator[nn.Module]:
         self._meet()
+        self.underway = True
         self._root.set_requires_gradient_sync(place == self._last)
         yield self._model
 
     def before_backward(self, place: int) -> None:
+        self._meet()
+
+    def before_collective(self) -> None:
+        """Inside forward and backward; outside a step nothing is to meet."""
         self._meet()
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
@@ -126,3 +139,25 @@ class FSDP2(Hosted):
         size = torch.linalg.vector_norm(gradient, torch.inf)
         before = self._largest.get(name)
         self._largest[name] = size if before is None else torch.maximum(before, size)
+
+
+class _AllGather(DefaultAllGather):
+    """Torch's, once all ranks are there."""
+
+    def __init__(self, aggregator: FSDP2) -> None:
+        self._aggregator = aggregator
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._aggregator.before_collective()
+        return super().__call__(*args, **kwargs)
+
+
+class _ReduceScatter(DefaultReduceScatter):
+    """Torch's, once all ranks are there."""
+
+    def __init__(self, aggregator: FSDP2) -> None:
+        self._aggregator = aggregator
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._aggregator.before_collective()
+        return super().__call__(*args, **kwargs)

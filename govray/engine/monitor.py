@@ -102,7 +102,7 @@ class Monitor:
                 own = own_rows(len(probe), self._agreement.rank, self._agreement.world_size)
                 table[first + own.start : first + own.stop] = self._score(probe).table()
                 first += len(probe)
-        except Exception as error:  # whatever it is, the other ranks must hear of it
+        except BaseException as error:  # whatever it is, the other ranks must hear of it
             failure = Failure.of(error)
         table = self._agreement.conclude(step, table, failure)
         found: list[Measure] = []
@@ -159,7 +159,7 @@ class Monitor:
             }
             with untouched(self._model), torch.no_grad(), self._adapters.active(None):
                 lens = find_lens(self._model, lambda: self._logits(self._model, rows))
-        except Exception as error:
+        except BaseException as error:
             failure = Failure.of(error)
         own = torch.tensor([float(len(lens.layers))], dtype=torch.float64)
         self._agreement.conclude(step, own, failure)

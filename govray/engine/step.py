@@ -10,13 +10,21 @@ momentum, no decay, no step count.
 The order is fixed, and is that of ``GovernedStep.__call__``: start the agreement
 → forward and backward of each pass, while buckets that are complete are summed over
 ranks (the agreement is awaited before the first) → second status → divide by N_l →
-clip per domain → optimizer.
+clip per domain → optimizer → third status.
+
+With s_r(θ) the state of rank r after its optimizer, and f_r whether anything failed there, the
+third status is F = f_0 ∨ … ∨ f_{R-1}, told to all ranks before any returns. If F, all raise: no
+rank returns from a step, so none records, reports or commits it, unless every rank moved from
+s_r to s_r'. Weights that moved on some ranks only are given up: the step function then refuses
+every further call, and the run goes on from its last commit.
 
 Invariants:
 
 * With a policy that allows everything, the weights are bit for bit those of
   plain data-parallel training with the same reduction.
-* An error on one rank is raised on all, the same, before any weight moves.
+* An error on one rank is raised on all, the same: one before the optimizer before any weight
+  moves, one in the optimizer before any rank goes on. ``SystemExit`` and its like are told to
+  the others too, and then leave the rank that they were raised on as they are.
 * What a domain's weights become depends on that domain's rows alone: its own
   count, its own clip, its own buckets, passes of its own.
 * Gradients that exist before a step are dropped, and none is left after it: the base
@@ -62,11 +70,13 @@ from govray.engine.forward import Forward, LossFn, PartLoss
 from govray.engine.fsdp import FSDP2
 from govray.engine.ghosts import Ghosts
 from govray.engine.idle import idle_hidden
+from govray.engine.meeting import Meeting, Stopped
 from govray.engine.norms import NormSample, gather, pieces_of
+from govray.engine.optimizer_kinds import refuse_undriven
 from govray.engine.planner import Pass, Planner
 from govray.engine.routing import refuse_inexact, resolve_parameters
 from govray.engine.trial import Trial, trial_rows, tried_as, try_pass
-from govray.errors import GovrayError, RankFailed, Refused, UsageError
+from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.route import Route, domains
 
 _NEVER: Mapping[str, datetime] = MappingProxyType({})
@@ -75,14 +85,6 @@ _NEVER: Mapping[str, datetime] = MappingProxyType({})
 _AGGREGATORS: Mapping[Name, Callable[..., Governed]] = MappingProxyType(
     {"governed": Governed, "ddp": DDP, "fsdp2": FSDP2}
 )
-
-
-class _Stopped(Exception):
-    """All ranks have raised this error together when they met."""
-
-    def __init__(self, error: GovrayError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ class GovernedStep:
         self._adapter_ids = frozenset(id(p) for _, p in self._adapters.named_parameters())
         self._groups = tuple(all_groups)
         self._group_of = {name: group for group, names in all_groups.items() for name in names}
+        refuse_undriven(optimizer)
         _require_governed(self._parameters, all_groups, optimizer)
         self._streams = {
             stream: resolve_parameters(route, all_groups, self._parameters)
@@ -218,6 +221,7 @@ class GovernedStep:
             model, self._parameters, self._adapters, keyed, zeros=self._aggregator.zeros
         )
         self._tried: set[tuple[object, ...]] = set()
+        self._over: str | None = None
         self._accounting = Accounting(model, self._group_of, norms_every, adapters=self._adapters)
         self._agreement = Agreement(
             groups=self._groups,
@@ -249,6 +253,18 @@ class GovernedStep:
         """The exchanges of the run's ranks."""
         return self._agreement
 
+    def require_sound(self) -> None:
+        """Refuse to use weights that an earlier failure may have left different on the ranks.
+
+        Raises:
+            RankFailed: It has. Equal on all ranks.
+        """
+        if self._over is not None:
+            raise RankFailed(
+                self._over,
+                do="Make model, optimizer and step anew, and go on from the last checkpoint",
+            )
+
     def leave_out(self, corpora: Mapping[str, str]) -> None:
         """From the next step on, accept no row of these corpora. Equal on all ranks.
 
@@ -266,12 +282,13 @@ class GovernedStep:
             loss_fn: Unreduced losses; positions whose target is −100 don't count.
 
         Raises:
-            RankFailed: A rank could not load, compute or reach the others, or
-                its gradient is not finite.
+            RankFailed: A rank could not load, compute, move its weights or reach the others,
+                its gradient is not finite, or `require_sound` raises.
             Refused: Ranks differ in policy, plan or step.
             Lapsed: Something expired or was revoked. The step can be done again without it.
             UsageError: The batch or the losses have a wrong shape.
         """
+        self.require_sound()
         passes, failure = self._plan(batch)
         touched = self._forward.reached(passes)
         _drop_gradients(touched)
@@ -297,31 +314,31 @@ class GovernedStep:
                 names = (name for domain in live() for name in domain.parameters)
                 return {name: agreed[self._group_of[name]] for name in names}
 
-            def meet() -> None:
-                pending.wait()
-                try:
-                    self._agreement.conclude(batch.step, torch.zeros_like(sums), None)
-                except GovrayError as error:
-                    raise _Stopped(error) from error
-
+            meet = Meeting(self._agreement, pending, batch.step, torch.zeros_like(sums))
             self._aggregator.begin(counts, meet)
             # Σ_i w_il ∂ℓ_i/∂θ_l over this rank's rows; complete buckets leave at once.
-            stopped: GovrayError | None = None
             if failure is None:
                 try:
                     passes = self._usable(passes, batch.step, loss_fn)
                     passes = self._with_ghosts(passes, pending)
                     sums = self._accumulate(passes, batch.step, loss_fn)
-                except _Stopped as stop:
-                    stopped = stop.error
-                except Exception as error:  # whatever it is, all ranks must hear of it
+                except Stopped:
+                    pass
+                except BaseException as error:  # whatever it is, all ranks must hear of it
                     failure = Failure.of(error)
             agreed = pending.wait()
             self._aggregator.send_rest()
             try:
-                if stopped is not None:
-                    raise stopped
+                if meet.stopped is not None:
+                    raise meet.stopped
                 sums = self._agreement.conclude(batch.step, sums, failure)
+            except BaseException:
+                if self._aggregator.underway:
+                    self._over = (
+                        f"step {batch.step} failed inside {self._aggregator.host}, which keeps "
+                        "what it had begun"
+                    )
+                raise
             finally:
                 total = self._aggregator.sums()
 
@@ -331,11 +348,8 @@ class GovernedStep:
             norms = self._norms(live())
             self._stop_if_nonfinite(batch.step, norms, own)
             del own, total
-
-            self._clip(norms)
-            trained = (self._parameters[name] for name, count in counts().items() if count)
-            with idle_hidden(self.optimizer, trained, self._adapter_ids):
-                self.optimizer.step()
+            trained = [self._parameters[name] for name, count in counts().items() if count]
+            self._move(batch.step, norms, trained)
         finally:
             self._aggregator.end()
             _drop_gradients(touched)
@@ -356,6 +370,21 @@ class GovernedStep:
             stop=agreed.most[-2] > 0,
             pause=agreed.most[-1] > 0,
         )
+
+    def _move(
+        self, step: int, norms: Mapping[str, Tensor], trained: Sequence[nn.Parameter]
+    ) -> None:
+        """Clip and let the optimizer move the weights: on all ranks, or none goes on."""
+        self._over = f"step {step} failed when the weights of some ranks may have moved"
+        failure: Failure | None = None
+        try:
+            self._clip(norms)
+            with idle_hidden(self.optimizer, trained, self._adapter_ids):
+                self.optimizer.step()
+        except BaseException as error:  # whatever it is, all ranks must hear of it
+            failure = Failure.of(error)
+        self._agreement.confirm(step, failure)
+        self._over = None
 
     def _plan(self, batch: StepBatch) -> tuple[list[Pass], Failure | None]:
         """This rank's passes, or why it has nothing to compute with."""

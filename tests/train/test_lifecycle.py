@@ -136,6 +136,26 @@ def test_the_users_own_failures_count(deployment: Deployment) -> None:
     assert runs.inspect(run).state == "failed"
 
 
+def test_a_rank_that_fails_in_its_optimizer_and_one_that_leaves_cost_an_attempt_each(
+    finished: Path, deployment: Deployment, tmp_path: Path
+) -> None:
+    trainer = trainer_of(deployment, "optimizer", max_restarts=2, collective_timeout_s=240)
+    files = {"fails": str(tmp_path / "fails"), "leaves": str(tmp_path / "leaves")}
+    trainer = replace(
+        trainer,
+        train_loop_per_worker=loops.fails_in_the_optimizer_and_leaves,
+        train_loop_config={**(trainer.train_loop_config or {}), **files},
+    )
+    began = time.monotonic()
+    run = trainer.train()
+    assert time.monotonic() - began < 240  # nobody waited for the timeout
+    assert failures_of(run) == [("user", "restart")] * 2
+    told = [e.what for e in events.read(run) if isinstance(e, events.Failed)]
+    assert "rank 1, step 5: RuntimeError: a user's bug. All ranks stopped, but some may" in told[0]
+    assert "rank 1, step 9: SystemExit: 3" in told[1]
+    assert outcome(run) == outcome(finished)
+
+
 def test_one_rank_that_is_refused_alone_ends_the_run_at_once(deployment: Deployment) -> None:
     trainer = replace(
         trainer_of(deployment, "alone", max_restarts=3, collective_timeout_s=60),

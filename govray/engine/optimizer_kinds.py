@@ -1,0 +1,56 @@
+"""Which optimizers a governed step can drive.
+
+The step computes the gradients, over all ranks, and then calls ``optimizer.step()`` once. So an
+optimizer that computes them itself, in a closure, has nothing to compute with: its forwards would
+read no plan, go through no route and be summed over no rank.
+
+What it does not do: find out whether an optimizer couples parameters, or accepts a closure that it
+does without.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from torch.optim import Optimizer, SparseAdam
+
+from govray.errors import Refused
+
+
+def refuse_undriven(optimizer: Optimizer) -> None:
+    """Refuse an optimizer whose step a governed step can't call.
+
+    Raises:
+        Refused: Its step needs a closure (LBFGS), or it takes sparse gradients only (SparseAdam).
+    """
+    kind = type(optimizer).__name__
+    if isinstance(optimizer, SparseAdam):
+        raise Refused(
+            f"{kind} takes sparse gradients only, and those can't be summed in buckets",
+            where="optimizer",
+            do="Use AdamW, and look embeddings up with sparse=False",
+        )
+    if needed := _required(optimizer):
+        raise Refused(
+            f"the step of {kind} needs an argument ({needed}), and the governed step has none",
+            where="optimizer",
+            do="A closure would compute gradients of its own, past the policy. Use an optimizer "
+            "whose step() takes them from .grad, such as AdamW",
+        )
+
+
+def _required(optimizer: Optimizer) -> str:
+    """The names of what its step can't be called without.
+
+    Of the class's step: schedulers put a wrapper into the instance, and its signature has ``self``.
+    """
+    try:
+        _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
+    except (TypeError, ValueError):
+        return ""  # compiled: it says nothing about itself
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return ", ".join(
+        each.name
+        for each in parameters
+        if each.default is inspect.Parameter.empty and each.kind not in optional
+    )

@@ -1,0 +1,487 @@
+"""What goes wrong on one rank in code that is not ours: loss, backward, torch's hosts, optimizer.
+
+In each test one rank of real processes fails. All ranks must end with one error that names it, in
+time; and what a rank did before, or torch left half done, must not enter a later step.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from cases import allow_all, governed, micro_batch, step_batch, token_rows
+from ranks import Hung, RankPool
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from govray.engine.aggregator import Hosted
+from govray.engine.agreement import Agreement, Failure
+from govray.engine.batch import StepBatch
+from govray.engine.ddp import DDP
+from govray.engine.fsdp import FSDP2
+from govray.engine.gpt import GPT, loss
+from govray.engine.step import GovernedStep
+from govray.errors import GovrayError, RankFailed, Refused
+
+BLOCKS, WIDTH, CONTEXT, VOCABULARY = 2, 8, 5, 11
+AGGREGATORS = ["governed", "ddp", "fsdp2"]
+PROMPT = 60.0
+"""Seconds. Far below the process groups' timeout: nobody was left waiting for it."""
+
+LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a step ended on one rank.
+
+    Attributes:
+        error: What it raised.
+        seconds: How long it took.
+        after: What the next step raised, or None if it went well.
+        moved: Whether this rank's weights are others than before the step that failed.
+        weights: After all.
+    """
+
+    error: BaseException | None
+    seconds: float
+    after: GovrayError | None
+    moved: bool
+    weights: tuple[float, ...]
+
+
+def build(aggregator: str, max_rows: int | None = None) -> tuple[GPT, Any, GovernedStep]:
+    torch.manual_seed(0)
+    model = GPT(BLOCKS, WIDTH, CONTEXT, VOCABULARY, heads=2)
+    if aggregator == "fsdp2":
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    run = governed(model, optimizer, [allow_all(model)], aggregator=aggregator, max_rows=max_rows)
+    return model, optimizer, run
+
+
+def batch_of(model: nn.Module, step: int) -> StepBatch:
+    rows = token_rows(3, CONTEXT, VOCABULARY, step, dist.get_rank())
+    return step_batch(step, [micro_batch(allow_all(model), rows, 10 * dist.get_rank())])
+
+
+def held_by(optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
+    """What this rank holds of the weights, in a number for each parameter.
+
+    Not of the model's: FSDP2 puts whole tensors there, and a failure may leave them.
+    """
+    held = (p.detach() for p in optimizer.param_groups[0]["params"])
+    return tuple(
+        float((each.to_local() if isinstance(each, DTensor) else each).double().square().sum())
+        for each in held
+    )
+
+
+def attempt(
+    aggregator: str, fault: str, at: int = 1, max_rows: int | None = None, faulty: int = 1
+) -> Ended:
+    """Good steps, one in which the faulty rank fails, and one more."""
+    model, optimizer, run = build(aggregator, max_rows)
+    for step in range(at):
+        run(batch_of(model, step), loss)
+    before = held_by(optimizer)
+    loss_fn = loss
+    if dist.get_rank() == faulty:
+        loss_fn = FAULTS[fault](model, optimizer)
+    began, error, after = time.monotonic(), None, None
+    try:
+        run(batch_of(model, at), loss_fn)
+    except BaseException as caught:
+        error = caught
+    seconds = time.monotonic() - began
+    moved = held_by(optimizer) != before
+    optimizer.__dict__.pop("step", None)
+    try:
+        run(batch_of(model, at + 1), loss)
+    except GovrayError as caught:
+        after = caught
+    return Ended(error, seconds, after, moved, held_by(optimizer))
+
+
+# Faults of the faulty rank: each makes the loss function of one step.
+
+
+def fail(*_: object) -> Any:
+    raise ValueError("it broke")
+
+
+def before_the_forward(model: GPT, _: Any) -> LossFn:
+    return fail
+
+
+def between_blocks(model: GPT, _: Any) -> LossFn:
+    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        handle = wrapped(model).blocks[1].attention.register_forward_pre_hook(fail)
+        try:
+            return loss(model, rows)
+        finally:
+            handle.remove()
+
+    return loss_fn
+
+
+def after_the_forward(model: GPT, _: Any) -> LossFn:
+    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        loss(model, rows)
+        return fail()
+
+    return loss_fn
+
+
+def as_backward_begins(model: GPT, _: Any) -> LossFn:
+    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        losses = loss(model, rows)
+        losses.register_hook(fail)
+        return losses
+
+    return loss_fn
+
+
+def late_in_backward(model: GPT, _: Any) -> LossFn:
+    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        handle = (
+            wrapped(model)
+            .blocks[0]
+            .register_forward_pre_hook(lambda _, args: args[0].register_hook(fail) and None)
+        )
+        try:
+            return loss(model, rows)
+        finally:
+            handle.remove()
+
+    return loss_fn
+
+
+def wrapped(model: Any) -> Any:
+    return getattr(model, "module", model)
+
+
+def optimizer_fails(model: GPT, optimizer: Any) -> LossFn:
+    optimizer.step = fail
+    return loss
+
+
+def optimizer_fails_half_way(model: GPT, optimizer: Any) -> LossFn:
+    step = optimizer.step
+
+    def half(*_: object) -> None:
+        groups = optimizer.param_groups
+        optimizer.param_groups = [{**groups[0], "params": groups[0]["params"][:3]}]
+        step()
+        optimizer.param_groups = groups
+        fail()
+
+    optimizer.step = half
+    return loss
+
+
+def leave(error: BaseException) -> Callable[..., Any]:
+    def loss_fn(*_: object) -> Any:
+        raise error
+
+    return loss_fn
+
+
+def optimizer_leaves(model: GPT, optimizer: Any) -> LossFn:
+    optimizer.step = leave(SystemExit(3))
+    return loss
+
+
+IN_THE_PASS: dict[str, Any] = {
+    each.__name__: each
+    for each in (
+        before_the_forward,
+        between_blocks,
+        after_the_forward,
+        as_backward_begins,
+        late_in_backward,
+    )
+}
+FAULTS: dict[str, Any] = IN_THE_PASS | {
+    "optimizer_fails": optimizer_fails,
+    "optimizer_fails_half_way": optimizer_fails_half_way,
+    "optimizer_leaves": optimizer_leaves,
+    "exits": lambda *_: leave(SystemExit(3)),
+    "interrupted": lambda *_: leave(KeyboardInterrupt()),
+    "cancelled": lambda *_: leave(GeneratorExit("stopped")),
+}
+
+
+def check_one_error(outcomes: list[Ended], what: str = "it broke", faulty: int = 1) -> None:
+    for ended in outcomes:
+        assert type(ended.error) is RankFailed
+        assert str(ended.error).startswith(f"rank {faulty}, step ")
+        assert what in str(ended.error)
+        assert ended.seconds < PROMPT
+    assert len({str(ended.error) for ended in outcomes}) == 1
+
+
+def undisturbed(aggregator: str, steps: int, max_rows: int | None) -> tuple[float, ...]:
+    """The weights of a run that did the good steps of an attempt only."""
+    model, optimizer, run = build(aggregator, max_rows)
+    for step in (*range(steps), steps + 1):
+        run(batch_of(model, step), loss)
+    return held_by(optimizer)
+
+
+# In forward and backward.
+
+
+@pytest.mark.parametrize("max_rows", [None, 2])
+@pytest.mark.parametrize("at", [0, 1], ids=["first step", "second step"])
+@pytest.mark.parametrize("fault", IN_THE_PASS)
+@pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
+def test_a_pass_that_fails_under_a_host_of_torchs_stops_all_ranks(
+    two_ranks: RankPool, aggregator: str, fault: str, at: int, max_rows: int | None
+) -> None:
+    outcomes = two_ranks.run(attempt, aggregator, fault, at, max_rows)
+    check_one_error(outcomes)
+    assert not any(ended.moved for ended in outcomes)
+    for ended in outcomes:
+        assert type(ended.after) is RankFailed
+        assert f"step {at} failed inside torch's" in str(ended.after)
+        assert "last checkpoint" in str(ended.after)
+
+
+def before_any_pass(aggregator: str) -> tuple[str, tuple[float, ...]]:
+    """Rank 1 has no batch; then a good step."""
+    model, optimizer, run = build(aggregator)
+    run(batch_of(model, 0), loss)
+    unloaded = StepBatch(1, (), {}, error="shard 3 is gone")
+    said = ""
+    try:
+        run(unloaded if dist.get_rank() == 1 else batch_of(model, 1), loss)
+    except RankFailed as error:
+        said = str(error)
+    run(batch_of(model, 2), loss)
+    return said, held_by(optimizer)
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_after_a_failure_before_any_pass_the_next_step_is_sound(
+    two_ranks: RankPool, aggregator: str
+) -> None:
+    good = two_ranks.run(undisturbed, aggregator, 1, None)
+    for (said, weights), expected in zip(
+        two_ranks.run(before_any_pass, aggregator), good, strict=True
+    ):
+        assert said.startswith("rank 1, step 1: could not load its batch")
+        assert weights == expected
+
+
+@pytest.mark.parametrize("faulty", [0, 2])
+@pytest.mark.parametrize("fault", ["between_blocks", "late_in_backward"])
+@pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
+def test_so_do_four(four_ranks: RankPool, aggregator: str, fault: str, faulty: int) -> None:
+    check_one_error(four_ranks.run(attempt, aggregator, fault, 1, 2, faulty), faulty=faulty)
+
+
+def without_paying(aggregator: str) -> Ended:
+    """The control: a rank that fails in backward leaves, and owes the others what they wait for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DDP, "send_rest", Hosted.send_rest)
+        patch.setattr(FSDP2, "before_collective", lambda self: None)
+        return attempt(aggregator, "late_in_backward")
+
+
+@pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
+def test_what_a_failed_rank_does_not_send_keeps_the_others_waiting(aggregator: str) -> None:
+    pool = RankPool(2, timeout=5.0)
+    try:
+        # The processes' time is up, or the group's, whichever comes first.
+        with pytest.raises((Hung, AssertionError)):
+            check_one_error(pool.run(without_paying, aggregator))
+    finally:
+        pool.close()
+
+
+def swallowing(aggregator: str) -> str:
+    """Rank 1 fails in its forward; rank 0's loss catches everything, and calls the model again."""
+    model, _, run = build(aggregator, 2)
+
+    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        for _ in range(2):
+            try:
+                return loss(model, rows)
+            except:  # noqa: E722
+                pass
+        return loss(model, rows)
+
+    broken = FAULTS["between_blocks"](model, None)
+    try:
+        run(batch_of(model, 0), broken if dist.get_rank() == 1 else loss_fn)
+    except GovrayError as error:
+        return str(error)
+    return "went on"
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_a_loss_that_catches_everything_stops_too(two_ranks: RankPool, aggregator: str) -> None:
+    first, second = two_ranks.run(swallowing, aggregator)
+    assert first == second
+    assert "rank 1, step 0: ValueError: it broke" in first
+
+
+# What is no `Exception`.
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "told"),
+    [
+        ("exits", SystemExit, "SystemExit: 3"),
+        ("interrupted", KeyboardInterrupt, "KeyboardInterrupt. "),
+        ("cancelled", GeneratorExit, "GeneratorExit: stopped"),
+        ("optimizer_leaves", SystemExit, "SystemExit: 3"),
+    ],
+)
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_a_rank_that_leaves_tells_the_others_first(
+    two_ranks: RankPool, aggregator: str, fault: str, kind: type[BaseException], told: str
+) -> None:
+    other, leaving = two_ranks.run(attempt, aggregator, fault)
+    assert type(leaving.error) is kind
+    check_one_error([other], told)
+    assert leaving.seconds < PROMPT
+
+
+def leaving_silently() -> Ended:
+    """The control: what is no `Exception` is not told."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def of(error: BaseException) -> Failure:
+            if not isinstance(error, Exception):
+                raise error
+            return Failure(str(error))
+
+        patch.setattr(Failure, "of", of)
+        return attempt("governed", "exits")
+
+
+def test_without_a_word_the_others_wait() -> None:
+    pool = RankPool(2, timeout=5.0)
+    try:
+        with pytest.raises((Hung, AssertionError)):
+            check_one_error(pool.run(leaving_silently)[:1], "SystemExit")
+    finally:
+        pool.close()
+
+
+# In the optimizer.
+
+
+@pytest.mark.parametrize("fault", ["optimizer_fails", "optimizer_fails_half_way"])
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_an_optimizer_that_fails_on_one_rank_stops_all(
+    two_ranks: RankPool, aggregator: str, fault: str
+) -> None:
+    outcomes = two_ranks.run(attempt, aggregator, fault)
+    check_one_error(outcomes)
+    for ended in outcomes:
+        assert "last checkpoint" in str(ended.error)
+        assert type(ended.after) is RankFailed
+        assert "step 1 failed when the weights of some ranks may have moved" in str(ended.after)
+    assert outcomes[0].moved  # so going on would be wrong
+
+
+def test_so_does_one_of_four(four_ranks: RankPool) -> None:
+    check_one_error(four_ranks.run(attempt, "governed", "optimizer_fails", 1, None, 2), faulty=2)
+
+
+def without_third_status() -> Ended:
+    """The control: each rank takes its own optimizer for all."""
+
+    def alone(self: Agreement, step: int, failure: Failure | None) -> None:
+        if failure is not None:
+            raise RankFailed(failure.text, where=f"rank {self.rank}, step {step}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Agreement, "confirm", alone)
+        patch.setattr(GovernedStep, "require_sound", lambda self: None)
+        return attempt("governed", "optimizer_fails")
+
+
+def test_without_the_third_status_the_others_move_on_alone(two_ranks: RankPool) -> None:
+    went_on, failed = two_ranks.run(without_third_status)
+    assert went_on.error is None
+    assert failed.error is not None
+    # Both then did a next step that raised nothing, with weights that differ.
+    assert went_on.after is None
+    assert failed.after is None
+    assert went_on.weights != failed.weights
+
+
+def test_one_process_does_not_go_on_either() -> None:
+    model = GPT(1, WIDTH, CONTEXT, VOCABULARY)
+    route = allow_all(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = governed(model, optimizer, [route])
+    batch = step_batch(0, [micro_batch(route, token_rows(2, CONTEXT, VOCABULARY, 0))])
+    optimizer_fails(model, optimizer)
+    with pytest.raises(RankFailed, match="rank 0, step 0: ValueError: it broke") as caught:
+        run(batch, loss)
+    assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(RankFailed, match="may have moved"):
+        run(batch, loss)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda p: torch.optim.LBFGS(p), r"the step of LBFGS needs an argument \(closure\)"),
+        (lambda p: torch.optim.SparseAdam(p), "SparseAdam takes sparse gradients only"),
+        (lambda p: Closure(p, {}), r"the step of Closure needs an argument \(closure, loss\)"),
+    ],
+    ids=["LBFGS", "SparseAdam", "of one's own"],
+)
+def test_an_optimizer_that_a_step_cannot_drive_is_refused_when_governed(
+    make: Any, what: str
+) -> None:
+    model = GPT(1, WIDTH, CONTEXT, VOCABULARY)
+    with pytest.raises(Refused, match=what):
+        governed(model, make(list(model.parameters())), [allow_all(model)])
+
+
+class Closure(torch.optim.Optimizer):
+    def step(self, closure, *rest, loss, **more):
+        raise AssertionError("nobody calls it")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "Adadelta",
+        "Adagrad",
+        "Adam",
+        "Adamax",
+        "AdamW",
+        "ASGD",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "SGD",
+        "Adafactor",
+    ],
+)
+def test_the_others_are_not(kind: str) -> None:
+    model = GPT(1, WIDTH, CONTEXT, VOCABULARY)
+    route = allow_all(model)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)
+    torch.optim.lr_scheduler.ConstantLR(optimizer)  # which wraps step()
+    run = governed(model, optimizer, [route])
+    rows = token_rows(2, CONTEXT, VOCABULARY, 0)
+    assert math.isfinite(run(step_batch(0, [micro_batch(route, rows)]), loss).loss)
