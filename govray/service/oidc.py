@@ -2,20 +2,27 @@
 
 A token is accepted if a key of the provider's JWKS signed it with an algorithm of `ALGORITHMS`
 (never ``none``, never a shared secret), and issuer, audience, expiry and not-before hold, within
-`LEEWAY`. Its role is what the settings say of a claim; without a match it is refused, not public.
+`LEEWAY`. Keys come over https, or from this machine itself; RSA keys have `RSA_BITS` at least. A
+token says in ``typ`` that it is a JWT or an access token, or nothing. Its role is what the
+settings say of a claim; without a match it is refused, not public.
 
 A token of a provider is not in the store: it ends when it expires, and a user is disabled at the
 provider. It is good for every scope of its role.
 
-Sources: OpenID Connect Core 1.0 section 3.1.3.7; RFC 7519; RFC 8725 (algorithms, issuer).
+Sources: OpenID Connect Core 1.0 section 3.1.3.7; RFC 7519; RFC 7518 section 3.3 (RSA keys);
+RFC 8725 (algorithms, issuer, explicit types); RFC 9068 (``at+jwt``).
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 import jwt
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from govray.errors import UsageError
 from govray.service.caller import ROLES, SCOPES, Caller
@@ -23,6 +30,9 @@ from govray.service.settings import OidcSettings
 from govray.service.tokens import Accepted, NotAccepted
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
+RSA_BITS = 2048
+TYPES = ("jwt", "at+jwt")
+"""What the header's ``typ`` may say, in any case and with or without ``application/``."""
 LEEWAY = timedelta(seconds=30)
 KEYS_SECONDS = 300.0
 """How long the provider's keys are remembered; an unknown key is looked for at most each 30 s."""
@@ -41,9 +51,10 @@ class Oidc:
                 raise UsageError(f"{role!r} is no role", where="oidc")
         if not settings.issuer or not settings.audience:
             raise UsageError("an issuer and an audience are needed", where="oidc")
+        _check_url(settings.jwks_url)
         self._settings = settings
         try:
-            self._keys = jwt.PyJWKClient(settings.jwks_url, lifespan=KEYS_SECONDS, timeout=5)
+            self._keys = _Keys(settings.jwks_url, lifespan=KEYS_SECONDS, timeout=5)
         except jwt.PyJWTError as error:
             raise UsageError(str(error).rstrip("."), where="oidc jwks_url") from None
 
@@ -53,27 +64,40 @@ class Oidc:
         Raises:
             NotAccepted: It is not signed as it has to be, has ended, or has no role here.
         """
-        settings = self._settings
         try:
-            key = self._keys.get_signing_key_from_jwt(text)
-            claims: dict[str, Any] = jwt.decode(
-                text,
-                key,
-                algorithms=list(ALGORITHMS),
-                audience=settings.audience,
-                issuer=settings.issuer,
-                leeway=LEEWAY,
-                options={"require": ["exp", "iat", "iss", "aud", "sub"]},
-            )
+            claims = self._claims(text)
         except jwt.PyJWKClientConnectionError:
             raise NotAccepted("The identity provider's keys cannot be fetched") from None
         except jwt.ExpiredSignatureError:
             raise NotAccepted("The token has expired") from None
-        except jwt.PyJWTError:
+        # Besides its own errors PyJWT lets through what Python says of claims that are no time,
+        # no text, or nested too deep.
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
             raise NotAccepted("This is no token of this service") from None
         caller = self._caller(claims)
-        expires = datetime.fromtimestamp(int(claims["exp"]), UTC) + LEEWAY
+        try:
+            expires = datetime.fromtimestamp(int(claims["exp"]), UTC) + LEEWAY
+        except (ValueError, OverflowError, OSError):
+            raise NotAccepted("The token's expiry is no time") from None
         return Accepted(caller, expires)
+
+    def _claims(self, text: str) -> dict[str, Any]:
+        settings = self._settings
+        kind = jwt.get_unverified_header(text).get("typ")  # the signature covers it
+        if kind is not None and str(kind).lower().removeprefix("application/") not in TYPES:
+            raise jwt.InvalidTokenError("made for another use")
+        key = self._keys.get_signing_key_from_jwt(text)
+        _check_key(key.key)
+        claims: dict[str, Any] = jwt.decode(
+            text,
+            key,
+            algorithms=list(ALGORITHMS),
+            audience=settings.audience,
+            issuer=settings.issuer,
+            leeway=LEEWAY,
+            options={"require": ["exp", "iat", "iss", "aud", "sub"]},
+        )
+        return claims
 
     def _caller(self, claims: dict[str, Any]) -> Caller:
         settings = self._settings
@@ -89,3 +113,47 @@ class Oidc:
         if role == "supplier" and (not isinstance(supplier, str) or not supplier):
             raise NotAccepted(f"The token names no supplier ({settings.supplier_claim})")
         return Caller(name=name, role=role, supplier=supplier, scopes=frozenset(SCOPES))
+
+
+class _Keys(jwt.PyJWKClient):
+    """The provider's keys; an answer that is no set of keys is one that could not be fetched."""
+
+    def get_jwk_set(self, refresh: bool = False) -> jwt.PyJWKSet:
+        try:
+            return super().get_jwk_set(refresh)
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            raise jwt.PyJWKClientConnectionError("The answer is no set of keys") from error
+
+
+def _check_url(url: str) -> None:
+    """Refuse an address from which somebody on the way could answer with keys of their own."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host and (parts.scheme == "https" or (parts.scheme == "http" and _is_here(host))):
+        return
+    raise UsageError(
+        "keys are fetched over https only",
+        where=f"oidc jwks_url {url[:200]}",
+        do="Give the provider's https:// address; http:// is for a provider on this machine.",
+    )
+
+
+def _is_here(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_key(key: object) -> None:
+    """Refuse a key that is weaker than its algorithm.
+
+    Raises:
+        jwt.InvalidKeyError: It is.
+    """
+    if isinstance(key, RSAPublicKey) and key.key_size < RSA_BITS:
+        raise jwt.InvalidKeyError(f"an RSA key of {key.key_size} bits")
+    if isinstance(key, EllipticCurvePublicKey) and not isinstance(key.curve, SECP256R1):
+        raise jwt.InvalidKeyError(f"a key on {key.curve.name}")

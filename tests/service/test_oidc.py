@@ -50,9 +50,17 @@ class Provider:
 
     url: str = ""
     asked: int = 0
+    answer: bytes | None = None  # in the place of the keys
     keys: list[dict[str, Any]] = field(default_factory=lambda: [jwk(each) for each in ALGORITHMS])
 
-    def token(self, algorithm: str = "RS256", *, kid: str | None = None, **claims: Any) -> str:
+    def token(
+        self,
+        algorithm: str = "RS256",
+        *,
+        kid: str | None = None,
+        header: dict[str, Any] | None = None,
+        **claims: Any,
+    ) -> str:
         now = int(time.time())
         whole = {
             "iss": ISSUER,
@@ -66,7 +74,7 @@ class Provider:
             {key: value for key, value in whole.items() if value is not None},
             PRIVATE[algorithm],
             algorithm,
-            headers={"kid": kid or algorithm},
+            headers={"kid": kid or algorithm} | (header or {}),
         )
 
 
@@ -77,7 +85,7 @@ def provider() -> Iterator[Provider]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             made.asked += 1
-            body = json.dumps({"keys": made.keys}).encode()
+            body = json.dumps({"keys": made.keys}).encode() if made.answer is None else made.answer
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -192,6 +200,157 @@ def test_a_token_that_is_not_signed_as_it_has_to_be_is_refused(
     assert status(served, unsigned(good)) == 401
     assert status(served, changed(good)) == 401
     assert status(served, provider.token("ES256", kid="RS256")) == 401
+
+
+@pytest.mark.parametrize("kind", ["JWT", "jwt", "at+jwt", "application/at+jwt", "AT+JWT"])
+def test_a_token_says_that_it_is_for_access(served: Service, provider: Provider, kind: str) -> None:
+    assert status(served, provider.token(header={"typ": kind})) == 200
+
+
+@pytest.mark.parametrize(
+    "kind", ["logout+jwt", "secevent+jwt", "dpop+jwt", "JOSE", "application/jwt2", "jwt "]
+)
+def test_a_token_that_was_made_for_another_use_is_refused(
+    served: Service, provider: Provider, kind: str
+) -> None:
+    assert status(served, provider.token(header={"typ": kind})) == 401
+
+
+WEAK: dict[str, Any] = {
+    "RSA-1024": (rsa.generate_private_key(public_exponent=65537, key_size=1024), "RS256"),
+}
+
+
+def signed_by_weak(name: str, provider: Provider) -> str:
+    """A token whose key the provider itself published."""
+    key, algorithm = WEAK[name]
+    claims = jwt.decode(provider.token(), options={"verify_signature": False})
+    return jwt.encode(claims, key, algorithm, headers={"kid": name})
+
+
+def weak_keys() -> list[dict[str, Any]]:
+    made = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(WEAK["RSA-1024"][0].public_key()))
+    return [{**made, "kid": "RSA-1024", "use": "sig"}]
+
+
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+def test_a_short_rsa_key_signs_nothing(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider, "keys", provider.keys + weak_keys())
+    token = signed_by_weak("RSA-1024", provider)
+    with pytest.raises(oidc.NotAccepted):
+        Oidc(settings(provider.url)).verify(token)
+    # Negative control: nothing but the bound refuses it.
+    monkeypatch.setattr(oidc, "RSA_BITS", 1024)
+    assert Oidc(settings(provider.url)).verify(token).caller.role == "engineer"
+
+
+NO_TIMES = [1e30, 1e12 * 1e3, float("inf"), float("nan"), "soon", [1], {"a": 1}, True, -1e30]
+
+
+@pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
+@pytest.mark.parametrize("value", NO_TIMES, ids=repr)
+def test_a_time_that_is_none_is_a_problem(
+    served: Service, provider: Provider, claim: str, value: Any
+) -> None:
+    token = provider.token(**{claim: value})
+    answer = served.client("public", Authorization=f"Bearer {token}").get("/v1/trials")
+    # Some are times after all: long ago was issued, long ago it began.
+    assert answer.status_code in (200, 401)
+    if claim == "exp":
+        assert answer.status_code == 401
+    if answer.status_code == 401:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["title"] == "Not authenticated"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"<html>Sign in</html>",
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b"5",
+        b'{"keys": 5}',
+        b'{"keys": [5]}',
+        b'{"keys": [{}]}',
+        b'{"keys": {}}',
+        b'{"keys": [{"kty": "RSA", "kid": "RS256", "n": 5, "e": []}]}',
+        b"[" * 100_000,
+    ],
+    ids=lambda answer: repr(answer[:30]),
+)
+def test_an_answer_that_is_no_set_of_keys_lets_nobody_in(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    monkeypatch.setattr(provider, "answer", answer)
+    with pytest.raises(oidc.NotAccepted):
+        Oidc(settings(provider.url)).verify(provider.token())
+
+
+def test_an_answer_that_is_not_json_is_a_problem(
+    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(url, create=True).dispose()
+    monkeypatch.setattr(provider, "answer", b"<html>Sign in</html>")
+    with serve(url, oidc=settings(provider.url)) as running:
+        bearer = {"Authorization": f"Bearer {provider.token()}"}
+        answer = running.client("public", **bearer).get("/v1/trials")
+    assert answer.status_code == 401
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "cannot be fetched" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://id.example/keys",
+        "http://10.0.0.1/keys",
+        "http://localhost.example/keys",
+        "http://127.0.0.1.example/keys",
+        "http://0.0.0.0/keys",
+        "HTTP://id.example/keys",
+        "http:///keys",
+        "https:///keys",
+        "//id.example/keys",
+        "ftp://id.example/keys",
+        "",
+    ],
+)
+def test_keys_come_over_https(url: str) -> None:
+    with pytest.raises(UsageError, match="https only"):
+        Oidc(settings(url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://id.example/keys", "http://127.0.0.1:8080/keys", "http://[::1]/k", "http://localhost"],
+)
+def test_http_is_for_a_provider_on_this_machine(url: str) -> None:
+    Oidc(settings(url))
+
+
+def test_a_redirect_away_from_https_is_not_followed(provider: Provider) -> None:
+    """The library's own rule, which ours needs."""
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", provider.url)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(oidc.NotAccepted, match="cannot be fetched"):
+            Oidc(settings(f"http://127.0.0.1:{server.server_port}/")).verify(provider.token())
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_the_list_of_algorithms_is_what_refuses(
