@@ -21,7 +21,7 @@ from io import BufferedReader, BytesIO
 from pathlib import Path, PurePosixPath
 
 from govray.errors import Damaged, Malformed, UsageError
-from govray.governance import canonical, tensor_header
+from govray.governance import canonical, note, tensor_header
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -57,7 +57,7 @@ MAX_FILES = 10_000
 MAX_DEPTH = 8
 MAX_ENVELOPE = canonical.MAX_BYTES
 MAX_LINES = 1 << 30
-MAX_NOTE = 1 << 16
+MAX_NOTE = note.MAX_BYTES
 
 _CHUNK = 1 << 20
 

@@ -4,7 +4,7 @@ Source: DSSE v1, https://github.com/secure-systems-lab/dsse (protocol.md,
 envelope.md). A signature covers PAE(payloadType, payload), so it binds the type
 and the exact bytes; nobody has to re-encode anything to verify it.
 
-Stricter than the standard asks, so that an envelope has one spelling: canonical
+Stricter than the standard asks, so that content is spelt in one way: canonical
 JSON (RFC 8785), canonical standard base64 (RFC 4648 section 4, padded, padding
 bits zero), no unknown field, a bounded number of signatures. Envelopes of other
 tools may be valid DSSE and still be refused here.
@@ -12,6 +12,8 @@ tools may be valid DSSE and still be refused here.
 Invariants:
     * ``keyid`` is a hint for people. It decides nothing here: every key is
       tried against every signature.
+    * An envelope's bytes are no name for what was signed: of a P-256 signature there are two
+      spellings (``keys.py``), and key hints are signed by nobody. The payload's digest is.
     * What counts is the set of distinct keys that verify, so two signatures by
       one key, or one key under two names, count once.
 
@@ -29,7 +31,7 @@ from typing import Self
 
 from govray.errors import Malformed, Untrusted, UsageError
 from govray.governance import canonical
-from govray.governance.keys import PublicKey, Signer
+from govray.governance.keys import PublicKey, Signer, sign_with
 
 IN_TOTO = "application/vnd.in-toto+json"
 """Payload type of an in-toto Statement."""
@@ -172,7 +174,9 @@ def _sign(envelope: Envelope, signers: Sequence[Signer]) -> bytes:
     if len(envelope.signatures) + len(signers) > MAX_SIGNATURES:
         raise UsageError(f"an envelope holds at most {MAX_SIGNATURES} signatures")
     message = pae(envelope.payload_type, envelope.payload)
-    added = tuple(Signature(signer.sign(message), signer.public_key.keyid) for signer in signers)
+    added = tuple(
+        Signature(sign_with(signer, message), signer.public_key.keyid) for signer in signers
+    )
     return Envelope(envelope.payload_type, envelope.payload, envelope.signatures + added).encode()
 
 

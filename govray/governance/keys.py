@@ -5,6 +5,11 @@ DER signatures) is accepted because many HSMs have no Ed25519. There is no
 third algorithm and no negotiation: a key says what it is, and its signatures
 are read as that.
 
+An ECDSA signature has a twin: with (r, s), (r, n - s) verifies too, and whoever sees one can make
+the other without the key. Both are accepted, since HSMs, OpenSSL and Go make either; `sign_with`
+writes the one with the lower s. So the bytes around a signed content are no name for it: what
+identifies a document is the digest of its payload. Of Ed25519 one encoding verifies (RFC 8032).
+
 Invariants:
     * A `PublicKey` holds the one DER encoding of its SubjectPublicKeyInfo
       (RFC 5280, RFC 8410, RFC 5480), so equal keys are equal bytes, and
@@ -31,6 +36,10 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
 
 from govray.errors import Malformed, Untrusted, UsageError
 
@@ -38,6 +47,8 @@ Algorithm: TypeAlias = Literal["ed25519", "ecdsa-p256"]
 
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
+# The order n of P-256's group (SP 800-186, section 3.2.1.3).
+_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 _MAX_KEY_FILE = 64 * 1024
 _FIELD = 2**255 - 19
 # The y coordinates of the points of order 1, 2, 4 and 8 on edwards25519
@@ -140,6 +151,26 @@ class Signer(Protocol):
     def sign(self, message: bytes) -> bytes:
         """Return the signature: 64 bytes (Ed25519) or DER (ECDSA with SHA-256)."""
         ...
+
+
+def sign_with(signer: Signer, message: bytes) -> bytes:
+    """The signer's signature over ``message``, in the one form that govray writes.
+
+    Of ECDSA's two that is the one whose s is at most half the group's order.
+
+    Raises:
+        UsageError: The signer returned no signature of its algorithm.
+    """
+    signature = signer.sign(message)
+    if signer.public_key.algorithm == "ed25519":
+        return signature
+    try:
+        r, s = decode_dss_signature(signature)
+    except ValueError:
+        raise UsageError(
+            "the signer returned no DER signature", where=f"key {signer.public_key.keyid[:16]}"
+        ) from None
+    return encode_dss_signature(r, min(s, _P256_ORDER - s))
 
 
 class LocalSigner:

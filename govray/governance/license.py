@@ -12,7 +12,9 @@ not on the SPDX list.
 
 Combination:
 
-* ``OR`` offers a choice, so it takes the *most permissive* branch.
+* ``OR`` offers a choice, so it takes the *most permissive* branch. A choice of which one branch is
+  unknown is unknown: nobody says that it was offered. (SPDX itself has ``NOASSERTION`` and ``NONE``
+  only as a whole, never within an expression.)
 * ``AND`` demands all, so it takes the *most restrictive* branch.
 * ``WITH`` adds a permission to one licence. What it changes is that copyleft
   becomes limited copyleft, if the exception itself is of a lesser category:
@@ -27,6 +29,9 @@ The second axis is the use that the terms allow, ordered in the same way:
 
     commercial < non_commercial < academic_only < unspecified
 
+It is narrower than the category in a few licences: those of `_RESTRICTED_USE` ask no more than
+copyleft of who changes the work, but restrict who may sell or use it. Theirs is ``unspecified``.
+
 Not done here: reading licence texts or free-text names, and any legal judgement.
 
 Source: SPDX specification 2.3 annex D (expressions); categories from the ScanCode
@@ -36,7 +41,7 @@ LicenseDB index that license-expression carries.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
@@ -79,6 +84,12 @@ _CATEGORY_OF_INDEX: dict[str, LicenseCategory] = {
 
 # Licences on the SPDX list whose text limits use to non-commercial purposes.
 _NON_COMMERCIAL = re.compile(r"CC-BY-NC-.+|PolyForm-Noncommercial-.+|NCGL-UK-.+")
+
+# Licences up to copyleft on the SPDX list whose text restricts commercial use or distribution, or
+# the field of use: Aladdin (no distribution for a fee), Glide (for the owner's hardware), PPL (no
+# commercial use but by co-operatives), MS-LPL (on one system), IEC-Code-Components-EULA (in
+# implementations of the standard).
+_RESTRICTED_USE = frozenset({"Aladdin", "Glide", "IEC-Code-Components-EULA", "MS-LPL", "PPL"})
 
 # Longer than any real expression; it bounds the depth of the recursion below.
 _MAX_LENGTH = 2000
@@ -145,8 +156,8 @@ def category(expression: str) -> LicenseCategory | None:
 def use_bounds(expression: str) -> UseBounds:
     """The range of uses that the expression may allow.
 
-    Licences up to copyleft allow commercial use. Of others only those known to be
-    non-commercial are fixed; the rest may allow anything.
+    Licences up to copyleft allow commercial use, but for those of `_RESTRICTED_USE`. Of others
+    only those known to be non-commercial are fixed; the rest may allow anything.
 
     Raises:
         Malformed: ``expression`` is no SPDX licence expression.
@@ -322,10 +333,14 @@ def _render(node: _Node) -> str:
 # symbol's range gives exactly the range of the expression.
 
 
-def _combine(operator: Literal["AND", "OR"], ranges: Iterator[_Range]) -> _Range:
-    strictest = max if operator == "AND" else min
+def _combine(operator: Literal["AND", "OR"], ranges: Iterable[_Range], unknown: int) -> _Range:
+    """The range of the whole; ``unknown`` is the rank that a choice does not get rid of."""
+
+    def whole(ranks: tuple[int, ...]) -> int:
+        return max(ranks) if operator == "AND" or unknown in ranks else min(ranks)
+
     least, most = zip(*ranges, strict=True)
-    return strictest(least), strictest(most)
+    return whole(least), whole(most)
 
 
 def _category(node: _Node) -> _Range:
@@ -341,7 +356,7 @@ def _category(node: _Node) -> _Range:
             permits = _with(least, 0) if _REFERENCE.fullmatch(exception) else _RANK["unknown"]
             return permits, _RANK["unknown"]
         case _Combined(operator, branches):
-            return _combine(operator, (_category(b) for b in branches))
+            return _combine(operator, map(_category, branches), _RANK["unknown"])
 
 
 _RANK = {name: rank for rank, name in enumerate(LICENSE_CATEGORIES)}
@@ -367,15 +382,21 @@ def _use(node: _Node) -> _Range:
             return _use_of_symbol(key)
         case _With(_License(key), exception):
             widest, narrowest = _use_of_symbol(key)
-            return widest, narrowest if _lookup(exception) else USES.index("unspecified")
+            return widest, narrowest if _lookup(exception) else _UNSPECIFIED
         case _Combined(operator, branches):
-            return _combine(operator, (_use(b) for b in branches))
+            least, most = _combine(operator, map(_use, branches), unknown=-1)
+            # A choice that may be unknown may be of any use.
+            return least, _UNSPECIFIED if _category(node)[1] == _RANK["unknown"] else most
+
+
+_UNSPECIFIED = USES.index("unspecified")
 
 
 def _use_of_symbol(key: str) -> _Range:
     entry = _lookup(key)
     if entry and _NON_COMMERCIAL.fullmatch(entry.key):
         return USES.index("non_commercial"), USES.index("non_commercial")
-    if entry and _RANK[entry.category] <= _RANK["copyleft"]:
+    settled = entry is not None and entry.key.removesuffix("+") not in _RESTRICTED_USE
+    if entry and settled and _RANK[entry.category] <= _RANK["copyleft"]:
         return USES.index("commercial"), USES.index("commercial")
-    return USES.index("commercial"), USES.index("unspecified")
+    return USES.index("commercial"), _UNSPECIFIED

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from license_expression import get_license_index  # type: ignore[import-untyped]
 
 from govray.errors import Malformed
 from govray.governance.license import (
@@ -40,7 +40,19 @@ CATEGORY_CASES = [
     ("any-OSI", "unknown"),
     # OR: the most permissive branch.
     ("MIT OR GPL-2.0-only", "permissive"),
-    ("Foo-1.0 OR MIT", "permissive"),
+    # A choice of which a branch is unknown is unknown.
+    ("Foo-1.0 OR MIT", "unknown"),
+    ("NOASSERTION OR MIT", "unknown"),
+    ("MIT OR NONE", "unknown"),
+    ("any-OSI OR MIT", "unknown"),
+    ("MIT OR (ISC AND (GPL-3.0-only OR NOASSERTION))", "unknown"),
+    ("MIT OR MIT WITH Foo-exception", "unknown"),
+    ("NOASSERTION+ OR MIT", "unknown"),
+    ("noassertion or mit", "unknown"),
+    ("NOASSERTION WITH Classpath-exception-2.0", "unknown"),
+    ("LicenseRef-acme+", "unknown"),
+    ("Aladdin", "copyleft"),
+    ("Aladdin OR MIT", "permissive"),
     # AND: the most restrictive branch.
     ("MIT AND GPL-2.0-only", "copyleft"),
     ("MIT AND Foo-1.0", "unknown"),
@@ -64,8 +76,10 @@ CATEGORY_CASES = [
     ("DocumentRef-x:LicenseRef-acme", None),
     ("MIT AND LicenseRef-acme", None),
     ("MIT WITH AdditionRef-acme", None),
+    # The issuer may not know either.
+    ("CC0-1.0 OR LicenseRef-acme", None),
     # It cannot make a difference.
-    ("CC0-1.0 OR LicenseRef-acme", "public_domain"),
+    ("Foo-1.0 OR LicenseRef-acme", "unknown"),
     ("Foo-1.0 AND LicenseRef-acme", "unknown"),
 ]
 
@@ -80,7 +94,7 @@ def test_category(expression: str, expected: str | None) -> None:
     [
         ("LicenseRef-acme", ("public_domain", "unknown")),
         ("GPL-3.0-only AND LicenseRef-acme", ("copyleft", "unknown")),
-        ("MIT OR LicenseRef-acme", ("public_domain", "permissive")),
+        ("MIT OR LicenseRef-acme", ("public_domain", "unknown")),
         ("GPL-2.0-only WITH AdditionRef-acme", ("copyleft_limited", "unknown")),
     ],
 )
@@ -101,6 +115,16 @@ def test_a_license_ref_leaves_bounds(expression: str, bounds: tuple[str, str]) -
         ("LicenseRef-acme", "unspecified"),
         ("NOASSERTION", "unspecified"),
         ("MIT WITH Foo-exception", "unspecified"),
+        ("Aladdin", "unspecified"),
+        ("aladdin+", "unspecified"),
+        ("PPL", "unspecified"),
+        ("Aladdin OR MIT", "commercial"),
+        ("BUSL-1.1 OR MIT", "commercial"),
+        ("NOASSERTION OR MIT", "unspecified"),
+        ("MIT OR (ISC AND Foo-1.0)", "unspecified"),
+        ("MIT OR LicenseRef-acme", "unspecified"),
+        ("CC-BY-NC-4.0 OR NOASSERTION", "unspecified"),
+        ("CC-BY-NC-4.0+", "non_commercial"),
     ],
 )
 def test_use(expression: str, expected: str) -> None:
@@ -201,16 +225,31 @@ def test_normalise_is_idempotent_and_keeps_the_meaning(expression: str) -> None:
 @settings(deadline=None)
 @given(EXPRESSIONS, EXPRESSIONS)
 def test_or_takes_the_most_permissive_and_and_the_most_restrictive(a: str, b: str) -> None:
-    for order, bounds in ((LICENSE_CATEGORIES, category_bounds), (USES, use_bounds)):
+    unknown = LICENSE_CATEGORIES.index("unknown")
 
-        def ranks(
-            expression: str, order: tuple[str, ...] = order, bounds: Callable[..., Any] = bounds
-        ) -> list[int]:
-            return [order.index(end) for end in bounds(expression)]
+    def ranks(expression: str) -> list[int]:
+        return [LICENSE_CATEGORIES.index(end) for end in category_bounds(expression)]
 
-        for operator, pick in (("OR", min), ("AND", max)):
-            expected = [pick(pair) for pair in zip(ranks(a), ranks(b), strict=True)]
-            assert ranks(f"({a}) {operator} ({b})") == expected
+    for operator, pick in (("OR", min), ("AND", max)):
+        expected = [
+            unknown if unknown in pair else pick(pair)
+            for pair in zip(ranks(a), ranks(b), strict=True)
+        ]
+        assert ranks(f"({a}) {operator} ({b})") == expected
+
+
+@settings(deadline=None)
+@given(EXPRESSIONS, EXPRESSIONS)
+def test_the_use_of_a_choice_is_the_widest_unless_it_may_be_unknown(a: str, b: str) -> None:
+    def ranks(expression: str) -> list[int]:
+        return [USES.index(end) for end in use_bounds(expression)]
+
+    for operator, pick in (("OR", min), ("AND", max)):
+        whole = f"({a}) {operator} ({b})"
+        expected = [pick(pair) for pair in zip(ranks(a), ranks(b), strict=True)]
+        if category_bounds(whole).most == "unknown":
+            expected[1] = USES.index("unspecified")
+        assert ranks(whole) == expected
 
 
 @settings(deadline=None)
@@ -256,3 +295,89 @@ def test_the_index_is_read_once_and_quickly() -> None:
     for number in range(200):
         category(f"MIT OR Foo-{number}")
     assert time.process_time() - start < 0.5
+
+
+# The complete list of SPDX
+
+
+def spdx_names() -> list[str]:
+    """Every current and former identifier of the SPDX list that is a word."""
+    found: set[str] = set()
+    for item in get_license_index():
+        for name in [item["spdx_license_key"], *item["other_spdx_license_keys"]]:
+            if name and not name.startswith("LicenseRef-") and " " not in name:
+                found.add(name)
+    return sorted(found)
+
+
+NAMES = spdx_names()
+UNSTATED = {"any-OSI", "any-OSI-perl-modules"}
+
+
+def is_exception(name: str) -> bool:
+    """Whether it stands after WITH and cannot stand alone."""
+    try:
+        category(name)
+    except Malformed:
+        return True
+    return False
+
+
+def test_every_licence_of_the_list_has_a_category() -> None:
+    assert len(NAMES) > 750
+    licences = [name for name in NAMES if not is_exception(name)]
+    assert len(licences) > 680
+    assert {name for name in licences if category(name) == "unknown"} == UNSTATED
+    for name in licences:
+        normal = normalise(name)
+        assert normalise(normal) == normal
+        for spelling in (name.lower(), name.upper(), f"({name})", f" {name}\n"):
+            assert normalise(spelling) == normal
+        if name.endswith("+"):
+            continue
+        # "or later" changes nothing of what it asks.
+        assert category(f"{name}+") == category(name), name
+        assert use(f"{name}+") == use(name), name
+
+
+def test_of_every_licence_an_unknown_part_makes_the_whole_unknown() -> None:
+    for name in NAMES:
+        if is_exception(name):
+            continue
+        for unknown in ("NOASSERTION", "NONE", "Foo-1.0"):
+            for operator in ("AND", "OR"):
+                for whole in (f"{name} {operator} {unknown}", f"{unknown} {operator} {name}"):
+                    assert category(whole) == "unknown", whole
+                    assert use(whole) == "unspecified", whole
+        assert category(f"{name} OR {name}") == category(name)
+        assert category(f"{name} AND {name}") == category(name)
+        assert category(f"{name} WITH Foo-exception") == "unknown"
+
+
+def test_with_every_exception_only_copyleft_changes() -> None:
+    exceptions = [name for name in NAMES if is_exception(name)]
+    assert len(exceptions) > 70
+    for name in exceptions:
+        for licence in ("CC0-1.0", "MIT", "MPL-2.0", "BUSL-1.1", "NOASSERTION"):
+            assert category(f"{licence} WITH {name}") == category(licence), name
+        assert category(f"GPL-2.0-only WITH {name}") in ("copyleft", "copyleft_limited"), name
+        with pytest.raises(Malformed):
+            category(f"MIT OR {name}")
+
+
+def test_no_licence_that_names_a_limit_allows_commercial_use() -> None:
+    """By what the names themselves say, and those whose texts are known to."""
+    limited = re.compile(
+        r"-NC-|[Nn]on-?[Cc]ommercial|-ND-|NCGL|Aladdin|^PPL$|Elastic|SSPL|BUSL|FSL"
+    )
+    found = [name for name in NAMES if limited.search(name) and not is_exception(name)]
+    assert len(found) > 35
+    allowed = [name for name in found if use(name) == "commercial"]
+    assert allowed == []
+
+
+def test_former_identifiers_mean_the_current_ones() -> None:
+    pairs = [(n, c) for n in NAMES if not is_exception(n) and (c := normalise(n)) != n]
+    assert ("GPL-2.0+", "GPL-2.0-or-later") in pairs
+    for former, current in pairs:
+        assert (category(former), use(former)) == (category(current), use(current)), former
