@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import files, trust, verdict
+from govray.cli import files, signing_key, trust, verdict
 from govray.cli.output import (
     DEFAULT_KEY,
     AllowUncovered,
     At,
     Json,
     Key,
+    PasswordFile,
     RevocationLists,
     TrustRoot,
     field,
@@ -50,6 +51,7 @@ def remove(
     model: Model,
     adapter: Adapter,
     key: Key = DEFAULT_KEY,
+    password_file: PasswordFile = None,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
     revoke: Annotated[
@@ -72,20 +74,20 @@ def remove(
     """
     from govray.governance import canonical
     from govray.governance.attestation import without_adapter
+    from govray.governance.cosign import missing_signatures
     from govray.governance.document import format_time
-    from govray.governance.keys import load_signer
     from govray.governance.removal import countersigned, remove_adapter_files
     from govray.governance.revocation import Revocation
     from govray.governance.statement import seal
-    from govray.governance.verify import verify
+    from govray.governance.verify import verify, verify_to_cosign
 
-    signer = load_signer(key)
+    signer = signing_key.load(key, password_file)
     anchor = trust.anchor(trust_root, revocations)
     now = trust.reference_time(at)
     allowed = allow_uncovered or []
     before = verify(model, trust_root=anchor, at=now, allow_uncovered=allowed)
     operator = _operator(before, signer.public_key)
-    signed = countersigned(before.path, signer)
+    signed = countersigned(before.path, before.attestation, signer)
     after = without_adapter(
         before.attestation,
         before.routes,
@@ -105,7 +107,8 @@ def remove(
     def accept(folder: Path) -> None:
         nonlocal done
         try:
-            done = verify(folder, trust_root=anchor, at=now, allow_uncovered=allowed)
+            # Further holders of the operator's keys sign what is left afterwards.
+            done = verify_to_cosign(folder, trust_root=anchor, at=now, allow_uncovered=allowed)
         except GovrayError as error:
             raise Refused(
                 f"the result would not verify ({error.what}), so nothing was changed",
@@ -117,6 +120,7 @@ def remove(
     if revoke is not None and listed is not None:
         files.write(revoke, listed)
     levels = _levels(done, adapter)
+    missing = missing_signatures(before.trust_root, envelope)
     if as_json:
         print_json(
             {
@@ -128,6 +132,7 @@ def remove(
                 "replaced": before.digest,
                 "revocation": entry.to_json(),
                 "revocations": None if revoke is None else str(revoke),
+                "missingSignatures": missing,
             }
         )
         return
@@ -137,6 +142,10 @@ def remove(
         field("level", f"{corpus} {level}{_why(level)}")
     field("attests", "its tensors are absent from these files; copies are not covered")
     field("replaced", before.digest)
+    if missing:
+        field(
+            "next", f"govray cosign {before.path}: {missing} more of the operator's keys must sign"
+        )
     if revoke is not None:
         field("revoked", f"it is, in {revoke}; copies from before fail where that list is given")
         return

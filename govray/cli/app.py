@@ -22,6 +22,7 @@ from govray.cli import (
     audit,
     checkpoint,
     corpus,
+    cosign,
     demo,
     init,
     keys,
@@ -55,6 +56,7 @@ app.command("init")(init.init)
 app.add_typer(keys.app, name="keys")
 app.add_typer(corpus.app, name="corpus")
 app.command("sign")(sign.sign)
+app.command("cosign")(cosign.cosign)
 app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.add_typer(policy.app, name="policy")

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import files, trust
-from govray.cli.output import Json, RevocationLists, field, line, note, print_json
+from govray.cli import files, signing_key, trust
+from govray.cli.output import (
+    Json,
+    PasswordFile,
+    RevocationLists,
+    field,
+    line,
+    note,
+    print_json,
+)
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +57,7 @@ def audit(
         str | None,
         typer.Option("--key", metavar="KEY", help="Sign as the operator: a PEM file, or env:NAME."),
     ] = None,
+    password_file: PasswordFile = None,
     to: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help=f"Default: RUN/{SIGNED}, or {UNSIGNED}."),
@@ -67,7 +76,6 @@ def audit(
     from govray.governance import canonical
     from govray.governance.anchor import TrustAnchor, read_lists
     from govray.governance.document import format_time
-    from govray.governance.keys import load_signer
     from govray.governance.memorization_manifest import (
         Settings,
         seal_memorization_manifest,
@@ -79,7 +87,7 @@ def audit(
     if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
         run = run.resolve().parent
     record = read_record(run)
-    signer = load_signer(key) if key else None
+    signer = signing_key.load(key, password_file) if key else None
     path = to or run / (SIGNED if signer else UNSIGNED)
     if not path.parent.is_dir():
         raise UsageError("no such folder", where=str(path.parent), do="Give another --out")
@@ -103,7 +111,7 @@ def audit(
     if signer:
         envelope = seal_memorization_manifest(document, [signer])
         # As others will: a key that the run's root does not know signs nothing of use.
-        verify_memorization_manifest(state, envelope, at=now)
+        verify_memorization_manifest(state.each_key_counts("operator"), envelope, at=now)
         files.write(path, envelope)
     else:
         files.write(path, canonical.encode(document.to_json()))

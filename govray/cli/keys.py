@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from govray.cli import files
-from govray.cli.output import Json, field, line, print_json
+from govray.cli import files, signing_key
+from govray.cli.output import Json, PasswordFile, field, line, print_json
 from govray.errors import UsageError
 
 app = typer.Typer(help="Make signing keys.")
@@ -28,9 +28,16 @@ def new(
     allow_git: Annotated[
         bool, typer.Option("--allow-git", help="Write inside a git working tree all the same.")
     ] = False,
+    password_file: PasswordFile = None,
+    encrypt: Annotated[
+        bool, typer.Option("--encrypt", help="Ask for a password, and encrypt with it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a private key to PATH (mode 0600) and its public key to PATH.pub."""
+    """Write a private key to PATH (mode 0600) and its public key to PATH.pub.
+
+    With --password-file or --encrypt the private key is encrypted (PKCS #8).
+    """
     from govray.governance.keys import LocalSigner
 
     tree = _working_tree(path)
@@ -42,11 +49,12 @@ def new(
             "--allow-git overrides this.",
         )
     public_path = path.with_name(f"{path.name}.pub")
+    password = signing_key.new_password(password_file) if password_file or encrypt else None
     signer = LocalSigner.generate(algorithm)
     files.make_folder(path.parent, mode=0o700)
     # The private key first: if the public file cannot be written, its content
     # is still derivable; the other way round a stale .pub would remain.
-    files.write(path, signer.to_pem(), mode=0o600, replace=False)
+    files.write(path, signer.to_pem(password), mode=0o600, replace=False)
     files.write(public_path, signer.public_key.to_pem())
     if as_json:
         print_json(
@@ -59,7 +67,8 @@ def new(
         )
         return
     line(f"New {algorithm} key {signer.public_key.keyid}")
-    field("private", f"{path} (mode 0600; keep it, back it up, share it with nobody)")
+    mode = "mode 0600, encrypted" if password else "mode 0600"
+    field("private", f"{path} ({mode}; keep it, back it up, share it with nobody)")
     field("public", f"{public_path} (goes into trust roots)")
 
 

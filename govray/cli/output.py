@@ -26,6 +26,14 @@ Key = Annotated[
     str,
     typer.Option("--key", metavar="KEY", help="The signing key: a PEM file, or env:NAME."),
 ]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        help="Of an encrypted key: its first line. Default: asked for at a terminal.",
+    ),
+]
 TrustRoot = Annotated[
     Path | None,
     typer.Option(

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import files, trust
-from govray.cli.output import Json, RevocationLists, TrustRoot, field, line, note, print_json
+from govray.cli import files, signing_key, trust
+from govray.cli.output import (
+    Json,
+    PasswordFile,
+    RevocationLists,
+    TrustRoot,
+    field,
+    line,
+    note,
+    print_json,
+)
 from govray.cli.progress import StageBar
 from govray.errors import CouldNotCheck, UsageError
 
@@ -43,6 +52,7 @@ def replay(
         str | None,
         typer.Option("--key", metavar="KEY", help="Sign the outcome: a PEM file, or env:NAME."),
     ] = None,
+    password_file: PasswordFile = None,
     party: Annotated[
         str | None,
         typer.Option(
@@ -75,7 +85,7 @@ def replay(
     if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
         run = run.resolve().parent
     record = read_record(run)
-    signer, root = _signer(key, trust_root, revocations, record)
+    signer, root = _signer(key, password_file, trust_root, revocations, record)
     witness = None
     if party is not None:
         if key is None or signer is None or steps or without:
@@ -128,14 +138,17 @@ def replay(
 
 
 def _signer(
-    key: str | None, root: Path | None, lists: list[Path] | None, record: RunRecord
+    key: str | None,
+    password_file: Path | None,
+    root: Path | None,
+    lists: list[Path] | None,
+    record: RunRecord,
 ) -> tuple[Signer | None, TrustState | None]:
     """Who signs the outcome, and the trust that names the key; before Ray starts."""
-    from govray.governance.keys import load_signer
 
     if key is None:
         return None, None
-    signer = load_signer(key)
+    signer = signing_key.load(key, password_file)
     if root is None:
         return signer, None
     anchor = trust.anchor(root, lists)

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import files
-from govray.cli.output import DEFAULT_KEY, Force, Json, Key, field, line, print_json
+from govray.cli import files, signing_key
+from govray.cli.output import (
+    DEFAULT_KEY,
+    Force,
+    Json,
+    Key,
+    PasswordFile,
+    field,
+    line,
+    print_json,
+)
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +39,7 @@ def sign(
         ),
     ],
     key: Key = DEFAULT_KEY,
+    password_file: PasswordFile = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -40,10 +50,9 @@ def sign(
     from govray.cli import sources
     from govray.governance.canonical import sha256
     from govray.governance.envelope import Envelope
-    from govray.governance.keys import load_signer
 
     data = files.read(path)
-    signer = load_signer(key)
+    signer = signing_key.load(key, password_file)
     output = path
     existing = _parse(data)
     action = "unchanged"

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import files, trust
-from govray.cli.output import Json, Key, TrustRoot, field, line, note, print_json
+from govray.cli import files, signing_key, trust
+from govray.cli.output import (
+    Json,
+    Key,
+    PasswordFile,
+    TrustRoot,
+    field,
+    line,
+    note,
+    print_json,
+)
 from govray.cli.progress import StageBar
 
 if TYPE_CHECKING:
@@ -69,12 +78,28 @@ def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTra
         print_json({"run": str(run), "model": f"{run}/model"})
     else:
         line(f"Trained and attested: {run}/model")
-        line(f"Next  govray verify {run}/model --trust-root TRUSTED_ROOT")
+        line(_next(run))
+
+
+def _next(run: Path) -> str:
+    """What follows an attestation: the signatures of further keys, or verifying."""
+    from govray.governance import bundle
+    from govray.governance.cosign import missing_signatures
+    from govray.governance.trust import TrustState
+    from govray.train.record import read_record
+
+    record = read_record(run)
+    trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
+    missing = missing_signatures(trust, files.read(run / "model" / bundle.ATTESTATION))
+    if missing:
+        return f"Next  govray cosign {run}/model   {missing} more of the operator's keys must sign"
+    return f"Next  govray verify {run}/model --trust-root TRUSTED_ROOT"
 
 
 def attest(
     run: Run,
     key: Key = "env:GOVRAY_KEY",
+    password_file: PasswordFile = None,
     replay: Annotated[
         list[Path] | None,
         typer.Option(
@@ -89,11 +114,10 @@ def attest(
     A replay counts if an operator or a witness signed its outcome (govray replay --key). Which
     keys those are, the run's own trust root says, or a newer one by --trust-root.
     """
-    from govray.governance.keys import load_signer
     from govray.train.artifact import write_model
     from govray.train.outcome import evidence, unsigned
 
-    signer = load_signer(key)
+    signer = signing_key.load(key, password_file)
     root = files.read(trust.root_path(trust_root)) if trust_root else None
     found = evidence(run, at=trust.reference_time(None), trust_root=root, given=replay or [])
     ignored = unsigned(run)
@@ -114,3 +138,4 @@ def attest(
     field("replays", ", ".join(f"{each.corpus} by {each.party}" for each in replays) or "none")
     for each in ignored:
         field("not used", f"{each}: nobody signed it; replay again with --key")
+    line(_next(run))

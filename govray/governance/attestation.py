@@ -197,6 +197,15 @@ class Attestation(Document):
     disclaimer: str
 
     @property
+    def manifest_pinned_by_payload(self) -> bool:
+        """Whether further signatures may be added to the manifest's envelope.
+
+        ``files`` then holds the digest of its statement, as ``manifest`` does. Attestations
+        before held that of the file's bytes, which a further signature changes.
+        """
+        return self.files.get(bundle.MANIFEST) == self.manifest
+
+    @property
     def base_groups(self) -> tuple[str, ...]:
         """The model's layer groups in order, adapters excepted."""
         return tuple(g.group for g in self.groups)
@@ -457,7 +466,7 @@ def without_adapter(
     fields = {name: getattr(attestation, name) for name in type(attestation).model_fields}
     fields |= {
         "removals": removals,
-        "files": {**attestation.files, **(replaced or {})},
+        "files": {**attestation.files, **_repinned(attestation, replaced or {})},
         "levels": exclusion_levels(
             routes,
             attestation.base_groups,
@@ -467,3 +476,9 @@ def without_adapter(
         ),
     }
     return Attestation(**fields)
+
+
+def _repinned(attestation: Attestation, replaced: Mapping[str, str]) -> dict[str, str]:
+    """The pins of the files that got other bytes; a pin by statement stays as it is."""
+    held = {bundle.MANIFEST} if attestation.manifest_pinned_by_payload else set()
+    return {name: digest for name, digest in replaced.items() if name not in held}

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -50,6 +51,7 @@ ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 # The order n of P-256's group (SP 800-186, section 3.2.1.3).
 _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 _MAX_KEY_FILE = 64 * 1024
+_MAX_PASSWORD = 4096
 _FIELD = 2**255 - 19
 # The y coordinates of the points of order 1, 2, 4 and 8 on edwards25519
 # (the two of order 8 are the roots of d·y^4 + 2y^2 - 1 that are squares).
@@ -211,7 +213,10 @@ class LocalSigner:
                 "the private key is not encrypted, but a password was given"
                 if password is not None
                 else "the private key is encrypted",
-                do="Leave the password out" if password is not None else "Give its password",
+                do="Leave the password out"
+                if password is not None
+                else "Give its password: --password-file FILE, or attestation_key_password_file "
+                "in an experiment",
             ) from None
         except (ValueError, UnsupportedAlgorithm):
             raise UsageError(
@@ -263,22 +268,57 @@ class LocalSigner:
         )
 
 
-def load_signer(reference: str, *, password: bytes | None = None) -> LocalSigner:
+def load_signer(
+    reference: str, *, password: bytes | Callable[[], bytes] | None = None
+) -> LocalSigner:
     """Return the signer that ``reference`` names.
 
     Args:
         reference: ``env:NAME``, where the variable holds the PEM itself or a
             path to it; or a path.
-        password: Of an encrypted key.
+        password: Of an encrypted key; a function is called only if the key is encrypted.
 
     Raises:
         UsageError: Nothing there, a file that others can read, or no key in
             it; the message says what to do.
     """
     try:
-        return LocalSigner.from_pem(_private_pem(reference), password)
+        pem = _private_pem(reference)
+        if callable(password):
+            password = password() if b"ENCRYPTED" in pem else None
+        return LocalSigner.from_pem(pem, password)
     except UsageError as error:
         raise UsageError(error.what, where=reference, do=error.do) from None
+
+
+def read_password(path: Path) -> bytes:
+    """The first line of ``path``, without its end.
+
+    Raises:
+        UsageError: It cannot be read, others can read it, or the line is empty or too long.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            line = file.readline(_MAX_PASSWORD + 2)
+    except OSError as error:
+        raise UsageError(
+            f"the password cannot be read: {error.strerror}", where=str(path)
+        ) from None
+    if os.name == "posix" and mode & 0o077:
+        raise UsageError(
+            f"the password file can be read by others (mode {mode & 0o777:04o})",
+            where=str(path),
+            do=f"Run: chmod 600 {path}",
+        )
+    password = line.rstrip(b"\r\n")
+    if not password or len(password) > _MAX_PASSWORD:
+        raise UsageError(
+            "the first line is no password: it is empty or too long",
+            where=str(path),
+            do="Write the password into the first line",
+        )
+    return password
 
 
 def _private_pem(reference: str) -> bytes:

@@ -33,7 +33,8 @@ from pathlib import Path
 
 from govray.errors import GovrayError, UsageError
 from govray.governance import bundle
-from govray.governance.envelope import Envelope
+from govray.governance.attestation import Attestation
+from govray.governance.envelope import Envelope, sign_payload
 from govray.governance.keys import Signer
 from govray.governance.note import countersign_checkpoint
 
@@ -41,16 +42,18 @@ _AT_FDCWD = -100
 _EXCHANGE = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 
 
-def countersigned(folder: Path, signer: Signer) -> dict[str, bytes]:
+def countersigned(folder: Path, attestation: Attestation, signer: Signer) -> dict[str, bytes]:
     """Name → new bytes of the governance files that a removal's signer has to have signed too.
 
     A removal may be signed with another key than the run: the operator's second one, or the one
     after a rotation. The ledger's note must carry a signature of whoever signed the attestation;
     the manifest gets one too, so that it holds when the first key is gone. What was signed stays
-    the same in both, and so do the signatures that they have.
+    the same in both, and so do the signatures that they have; where the attestation pins the
+    manifest by its statement, its signatures begin anew with this one, as the attestation's do.
 
     Args:
         folder: A model folder that verified.
+        attestation: Its attestation.
         signer: Of the new attestation.
 
     Raises:
@@ -60,7 +63,9 @@ def countersigned(folder: Path, signer: Signer) -> dict[str, bytes]:
     note = (folder / bundle.CHECKPOINT).read_bytes()
     sealed = Envelope.parse(manifest, where=bundle.MANIFEST)
     found = {bundle.CHECKPOINT: countersign_checkpoint(note, signer)}
-    if not sealed.signed_by([signer.public_key]):
+    if attestation.manifest_pinned_by_payload:
+        found[bundle.MANIFEST] = sign_payload(sealed.payload, [signer])
+    elif not sealed.signed_by([signer.public_key]):
         found[bundle.MANIFEST] = sealed.cosign([signer])
     return {name: data for name, data in found.items() if data not in (note, manifest)}
 

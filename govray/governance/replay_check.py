@@ -36,7 +36,7 @@ MAX_CHECKS = 64
 
 
 class ReplayCheck(Document):
-    """The predicate. Its subjects are the model's files and the attestation's own file.
+    """The predicate. Its subjects are the model's files and the attestation's statement.
 
     Attributes:
         run: The run that was replayed.
@@ -61,21 +61,18 @@ class ReplayCheck(Document):
     differences: tuple[Text, ...]
 
 
-def subjects_of(attested: Verified[Attestation], file_digest: str) -> tuple[Subject, ...]:
-    """What a replay check is about: the attested files and the attestation's envelope.
+def subjects_of(attested: Verified[Attestation]) -> tuple[Subject, ...]:
+    """What a replay check is about: the attested files and the attestation's statement.
 
-    Args:
-        attested: The model's attestation.
-        file_digest: Of the bytes of its envelope.
+    The statement, and not the envelope's bytes, which change when a further key of the operator
+    signs.
     """
-    return (*attested.subjects, Subject.of(bundle.ATTESTATION, file_digest))
+    return (*attested.subjects, Subject.of(bundle.ATTESTATION, attested.digest))
 
 
-def sign_replay_check(
-    check: ReplayCheck, attested: Verified[Attestation], file_digest: str, signer: Signer
-) -> bytes:
+def sign_replay_check(check: ReplayCheck, attested: Verified[Attestation], signer: Signer) -> bytes:
     """The envelope of ``check``. Verify it as others will, before handing it out."""
-    return seal(check, subjects_of(attested, file_digest), [signer])
+    return seal(check, subjects_of(attested), [signer])
 
 
 def verify_replay_check(
@@ -92,7 +89,8 @@ def verify_replay_check(
     1. Signed by a threshold of keys of an authority with the role ``witness``, valid at ``at``,
        and by nobody else.
     2. None of these keys belongs to an operator of the trust root, expired or not.
-    3. It is about the attestation's own bytes and exactly the files that it covers.
+    3. It is about the attestation's statement, or its envelope's own bytes as statements before
+       said it, and exactly the files that it covers.
     4. It is about the run, all its steps and its ledger, after the run and before ``at``.
 
     Args:
@@ -117,8 +115,10 @@ def verify_replay_check(
     # 2
     check_second_party(trust, verified.keyids, where=where)
     # 3
-    expected = {s.name: s.sha256 for s in subjects_of(attested, file_digest)}
+    expected = {s.name: s.sha256 for s in subjects_of(attested)}
     stated = {s.name: s.sha256 for s in verified.subjects}
+    if stated.get(bundle.ATTESTATION) == file_digest:
+        expected[bundle.ATTESTATION] = file_digest
     for name in sorted(expected.keys() | stated.keys()):
         if expected.get(name) != stated.get(name):
             raise Refused(

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -153,7 +154,8 @@ def verify(
         the run started and when it ended.
     6.  credentials: signed within their issuers' scope, valid when the run started and when it
         ended, or until a gate left the corpus out; exactly those attested.
-    7.  manifest: signed by an operator; its records have the credentials' Merkle roots.
+    7.  manifest: signed by an operator, and pinned by its statement or its bytes; its records
+        have the credentials' Merkle roots.
     8.  routes: corpora, rules, routes and domains follow from policy and credentials; the tensors
         in the files are those of the layer groups and adapters, and every byte is a tensor's.
     9.  plan: its streams follow from routes and manifest; a search that chose the model depends
@@ -197,6 +199,41 @@ def verify(
             the root asks; or ``path`` is a file that the attestation of its folder does not cover.
         UsageError: no such path; or a glob that is none.
     """
+    return _verify(
+        path, trust_root, revocations, at, replay_checks, also, max_rows, allow_uncovered
+    )
+
+
+def verify_to_cosign(
+    path: Path | str,
+    *,
+    trust_root: TrustAnchor | Path | str | bytes | None = None,
+    revocations: Sequence[Path | str | bytes] = (),
+    at: datetime | None = None,
+    allow_uncovered: Sequence[str] = (),
+) -> VerifiedModel:
+    """Every step of `verify`, but one key of the operator is enough.
+
+    For a holder of a further key, who looks before signing. It is no verdict: whoever holds one
+    of the keys could have made the folder. Raises as `verify`.
+    """
+    return _verify(
+        path, trust_root, revocations, at, (), (), MAX_ROWS, allow_uncovered, one_key=True
+    )
+
+
+def _verify(
+    path: Path | str,
+    trust_root: TrustAnchor | Path | str | bytes | None,
+    revocations: Sequence[Path | str | bytes],
+    at: datetime | None,
+    replay_checks: Sequence[Path | str | bytes],
+    also: Sequence[Path | str | bytes],
+    max_rows: int | None,
+    allow_uncovered: Sequence[str],
+    *,
+    one_key: bool = False,
+) -> VerifiedModel:
     at = at or datetime.now(UTC)
     for glob in allow_uncovered:
         _check_glob(glob)
@@ -204,6 +241,8 @@ def verify(
     with _step(1, "trust root"):
         anchor = _anchor(folder, trust_root, revocations)
         trust = TrustState.load(anchor.root, at=at, delegations=_delegations(folder))
+        if one_key:
+            trust = trust.each_key_counts("operator")
     with _step(13, "revocations"):  # here, since a delegation may be revoked
         trust = anchor.apply(trust, at=at)
     with _step(2, "signature"):
@@ -414,19 +453,20 @@ def _anchor(
 # Steps 2 and 3
 
 
-def check_signatures(data: bytes, attested: Verified[Attestation]) -> None:
-    """Step 2: every signature in the envelope is one of the signer's.
+def check_signatures(
+    data: bytes, verified: Verified[Any], *, where: str = bundle.ATTESTATION
+) -> None:
+    """Steps 2 and 7: every signature in the envelope is one of the signer's.
 
     Raises:
         Refused: There are others.
     """
     # Key hints and further signatures are not signed by anybody. Elsewhere they are harmless;
-    # here they are the only bytes of the folder that no digest binds, so there are none to spare.
+    # here they are bytes of the folder that no digest binds, so there are none to spare.
     hints = [signature.keyid for signature in Envelope.parse(data).signatures]
-    if sorted(hint or "" for hint in hints) != sorted(attested.keyids):
+    if sorted(hint or "" for hint in hints) != sorted(verified.keyids):
         raise Refused(
-            "the envelope holds signatures or key hints other than the signer's",
-            where=bundle.ATTESTATION,
+            "the envelope holds signatures or key hints other than the signer's", where=where
         )
 
 
@@ -522,7 +562,8 @@ def _check_files(
             heads += len(weights[name].head)
         else:
             found = folder.sha256(name)
-        if f"sha256:{found}" != digest:
+        by_payload = name == bundle.MANIFEST and attestation.manifest_pinned_by_payload  # step 7
+        if f"sha256:{found}" != digest and not by_payload:
             raise Refused("the file is not the one that was attested", where=name)
         if heads > MAX_HEADER:
             raise Refused(f"the headers of all weights exceed {MAX_HEADER} bytes", where=name)
@@ -612,9 +653,12 @@ def _check_manifest(
     credentials: Mapping[str, Verified[Credential]],
     at: datetime,
 ) -> Verified[Manifest]:
-    pinned = attestation.files[bundle.MANIFEST]
+    by_payload = attestation.manifest_pinned_by_payload
+    pinned = None if by_payload else attestation.files[bundle.MANIFEST]
     data = folder.read(bundle.MANIFEST, limit=bundle.MAX_ENVELOPE, digest=pinned)
     verified = trust.verify(Manifest, data, role="operator", at=at, where="prepare manifest")
+    if by_payload:
+        check_signatures(data, verified, where=bundle.MANIFEST)
     if verified.digest != attestation.manifest:
         raise Refused("the manifest is not the one that was attested", where=bundle.MANIFEST)
     manifest = verified.document

@@ -79,7 +79,8 @@ def write_model(
         record = replace(record, finished=stopped)
     committed = final_checkpoint(run, record, early=stopped is not None)
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
-    manifest = trust.verify(Manifest, record.manifest, role="operator", at=record.started)
+    own = trust.each_key_counts("operator")  # others sign later, if the threshold asks for more
+    manifest = own.verify(Manifest, record.manifest, role="operator", at=record.started)
     ledger = Ledger.read(record.run_id, committed.files["ledger.jsonl"])
     governance = {
         bundle.POLICY: record.policy,
@@ -208,7 +209,9 @@ def _attestation(
         ledger=ledger,
         adapter_tensors=adapters,
         environment=environment(committed),
-        files={name: canonical.sha256(data) for name, data in governance.items()},
+        # The operator signs the manifest in turns, so it is pinned by what all of them sign.
+        files={name: canonical.sha256(data) for name, data in governance.items()}
+        | {bundle.MANIFEST: manifest.digest},
         buffers=sorted(_tensor_names(committed, bundle.WEIGHTS) - updated),
         pretrained=record.start.taint if record.start else None,
         replays=replays,

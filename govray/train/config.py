@@ -193,6 +193,9 @@ class Experiment(Section):
     attestation_key: str = Field(
         "env:GOVRAY_KEY", description="env:NAME or a path; read on the driver only"
     )
+    attestation_key_password_file: str | None = Field(
+        None, description="of an encrypted key: a file whose first line is its password"
+    )
 
     @property
     def context(self) -> int:

@@ -302,7 +302,9 @@ def _experiment(
         project=settings.project,
         user=settings.user,
         storage=str(storage),
-        config={name: value for name, value in config.items() if name != "attestation_key"},
+        config={
+            name: value for name, value in config.items() if not name.startswith("attestation_key")
+        },
         started=search.started if search else format_time(record.started),
     )
     session.add(row)

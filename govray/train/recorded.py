@@ -65,7 +65,8 @@ def recorded_inputs(run: Path, record: RunRecord) -> Recorded:
     at, plan = record.started, record.plan
     trust = TrustState.load(record.root, at=at, delegations=record.delegations)
     policy = verify_policy(trust, record.policy, at=at)
-    manifest = trust.verify(Manifest, record.manifest, role="operator", at=at)
+    own = trust.each_key_counts("operator")
+    manifest = own.verify(Manifest, record.manifest, role="operator", at=at)
     if manifest.digest != plan.manifest:
         raise Refused("the recorded plan is over another manifest", where=str(run))
     credentials: dict[str, Verified[Credential]] = {

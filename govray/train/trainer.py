@@ -31,7 +31,7 @@ from govray.engine.aggregator import Name
 from govray.errors import Refused, Stopped, UsageError
 from govray.governance import canonical
 from govray.governance.canary import Canaries
-from govray.governance.keys import Signer, load_signer
+from govray.governance.keys import Signer, load_signer, read_password
 from govray.train import attempts, events, runs, stopping, storage
 from govray.train.artifact import write_model
 from govray.train.clock import instant, now
@@ -87,6 +87,7 @@ class GovernedTrainer:
         checkpoint_storage: An object store's URL for the commits; the run's folder by default.
         max_quarantined: Share of records; above it the run is refused.
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver.
+        attestation_key_password_file: Of an encrypted key; its first line is the password.
         train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
         threads: Threads of one worker's kernels.
         collective_timeout_s: How long ranks wait for each other in a collective.
@@ -129,6 +130,7 @@ class GovernedTrainer:
     checkpoint_storage: str | None = None
     max_quarantined: float = 0.25
     attestation_key: str = "env:GOVRAY_KEY"
+    attestation_key_password_file: str | Path | None = None
     threads: int = 1
     collective_timeout_s: int = 300
     pretrained: str | Path | None = None
@@ -149,7 +151,11 @@ class GovernedTrainer:
 
     def signer(self) -> Signer:
         """The operator's key, from where ``attestation_key`` says."""
-        return load_signer(self.attestation_key)
+        password = self.attestation_key_password_file
+        return load_signer(
+            self.attestation_key,
+            password=(lambda: read_password(Path(password))) if password else None,
+        )
 
     def prepare(self) -> Prepared:
         """Steps 1 and 3 alone: admit and prepare the data, once for equal inputs."""
@@ -457,6 +463,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         "checkpoint_storage": experiment.checkpoint.storage,
         "max_quarantined": experiment.governance.max_quarantined,
         "attestation_key": experiment.attestation_key,
+        "attestation_key_password_file": experiment.attestation_key_password_file,
         "threads": max(1, int(resources.cpus_per_worker)),
         "scaling_config": ray.train.ScalingConfig(
             num_workers=num_workers,

@@ -148,6 +148,59 @@ def test_the_key_comes_from_the_environment(
     assert (tmp_path / "p.dsse.json").exists()
 
 
+def password(path: Path, text: str = "a long secret\n", mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_an_encrypted_key_signs_with_its_password_and_not_without(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = password(tmp_path / "password")
+    run("keys", "new", "key.pem", "--password-file", right)
+    assert b"BEGIN ENCRYPTED PRIVATE KEY" in (tmp_path / "key.pem").read_bytes()
+    (tmp_path / "p.yaml").write_text(POLICY.format(version=1))
+    sign = ("sign", "p.yaml", "--key", "key.pem")
+    assert "--password-file FILE" in run(*sign, code=2).err
+    for file, said in (
+        (password(tmp_path / "wrong", "another\n"), "with this password"),
+        (password(tmp_path / "open", mode=0o644), "can be read by others"),
+        (password(tmp_path / "empty", "\n"), "no password"),
+        (tmp_path / "missing", "cannot be read"),
+    ):
+        done = run(*sign, "--password-file", file, code=2)
+        assert said in done.err
+        assert "secret" not in done.err + done.out
+        assert "another" not in done.err + done.out
+    assert not (tmp_path / "p.dsse.json").exists()
+    run(*sign, "--password-file", right)
+    # At a terminal it is asked for, and only if the key is encrypted.
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        return "a long secret"
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("getpass.getpass", answer)
+    run(*sign)
+    assert asked == ["Password of the key: "]
+    run("keys", "new", "plain.pem")
+    run("sign", "p.yaml", "--key", "plain.pem")
+    assert len(asked) == 1
+    run("keys", "new", "typed.pem", "--encrypt")
+    assert len(asked) == 3
+    run("sign", "p.yaml", "--key", "typed.pem", "--password-file", right)
+
+
+@pytest.mark.parametrize(
+    "verb", ["sign", "cosign", "attest", "replay", "audit", "adapter remove", "keys new"]
+)
+def test_every_verb_with_a_key_takes_its_password(run: Run, verb: str) -> None:
+    assert "--password-file" in run(*verb.split(), "--help").out
+
+
 def test_an_output_that_cannot_be_written_is_usage(run: Run, tmp_path: Path) -> None:
     run("keys", "new", "key.pem")
     (tmp_path / "p.yaml").write_text(POLICY.format(version=1))

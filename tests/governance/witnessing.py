@@ -41,6 +41,6 @@ def signed(
 ) -> bytes:
     return sign_replay_check(
         check_of(world, model, **changes),
-        *attested(world, model),
+        attested(world, model)[0],
         signer or world.keys.auditor,
     )

@@ -1,0 +1,75 @@
+"""``govray cosign``: a further holder of an operator's key signs, after verifying."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from govray.cli import files, signing_key, trust
+from govray.cli.output import (
+    DEFAULT_KEY,
+    AllowUncovered,
+    At,
+    Json,
+    Key,
+    PasswordFile,
+    RevocationLists,
+    TrustRoot,
+    field,
+    line,
+    print_json,
+)
+
+
+def cosign(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
+    key: Key = DEFAULT_KEY,
+    password_file: PasswordFile = None,
+    trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Verify MODEL, all but missing signatures, and sign it with a further key of its operator.
+
+    For operators whose threshold is two or more: the first key trains and attests, each other
+    holder runs this. The last one's signature makes the model verify.
+    """
+    from govray.governance.cosign import cosign_model
+
+    signer = signing_key.load(key, password_file)
+    done = cosign_model(
+        model,
+        signer,
+        anchor=trust.anchor(trust_root, revocations),
+        at=trust.reference_time(at),
+        allow_uncovered=allow_uncovered or [],
+    )
+    for name, envelope in done.files.items():
+        files.write(done.model.path / name, envelope)
+    if as_json:
+        print_json(
+            {
+                "model": str(done.model.path),
+                "attestation": done.model.digest,
+                "operator": done.model.signer,
+                "keyid": signer.public_key.keyid,
+                "added": list(done.files),
+                "signatures": done.signatures,
+                "threshold": done.threshold,
+                "complete": done.complete,
+            }
+        )
+        return
+    said = "Signed" if done.files else "Had signed before"
+    line(f"{said}: {done.model.path}", style="bold")
+    field("attests", done.model.digest)
+    field("run", done.model.attestation.run.id)
+    field("operator", f"{done.model.signer}: {done.signatures} of {done.threshold} signatures")
+    if done.complete:
+        line(f"Next  govray verify {done.model.path} --trust-root ROOT")
+    else:
+        line("It verifies once the others have signed: govray cosign with a further key")

@@ -1,0 +1,59 @@
+"""The signing key that a verb uses, and the password of one that is encrypted.
+
+A password comes from a file that only its owner can read, or is typed at a terminal. It is never
+an argument or a variable: other users see the ones, child processes inherit the others.
+"""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.keys import LocalSigner
+
+
+def load(key: str, password_file: Path | None) -> LocalSigner:
+    """The signer of ``--key`` and ``--password-file``.
+
+    Raises:
+        UsageError: No key there, or its password is wrong, missing, or in a file that others can
+            read.
+    """
+    from govray.governance.keys import load_signer, read_password
+
+    if password_file is not None:
+        return load_signer(key, password=read_password(password_file))
+    return load_signer(key, password=_ask)
+
+
+def new_password(password_file: Path | None) -> bytes:
+    """The password for a new key: from a file, or typed twice.
+
+    Raises:
+        UsageError: The file holds none, there is no terminal, or the two differ.
+    """
+    from govray.governance.keys import read_password
+
+    if password_file is not None:
+        return read_password(password_file)
+    first = _ask("Password of the new key: ")
+    if _ask("The same again: ") != first:
+        raise UsageError("the two passwords differ", do="Type the same twice")
+    return first
+
+
+def _ask(prompt: str = "Password of the key: ") -> bytes:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "the private key is encrypted, and there is no terminal to ask at",
+            do="Give its password: --password-file FILE",
+        )
+    password = getpass.getpass(prompt).encode()
+    if not password:
+        raise UsageError("the password is empty", do="Type the password of the key")
+    return password

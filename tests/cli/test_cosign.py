@@ -1,0 +1,182 @@
+"""Signing in turns: an operator of two of three keys, none of which meets another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Run, write_key
+from witnessing import signed
+from world import World, write
+
+from govray.governance import bundle, canonical
+from govray.governance.attestation import Attestation
+from govray.governance.authority import Authority
+from govray.governance.envelope import Envelope
+from govray.governance.keys import LocalSigner
+from govray.governance.statement import seal
+
+
+class Committee(World):
+    """The operator has three keys, of which two must sign."""
+
+    second, third = LocalSigner.generate(), LocalSigner.generate("ecdsa-p256")
+
+    def authorities(self) -> tuple[Authority, ...]:
+        return tuple(
+            each.model_copy(
+                update={
+                    "keys": (*each.keys, self.second.public_key, self.third.public_key),
+                    "threshold": 2,
+                }
+            )
+            if each.role == "operator"
+            else each
+            for each in super().authorities()
+        )
+
+
+def by_payload(attestation: Attestation) -> Attestation:
+    """As `write_model` pins the manifest: by what all of its signers sign."""
+    files = dict(attestation.files) | {bundle.MANIFEST: attestation.manifest}
+    return attestation.model_copy(update={"files": files})
+
+
+@pytest.fixture(scope="module")
+def committee() -> Committee:
+    return Committee()
+
+
+@pytest.fixture
+def folder(committee: Committee, tmp_path: Path) -> Path:
+    """What the first key made."""
+    return committee.deploy(tmp_path / "m", attestation=by_payload)
+
+
+@pytest.fixture
+def check(committee: Committee, tmp_path: Path, at: str) -> tuple[Any, ...]:
+    (tmp_path / "root.json").write_bytes(committee.root)
+    return ("--trust-root", tmp_path / "root.json", "--at", at)
+
+
+@pytest.fixture
+def key(committee: Committee, tmp_path: Path) -> Path:
+    return write_key(tmp_path / "second.pem", committee.second)
+
+
+def test_two_of_three_sign_in_turns(
+    run: Run, committee: Committee, folder: Path, check: tuple[Any, ...], key: Path, tmp_path: Path
+) -> None:
+    assert "signed by 1 of 2 distinct keys" in run("verify", folder, *check, code=1).err
+    told = run("cosign", folder, "--key", key, *check, "--json").json
+    assert (told["signatures"], told["threshold"], told["complete"]) == (2, 2, True)
+    assert told["added"] == [bundle.MANIFEST, bundle.ATTESTATION]
+    first = run("verify", folder, *check, "--json").json
+    assert len(first["keyids"]) == 2
+    # The same key again changes nothing; the third one adds, and pins and witnesses hold.
+    before = {name: (folder / name).read_bytes() for name in told["added"]}
+    assert run("cosign", folder, "--key", key, *check, "--json").json["added"] == []
+    assert {name: (folder / name).read_bytes() for name in told["added"]} == before
+    write(folder / bundle.replay_file("auditor"), signed(committee, folder))
+    assert run("verify", folder, *check, "--json").json["assuranceLevel"] == "replayChecked"
+    third = write_key(tmp_path / "third.pem", committee.third)
+    assert "3 of 2 signatures" in run("cosign", folder, "--key", third, *check).out
+    last = run("verify", folder, *check, "--json").json
+    assert last["attestation"] == first["attestation"]
+    assert last["assuranceLevel"] == "replayChecked"
+    assert len(last["keyids"]) == 3
+
+
+def test_who_signs_has_looked(
+    run: Run, committee: Committee, folder: Path, check: tuple[Any, ...], key: Path, tmp_path: Path
+) -> None:
+    weights = folder / bundle.WEIGHTS
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    before = (folder / bundle.ATTESTATION).read_bytes()
+    assert "step 4" in run("cosign", folder, "--key", key, *check, code=1).err
+    stranger = write_key(tmp_path / "stranger.pem", LocalSigner.generate())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert "is not of operator" in run("cosign", folder, "--key", stranger, *check, code=1).err
+    auditor = write_key(tmp_path / "auditor.pem", committee.keys.auditor)
+    run("cosign", folder, "--key", auditor, *check, code=1)
+    assert (folder / bundle.ATTESTATION).read_bytes() == before
+    run("cosign", tmp_path / "nothing", "--key", key, *check, code=3)
+
+
+def test_a_manifest_that_only_one_signed_is_not_enough(
+    run: Run, committee: Committee, folder: Path, check: tuple[Any, ...], key: Path
+) -> None:
+    manifest = (folder / bundle.MANIFEST).read_bytes()
+    run("cosign", folder, "--key", key, *check)
+    (folder / bundle.MANIFEST).write_bytes(manifest)
+    assert "step 7" in run("verify", folder, *check, code=1).err
+    # An interrupted round is taken up again.
+    assert run("cosign", folder, "--key", key, *check, "--json").json["added"] == [bundle.MANIFEST]
+    run("verify", folder, *check)
+
+
+@pytest.mark.parametrize("change", ["hint", "signature", "payload"])
+def test_the_manifest_has_no_spare_bytes(
+    run: Run,
+    committee: Committee,
+    folder: Path,
+    check: tuple[Any, ...],
+    key: Path,
+    change: str,
+) -> None:
+    """Pinned by its statement, so every other byte of its file must be a signer's."""
+    run("cosign", folder, "--key", key, *check)
+    path = folder / bundle.MANIFEST
+    envelope = Envelope.parse(path.read_bytes())
+    if change == "signature":
+        path.write_bytes(envelope.cosign([LocalSigner.generate()]))
+    elif change == "hint":
+        value: Any = canonical.parse(path.read_bytes())
+        value["signatures"][0]["keyid"] = "somebody"
+        path.write_bytes(canonical.encode(value))
+    else:
+        pins = (folder / bundle.POLICY).read_bytes()
+        path.write_bytes(pins)
+    assert "step 7" in run("verify", folder, *check, code=1).err
+
+
+def test_an_attestation_that_pins_bytes_says_what_to_do(
+    run: Run, committee: Committee, check: tuple[Any, ...], key: Path, tmp_path: Path
+) -> None:
+    """Those made before pin the manifest's file, which a further signature changes."""
+    folder = committee.deploy(tmp_path / "old")
+    assert "govray attest RUN" in run("cosign", folder, "--key", key, *check, code=1).err
+
+
+def test_a_witness_of_the_envelopes_bytes_still_counts(
+    run: Run, world: World, model: Path, root: Path, at: str
+) -> None:
+    """Statements before were about the attestation's file."""
+    from witnessing import attested, check_of
+
+    from govray.governance.replay_check import subjects_of
+    from govray.governance.statement import Subject
+
+    found, file_digest = attested(world, model)
+    subjects = (*subjects_of(found)[:-1], Subject.of(bundle.ATTESTATION, file_digest))
+    data = seal(check_of(world, model), subjects, [world.keys.auditor])
+    write(model / bundle.replay_file("auditor"), data)
+    told = run("verify", model, "--trust-root", root, "--at", at, "--json").json
+    assert told["assuranceLevel"] == "replayChecked"
+
+
+def test_an_adapter_is_removed_by_one_and_cosigned_by_another(
+    run: Run, committee: Committee, folder: Path, check: tuple[Any, ...], key: Path, tmp_path: Path
+) -> None:
+    run("cosign", folder, "--key", key, *check)
+    first = write_key(tmp_path / "first.pem", committee.keys.operator)
+    out = run("adapter", "remove", folder, "acme", "--key", first, *check).out
+    assert "1 more of the operator's keys must sign" in out
+    assert not (folder / "adapters").exists()
+    assert "1 of 2 distinct keys" in run("verify", folder, *check, code=1).err
+    run("cosign", folder, "--key", key, *check)
+    assert "adapter acme" in run("verify", folder, *check).out
