@@ -6,14 +6,14 @@ what a crash left behind. It does not touch a run that somebody drives.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from govray.cli.output import Json, field, line, print_json, print_table, table
-from govray.errors import UsageError
+from govray.errors import Malformed, UsageError
 
 app = typer.Typer(help="List a run's checkpoints, and delete those that nothing keeps.")
 
@@ -26,17 +26,21 @@ def ls(run: RunFolder, as_json: Json = False) -> None:
 
     Names, sizes and manifests are looked at; no tensors are read.
     """
+    from govray.train import event_rows, events
     from govray.train.collection import inventory, read_pins
     from govray.train.retention import kept
 
     found, pins = inventory(run), read_pins(run)
+    times: dict[tuple[int, str], str] = {}
+    with suppress(Malformed):  # a log that cannot be read hides no checkpoint
+        times = event_rows.commit_times(events.read(run))
     stay = kept(found.commits, found.rules, pins)
     rows: list[dict[str, Any]] = [
         {
             "name": commit.name,
             "step": commit.step,
             "size": commit.size,
-            "committed": _time(commit.committed),
+            "committed": times.get((commit.step, commit.digest)),
             "loss": commit.loss,
             "kept": list(stay.get(commit.name, ())),
             "pin": pins.get(commit.name),
@@ -59,7 +63,7 @@ def ls(run: RunFolder, as_json: Json = False) -> None:
             grid.row(
                 str(row["step"]),
                 _bytes(row["size"]),
-                row["committed"],
+                row["committed"] or "-",
                 "-" if row["loss"] is None else f"{row['loss']:.4f}",
                 _reasons(row),
             )
@@ -106,10 +110,6 @@ def gc(
 def _reasons(row: dict[str, Any]) -> str:
     named = [f"pinned: {row['pin']}" if why == "pinned" else why for why in row["kept"]]
     return ", ".join(named) or "nothing: goes with the next commit, or `govray checkpoint gc`"
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _bytes(count: int) -> str:

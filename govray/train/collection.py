@@ -68,8 +68,7 @@ def inventory(run_folder: Path) -> Inventory:
     rules: Rules | None = None
     for step, folder in storage.commits():
         try:
-            committed_at = checkpoint.committed_at(folder)
-            if committed_at is None:
+            if checkpoint.committed_at(folder) is None:
                 continue  # a leftover
             committed = checkpoint.open_commit(folder)
             state: Any = canonical.parse_canonical(committed.files[STATE])
@@ -87,7 +86,7 @@ def inventory(run_folder: Path) -> Inventory:
                 step=step,
                 loss=loss,
                 size=committed.size,
-                committed=committed_at,
+                digest=committed.digest,
             )
         )
     return Inventory(

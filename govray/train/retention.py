@@ -40,14 +40,14 @@ class Commit:
         step: The first step that it does not hold.
         loss: Mean loss of the steps since the commit before, if it was a number.
         size: Bytes of its files.
-        committed: When, in seconds since the epoch, by the storage's clock.
+        digest: Of its manifest.
     """
 
     name: str
     step: int
     loss: float | None = None
     size: int = 0
-    committed: float = 0.0
+    digest: str = ""
 
 
 def kept(

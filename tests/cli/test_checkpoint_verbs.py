@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from command import Run
 
 from govray.engine import checkpoint
 from govray.governance import canonical
+from govray.train import events
 from govray.train.collection import pin
 from govray.train.snapshot import folder_name
 from govray.train.storage import choose, storage_of
@@ -123,3 +125,18 @@ def test_the_commands_of_the_page_work(run: Run, folder: Path) -> None:
     assert [words[1] for words in commands] == ["ls", "gc"]
     for words in commands:
         run(*words)
+
+
+def test_ls_has_the_time_of_the_event_log_and_not_of_a_file(run: Run, folder: Path) -> None:
+    digest = checkpoint.open_commit(folder / folder_name(50)).digest
+    at = "2026-11-20T08:15:00Z"
+    events.append(folder, events.Committed(at=at, step=50, digest=digest))
+    events.append(folder, events.Committed(at=at, step=40, digest="sha256:" + "0" * 64))
+    for _ in range(2):
+        told = run("checkpoint", "ls", folder, "--json").json
+        assert [row["committed"] for row in told["commits"]] == [at, None, None, None, None]
+        os.utime(folder / folder_name(40) / checkpoint.MANIFEST, (0, 0))
+    assert at in run("checkpoint", "ls", folder).out
+    (folder / events.FILE).write_bytes(b"{}\n")
+    told = run("checkpoint", "ls", folder, "--json").json
+    assert [row["committed"] for row in told["commits"]] == [None] * 5
