@@ -111,6 +111,9 @@ def test_the_bytes_are_those_of_a_synchronous_commit(tmp_path: Path, held: threa
     digest = checkpoint.commit(tmp_path / "straight" / folder_name(1), captured.files())
     assert behind.commits.settle(None) == behind.folder / folder_name(1)
     assert checkpoint.load(behind.folder / folder_name(1)).digest == digest
+    # When it became whole is in the event log: a file's time is its copier's.
+    told = [each for each in events.read(behind.folder) if isinstance(each, events.Committed)]
+    assert [(each.step, each.digest) for each in told] == [(1, digest)]
     # The control: a capture of the later state has other bytes.
     torch.manual_seed(5)
     later = behind.state.capture(1, behind.order, [leaf(0)], loss=1.0)
