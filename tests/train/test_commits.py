@@ -19,7 +19,7 @@ from govray.engine.adapters import Adapters
 from govray.errors import GovrayError
 from govray.governance import canonical
 from govray.governance.plan import BatchPlan
-from govray.train import snapshot
+from govray.train import events, snapshot
 from govray.train.commits import Commits
 from govray.train.driver import Fence, begin_attempt, take_over
 from govray.train.order import Order
