@@ -30,6 +30,7 @@ class Arguments(BaseModel):
         store: The store's URL; the environment's GOVRAY_STORE by default.
         promotion: The gates before a model's stages.
         oidc: An identity provider, as docs/service.md has it. Read here, when it is deployed.
+        revocations: Files of revocation lists, or folders of them, that every node can read.
         proxies: Addresses or networks of the nodes, where HAProxy runs, and of what stands in
             front of them: what they say of whom they speak for is believed.
     """
@@ -39,6 +40,7 @@ class Arguments(BaseModel):
     store: str | None = None
     promotion: Path = Path("policies/promotion.yaml")
     oidc: Path | None = None
+    revocations: list[Path] = []
     proxies: list[str] = ["127.0.0.1"]
 
 
@@ -61,6 +63,7 @@ def app(arguments: Arguments) -> Application:
     open_store(store).dispose()
     provider = read_provider(arguments.oidc) if arguments.oidc else None
     promotion, proxies = arguments.promotion.resolve(), arguments.proxies
+    revocations = tuple(each.resolve() for each in arguments.revocations)
 
     def build() -> FastAPI:
         from ray.serve import metrics
@@ -70,7 +73,9 @@ def app(arguments: Arguments) -> Application:
         from govray.service.measures import Forwarded
         from govray.service.settings import Settings
 
-        settings = Settings(store=store, promotion=promotion, oidc=provider)
+        settings = Settings(
+            store=store, promotion=promotion, oidc=provider, revocations=revocations
+        )
         service = create_app(settings, measures=Forwarded(metrics))
         service.add_middleware(ProxyHeadersMiddleware, trusted_hosts=proxies)
         return service

@@ -166,14 +166,17 @@ def promote(
     gates: Annotated[
         Path, typer.Option("--gates", metavar="FILE", help="The promotion policy.")
     ] = GATES,
+    revocations: RevocationLists = None,
     store: Store = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """Move a version to a stage, if every gate before it holds.
 
-    Exit code 1: a gate failed. All that failed are named, and nothing was changed.
+    Exit code 1: a gate failed. All that failed are named, and nothing was changed. 3: the
+    version's trust root asks for a revocation list that is not given.
     """
     from govray.store import registry
+    from govray.store.standing import standing
 
     with _session(store) as session:
         if to == "archived":
@@ -181,8 +184,15 @@ def promote(
             asked = "no gates"
         else:
             policy = _gates(gates)
+            known = standing(session, trust.lists(revocations), at=trust.reference_time(None))
             done = registry.promote(
-                session, name=name, version=version, stage=to, policy=policy, by=_by()
+                session,
+                name=name,
+                version=version,
+                stage=to,
+                policy=policy,
+                by=_by(),
+                standing=known,
             )
             asked = f"{len(policy.gates(to))} of {policy} hold"
         session.commit()

@@ -79,6 +79,25 @@ def anchor(root: Path | None, revocations: Sequence[Path] | None = None) -> Trus
     return TrustAnchor.read(root, revocations or ())
 
 
+def lists(given: Sequence[Path] | None) -> tuple[bytes, ...]:
+    """The revocation lists that are given, or else the pinned ones.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    from govray.governance.anchor import read_lists
+
+    return read_lists(given or pinned_lists())
+
+
+def pinned_lists() -> tuple[Path, ...]:
+    """The folder of pinned lists, if there is one."""
+    from govray.governance.anchor import pinned_revocations
+
+    kept = pinned_revocations()
+    return (kept,) if kept.is_dir() else ()
+
+
 def load(
     given: Path | None,
     *,

@@ -11,15 +11,22 @@ What this module does not do: choose a trust root. The caller gives those that i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
 from govray.errors import Refused
 from govray.governance import bundle
+from govray.governance.anchor import TrustAnchor
 from govray.governance.attestation import Attestation
+from govray.governance.revocation import stale
 from govray.governance.trust import TrustState, Verified
-from govray.governance.verify import check_assurance, check_signatures, check_statement
+from govray.governance.verify import (
+    check_assurance,
+    check_attestation,
+    check_signatures,
+    check_statement,
+)
 
 StepStatus = Literal["passed", "failed", "notChecked"]
 
@@ -55,11 +62,13 @@ class EnvelopeCheck:
         attested: What was signed, if steps 1 to 3 passed.
         trust: The root that it was checked against; None if no given one carries it.
         steps: The steps.
+        stale: What the root's rules of freshness lack: nobody knows whether it is revoked.
     """
 
     attested: Verified[Attestation] | None
     trust: TrustState | None
     steps: tuple[StepOutcome, ...]
+    stale: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -71,7 +80,9 @@ TrustGiven = tuple[bytes, Sequence[bytes]]
 """A trust root's envelope, and those of the delegations that are taken with it."""
 
 
-def check_envelope(data: bytes, roots: Sequence[TrustGiven], *, at: datetime) -> EnvelopeCheck:
+def check_envelope(
+    data: bytes, roots: Sequence[TrustGiven], *, at: datetime, revocations: Sequence[bytes] = ()
+) -> EnvelopeCheck:
     """Check what can be checked of an attestation's envelope without its folder.
 
     Args:
@@ -79,6 +90,7 @@ def check_envelope(data: bytes, roots: Sequence[TrustGiven], *, at: datetime) ->
         roots: The trust roots that the caller trusts, in the order of trying, each with the
             delegations by which further operators are known.
         at: Reference time, aware.
+        revocations: Envelopes of revocation lists.
     """
     refused: list[tuple[int, str, Refused]] = []
     for root, delegations in roots:
@@ -95,16 +107,47 @@ def check_envelope(data: bytes, roots: Sequence[TrustGiven], *, at: datetime) ->
         except Refused as error:
             refused.append((number, name, error))
             continue
-        return EnvelopeCheck(attested, trust, _steps(attested))
+        anchor = TrustAnchor(root, tuple(revocations))
+        lacking, revoked = _revocations(anchor, trust, attested, data, at)
+        return EnvelopeCheck(attested, trust, _steps(attested, revoked), lacking)
     return EnvelopeCheck(None, None, _none(refused))
 
 
-def _steps(attested: Verified[Attestation]) -> tuple[StepOutcome, ...]:
+def _revocations(
+    anchor: TrustAnchor,
+    trust: TrustState,
+    attested: Verified[Attestation],
+    attested_envelope: bytes,
+    at: datetime,
+) -> tuple[tuple[str, ...], StepOutcome]:
+    """What the root's rules lack, and step 13 as far as an envelope shows it."""
+    name = "revocations"
+    try:
+        lists = anchor.lists(trust, at=at)
+    except Refused as error:  # of the lists here, and nothing that the envelope could mend
+        return (error.what,), StepOutcome(13, name, "notChecked", error.what)
+    try:
+        if lists is not None:
+            check_attestation(lists, attested, at)
+            known = replace(trust, revocations=lists)
+            known.verify(Attestation, attested_envelope, role="operator", at=at)
+    except Refused as error:
+        return (), StepOutcome(13, name, "failed", error.what)
+    if lacking := stale(trust, lists, at=at):
+        return lacking, StepOutcome(13, name, "notChecked", "; ".join(lacking))
+    if lists is None:
+        return (), StepOutcome(13, name, "notChecked", "needs revocation lists")
+    why = "the attestation is not revoked; what the run used needs the model folder"
+    return (), StepOutcome(13, name, "notChecked", why)
+
+
+def _steps(attested: Verified[Attestation], revoked: StepOutcome) -> tuple[StepOutcome, ...]:
     done = [
         StepOutcome(1, "trust root", "passed"),
         StepOutcome(2, "signature", "passed", f"by {attested.authority.name}"),
         StepOutcome(3, "statement", "passed"),
         _try(12, "assurance", lambda: check_assurance(attested.document)),
+        revoked,
     ]
     return _in_order(done)
 

@@ -34,6 +34,7 @@ from govray.service.oidc import Oidc
 from govray.service.pages import site
 from govray.service.parameters import known_parameters
 from govray.service.problems import Answering, CatchAll, Problem, ProblemDetails, details
+from govray.service.revocations import Lists, Marked
 from govray.service.routes import (
     attestations,
     corpora,
@@ -97,6 +98,7 @@ def create_app(
     app.state.engine = engine
     app.state.measures = measures
     app.state.streams = stream.Streams(settings.max_streams)
+    app.state.revocations = Lists(engine, settings.revocations, clock)
     app.state.refusals = Refusals(engine)
     app.state.gate = Gate(
         engine,
@@ -111,6 +113,7 @@ def create_app(
     app.include_router(health.metrics)
     site.mount(app)
     # The one added last is the outermost.
+    app.add_middleware(Marked, lists=app.state.revocations)
     app.add_middleware(CatchAll, answering=site.answer)
     if settings.hosts:
         app.add_middleware(Hosts, hosts=frozenset(settings.hosts), answering=site.answer)

@@ -43,6 +43,7 @@ class Settings:
         hosts: The ``Host`` names that are answered; empty: any. Without ``auth`` this is what
             keeps a web page in the same browser from reading through a name of its own.
         promotion: The gates before a model's stages; without the file nothing is promoted.
+        revocations: Files of revocation lists, or folders of them, read again every few seconds.
         max_body: Bytes of a request's body.
         time_limit: Seconds until a response must have begun.
         rate: Requests a second of one token, or of one address without a token.
@@ -55,6 +56,7 @@ class Settings:
     oidc: OidcSettings | None = None
     hosts: tuple[str, ...] = ()
     promotion: Path = Path("policies/promotion.yaml")
+    revocations: tuple[Path, ...] = ()
     max_body: int = 16 * MIB
     time_limit: float = 30.0
     rate: float = 50.0

@@ -37,12 +37,14 @@ from sqlmodel import Session, col, select
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import Attestation
 from govray.governance.credential import Credential
-from govray.governance.document import Document
+from govray.governance.document import Document, parse_time
 from govray.governance.envelope import Envelope
 from govray.governance.statement import read
 from govray.store import promotion, tables
 from govray.store.promotion import Evidence, PromotionPolicy
 from govray.store.semantic_version import parse_version
+from govray.store.standing import Standing
+from govray.store.standing import standing as standing_of
 from govray.store.tables import AuditEntry, Model, ModelVersion
 
 Stage = Literal["none", "staging", "production", "archived"]
@@ -240,14 +242,26 @@ def evidence(session: Session, attestation: str) -> Evidence:
 
 
 def promote(
-    session: Session, *, name: str, version: str, stage: str, policy: PromotionPolicy, by: By
+    session: Session,
+    *,
+    name: str,
+    version: str,
+    stage: str,
+    policy: PromotionPolicy,
+    by: By,
+    standing: Standing | None = None,
 ) -> Promotion:
     """Move a version to ``staging`` or ``production``, if every gate before it holds.
 
+    Args:
+        standing: What is known of revocations; without it, nothing is, which is not enough
+            under a trust root that asks for a list.
+
     Raises:
         UsageError: There is no such version or stage.
+        CouldNotCheck: The trust root asks for a revocation list that is not here.
         Refused: The stage does not follow the version's, or gates failed: all of them are named.
-            Nothing was changed.
+            Or the version's attestation is revoked. Nothing was changed.
     """
     if stage not in ("staging", "production"):
         raise UsageError(
@@ -259,6 +273,9 @@ def promote(
     _hold(session, name)
     row = _to_change(session, name, version)
     before = _follows(row, stage)
+    root = session.get_one(tables.Attestation, row.attestation).trust_root
+    known = standing or standing_of(session, (), at=parse_time(by.at))
+    known.require(row.attestation, session.get_one(tables.TrustRoot, root).name)
     failed = promotion.failures(policy.gates(stage), evidence(session, row.attestation))
     if failed:
         raise promotion.refusal(policy, stage, f"{row.model} {row.version}", failed)

@@ -15,7 +15,9 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import Row, func, select
 from sqlmodel import Session, col
 
+from govray.governance.document import format_time
 from govray.governance.envelope_check import EnvelopeCheck, TrustGiven, check_envelope
+from govray.governance.revocation import Revoked
 from govray.service.access import Caller, CallerDep
 from govray.service.answers import Answer
 from govray.service.pagination import Listing, PageDep
@@ -28,6 +30,7 @@ from govray.service.readable import (
     is_staff,
     whole_attestations,
 )
+from govray.service.revocations import Lists
 from govray.service.session import SessionDep, asked
 from govray.store import tables
 from govray.store.tables import Attestation, Subject
@@ -84,6 +87,9 @@ class AttestationItem(Answer):
     assurance: str | None = None
     started: str | None = None
     finished: str | None = None
+    revoked: str | None = Field(
+        default=None, description="Since when it is revoked, by the lists that the service has."
+    )
 
 
 class SubjectItem(Answer):
@@ -155,8 +161,15 @@ _MEANING = {
 }
 
 
+_STALE = (
+    "The trust root asks for a revocation list that this service does not have, or for a newer "
+    "one: nobody here knows whether the attestation is revoked. See step 13."
+)
+
+
 @router.get("/attestations")
 def listing(
+    request: Request,
     caller: CallerDep,
     session: SessionDep,
     page: PageDep,
@@ -186,13 +199,20 @@ def listing(
         columns = (Attestation.digest,)
     statement = page.keyset(statement, columns, [str] * len(columns), descending=True)
     rows, following = page.cut(session.execute(statement).all(), columns)
-    return Listing(items=[_item(caller, row) for row in rows], next=following)
+    lists: Lists = request.app.state.revocations
+    revoked = lists.look().revoked
+    return Listing(
+        items=[_item(caller, row, revoked.get(row.digest)) for row in rows], next=following
+    )
 
 
-def _item(caller: Caller, row: Row[Any]) -> AttestationItem:
+def _item(caller: Caller, row: Row[Any], revoked: Revoked | None) -> AttestationItem:
     if row.public or is_staff(caller):
-        return AttestationItem.model_validate(row)
-    return AttestationItem(digest=row.digest, name=row.name, public=False)
+        item = AttestationItem.model_validate(row)
+    else:
+        item = AttestationItem(digest=row.digest, name=row.name, public=False)
+    since = format_time(revoked.since) if revoked else None
+    return item.model_copy(update={"revoked": since})
 
 
 @router.get("/attestations:by-subject")
@@ -282,7 +302,10 @@ async def _body(request: Request) -> bytes:
     },
 )
 def verify(
-    caller: CallerDep, session: SessionDep, data: Annotated[bytes, Depends(_body)]
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    data: Annotated[bytes, Depends(_body)],
 ) -> CheckAnswer:
     """What of the verifier's fourteen steps an uploaded envelope alone shows.
 
@@ -290,7 +313,8 @@ def verify(
     files are named and not checked. Nothing is stored.
     """
     at = datetime.now(UTC)
-    check = check_envelope(data, trust_roots(session, caller), at=at)
+    lists: Lists = request.app.state.revocations
+    check = check_envelope(data, trust_roots(session, caller), at=at, revocations=lists.readable())
     return _told(session, caller, check, at)
 
 
@@ -328,7 +352,7 @@ def _told(session: Session, caller: Caller, check: EnvelopeCheck, at: datetime) 
     outcome: Literal["failed", "partlyChecked", "notChecked"] = "partlyChecked"
     if check.failed:
         outcome = "failed"
-    elif attested is None:
+    elif attested is None or check.stale:
         outcome = "notChecked"
     indexed = (
         attested is not None
@@ -340,7 +364,7 @@ def _told(session: Session, caller: Caller, check: EnvelopeCheck, at: datetime) 
     )
     return CheckAnswer(
         outcome=outcome,
-        meaning=_MEANING[outcome],
+        meaning=_STALE if outcome == "notChecked" and check.stale else _MEANING[outcome],
         attestation=attested.digest if attested else None,
         run=attested.document.run.id if attested else None,
         signer=attested.authority.name if attested else None,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import select
 
 from govray import __version__
 from govray.service.access import require
 from govray.service.measures import CONTENT_TYPE, Measures
 from govray.service.problems import Problem
+from govray.service.revocations import Lists
 from govray.service.session import SessionDep
 
 router = APIRouter(tags=["service"])
@@ -22,18 +23,33 @@ class Health(BaseModel):
     """The service runs and its store answers."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"status": "ok", "version": __version__}]}
+        json_schema_extra={
+            "examples": [{"status": "ok", "version": __version__, "revocations": "current"}]
+        }
     )
 
     status: Literal["ok"]
     version: str
+    revocations: Literal["current", "notAsked", "couldNotCheck"] = Field(
+        description="`couldNotCheck`: a trust root asks for a revocation list that this service "
+        "does not have, or for a newer one, or a list does not verify. Every answer then has the "
+        "header `Govray-Revocations: could-not-check`. `notAsked`: no root asks and no list is "
+        "given, so nothing is known of revocations."
+    )
 
 
 @router.get("/health")
-def health(session: SessionDep) -> Health:
+def health(request: Request, session: SessionDep) -> Health:
     """Whether the service can answer: its store is asked. For everyone."""
     session.exec(select(1)).one()
-    return Health(status="ok", version=__version__)
+    lists: Lists = request.app.state.revocations
+    found = lists.look()
+    known: Literal["current", "notAsked"] = "current" if found.lists else "notAsked"
+    return Health(
+        status="ok",
+        version=__version__,
+        revocations="couldNotCheck" if found.lacking else known,
+    )
 
 
 @metrics.get(

@@ -31,6 +31,7 @@ from govray.service.access import CallerDep, require
 from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
 from govray.service.readable import find_model, find_version, is_staff
+from govray.service.revocations import Lists
 from govray.service.session import SessionDep
 from govray.store import registry, tables
 from govray.store.database import begin_writing
@@ -320,6 +321,7 @@ def promote(
     archived when another takes its place.
     """
     find_version(session, caller, model, version)
+    lists: Lists = request.app.state.revocations
     if change.stage == "archived":
         done = registry.archive(session, name=model, version=version, by=_by(caller))
     else:
@@ -330,6 +332,7 @@ def promote(
             stage=change.stage,
             policy=_gates(request.app.state.settings.promotion),
             by=_by(caller),
+            standing=lists.look(),
         )
     session.commit()
     return Promoted(

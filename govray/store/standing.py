@@ -1,0 +1,105 @@
+"""Whether what the store holds still stands: revoked attestations, and roots without fresh lists.
+
+An attestation was verified when it was indexed. What was revoked since, or that nobody knows since
+the lists are old, is in no row: it is found out here, from the lists of that moment, each time
+that somebody relies on it.
+
+What this module does not do: verify a model again. A credential or a delegation that was revoked,
+or an attestation by the list of an operator by delegation, shows when the model is: by `govray
+verify` or `govray store rebuild`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlmodel import Session, col, select
+
+from govray.errors import CouldNotCheck, GovrayError, Refused
+from govray.governance.anchor import TrustAnchor
+from govray.governance.document import format_time
+from govray.governance.revocation import Revoked, stale
+from govray.governance.trust import TrustState
+from govray.store import tables
+
+ANY = "*"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is known of revocations at one moment.
+
+    Attributes:
+        lists: How many lists were counted.
+        lacking: Name of a trust root, or `ANY`, → what its rule of freshness lacks, or why its
+            lists do not verify. Nobody knows whether what is under it was revoked.
+        revoked: Digest of an attestation → its revocation, where that counts by now.
+    """
+
+    lists: int
+    lacking: Mapping[str, str]
+    revoked: Mapping[str, Revoked]
+
+    def require(self, attestation: str, root: str) -> None:
+        """Refuse to rely on an attestation.
+
+        Args:
+            attestation: Its digest.
+            root: Name of its trust root.
+
+        Raises:
+            Refused: It is revoked.
+            CouldNotCheck: The root asks for a list that is not here.
+        """
+        if found := self.revoked.get(attestation):
+            raise Refused(
+                f"revoked since {format_time(found.since)} ({found.reason})",
+                where=f"attestation {attestation[:19]}…",
+                do=f"That is list {found.sequence} of {found.issuer}; register the model as it "
+                "is now",
+            )
+        if why := self.lacking.get(root) or self.lacking.get(ANY):
+            raise CouldNotCheck(
+                why,
+                where="revocations",
+                do="Get the current list from its issuer, and give it with --revocations",
+            )
+
+
+def standing(session: Session, lists: Sequence[bytes], *, at: datetime) -> Standing:
+    """What ``lists`` say of what the store holds, by the newest version of each trust root.
+
+    Args:
+        lists: Envelopes.
+        at: Reference time, aware.
+    """
+    newest: dict[str, bytes] = {}
+    ordered = select(tables.TrustRoot).order_by(
+        col(tables.TrustRoot.version), col(tables.TrustRoot.digest)
+    )
+    for row in session.exec(ordered):
+        newest[row.name] = row.envelope
+    counted, lacking = 0, {}
+    revoked: dict[str, Revoked] = {}
+    for name, envelope in sorted(newest.items()):
+        try:
+            trust = TrustState.load(envelope, at=at)
+            known = TrustAnchor(envelope, tuple(lists)).lists(trust, at=at)
+        except GovrayError as error:
+            lacking[name] = str(error)
+            continue
+        if problems := stale(trust, known, at=at):
+            lacking[name] = "; ".join(problems)
+        if known is None:
+            continue
+        for each in known.lists:
+            counted += 1
+            if each.authority.role != "operator":
+                continue
+            for entry in each.document.entries:
+                found = known.of_attestation(entry.attestation, ()) if entry.attestation else None
+                if entry.attestation and found and found.since <= at:
+                    revoked[entry.attestation] = found
+    return Standing(counted, lacking, revoked)
