@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from people import NOW, Service, serve
 from sqlmodel import Session
 from world import World
@@ -16,6 +17,8 @@ from govray.governance.keys import LocalSigner
 from govray.governance.revocation import Revocation, RevocationList, seal_revocations
 from govray.governance.verify import verify
 from govray.service import revocations
+from govray.service.app import create_app
+from govray.service.settings import Settings
 from govray.store.database import open_store
 from govray.store.index import index_model
 from govray.store.registry import By, register
@@ -126,7 +129,8 @@ def test_a_root_without_a_rule_and_no_list_is_said_to_be_unchecked(tmp_path: Pat
     (folder / "o.dsse.json").write_bytes(listed(world, sequence=1))
     with service_of(world, tmp_path, folder) as (service, _, _):
         assert service.client("public").get("/v1/health").json()["revocations"] == "current"
-    with serve(f"sqlite:///{tmp_path / 'store.db'}") as bare:
-        answer = bare.client("public").get("/v1/health")
-        assert answer.json()["revocations"] == "notAsked"
-        assert "govray-revocations" not in answer.headers
+    bare = create_app(Settings(store=f"sqlite:///{tmp_path / 'store.db'}"))
+    answer = TestClient(bare).get("/v1/health")
+    assert answer.json()["revocations"] == "notAsked"
+    assert "govray-revocations" not in answer.headers
+    bare.state.engine.dispose()
