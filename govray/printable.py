@@ -44,8 +44,7 @@ def printable(text: str) -> str:
     run of blanks that could fill a line becomes a count; a private key is left out.
     """
     text = without_keys(text)
-    if not text.isprintable() or not _LOOKS_BLANK.isdisjoint(text):
-        text = "".join(_visible(c) for c in text)
+    text = "".join(c if _shown(c) else c.encode("unicode_escape").decode() for c in text)
     return _BLANKS.sub(lambda run: f" [{len(run[0])} blanks] ", text)
 
 
@@ -63,9 +62,7 @@ def lines(text: str) -> str:
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """``value`` as JSON of the same value, less private keys, that a terminal only shows."""
     text = json.dumps(_json_without_keys(value), indent=indent, ensure_ascii=False)
-    if text.isprintable():
-        return text
-    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    return "".join(c if c == "\n" or _shown(c) else json.dumps(c)[1:-1] for c in text)
 
 
 def without_keys(text: str) -> str:
@@ -79,10 +76,8 @@ def _indented(text: str) -> str:
     return " " * min(len(text) - len(inner), _DEEPEST) + printable(inner)
 
 
-def _visible(c: str) -> str:
-    if c.isprintable() and c not in _LOOKS_BLANK:
-        return c
-    return c.encode("unicode_escape").decode()
+def _shown(c: str) -> bool:
+    return c.isprintable() and c not in _LOOKS_BLANK
 
 
 def _json_without_keys(value: Any) -> Any:

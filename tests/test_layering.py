@@ -24,7 +24,7 @@ PACKAGE = Path(govray.__file__).parent
 BELOW: dict[str, frozenset[str]] = {
     "printable": frozenset(),
     "errors": frozenset({"printable"}),
-    "governance": frozenset({"errors"}),
+    "governance": frozenset({"errors", "printable"}),
     "engine": frozenset({"errors", "governance"}),
     "data": frozenset({"errors", "governance"}),
     "store": frozenset({"errors", "governance"}),

@@ -8,6 +8,8 @@ an error's words may be a file's.
 from __future__ import annotations
 
 import errno
+import os
+import re
 import sys
 import traceback
 from dataclasses import dataclass
@@ -65,7 +67,9 @@ class Failure:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Write the traceback to standard error."""
+    """Write the traceback to standard error; of a slip on the command line there is none to see."""
+    if isinstance(error, typer.TyperException):
+        return
     print(lines("".join(traceback.format_exception(error))), file=sys.stderr)
 
 
@@ -75,7 +79,7 @@ def describe(error: Exception) -> Failure:
     if isinstance(error, GovrayError):
         return Failure(kind, error.what, error.exit_code, error.where, error.do)
     if isinstance(error, typer.TyperException):
-        return Failure("UsageError", error.format_message(), USAGE, do=_help_for(error))
+        return Failure("UsageError", _without_long_words(error), USAGE, do=_help_for(error))
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         extra = EXTRAS.get(error.name.partition(".")[0])
         if extra is not None:
@@ -109,6 +113,19 @@ _OS_ADVICE = {
     errno.ENAMETOOLONG: "Use a shorter name.",
     errno.ELOOP: "Check the links along the path.",
 }
+
+
+def _without_long_words(error: typer.TyperException) -> str:
+    """What is wrong with the words; not repeating them if one of them could be a part of a key."""
+    said: str = error.format_message()
+    words = re.split(r"[\s'\"()]+", said)
+    if any(len(word) > _LONG and not os.path.lexists(word) for word in words):
+        return "the command line has a long word where none is expected, which is not repeated here"
+    return said
+
+
+# Characters; a line of a private key has more. A shell splits a key in a variable into its lines.
+_LONG = 40
 
 
 def _sentence(text: str) -> str:

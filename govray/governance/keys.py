@@ -16,7 +16,8 @@ Invariants:
       counting distinct keys is counting distinct bytes.
     * An Ed25519 point of small order is no key: some signatures under it
       verify for every message.
-    * Private key bytes appear in no repr, no error and no pickle.
+    * Private key bytes appear in no repr, no error and no pickle; nor does a reference to a key
+      that could be the key itself.
 
 `Signer` is the whole interface that an HSM or a cloud key service has to
 offer. This module stores no keys and knows nothing of who a key belongs to;
@@ -27,7 +28,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +45,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 
 from govray.errors import Malformed, Untrusted, UsageError
+from govray.printable import without_keys
 
 Algorithm: TypeAlias = Literal["ed25519", "ecdsa-p256"]
 
@@ -52,6 +55,9 @@ ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 _MAX_KEY_FILE = 64 * 1024
 _MAX_PASSWORD = 4096
+# A private key of 32 bytes takes 43 characters in base64 and 64 in hexadecimal.
+_SHORTER_THAN_A_KEY = 40
+_VARIABLE = re.compile(rf"env:[A-Za-z_][A-Za-z0-9_]{{0,{_SHORTER_THAN_A_KEY - 1}}}")
 _FIELD = 2**255 - 19
 # The y coordinates of the points of order 1, 2, 4 and 8 on edwards25519
 # (the two of order 8 are the roots of d·y^4 + 2y^2 - 1 that are squares).
@@ -269,7 +275,10 @@ class LocalSigner:
 
 
 def load_signer(
-    reference: str, *, password: bytes | Callable[[], bytes] | None = None
+    reference: str,
+    *,
+    password: bytes | Callable[[], bytes] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> LocalSigner:
     """Return the signer that ``reference`` names.
 
@@ -277,18 +286,20 @@ def load_signer(
         reference: ``env:NAME``, where the variable holds the PEM itself or a
             path to it; or a path.
         password: Of an encrypted key; a function is called only if the key is encrypted.
+        environment: Where variables are looked up; this process's environment by default.
 
     Raises:
         UsageError: Nothing there, a file that others can read, or no key in
-            it; the message says what to do.
+            it; the message says what to do, and repeats no reference that
+            could be a key.
     """
     try:
-        pem = _private_pem(reference)
+        pem = _private_pem(reference, os.environ if environment is None else environment)
         if callable(password):
             password = password() if b"ENCRYPTED" in pem else None
         return LocalSigner.from_pem(pem, password)
     except UsageError as error:
-        raise UsageError(error.what, where=reference, do=error.do) from None
+        raise UsageError(error.what, where=shown_reference(reference), do=error.do) from None
 
 
 def read_password(path: Path) -> bytes:
@@ -321,18 +332,64 @@ def read_password(path: Path) -> bytes:
     return password
 
 
-def _private_pem(reference: str) -> bytes:
+def shown_reference(reference: str) -> str:
+    """``reference`` as an error may repeat it: as it is, unless it could be a key itself.
+
+    It is ``env:NAME``, or a path that is there, or one of which too little is missing to hold a
+    key: who mistypes a path sees it.
+    """
+    if _VARIABLE.fullmatch(reference):
+        return reference
+    if reference.startswith("env:") or without_keys(reference) != reference:
+        return _NOT_SHOWN
+    try:
+        path = Path(reference).expanduser()
+        there = next(p for p in (path, *path.parents) if os.path.lexists(p))
+    except (ValueError, RuntimeError, StopIteration):
+        return _NOT_SHOWN
+    missing = "" if there == path else str(path.relative_to(there))
+    return reference if len(missing) <= _SHORTER_THAN_A_KEY else _NOT_SHOWN
+
+
+def check_reference(reference: str) -> str:
+    """Return ``reference`` if it could name a key: not the key itself, which nothing may record.
+
+    Raises:
+        ValueError: It is one, or no line of text; it is not repeated.
+    """
+    if without_keys(reference) != reference or not reference.isprintable():
+        raise ValueError("give env:NAME or the path of a key file, never the key itself")
+    return reference
+
+
+def held_key(variable: str, environment: Mapping[str, str]) -> bool:
+    """Whether the variable is set to a PEM itself, rather than to a path or to nothing."""
+    return environment.get(variable, "").strip().startswith(_PEM)
+
+
+_PEM = "-----BEGIN"
+_NOT_SHOWN = "the key's reference"
+
+
+def _private_pem(reference: str, environment: Mapping[str, str]) -> bytes:
     """The PEM that ``reference`` leads to."""
     if not reference.startswith("env:"):
+        if reference.lstrip().startswith(_PEM):
+            raise UsageError("this is a key, not where one is", do=_GIVE)
         return _read_private(reference)
     name = reference.removeprefix("env:")
-    value = os.environ.get(name, "").strip()
+    value = environment.get(name, "").strip()
     if not value:
         raise UsageError(
-            f"the environment variable {name or '(no name)'} is not set",
+            f"the environment variable {name} is not set"
+            if shown_reference(reference) == reference
+            else "the environment variable is not set",
             do="Set it to a PEM private key or to the path of one",
         )
-    return value.encode() if value.startswith("-----BEGIN") else _read_private(value)
+    return value.encode() if held_key(name, environment) else _read_private(value)
+
+
+_GIVE = "Give the path of a key file, or env:NAME; 'govray keys new' makes a key"
 
 
 def _read_private(location: str) -> bytes:
@@ -356,7 +413,7 @@ def _read_private(location: str) -> bytes:
         # ValueError: a NUL in the path; RuntimeError: ~ of an unknown user.
         raise UsageError(
             f"cannot read the private key: {getattr(error, 'strerror', None) or error}",
-            do="Give the path of a key file, or env:NAME; 'govray keys new' makes a key",
+            do=_GIVE,
         ) from None
     if len(data) > _MAX_KEY_FILE:
         raise UsageError("the file is too large to be a private key")

@@ -57,6 +57,10 @@ def key_file(url: str) -> Path:
     """
     given = os.environ.get(KEY_ENV)
     if given:
+        if _HEX.fullmatch(given):
+            raise UsageError(
+                "this is a secret, not the path of one", where=KEY_ENV, do="Put it into a file"
+            )
         return Path(given)
     file = sqlite_file(parse_url(url))
     if file is None:

@@ -19,11 +19,13 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
 from govray.errors import UsageError
 from govray.governance.canary import FORMAT, Canaries, check_format
+from govray.governance.keys import check_reference
 from govray.train.storage_url import check_url
 
 
@@ -197,6 +199,11 @@ class Experiment(Section):
         None, description="of an encrypted key: a file whose first line is its password"
     )
 
+    @field_validator("attestation_key")
+    @classmethod
+    def _is_no_key(cls, value: str) -> str:
+        return check_reference(value)  # the experiment is recorded, and every worker gets it
+
     @property
     def context(self) -> int:
         """Loss targets of a full row (T); a row holds T + 1 tokens."""
@@ -229,6 +236,11 @@ def read_yaml(path: str | Path) -> Any:
         raise UsageError(
             "no such experiment file", where=str(path), do="Start from jobs/train.yaml"
         ) from None
+    except yaml.MarkedYAMLError as error:
+        # Not the error's own text, which repeats the line: it may hold what should not be there.
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise UsageError(f"not readable as YAML: {error.problem}", where=where) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"not readable as YAML: {error}", where=str(path)) from error
 
