@@ -1,8 +1,9 @@
 """Train one experiment: `ray job submit --working-dir . -- python jobs/train.py --config FILE`.
 
 Runs on the cluster that it is submitted to, or on this machine. The attestation
-key is read here, on the job's driver, from where the experiment says; put it on
-the head node, never into the job's environment, which the dashboard shows.
+key is read here, on the job's driver, from where the experiment says. On a
+cluster that is a file on the head node: a variable that reaches a job's driver
+reaches every worker there too, and is refused if it holds a key.
 
 An unfinished run of exactly this experiment goes on where it was. SIGTERM, which `ray job stop`
 sends, makes it commit and exit with code 75: set RAY_JOB_STOP_WAIT_TIME_S to what that takes.
@@ -26,9 +27,11 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         experiment = read_experiment(arguments.config)
+        from govray.train import driver_key
         from govray.train.cluster import start_ray
         from govray.train.trainer import new_or_unfinished
 
+        driver_key.take(experiment.attestation_key)
         start_ray()
         trainer = new_or_unfinished(
             experiment,

@@ -25,9 +25,11 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         file = read_search(arguments.config)
+        from govray.train import driver_key
         from govray.train.cluster import start_ray
         from govray.tune.search import run
 
+        driver_key.take(file.experiment.attestation_key)
         start_ray()
         outcome = run(
             file,

@@ -145,10 +145,12 @@ def _signer(
     record: RunRecord,
 ) -> tuple[Signer | None, TrustState | None]:
     """Who signs the outcome, and the trust that names the key; before Ray starts."""
+    from govray.train import driver_key
 
     if key is None:
         return None, None
     signer = signing_key.load(key, password_file)
+    driver_key.take(key)
     if root is None:
         return signer, None
     anchor = trust.anchor(root, lists)

@@ -21,9 +21,11 @@ _ROWS = 30
 
 def search(file: SearchFile, *, new: bool, as_json: bool) -> None:
     """Run a search under a live table on standard error, and print its outcome."""
+    from govray.train import driver_key
     from govray.train.cluster import ray_running
     from govray.tune.search import run
 
+    driver_key.take(file.experiment.attestation_key)
     live = Live(console=err, transient=True, auto_refresh=False)
     # Ray says on standard output what it thinks of the number of processes; that is the result's.
     with contextlib.redirect_stdout(sys.stderr), ray_running(), live:

@@ -63,8 +63,10 @@ def train(
 
 def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTrainer]) -> None:
     """Fit what ``make(on_step=...)`` returns, under a progress bar, and say what came of it."""
+    from govray.train import driver_key
     from govray.train.cluster import ray_running
 
+    driver_key.take(experiment.attestation_key)
     with StageBar(experiment.name, experiment.max_steps) as bar, ray_running():
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:

@@ -35,7 +35,7 @@ from ray.util.placement_group import get_current_placement_group, remove_placeme
 
 from govray.engine.generators import seed_generators
 from govray.errors import GovrayError
-from govray.train import driver, events, failures, shards, stopping
+from govray.train import driver, driver_key, events, failures, shards, stopping
 from govray.train.clock import now
 from govray.train.discovery import Loop
 from govray.train.order import Assignment, Order, current
@@ -167,6 +167,11 @@ class GovernedLoop:
     progress: Any
 
     def __call__(self, config: dict[str, Any]) -> int | None:
+        driver_key.refuse_held(
+            self.order.key_variables,
+            os.environ,
+            where=f"rank {ray.train.get_context().get_world_rank()} on {socket.gethostname()}",
+        )
         torch.set_num_threads(self.order.threads)
         seed_generators(self.order.seed)
         shard = ray.train.get_dataset_shard(shards.DATASET)

@@ -10,18 +10,21 @@ from contextlib import contextmanager
 import ray
 
 from govray.errors import InfrastructureFailed
-from govray.train import scaling
+from govray.train import driver_key, scaling
 
 
 def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
     """Connect to a cluster, or start one here with no more CPUs than this machine has.
 
     The settings below are Ray's own; they are set before it starts and only if
-    the environment doesn't say otherwise.
+    the environment doesn't say otherwise. A key in ``GOVRAY_KEY`` is taken out
+    of it first; one in another variable is for `driver_key.take`.
 
     Raises:
+        Refused: The job's runtime environment holds a key.
         InfrastructureFailed: Ray doesn't start, or there is no cluster at the address.
     """
+    driver_key.take()
     for noisy in ("ray.data", "ray.train"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     if ray.is_initialized():

@@ -18,6 +18,7 @@ from govray.governance.environment import SourceCode
 from govray.governance.manifest import Manifest
 from govray.governance.plan import BatchPlan
 from govray.governance.route import Route
+from govray.train import driver_key
 from govray.train.gating import UNDECIDED, Decisions, OnExpiry
 from govray.train.monitoring import Monitored
 from govray.train.pretrained import Start
@@ -58,6 +59,7 @@ class Order:
         keep: Which commits stay.
         collective_timeout_s: How long ranks wait for each other in a collective.
         monitored: What the policy asks of its monitor, if it has one; a replay measures nothing.
+        key_variables: Environment variables that may not hold a key where a worker runs.
         driver: Number of the driver that gave the order; a later one shuts this one's workers out.
     """
 
@@ -88,6 +90,7 @@ class Order:
     decisions: Decisions = UNDECIDED
     collective_timeout_s: int = 300
     monitored: Monitored | None = None
+    key_variables: frozenset[str] = frozenset({driver_key.VARIABLE})
     driver: int = 0
 
     @property

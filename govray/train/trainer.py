@@ -31,8 +31,8 @@ from govray.engine.aggregator import Name
 from govray.errors import Refused, Stopped, UsageError
 from govray.governance import canonical
 from govray.governance.canary import Canaries
-from govray.governance.keys import Signer, load_signer, read_password
-from govray.train import attempts, events, runs, stopping, storage
+from govray.governance.keys import Signer, read_password
+from govray.train import attempts, driver_key, events, runs, stopping, storage
 from govray.train.artifact import write_model
 from govray.train.clock import instant, now
 from govray.train.code import source_of
@@ -86,7 +86,8 @@ class GovernedTrainer:
         keep: How many commits stay.
         checkpoint_storage: An object store's URL for the commits; the run's folder by default.
         max_quarantined: Share of records; above it the run is refused.
-        attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver.
+        attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver. If
+            the variable holds the key itself, Ray must not be running yet.
         attestation_key_password_file: Of an encrypted key; its first line is the password.
         train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
         threads: Threads of one worker's kernels.
@@ -150,9 +151,12 @@ class GovernedTrainer:
         return ray.train.Result.from_path(self.train(attest=True))
 
     def signer(self) -> Signer:
-        """The operator's key, from where ``attestation_key`` says."""
+        """The operator's key, from where ``attestation_key`` says.
+
+        A variable that holds the key itself is out of the environment afterwards.
+        """
         password = self.attestation_key_password_file
-        return load_signer(
+        return driver_key.load(
             self.attestation_key,
             password=(lambda: read_password(Path(password))) if password else None,
         )
@@ -392,6 +396,7 @@ class GovernedTrainer:
             clip_norm=self.clip_norm,
             max_rows=self.max_rows,
             aggregator=self.aggregator,
+            key_variables=driver_key.variables(self.attestation_key),
             checkpoint_every=self.checkpoint_every,
             commit_at=frozenset(self.commit_at),
             keep=self.keep,
