@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,10 @@ def main(folder: Path, control: bool) -> None:
         driver_key.take("env:OTHER_KEY")
     start_ray(num_cpus=2)
     told = {"task": ray.get(ray.remote(num_cpus=0.1)(holders).remote())}
-    trainer = from_experiment(
-        parse_experiment(
-            deployment.experiment(attestation_key="env:OTHER_KEY", max_steps=2), where="test"
-        ),
+    experiment = deployment.experiment(attestation_key="env:OTHER_KEY", max_steps=2)
+    trainer = replace(
+        from_experiment(parse_experiment(experiment, where="test")),
+        experiment=None,
         train_loop_per_worker=looking,
         train_loop_config={
             "seen": str(folder),
