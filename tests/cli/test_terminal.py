@@ -37,6 +37,7 @@ PLACES = {
     "demo": ("--out {folder}",),
     "init": ("{folder}",),
     "sign": ("{file} --key key.pem", "policy.yaml --key {word}"),
+    "cosign": ("{model} --key key.pem", "{file} --key key.pem", "model --key {word}"),
     "show": ("{file}", "{model}", "{word}"),
     "verify": (
         "{file} --trust-root root.json",
