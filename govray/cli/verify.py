@@ -254,10 +254,9 @@ def _verified(
 ) -> tuple[str, str, str, str, list[str], dict[str, Any]]:
     """Kind, name, digest, signer, keyids and content of one signed document, verified.
 
-    The predicate type, read before anything is verified, only chooses which
-    check has to pass.
+    The predicate type, found before anything is verified and without parsing
+    the statement, only chooses which check has to pass.
     """
-    from govray.governance import canonical
     from govray.governance.attestation import Attestation
     from govray.governance.credential import Credential, verify_credential
     from govray.governance.envelope import Envelope
@@ -269,11 +268,11 @@ def _verified(
     from govray.governance.policy import Policy, verify_policy
     from govray.governance.replay_check import ReplayCheck
     from govray.governance.revocation import RevocationList, Revocations, verify_revocations
+    from govray.governance.statement import claimed_type
     from govray.governance.trust import Verified
     from govray.governance.verify import check_unrevoked_credential, check_unrevoked_policy
 
-    statement = canonical.parse(Envelope.parse(data, where=str(path)).payload, where=str(path))
-    predicate_type = statement.get("predicateType") if isinstance(statement, dict) else None
+    predicate_type = claimed_type(Envelope.parse(data, where=str(path)))
     verified: Verified[Any]
     if predicate_type == Policy.PREDICATE_TYPE:
         verified = verify_policy(state, data, at=at)

@@ -10,7 +10,7 @@ Invariants:
     * ``parse(encode(value)) == value`` for every value that `encode` accepts.
     * A value that another JSON reader could see differently is refused:
       duplicate keys, integers beyond 2^53 - 1, lone surrogates, minus zero.
-    * Nothing is read that is larger or deeper than its limit.
+    * Nothing is read that is larger or deeper than its limit, or of more values.
 
 It does not know any schema; that is `document.py`.
 """
@@ -31,6 +31,10 @@ JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | Non
 
 MAX_BYTES = 64 * 1024 * 1024
 MAX_DEPTH = 64
+MAX_VALUES = 1 << 22
+"""Values of one text, names of members not counted: a parsed value takes 60 bytes and more, its
+text as few as two."""
+
 MAX_INTEGER = 2**53 - 1
 """Integers beyond this are not exact in readers that hold numbers as doubles."""
 
@@ -94,6 +98,9 @@ def _parse(data: bytes, limit: int, where: str | None) -> tuple[JSON, bool]:
     """The value, and whether it is plain (see `_check`)."""
     if len(data) > limit:
         _refuse(f"{len(data)} bytes of JSON exceed the limit of {limit}", where)
+    # Not fewer than there are: commas and brackets in strings count too, and empty ones twice.
+    if sum(data.count(mark) for mark in (b",", b"[", b"{")) >= MAX_VALUES:
+        _refuse(f"the JSON is of more than {MAX_VALUES} values", where)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -38,6 +38,8 @@ from pydantic_core import ErrorDetails
 from govray.errors import Malformed
 
 MAX_COUNT = 2**63 - 1
+MAX_PROBLEMS = 10_000
+"""Above this many problems of one document, none is explained: that would take a kilobyte each."""
 
 _COUNT = re.compile(r"0|[1-9][0-9]{0,18}")
 _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
@@ -161,19 +163,47 @@ class Document(BaseModel):
         return cls._read(value, where, by_alias=False)
 
     @classmethod
+    def from_text(cls, text: bytes, *, where: str | None = None) -> Self:
+        """Return the document in JSON text that `canonical` and `check_no_null` have passed.
+
+        The parsed value need not be there any more: beside the document it would take twice the
+        room.
+
+        Raises:
+            Malformed: As `from_json`.
+        """
+        return cls._validate(text, where or cls.__name__, by_alias=True)
+
+    @classmethod
     def _read(cls, value: object, where: str | None, *, by_alias: bool) -> Self:
         where = where or cls.__name__
-        null = _null_path(value)
-        if null is not None:
-            raise Malformed(f"field {_dotted(null)} is null", where=where, do="Leave the field out")
+        check_no_null(value, where=where)
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Malformed(f"not a JSON value: {error}", where=where) from None
+        return cls._validate(text, where, by_alias=by_alias)
+
+    @classmethod
+    def _validate(cls, text: str | bytes, where: str, *, by_alias: bool) -> Self:
         try:
             # JSON mode, where strict still reads lists as tuples and 1 as a float.
-            text = json.dumps(value, allow_nan=False)
             return cls.model_validate_json(text, by_alias=by_alias, by_name=not by_alias)
         except ValidationError as error:
             raise _explain(cls, error, where, by_alias=by_alias) from None
         except (TypeError, ValueError, RecursionError) as error:
             raise Malformed(f"not a JSON value: {error}", where=where) from None
+
+
+def check_no_null(value: object, *, where: str) -> None:
+    """Return if no ``None`` stands in a JSON value.
+
+    Raises:
+        Malformed: One does; names its path.
+    """
+    null = _null_path(value)
+    if null is not None:
+        raise Malformed(f"field {_dotted(null)} is null", where=where, do="Leave the field out")
 
 
 def _null_path(value: object) -> tuple[str | int, ...] | None:
@@ -197,6 +227,12 @@ def _explain(
     model: type[Document], error: ValidationError, where: str, *, by_alias: bool
 ) -> Malformed:
     """One sentence about the first problem; a typo is reported before what it leaves missing."""
+    if error.error_count() > MAX_PROBLEMS:
+        return Malformed(
+            f"{error.error_count()} fields or items are wrong",
+            where=where,
+            do=f"Look whether this is a {model.__name__} at all",
+        )
     problems = error.errors(include_url=False, include_input=False)
     problem = min(problems, key=lambda entry: entry["type"] != "extra_forbidden")
     path = problem["loc"]

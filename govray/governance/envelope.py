@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 from govray.errors import Malformed, Untrusted, UsageError
@@ -37,6 +38,9 @@ IN_TOTO = "application/vnd.in-toto+json"
 """Payload type of an in-toto Statement."""
 
 MAX_SIGNATURES = 16
+MAX_FRAME = 64 * 1024
+"""Largest envelope in bytes, its payload not counted."""
+
 _MAX_TEXT = 256
 _DO = "Take the envelope from its source again, unedited"
 
@@ -56,18 +60,20 @@ def encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def decode_base64(text: str) -> bytes:
-    """Return the bytes of canonical base64 (RFC 4648 section 4).
+def decode_base64(text: str | memoryview) -> bytes:
+    """Return the bytes of canonical base64 (RFC 4648 section 4), given as text or in ASCII.
 
     Raises:
         Malformed: Another alphabet, white space, missing padding, or padding
             bits that are not zero.
     """
     try:
-        data = base64.b64decode(text, validate=True)
+        data = binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):
         raise Malformed("not base64 of the standard alphabet with padding", do=_DO) from None
-    if base64.b64encode(data).decode("ascii") != text:
+    # Only the last four characters have two spellings, so nothing large is encoded again.
+    last = text[-4:] if isinstance(text, str) else bytes(text[-4:]).decode("ascii")
+    if base64.b64encode(data[-(len(data) % 3 or 3) :]).decode("ascii") != last:
         raise Malformed("the base64 is not in its canonical form", do=_DO)
     return data
 
@@ -103,10 +109,12 @@ class Envelope:
             Malformed: Any departure from the one spelling of an envelope.
         """
         where = where or "envelope"
-        value = canonical.parse_canonical(data, limit=limit, where=where)
+        frame, text = _take_payload(data, limit, where)
+        value = canonical.parse_canonical(frame, limit=MAX_FRAME, where=where)
         members = _object(value, {"payload", "payloadType", "signatures"}, where)
         payload_type = _text(members, "payloadType", where, limit=_MAX_TEXT)
-        payload = _base64(members, "payload", where)
+        # A text that was not taken out is no text: `_base64` says so.
+        payload = _base64(members if text is None else {"payload": text}, "payload", where)
         entries = members["signatures"]
         if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_SIGNATURES:
             raise Malformed(
@@ -133,12 +141,19 @@ class Envelope:
 
         The keyids are computed from the keys, never read from the envelope.
         """
-        message = pae(self.payload_type, self.payload)
-        return frozenset(
-            key.keyid
-            for key in keys
-            if any(_verifies(key, message, entry.sig) for entry in self.signatures)
-        )
+        asked = {key.keyid: key for key in keys}
+        if untried := [key for keyid, key in asked.items() if keyid not in self._tried]:
+            message = pae(self.payload_type, self.payload)
+            for key in untried:
+                self._tried[key.keyid] = any(
+                    _verifies(key, message, entry.sig) for entry in self.signatures
+                )
+        return frozenset(keyid for keyid in asked if self._tried[keyid])
+
+    @cached_property
+    def _tried(self) -> dict[str, bool]:
+        """Keyid, computed from its key, → whether it signed: each key is tried once."""
+        return {}
 
     def cosign(self, signers: Sequence[Signer]) -> bytes:
         """Return the encoded envelope with further signatures over the same payload.
@@ -178,6 +193,32 @@ def _sign(envelope: Envelope, signers: Sequence[Signer]) -> bytes:
         Signature(sign_with(signer, message), signer.public_key.keyid) for signer in signers
     )
     return Envelope(envelope.payload_type, envelope.payload, envelope.signatures + added).encode()
+
+
+_HEAD = b'{"payload":"'
+
+
+def _take_payload(data: bytes, limit: int, where: str) -> tuple[bytes, memoryview | None]:
+    """The envelope with an empty payload, and the text of its payload.
+
+    No key sorts before ``payload``, so in canonical JSON it comes first and is found without
+    parsing: what is parsed before a signature is checked is `MAX_FRAME` bytes at most. Where it
+    does not come first the whole is the frame, for the parser to say what is wrong.
+    """
+    if len(data) > limit:
+        raise Malformed(
+            f"{len(data)} bytes of JSON exceed the limit of {limit}", where=where, do=_DO
+        )
+    end = data.find(b'"', len(_HEAD)) if data.startswith(_HEAD) else -1
+    frame, text = data, None
+    if end >= 0:
+        frame = _HEAD + data[end : end + MAX_FRAME + 1]
+        text = memoryview(data)[len(_HEAD) : end]
+    if len(frame) > MAX_FRAME:
+        raise Malformed(
+            f"an envelope has at most {MAX_FRAME} bytes beside its payload", where=where, do=_DO
+        )
+    return frame, text
 
 
 def _verifies(key: PublicKey, message: bytes, signature: bytes) -> bool:
@@ -220,9 +261,9 @@ def _text(members: dict[str, canonical.JSON], name: str, where: str, *, limit: i
     return value
 
 
-def _base64(members: dict[str, canonical.JSON], name: str, where: str) -> bytes:
+def _base64(members: Mapping[str, canonical.JSON | memoryview], name: str, where: str) -> bytes:
     value = members[name]
-    if not isinstance(value, str):
+    if not isinstance(value, str | memoryview):
         raise Malformed(f"field '{name}' should be base64", where=where, do=_DO)
     try:
         return decode_base64(value)

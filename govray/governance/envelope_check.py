@@ -19,6 +19,7 @@ from govray.errors import Refused
 from govray.governance import bundle
 from govray.governance.anchor import TrustAnchor
 from govray.governance.attestation import Attestation
+from govray.governance.envelope import Envelope
 from govray.governance.revocation import stale
 from govray.governance.trust import TrustState, Verified
 from govray.governance.verify import (
@@ -93,15 +94,17 @@ def check_envelope(
         revocations: Envelopes of revocation lists.
     """
     refused: list[tuple[int, str, Refused]] = []
+    envelope: Envelope | None = None  # one, which remembers the keys that were tried
     for root, delegations in roots:
         number, name = 1, "trust root"
         try:
             trust = TrustState.load(root, at=at, delegations=delegations)
             number, name = 2, "signature"
+            envelope = envelope or Envelope.parse(data, where=bundle.ATTESTATION)
             attested = trust.verify(
-                Attestation, data, role="operator", at=at, where=bundle.ATTESTATION
+                Attestation, envelope, role="operator", at=at, where=bundle.ATTESTATION
             )
-            check_signatures(data, attested)
+            check_signatures(envelope, attested)
             number, name = 3, "statement"
             check_statement(attested.document, trust, at)
         except Refused as error:

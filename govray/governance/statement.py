@@ -25,7 +25,7 @@ from pydantic import Field, StringConstraints, field_validator
 
 from govray.errors import Malformed
 from govray.governance import canonical
-from govray.governance.document import Document
+from govray.governance.document import Document, check_no_null
 from govray.governance.envelope import IN_TOTO, Envelope, sign_payload
 from govray.governance.keys import Signer
 
@@ -119,6 +119,34 @@ def seal(document: Document, subjects: Sequence[Subject], signers: Sequence[Sign
     return sign_payload(canonical.encode(header | {"predicate": predicate}), signers)
 
 
+def check_payload_type(envelope: Envelope, *, where: str) -> None:
+    """Return if the envelope says that it holds a statement.
+
+    Raises:
+        Malformed: It says something else.
+    """
+    if envelope.payload_type != IN_TOTO:
+        raise Malformed(
+            f"the payload type is {envelope.payload_type!r}, not {IN_TOTO!r}", where=where
+        )
+
+
+_TYPE = b',"predicateType":"'
+
+
+def claimed_type(envelope: Envelope) -> str | None:
+    """The predicate type that a canonical statement names, found without parsing it.
+
+    Nothing rests on it: `read` parses the statement and refuses another type than the asked one.
+    Its last place counts, behind the predicate; inside a string the quotes would be escaped.
+    """
+    start = envelope.payload.rfind(_TYPE) + len(_TYPE)
+    stop = envelope.payload.find(b'"', start, start + 257)
+    if start < len(_TYPE) or stop < 0:
+        return None
+    return envelope.payload[start:stop].decode("utf-8", "replace")
+
+
 def read(kind: type[D], envelope: Envelope, *, where: str | None = None) -> Sealed[D]:
     """Return the document of type ``kind`` that ``envelope`` holds.
 
@@ -132,10 +160,7 @@ def read(kind: type[D], envelope: Envelope, *, where: str | None = None) -> Seal
             strict or not canonical, or a predicate that ``kind`` refuses.
     """
     where = where or kind.__name__
-    if envelope.payload_type != IN_TOTO:
-        raise Malformed(
-            f"the payload type is {envelope.payload_type!r}, not {IN_TOTO!r}", where=where
-        )
+    check_payload_type(envelope, where=where)
     value = canonical.parse_canonical(envelope.payload, where=where)
     if not isinstance(value, dict) or "predicate" not in value:
         raise Malformed("the payload is no in-toto Statement with a predicate", where=where)
@@ -147,5 +172,16 @@ def read(kind: type[D], envelope: Envelope, *, where: str | None = None) -> Seal
             where=where,
             do=f"Give an envelope that holds a {kind.__name__}",
         )
-    document = kind.from_json(predicate, where=where)
+    check_no_null(predicate, where=where)
+    text = _predicate_text(envelope.payload, value)
+    del predicate  # before the document comes: large ones need the room
+    document = kind.from_text(text, where=where)
     return Sealed(document, canonical.sha256(envelope.payload), header.subject, envelope.payload)
+
+
+def _predicate_text(payload: bytes, header: dict[str, canonical.JSON]) -> bytes:
+    """The predicate's bytes in a canonical statement, where it stands behind ``_type``."""
+    start, rest = dict(header), dict(header)
+    del start["predicateType"], start["subject"], rest["_type"]
+    before = len(canonical.encode(start)) + len(b'"predicate":')
+    return payload[before : len(payload) - len(canonical.encode(rest))]

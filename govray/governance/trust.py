@@ -49,7 +49,14 @@ from govray.governance.authority import Authority, Delegation, Role, TrustRoot
 from govray.governance.document import Document, format_time, parse_time
 from govray.governance.envelope import Envelope
 from govray.governance.keys import PublicKey, Signer
-from govray.governance.statement import Sealed, Subject, read, seal, self_subject
+from govray.governance.statement import (
+    Sealed,
+    Subject,
+    check_payload_type,
+    read,
+    seal,
+    self_subject,
+)
 
 if TYPE_CHECKING:
     from govray.governance.revocation import Revocations, Revoked
@@ -154,11 +161,17 @@ class TrustState:
         return cls(sealed.document, sealed.digest, tuple(known.values()), tuple(added))
 
     def verify(
-        self, kind: type[D], data: bytes, *, role: Role, at: datetime, where: str | None = None
+        self,
+        kind: type[D],
+        data: bytes | Envelope,
+        *,
+        role: Role,
+        at: datetime,
+        where: str | None = None,
     ) -> Verified[D]:
         """Return the document in ``data``, signed by an authority of ``role`` valid at ``at``.
 
-        1. Parse the envelope; the payload stays closed.
+        1. Parse the envelope, and look at the payload's type; the payload stays closed.
         2. Find the authorities of the role whose threshold of distinct keys signed.
         3. Keep those that hold at ``at``: not expired, by their own expiry and the root's, nor
            by a delegation that was revoked.
@@ -166,7 +179,7 @@ class TrustState:
 
         Args:
             kind: The document class.
-            data: The envelope.
+            data: The envelope; parsed already, where it is checked under several roots.
             role: The role that the document calls for.
             at: Reference time, aware.
             where: What the envelope is, for errors.
@@ -178,7 +191,8 @@ class TrustState:
         where = where or kind.__name__
         _check_aware(at)
         # 1
-        envelope = Envelope.parse(data, where=where)
+        envelope = data if isinstance(data, Envelope) else Envelope.parse(data, where=where)
+        check_payload_type(envelope, where=where)
         # 2
         signed = [
             (authority, envelope.signed_by(authority.keys))

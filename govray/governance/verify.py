@@ -247,8 +247,9 @@ def _verify(
         trust = anchor.apply(trust, at=at)
     with _step(2, "signature"):
         data = folder.read(bundle.ATTESTATION, limit=bundle.MAX_ENVELOPE)
-        attested = trust.verify(Attestation, data, role="operator", at=at, where="attestation")
-        check_signatures(data, attested)
+        envelope = Envelope.parse(data, where="attestation")
+        attested = trust.verify(Attestation, envelope, role="operator", at=at, where="attestation")
+        check_signatures(envelope, attested)
     attestation = attested.document
     with _step(3, "statement"):
         check_statement(attestation, trust, at)
@@ -454,7 +455,7 @@ def _anchor(
 
 
 def check_signatures(
-    data: bytes, verified: Verified[Any], *, where: str = bundle.ATTESTATION
+    data: bytes | Envelope, verified: Verified[Any], *, where: str = bundle.ATTESTATION
 ) -> None:
     """Steps 2 and 7: every signature in the envelope is one of the signer's.
 
@@ -463,7 +464,8 @@ def check_signatures(
     """
     # Key hints and further signatures are not signed by anybody. Elsewhere they are harmless;
     # here they are bytes of the folder that no digest binds, so there are none to spare.
-    hints = [signature.keyid for signature in Envelope.parse(data).signatures]
+    envelope = data if isinstance(data, Envelope) else Envelope.parse(data)
+    hints = [signature.keyid for signature in envelope.signatures]
     if sorted(hint or "" for hint in hints) != sorted(verified.keyids):
         raise Refused(
             "the envelope holds signatures or key hints other than the signer's", where=where

@@ -99,6 +99,25 @@ class Gate:
         self._buckets.take(f"token {caller.token}" if caller.token else f"user {caller.name}")
         return caller
 
+    async def known(self, request: Request) -> bool:
+        """Whether the caller may send as much as one with a token: asked in the midst of a body,
+        by those who send more than strangers may.
+
+        Raises:
+            Problem: 429, as `caller`.
+        """
+        if not self._auth:
+            return True
+        try:
+            text = _sent(request)
+            if text is None:
+                return False
+            host = request.client.host if request.client else "unknown"
+            await self._accepted(text, f"guesses of address {address_key(host)}")
+        except NotAccepted:
+            return False
+        return True
+
     async def _accepted(self, text: str, guesses: str) -> Accepted:
         """Whom ``text`` stands for; a guess costs the bucket ``guesses`` before it costs a query.
 

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -99,6 +100,8 @@ def create_app(
     app.state.measures = measures
     app.state.streams = stream.Streams(settings.max_streams)
     app.state.revocations = Lists(engine, settings.revocations, clock)
+    app.state.checks = CapacityLimiter(settings.max_checks)
+    app.state.uploads = 0
     app.state.refusals = Refusals(engine)
     app.state.gate = Gate(
         engine,
@@ -120,6 +123,8 @@ def create_app(
     app.add_middleware(
         Limits,
         max_body=settings.max_body,
+        max_stranger_body=settings.max_stranger_body,
+        known=app.state.gate.known,
         time_limit=settings.time_limit,
         answering=site.answer,
     )

@@ -1,6 +1,7 @@
 """Bounds on what one request, or one caller, may take.
 
-* A body above the size is a 413, whether its length was announced or not.
+* A body above the size is a 413, whether its length was announced or not. Who has no token that is
+  accepted may send less: what reads the body may parse it before it knows the caller.
 * A response that has not begun within the time is a 503. What runs in a thread cannot be stopped:
   it goes on until it ends and its answer is dropped. PostgreSQL ends a query after the same time;
   one of SQLite goes on.
@@ -15,8 +16,9 @@ import asyncio
 import ipaddress
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from govray.service.problems import Answering, Problem, details
@@ -89,11 +91,19 @@ class Limits:
     """The layer that bounds body and time, and sets the headers that every response has."""
 
     def __init__(
-        self, app: ASGIApp, max_body: int, time_limit: float, answering: Answering = details
+        self,
+        app: ASGIApp,
+        max_body: int,
+        time_limit: float,
+        max_stranger_body: int,
+        known: Callable[[Request], Awaitable[bool]],
+        answering: Answering = details,
     ) -> None:
         self.app = app
         self.answering = answering
         self.max_body = max_body
+        self.max_stranger_body = max_stranger_body
+        self.known = known
         self.time_limit = time_limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,13 +125,23 @@ class Limits:
                 message["headers"] = _headers(list(message.get("headers", ())))
             await send(message)
 
+        known = False
+
+        async def check_size(size: int) -> None:
+            nonlocal known
+            if size > self.max_body:
+                raise _too_large(self.max_body)
+            if size > self.max_stranger_body and not known:
+                known = await self.known(Request(scope))
+                if not known:
+                    raise _too_large(self.max_stranger_body, " without a token that is accepted")
+
         async def receiving() -> Message:
             nonlocal size
             message = await receive()
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
-                if size > self.max_body:
-                    raise self._too_large()
+                await check_size(size)
             return message
 
         def time_is_up() -> None:
@@ -133,23 +153,16 @@ class Limits:
 
         timer = asyncio.get_running_loop().call_later(self.time_limit, time_is_up)
         try:
-            if _announced(scope) > self.max_body:
-                await self.answering(scope, self._too_large(), None)(scope, receive, sending)
+            try:
+                await check_size(_announced(scope))
+            except Problem as problem:
+                await self.answering(scope, problem, None)(scope, receive, sending)
                 return
             await self.app(scope, receiving, sending)
         finally:
             timer.cancel()
             if ours is not None:
                 await ours
-
-    def _too_large(self) -> Problem:
-        return Problem(
-            413,
-            "Too large",
-            f"A request's body is at most {self.max_body} bytes",
-            "Send less at once",
-            headers={"Connection": "close"},
-        )
 
     def _too_slow(self) -> Problem:
         return Problem(
@@ -159,6 +172,16 @@ class Limits:
             "Ask for less at once, or try again",
             headers={"Retry-After": "5", "Connection": "close"},
         )
+
+
+def _too_large(limit: int, whose: str = "") -> Problem:
+    return Problem(
+        413,
+        "Too large",
+        f"A request's body{whose} is at most {limit} bytes",
+        "Send less at once",
+        headers={"Connection": "close"},
+    )
 
 
 def _announced(scope: Scope) -> int:

@@ -45,6 +45,8 @@ class Settings:
         promotion: The gates before a model's stages; without the file nothing is promoted.
         revocations: Files of revocation lists, or folders of them, read again every few seconds.
         max_body: Bytes of a request's body.
+        max_stranger_body: The same without a token that is accepted.
+        max_checks: Uploaded attestations that are checked at the same time.
         time_limit: Seconds until a response must have begun.
         rate: Requests a second of one token, or of one address without a token.
         burst: Requests that may come at once before ``rate`` counts.
@@ -58,12 +60,14 @@ class Settings:
     promotion: Path = Path("policies/promotion.yaml")
     revocations: tuple[Path, ...] = ()
     max_body: int = 16 * MIB
+    max_stranger_body: int = MIB
+    max_checks: int = 2
     time_limit: float = 30.0
     rate: float = 50.0
     burst: int = 200
     max_streams: int = 64
 
     def __post_init__(self) -> None:
-        bounds = (self.max_body, self.time_limit, self.rate, self.burst, self.max_streams)
-        if min(bounds) <= 0:
+        sizes = (self.max_body, self.max_stranger_body, self.max_checks, self.max_streams)
+        if min(*sizes, self.time_limit, self.rate, self.burst) <= 0:
             raise UsageError("a limit of the service is not above zero")

@@ -8,6 +8,7 @@ Invariants
   not at all.
 * Indexing a model again changes nothing but what is derived by newer code, its folder, and the
   trust root if that one is newer. The order in which models are indexed does not matter.
+* No two histories of one run are in it (`govray.store.heads`).
 * A record of a corpus that any credential calls confidential is found by keyed hash only. When
   that becomes known later, the corpus's records are keyed then.
 
@@ -34,7 +35,7 @@ from govray.governance.coverage import corpus_totals
 from govray.governance.envelope import Envelope
 from govray.governance.trace import sightings
 from govray.governance.verify import VerifiedModel
-from govray.store import lineage, tables
+from govray.store import heads, lineage, tables
 from govray.store.database import begin_writing
 from govray.store.record_key import CONFIDENTIAL, record_key
 from govray.store.tile_folder import tile_folder
@@ -67,12 +68,16 @@ def index_model(
             what there is.
 
     Raises:
+        Refused: A head of the same run was seen that this ledger does not extend or begin.
+        CouldNotCheck: A longer one was seen, and there are no tiles to compare with.
         Damaged: A file of the folder is no longer the one that was verified, or other tiles lie
             where the ledger's go.
         InfrastructureFailed: Remote storage refuses.
     """
     files = _Files(model)
-    if tiles is not None:  # before the lock: nobody waits for it, and they are only ever added to
+    longest = heads.check_known(session, model.ledger)  # and again behind the lock
+    # Before the lock: nobody waits for them, and they are only ever added to.
+    if tiles is not None and longest:
         write_tiles(tile_folder(tiles), model.ledger.lines, files.checkpoint)
     with TemporaryFile("w+") as sighted:
         # Before the lock too: minutes for a million records, which nobody should wait for.
@@ -82,7 +87,7 @@ def index_model(
         row = _write(session, model, files, sighted, trust_root, key)
     row.public = row.public if public is None else public
     row.folder = row.folder if folder is None else folder
-    if tiles is not None:
+    if tiles is not None and longest:
         session.get_one(tables.Ledger, model.ledger.run).tiles = tiles
     session.flush()
     return row
@@ -263,7 +268,13 @@ def _key_records(session: Session, corpus: str, key: bytes) -> None:
 
 def _add_ledger(session: Session, model: VerifiedModel, files: _Files) -> None:
     ledger = model.ledger
-    if session.get(tables.Ledger, ledger.run) is None:
+    longest = heads.check_known(session, ledger)
+    heads.keep(session, ledger, files.checkpoint)
+    row = session.get(tables.Ledger, ledger.run)
+    if row is not None and longest and row.size < ledger.size:
+        row.size, row.root = ledger.size, "sha256:" + ledger.root.hex()
+        row.checkpoint, row.tiles = files.checkpoint, ""  # the tiles of this size come behind
+    if row is None:
         row = tables.Ledger(
             run=ledger.run,
             origin=ledger.origin,

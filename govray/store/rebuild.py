@@ -5,8 +5,8 @@ database. Whoever reads sees the old index until the exchange and the new one af
 rebuild that is killed leaves the old one as it was.
 
 What cannot be derived from storage is kept: accounts, tokens, the registry, the audit log, whom an
-experiment is counted for, and which attestations are public. Lost is what storage has no longer:
-deleted runs and checkpoints.
+experiment is counted for, which attestations are public, and which heads of ledgers were seen. Lost
+is what storage has no longer: deleted runs and checkpoints.
 
 What this module does not do: derive anything. `rebuild` is given what fills the new index.
 """
@@ -64,6 +64,7 @@ def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
         Refused: A version in the registry has an attestation that the new index lacks.
     """
     with _beside(engine) as (new, schema, file):
+        _take_heads(engine, new)
         fill(new)
         # The registry may lack what storage has, but not the other way round.
         new.dispose()
@@ -80,6 +81,20 @@ def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
                 connection.rollback()
                 if file is not None:
                     connection.exec_driver_sql(f"DETACH DATABASE {_NEW}")
+
+
+def _take_heads(store: Engine, new: Engine) -> None:
+    """Those that were seen, so that what fills the new index is compared with them."""
+    head: Any = tables.TABLES.tables["head"]
+    with store.connect() as connection:
+        rows = _rows(connection, head)
+    if rows:
+        with new.begin() as connection:
+            connection.execute(insert(head), rows)
+
+
+def _rows(connection: Connection, of: Any) -> list[dict[str, Any]]:
+    return [dict(row) for row in connection.execute(select(of)).mappings()]
 
 
 @contextmanager
@@ -161,7 +176,9 @@ def _exchange(connection: Connection, schema: str) -> None:
     ]
     public = select(attestation.c.digest).where(attestation.c.public)
     kept_public = [{"known": digest} for digest in connection.scalars(public)]
-    versions = [dict(row) for row in connection.execute(select(version)).mappings()]
+    versions = _rows(connection, version)
+    head: Any = tables.TABLES.tables["head"]
+    seen = _rows(connection, head)
     # The registry refers to attestations, so it steps aside: in this transaction, unseen.
     connection.execute(version.delete())
     for each in reversed(derived()):
@@ -171,6 +188,9 @@ def _exchange(connection: Connection, schema: str) -> None:
         source = table(each.name, *(column(name) for name in names), schema=schema)
         rows = select(*(source.c[name] for name in names))
         connection.execute(insert(each).from_select(names, rows))
+    there = _rows(connection, head)
+    if missed := [each for each in seen if each not in there]:  # seen while the index was built
+        connection.execute(insert(head), missed)
     if versions:
         connection.execute(insert(version), versions)
     if kept_owners:

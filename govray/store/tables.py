@@ -280,7 +280,7 @@ class Record(SQLModel, table=True):
 
 
 class Ledger(SQLModel, table=True):
-    """The signed head of a run's ledger, and the folder of its tiles: empty if there are none."""
+    """The longest signed head of a run's ledger, and the folder of its tiles: empty if none."""
 
     run: str = Field(primary_key=True)
     origin: str
@@ -288,6 +288,15 @@ class Ledger(SQLModel, table=True):
     root: str
     checkpoint: bytes = Field(sa_type=LargeBinary)
     tiles: str
+
+
+class Head(SQLModel, table=True):
+    """A signed head of a run's ledger that was seen, kept for ever; ``Ledger`` has the longest."""
+
+    run: str = Field(primary_key=True)
+    size: int = Field(primary_key=True, sa_type=BigInteger)
+    root: str = Field(primary_key=True)
+    checkpoint: bytes = Field(sa_type=LargeBinary)
 
 
 class MemorizationManifest(SQLModel, table=True):

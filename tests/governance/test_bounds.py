@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,9 +12,11 @@ from typing import Any
 import pytest
 from world import AT, RUN, World, unchecked, write
 
-from govray.errors import CouldNotCheck
+from govray.errors import CouldNotCheck, Malformed
 from govray.governance import bundle, canonical
 from govray.governance.attestation import Attestation, LedgerHead
+from govray.governance.envelope import Envelope, sign_payload
+from govray.governance.keys import LocalSigner
 from govray.governance.ledger import CorpusUse, Leaf, Ledger
 from govray.governance.plan import BatchPlan, StreamPlan
 from govray.governance.verify import verify
@@ -69,3 +74,112 @@ def test_the_bound_on_rows_is_the_callers(world: World, untouched: Path) -> None
         verify(untouched, trust_root=world.root, at=AT, max_rows=limit)
     with pytest.raises(CouldNotCheck, match=f"{rows - 1} are counted at most"):
         verify(untouched, trust_root=world.root, at=AT, max_rows=rows - 1)
+
+
+# Large envelopes
+
+
+def measured(script: str, *words: object) -> tuple[float, float, str]:
+    """CPU seconds, megabytes above those of the imports, and output, of a process of its own."""
+    code = (
+        "import resource, sys, time\n"
+        "from datetime import UTC, datetime\n"
+        "from govray.errors import GovrayError\n"
+        "from govray.governance.verify import verify\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "before, began = peak(), time.process_time()\n"
+        "try:\n"
+        f"    {script}\n"
+        "    print('accepted')\n"
+        "except GovrayError as error:\n"
+        "    print(str(error)[:2000])\n"
+        "print(time.process_time() - began, peak() - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    *said, numbers = done.stdout.splitlines()
+    seconds, megabytes = map(float, numbers.split())
+    return seconds, megabytes, "\n".join(said)
+
+
+VERIFY = (
+    "verify(sys.argv[1], trust_root=sys.argv[2], at=datetime.fromisoformat('2026-11-20T00:00:00Z'))"
+)
+
+
+def checked(world: World, folder: Path) -> tuple[float, float, str]:
+    """What it costs to verify the folder, and what comes out."""
+    root = folder.parent / "root.json"
+    root.write_bytes(world.root)
+    return measured(VERIFY, folder, root)
+
+
+def test_sixty_megabytes_by_a_stranger_are_never_parsed(world: World, model: Path) -> None:
+    """They cost their own size a few times over: file, payload, and what the signature is over."""
+    payload = b'{"predicate":[' + b"{}," * 15_000_000 + b"{}]}"
+    write(model / bundle.ATTESTATION, sign_payload(payload, [LocalSigner.generate()]))
+    seconds, megabytes, said = checked(world, model)
+    assert "no signature verifies" in said
+    assert megabytes < 4 * 60
+    assert seconds < 20
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"predicate":[' + b"{}," * 2_200_000 + b"{}]}",
+        b'{"predicate":[' + b"[]," * 15_000_000 + b"[]]}",
+        b'{"predicate":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
+        b'{"predicate":"' + b"," * 20_000_000 + b'"}',
+    ],
+    ids=["objects", "lists", "deep", "commas"],
+)
+def test_what_the_operator_signed_has_a_bound_too(
+    world: World, model: Path, payload: bytes
+) -> None:
+    write(model / bundle.ATTESTATION, sign_payload(payload, [world.keys.operator]))
+    seconds, megabytes, said = checked(world, model)
+    assert "step 2 (signature)" in said
+    assert megabytes < 700
+    assert seconds < 20
+
+
+def test_a_document_with_very_many_faults_does_not_list_them(world: World, model: Path) -> None:
+    """An explanation of each would take a gigabyte."""
+    data = (model / bundle.ATTESTATION).read_bytes()
+    statement = json.loads(Envelope.parse(data).payload)
+    statement["predicate"]["groups"] = [{}] * 60_000
+    payload = canonical.encode(statement)
+    write(model / bundle.ATTESTATION, sign_payload(payload, [world.keys.operator]))
+    seconds, megabytes, said = checked(world, model)
+    assert "120001 fields or items are wrong" in said
+    assert megabytes < 700
+    assert seconds < 20
+
+
+def test_an_attestation_of_very_many_cells_has_a_bound(world: World, model: Path) -> None:
+    data = (model / bundle.ATTESTATION).read_bytes()
+    statement = json.loads(Envelope.parse(data).payload)
+    cell = statement["predicate"]["coverage"][0]
+    statement["predicate"]["coverage"] = [cell | {"tokens": str(i)} for i in range(40_000)]
+    payload = canonical.encode(statement)
+    write(model / bundle.ATTESTATION, sign_payload(payload, [world.keys.operator]))
+    _, megabytes, said = checked(world, model)
+    assert "step 11 (coverage)" in said
+    assert megabytes < 30 * len(payload) / 1e6
+
+
+def test_control_values_without_a_bound_take_what_they_like(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = b"[" + b"{}," * 100 + b"{}]"
+    monkeypatch.setattr(canonical, "MAX_VALUES", 101)
+    with pytest.raises(Malformed, match="more than 101 values"):
+        canonical.parse_canonical(data)
+    monkeypatch.setattr(canonical, "MAX_VALUES", 1 << 60)
+    assert len(canonical.parse_canonical(data)) == 101  # type: ignore[arg-type]

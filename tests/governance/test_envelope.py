@@ -240,3 +240,85 @@ def test_control_the_standard_library_accepts_set_padding_bits() -> None:
 def test_any_bytes_give_an_envelope_or_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         Envelope.parse(data)
+
+
+# Nothing but the frame is parsed
+
+
+def parsed_whole(data: bytes) -> Envelope:
+    """The definition: the whole is one canonical JSON value, payload and all."""
+    value = canonical.parse_canonical(data)
+    assert isinstance(value, dict)
+    assert value.keys() == {"payload", "payloadType", "signatures"}
+    payload, payload_type, signatures = value["payload"], value["payloadType"], value["signatures"]
+    assert isinstance(payload, str)
+    assert isinstance(payload_type, str)
+    assert isinstance(signatures, list)
+    found = []
+    for each in signatures:
+        assert isinstance(each, dict)
+        sig, keyid = each["sig"], each.get("keyid")
+        assert isinstance(sig, str)
+        assert keyid is None or isinstance(keyid, str)
+        found.append(Signature(base64.b64decode(sig, validate=True), keyid))
+    return Envelope(payload_type, base64.b64decode(payload, validate=True), tuple(found))
+
+
+@given(st.data())
+def test_what_is_accepted_is_what_the_whole_says(data: st.DataObject) -> None:
+    changed = bytearray(SIGNED)
+    for _ in range(data.draw(st.integers(0, 3))):
+        position = data.draw(st.integers(0, len(changed) - 1))
+        piece = data.draw(st.sampled_from([b"", b'"', b"\\", b",", b"{", b"}", b" ", b"A", b"="]))
+        changed[position : position + data.draw(st.integers(0, 2))] = piece
+    try:
+        envelope = Envelope.parse(bytes(changed))
+    except Malformed:
+        return
+    assert envelope == parsed_whole(bytes(changed))
+    assert envelope.encode() == bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        SIGNED[:-1] + b',"x":[' + b"{}," * 100_000 + b"{}]}",
+        b'{"a":[' + b"{}," * 100_000 + b"{}]," + SIGNED[1:],
+        b"[" * 100_000,
+    ],
+)
+def test_a_large_frame_is_refused_unparsed(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canonical, "parse_canonical", None)
+    with pytest.raises(Malformed, match="at most 65536 bytes beside its payload"):
+        Envelope.parse(data)
+
+
+def test_a_payload_is_not_parsed_for_its_envelope(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    real = canonical.parse_canonical
+
+    def counting(data: bytes, **options: Any) -> canonical.JSON:
+        parsed.append(len(data))
+        return real(data, **options)
+
+    monkeypatch.setattr(canonical, "parse_canonical", counting)
+    envelope = Envelope.parse(sign_payload(b"[" * 1_000_000, [ED]))
+    assert len(envelope.payload) == 1_000_000
+    assert envelope.signed_by([ED.public_key])
+    assert max(parsed) < 400
+
+
+def test_a_key_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same operator stands in each version of a trust root."""
+    envelope = Envelope.parse(SIGNED)
+    tried = []
+    real = PublicKey.verify
+
+    def counting(key: PublicKey, *words: bytes) -> None:
+        tried.append(key.keyid)
+        real(key, *words)
+
+    monkeypatch.setattr(PublicKey, "verify", counting)
+    for _ in range(3):
+        assert envelope.signed_by([ED.public_key]) == {ED.public_key.keyid}
+    assert tried == [ED.public_key.keyid]

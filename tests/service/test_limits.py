@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,13 +11,18 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Request
+from httpx import ASGITransport, AsyncClient, Client
 from hypothesis import given
 from hypothesis import strategies as st
 from people import Service, serve
 
+from govray.governance.envelope_check import EnvelopeCheck
+from govray.service.access import Gate
 from govray.service.limits import MAX_BUCKETS, Buckets
 from govray.service.problems import MEDIA_TYPE, Problem
+from govray.service.routes import attestations
+from govray.service.settings import Settings
 from govray.store.database import open_store
 
 
@@ -120,3 +126,88 @@ def test_buckets_are_bounded() -> None:
     for number in range(MAX_BUCKETS + 10):
         buckets.take(str(number))
     assert len(buckets._left) == MAX_BUCKETS
+
+
+# Strangers, and uploads that are checked
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Service]:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url, max_body=3000, max_stranger_body=1000) as running:
+        router = APIRouter()
+
+        @router.post("/echo")
+        def echo(text: Annotated[str, Body()]) -> int:
+            return len(text)
+
+        running.app.include_router(router)
+        yield running
+
+
+def test_strangers_may_send_less(narrow: Service) -> None:
+    """Announced or not, and to a route that would parse the body before it asks who sends it."""
+
+    def sent(client: Client, letters: int, *, announced: bool) -> int:
+        body = b'"' + b"x" * letters + b'"'
+        content = body if announced else iter([body[:600], body[600:]])
+        head = {"content-type": "application/json"}
+        return client.post("/echo", content=content, headers=head).status_code
+
+    guess = narrow.client("public", Authorization="Bearer govr_guess")
+    for announced in (True, False):
+        for client in (narrow.client("public"), guess):
+            assert sent(client, 900, announced=announced) == 200
+            assert sent(client, 1200, announced=announced) == 413
+        assert sent(narrow.client("auditor"), 1200, announced=announced) == 200
+        assert sent(narrow.client("auditor"), 3200, announced=announced) == 413
+    said = narrow.client("public").post("/v1/attestations:verify", content=b"x" * 1200)
+    assert "without a token" in said.json()["detail"]
+
+
+def test_control_without_the_question_a_guess_is_as_good_as_a_token(
+    narrow: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def anyone(_gate: Gate, _request: Request) -> bool:
+        return True
+
+    monkeypatch.setattr(Gate, "known", anyone)
+    assert narrow.client("public").post("/echo", json="x" * 1200).status_code == 200
+
+
+def test_few_uploads_are_checked_at_once_and_the_loop_goes_on(
+    narrow: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def slow(*_words: object, **_options: object) -> EnvelopeCheck:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.3)
+        with lock:
+            running -= 1
+        return EnvelopeCheck(None, None, ())
+
+    monkeypatch.setattr(attestations, "check_envelope", slow)
+
+    async def ask() -> tuple[list[int], float]:
+        transport = ASGITransport(narrow.app)
+        async with AsyncClient(transport=transport, base_url="http://testserver") as client:
+            uploads = [
+                asyncio.create_task(client.post("/v1/attestations:verify", content=b"{}"))
+                for _ in range(14)
+            ]
+            await asyncio.sleep(0.1)
+            began = time.monotonic()
+            assert (await client.get("/v1/health")).status_code == 200
+            waited = time.monotonic() - began
+            return [(await each).status_code for each in uploads], waited
+
+    statuses, waited = asyncio.run(ask())
+    assert most == Settings(store="").max_checks
+    assert set(statuses) == {200, 503}
+    assert statuses.count(200) == most + attestations.MAX_WAITING
+    assert waited < 0.3 * 14 / 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import ConfigDict, Field
 from sqlalchemy import Row, func, select
@@ -21,6 +22,7 @@ from govray.governance.revocation import Revoked
 from govray.service.access import Caller, CallerDep
 from govray.service.answers import Answer
 from govray.service.pagination import Listing, PageDep
+from govray.service.problems import Problem
 from govray.service.readable import (
     SEE_MODELS,
     DigestPath,
@@ -38,6 +40,8 @@ from govray.store.tables import Attestation, Subject
 router = APIRouter(tags=["attestations"])
 
 MAX_ROOTS = 64
+MAX_WAITING = 8
+"""Uploads that wait for one of the threads that check them; each holds its bytes."""
 
 DSSE = "application/vnd.dsse.envelope.v1+json"
 _SIGNATURE = {
@@ -286,8 +290,9 @@ def immutable(
     return Response(data, media_type=media_type, headers=headers)
 
 
-async def _body(request: Request) -> bytes:
-    """The bytes as they came: FastAPI would parse what says that it is JSON."""
+async def _body(request: Request, _caller: CallerDep) -> bytes:
+    """The bytes as they came: FastAPI would parse what says that it is JSON. First the caller, so
+    that a token that is not accepted is told before a body is read."""
     return await request.body()
 
 
@@ -301,7 +306,7 @@ async def _body(request: Request) -> bytes:
         }
     },
 )
-def verify(
+async def verify(
     request: Request,
     caller: CallerDep,
     session: SessionDep,
@@ -312,10 +317,27 @@ def verify(
     It is checked against the trust roots that you may read here. The steps that need the model's
     files are named and not checked. Nothing is stored.
     """
-    at = datetime.now(UTC)
-    lists: Lists = request.app.state.revocations
-    check = check_envelope(data, trust_roots(session, caller), at=at, revocations=lists.readable())
-    return _told(session, caller, check, at)
+    checks: CapacityLimiter = request.app.state.checks
+    state = request.app.state
+    if state.uploads >= checks.total_tokens + MAX_WAITING:
+        raise Problem(
+            503,
+            "Busy",
+            f"{MAX_WAITING} attestations wait to be checked",
+            "Try again, or check it where you are with `govray verify`",
+            headers={"Retry-After": "5"},
+        )
+
+    def check() -> CheckAnswer:
+        at, lists = datetime.now(UTC), state.revocations.readable()
+        check = check_envelope(data, trust_roots(session, caller), at=at, revocations=lists)
+        return _told(session, caller, check, at)
+
+    state.uploads += 1  # counted here: a thread's queue is joined only at a later turn of the loop
+    try:
+        return await to_thread.run_sync(check, limiter=checks)
+    finally:
+        state.uploads -= 1
 
 
 def trust_roots(session: Session, caller: Caller) -> list[TrustGiven]:
