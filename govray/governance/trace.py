@@ -11,14 +11,18 @@ say anything about data that was not presented to govray.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 from govray.errors import UsageError
 from govray.governance.manifest import Split
 from govray.governance.verify import VerifiedModel, verify
+
+MANY_ROWS = 4096
+"""Of a record with more, the rows that were read are looked through, not all that it has."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,19 @@ def sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
         Malformed: The manifest has no such corpus.
         ValueError: The corpus has no such record.
     """
+    if len(model.manifest.document.record_rows(corpus, record)) > MANY_ROWS:
+        rows_read = _read(model).get(corpus, {})
+        return _sighting(model, corpus, record, _Read(rows_read), _holdings(model, corpus))
     # A gate leaves rows of the plan out, which the leaf's corpora show.
     recorded = {leaf.step for leaf in model.ledger.steps if corpus in leaf.corpora}
     plan = model.attestation.plan
     holds = _holdings(model, corpus)
     return _sighting(
-        model, corpus, record, lambda row: recorded.intersection(plan.reads(corpus, row)), holds
+        model,
+        corpus,
+        record,
+        lambda rows: ((row, recorded.intersection(plan.reads(corpus, row))) for row in rows),
+        holds,
     )
 
 
@@ -95,22 +106,37 @@ def sightings(model: VerifiedModel) -> Iterator[Sighting]:
     The same as `sighting` of each. It goes once over what the ledger says was read, so it costs
     little for records of which nothing was.
     """
+    read = _read(model)
+    for prepared in model.manifest.document.corpora:
+        planted = prepared.planted.records if prepared.planted else ()
+        steps_of = _Read(read.get(prepared.corpus, {}))
+        holds = lru_cache(maxsize=4)(_holdings(model, prepared.corpus))  # neighbours share a row
+        for record in range(len(prepared.records) + len(planted)):
+            yield _sighting(model, prepared.corpus, record, steps_of, holds)
+
+
+def _read(model: VerifiedModel) -> dict[str, dict[int, set[int]]]:
+    """Corpus → row → the recorded steps that read it."""
     read: dict[str, dict[int, set[int]]] = {}
     for leaf in model.ledger.steps:
         for stream, (start, stop) in leaf.streams.items():
             for _, corpus, row in model.attestation.plan.read(stream, range(start, stop)):
                 if corpus in leaf.corpora:
                     read.setdefault(corpus, {}).setdefault(row, set()).add(leaf.step)
-    for prepared in model.manifest.document.corpora:
-        planted = prepared.planted.records if prepared.planted else ()
-        steps_of = partial(_steps_of, read.get(prepared.corpus, {}))
-        holds = lru_cache(maxsize=4)(_holdings(model, prepared.corpus))  # neighbours share a row
-        for record in range(len(prepared.records) + len(planted)):
-            yield _sighting(model, prepared.corpus, record, steps_of, holds)
+    return read
 
 
-def _steps_of(steps: Mapping[int, Collection[int]], row: int) -> Collection[int]:
-    return steps.get(row, ())
+class _Read:
+    """The rows of one corpus that were read, of which only those of a record are gone through: a
+    manifest may state a record of any number of rows."""
+
+    def __init__(self, steps: Mapping[int, Collection[int]]) -> None:
+        self._steps = steps
+        self._rows = sorted(steps)
+
+    def __call__(self, rows: range) -> Iterator[tuple[int, Collection[int]]]:
+        first, last = bisect_left(self._rows, rows.start), bisect_left(self._rows, rows.stop)
+        return ((row, self._steps[row]) for row in self._rows[first:last])
 
 
 def _holdings(model: VerifiedModel, corpus: str) -> Callable[[int], Mapping[int, int]]:
@@ -129,16 +155,17 @@ def _sighting(
     model: VerifiedModel,
     corpus: str,
     record: int,
-    read: Callable[[int], Collection[int]],
+    read: Callable[[range], Iterable[tuple[int, Collection[int]]]],
     holds: Callable[[int], Mapping[int, int]],
 ) -> Sighting:
-    """``read`` gives the recorded steps that read a row, ``holds`` what stands in it."""
+    """``read`` gives the rows of a range and the recorded steps that read them, ``holds`` what
+    stands in a row."""
     manifest = model.manifest.document
     rows = manifest.record_rows(corpus, record)
     steps: set[int] = set()
     tokens = 0
-    for row in rows:
-        if by := read(row):
+    for row, by in read(rows):
+        if by:
             steps.update(by)
             tokens += holds(row).get(record, 0)
     return Sighting(

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import AT, RUN, World, unchecked, write
+from world import AT, RUN, RecordLists, World, unchecked, write
 
 from govray.errors import CouldNotCheck, Malformed
-from govray.governance import bundle, canonical
+from govray.governance import bundle, canonical, trace
 from govray.governance.attestation import Attestation, LedgerHead
 from govray.governance.envelope import Envelope, sign_payload
 from govray.governance.keys import LocalSigner
 from govray.governance.ledger import CorpusUse, Leaf, Ledger
 from govray.governance.plan import BatchPlan, StreamPlan
+from govray.governance.trace import sighting, sightings
 from govray.governance.verify import verify
 
 ROWS = 1 << 40
@@ -74,6 +75,41 @@ def test_the_bound_on_rows_is_the_callers(world: World, untouched: Path) -> None
         verify(untouched, trust_root=world.root, at=AT, max_rows=limit)
     with pytest.raises(CouldNotCheck, match=f"{rows - 1} are counted at most"):
         verify(untouched, trust_root=world.root, at=AT, max_rows=rows - 1)
+
+
+def test_a_record_of_a_tera_token_is_traced_within_seconds(world: World, tmp_path: Path) -> None:
+    """Its rows are stated and mostly never read: nothing goes through them."""
+
+    def one_large(records: RecordLists) -> RecordLists:
+        hash_of_it = records["alpha"][0][0][0]
+        return records | {"alpha": [[(hash_of_it, 1 << 43), *records["alpha"][0][1:]]]}
+
+    parts = [one_large(world.records)["alpha"][0]]
+    credentials = {"alpha": world.issue("alpha", records=parts)}
+    folder = world.deploy(tmp_path / "model", records=one_large, credentials=credentials)
+    began = time.process_time()
+    model = verify(folder, trust_root=world.root, at=AT)
+    index = next(
+        r
+        for r, each in enumerate(model.manifest.document.corpus("alpha").records)
+        if each.tokens == 1 << 43
+    )
+    assert model.manifest.document.record("alpha", index).split == "train"
+    one = sighting(model, "alpha", index)
+    assert len(one.rows) > 1 << 39
+    assert one.steps
+    assert one in list(sightings(model))
+    assert time.process_time() - began < 5
+
+
+def test_both_ways_to_trace_a_record_agree(
+    world: World, untouched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = verify(untouched, trust_root=world.root, at=AT)
+    records = len(model.manifest.document.corpus("alpha").records)
+    inverted = [sighting(model, "alpha", i) for i in range(records)]
+    monkeypatch.setattr(trace, "MANY_ROWS", -1)
+    assert [sighting(model, "alpha", i) for i in range(records)] == inverted
 
 
 # Large envelopes
