@@ -8,4 +8,5 @@ export RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S=60             # a reader that takes n
 # comes twice: a version is made once, and a stage follows itself never.
 export RAY_SERVE_HAPROXY_RETRY_ON="conn-failure empty-response"
 export GOVRAY_STORE="${GOVRAY_STORE:-sqlite:///$PWD/govray.db}" # PostgreSQL on more than one node
+export GOVRAY_STORE_KEY="${GOVRAY_STORE_KEY:-$PWD/govray.db.key}" # the store's secret, the same on every node
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"             # finds serve.app

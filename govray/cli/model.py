@@ -79,7 +79,7 @@ def register(
     from govray.governance.verify import verify
     from govray.store import registry
     from govray.store.index import index_model
-    from govray.store.record_key import load_key
+    from govray.store.secret_fingerprint import indexing_key
     from govray.store.semantic_version import parse_version
 
     anchor = trust.anchor(trust_root, revocations)
@@ -93,7 +93,7 @@ def register(
             session,
             verified,
             trust_root=anchor.root,
-            key=load_key(store),
+            key=indexing_key(session, store),
             public=public or None,
             folder=str(verified.path.resolve()),
         )

@@ -123,12 +123,15 @@ def rebuild(
     from govray.store.database import open_store
     from govray.store.rebuild import rebuild as make_again
     from govray.store.rebuild import registered_folders
+    from govray.store.record_key import load_key
     from govray.train.indexed_models import index_folder
     from govray.train.indexing import Report
 
     whole = Report()
+    key = load_key(store)  # also a new one: the old index goes
     settings = [
-        indexing_settings(each, trust_root, revocations, project, user, store) for each in storages
+        indexing_settings(each, trust_root, revocations, project, user, store, key=key)
+        for each in storages
     ]
     engine = open_store(store)
 
@@ -175,6 +178,8 @@ def indexing_settings(
     project: str,
     user: str | None,
     store: str,
+    *,
+    key: bytes | None = None,
 ) -> Settings:
     """What the indexer is told, checked before the first look.
 
@@ -185,7 +190,6 @@ def indexing_settings(
     """
     import getpass
 
-    from govray.store.record_key import load_key
     from govray.train.indexing import Settings
 
     if not storage.is_dir():
@@ -204,10 +208,26 @@ def indexing_settings(
     anchor().load(at=trust.reference_time(None))  # refused now, not run by run
     return Settings(
         anchor=anchor,
-        key=load_key(store),
+        key=key or _key(store),
         project=project,
         user=user or getpass.getuser(),
     )
+
+
+def _key(store: str) -> bytes:
+    """The secret that ``store`` is indexed under, made where nothing is indexed yet.
+
+    Raises:
+        UsageError: It is missing.
+        Refused: It is another one.
+    """
+    from sqlmodel import Session
+
+    from govray.store.database import open_store
+    from govray.store.secret_fingerprint import indexing_key
+
+    with opened(open_store(store, create=True)) as engine, Session(engine) as session:
+        return indexing_key(session, store)
 
 
 def _index(engine: Engine, storage: Path, settings: Settings) -> Report:

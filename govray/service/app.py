@@ -21,9 +21,11 @@ from typing import Any
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
+from sqlmodel import Session
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from govray import __version__
+from govray.errors import Refused
 from govray.service import problems
 from govray.service.access import Gate
 from govray.service.audit import Refusals
@@ -52,6 +54,7 @@ from govray.service.routes import (
 )
 from govray.service.settings import Settings
 from govray.store.database import open_store
+from govray.store.secret_fingerprint import trouble
 
 DESCRIPTION = """\
 What was trained on what, from signed records. Bytes that were signed are served as they are, so \
@@ -73,9 +76,15 @@ def create_app(
 
     Raises:
         UsageError: There is no store there.
+        Refused: The secret at hand is not the one that the store is indexed under.
         InfrastructureFailed: It cannot be reached.
     """
     engine = open_store(settings.store, statement_limit=settings.time_limit)
+    with Session(engine) as session:
+        # One that is missing may still come; `/v1/health` says so meanwhile.
+        if isinstance(wrong := trouble(session, settings.store), Refused):
+            engine.dispose()
+            raise wrong
     measures = measures or Registered()
 
     @asynccontextmanager

@@ -35,7 +35,7 @@ from govray.governance.coverage import corpus_totals
 from govray.governance.envelope import Envelope
 from govray.governance.trace import sightings
 from govray.governance.verify import VerifiedModel
-from govray.store import heads, lineage, tables
+from govray.store import heads, lineage, secret_fingerprint, tables
 from govray.store.database import begin_writing
 from govray.store.record_key import CONFIDENTIAL, record_key
 from govray.store.tile_folder import tile_folder
@@ -61,13 +61,14 @@ def index_model(
 
     Args:
         trust_root: The envelope that it was verified against.
-        key: The store's secret, from `govray.store.record_key.load_key`.
+        key: The store's secret, from `govray.store.secret_fingerprint.indexing_key`.
         public: Whether anyone may read the attestation. None leaves it as it is; at first, not.
         folder: Where the model lies, for downloads. None leaves it as it is.
         tiles: Where to write the ledger's tiles: a folder, or an object store's URL. None leaves
             what there is.
 
     Raises:
+        Refused: The store is indexed under another secret.
         Refused: A head of the same run was seen that this ledger does not extend or begin.
         CouldNotCheck: A longer one was seen, and there are no tiles to compare with.
         Damaged: A file of the folder is no longer the one that was verified, or other tiles lie
@@ -84,6 +85,7 @@ def index_model(
         if session.get(tables.Attestation, model.digest) is None:
             _sight(model, sighted)
         begin_writing(session)
+        secret_fingerprint.claim(session, key)
         row = _write(session, model, files, sighted, trust_root, key)
     row.public = row.public if public is None else public
     row.folder = row.folder if folder is None else folder

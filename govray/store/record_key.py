@@ -73,6 +73,11 @@ def key_file(url: str) -> Path:
     return file.with_name(f"{file.name}.key")
 
 
+def has_place(url: str) -> bool:
+    """Whether the secret has a place: beside the file, or where ``GOVRAY_STORE_KEY`` says."""
+    return bool(os.environ.get(KEY_ENV)) or sqlite_file(parse_url(url)) is not None
+
+
 def load_key(url: str) -> bytes:
     """The secret of the store at ``url``, made where there is none.
 

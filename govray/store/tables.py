@@ -366,6 +366,12 @@ class Token(SQLModel, table=True):
     revoked: str | None = None
 
 
+class StoreSecret(SQLModel, table=True):
+    """The fingerprint of the secret that confidential records are keyed with. At most one row."""
+
+    fingerprint: str = Field(primary_key=True)
+
+
 class AuditEntry(SQLModel, table=True):
     """Who read or changed what. Entries are added, never changed."""
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from sqlmodel import select
 
 from govray import __version__
 from govray.service.access import require
@@ -14,13 +13,22 @@ from govray.service.measures import CONTENT_TYPE, Measures
 from govray.service.problems import Problem
 from govray.service.revocations import Lists
 from govray.service.session import SessionDep
+from govray.store.secret_fingerprint import trouble
+
+NO_KEY = "the store's secret, without which records of confidential corpora are not found"
 
 router = APIRouter(tags=["service"])
 metrics = APIRouter(tags=["service"])
 
 
 class Health(BaseModel):
-    """The service runs and its store answers."""
+    """The service runs and its store answers.
+
+    Attributes:
+        status: ``incomplete`` where something is missing, without which answers would be wrong.
+            What depends on it is refused meanwhile.
+        missing: What that is.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -28,8 +36,9 @@ class Health(BaseModel):
         }
     )
 
-    status: Literal["ok"]
+    status: Literal["ok", "incomplete"]
     version: str
+    missing: list[str] = []
     revocations: Literal["current", "notAsked", "couldNotCheck"] = Field(
         description="`couldNotCheck`: a trust root asks for a revocation list that this service "
         "does not have, or for a newer one, or a list does not verify. Every answer then has the "
@@ -41,13 +50,14 @@ class Health(BaseModel):
 @router.get("/health")
 def health(request: Request, session: SessionDep) -> Health:
     """Whether the service can answer: its store is asked. For everyone."""
-    session.exec(select(1)).one()
+    missing = [NO_KEY] if trouble(session, request.app.state.settings.store) else []
     lists: Lists = request.app.state.revocations
     found = lists.look()
     known: Literal["current", "notAsked"] = "current" if found.lists else "notAsked"
     return Health(
-        status="ok",
+        status="incomplete" if missing else "ok",
         version=__version__,
+        missing=missing,
         revocations="couldNotCheck" if found.lacking else known,
     )
 

@@ -23,12 +23,14 @@ from sqlmodel import Session, col
 from govray.errors import CouldNotCheck, InfrastructureFailed, Refused
 from govray.service.access import AuditDep, Caller, CallerDep, require
 from govray.service.answers import Answer
+from govray.service.problems import Problem
 from govray.service.readable import is_staff, own_corpora
 from govray.service.routes.corpora import READERS
 from govray.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.service.session import SessionDep
 from govray.store.ledger_search import leaves_of_step
-from govray.store.record_key import load_key, record_key
+from govray.store.record_key import KEY_BYTES, record_key
+from govray.store.secret_fingerprint import key_of, trouble
 from govray.store.tables import (
     Attestation,
     Corpus,
@@ -157,7 +159,7 @@ def _answer(
     sha256: str,
     proofs: int,
 ) -> RecordAnswer:
-    key = load_key(request.app.state.settings.store)
+    key = _key(session, request.app.state.settings.store)
     rows = session.execute(_statement(caller, sha256, key)).all()
     shown = rows[:MAX_SIGHTINGS]
     groups = _groups(session, [(row.Record.attestation, row.Record.corpus) for row in shown])
@@ -174,6 +176,24 @@ def _answer(
         sightings=sightings,
         more=len(rows) > MAX_SIGHTINGS,
     )
+
+
+def _key(session: Session, store: str) -> bytes:
+    """The store's secret.
+
+    Raises:
+        Problem: 503. It is missing or another one: a record that was used would not be found.
+    """
+    if trouble(session, store):
+        raise Problem(
+            503,
+            "The store's secret is missing",
+            "Records of confidential corpora cannot be found, so no answer is given",
+            "Tell the operator: GOVRAY_STORE_KEY names the secret's file",
+            headers={"Retry-After": "60"},
+        )
+    # Before the first model there is nothing to find, and any key finds it.
+    return key_of(session, store) or bytes(KEY_BYTES)
 
 
 def _statement(caller: Caller, sha256: str, key: bytes) -> Any:
