@@ -67,25 +67,28 @@ def test_the_model_verifies_alone_and_says_what_the_ledger_says(
 def test_a_replay_without_the_removable_corpus_is_identical(
     finished: Path, deployment: Deployment
 ) -> None:
-    outcome = replay(finished, without="acme")
+    signer = deployment.signers["operator"]
+    outcome = replay(finished, without="acme", signer=signer)
     assert outcome.identical
     assert outcome.whole
-    model = write_model(finished, deployment.signers["operator"], evidence(finished, "operator"))
+    model = write_model(finished, signer, evidence(finished, at=datetime.now(UTC)))
     verified = govray.verify(model, trust_root=deployment.root)
     assert set(verified.attestation.levels["acme"].values()) == {2}
 
 
 def test_a_replay_without_a_trunk_corpus_names_the_first_tensor_that_differs(
-    finished: Path,
+    finished: Path, deployment: Deployment
 ) -> None:
     """The negative control: leaving out what did train the base must change it."""
-    outcome = replay(finished, without="weak-one")
+    signer = deployment.signers["operator"]
+    outcome = replay(finished, without="weak-one", signer=signer)
     assert not outcome.identical
     assert outcome.leaf is None
     assert outcome.tensor is not None
     assert outcome.tensor.file == bundle.WEIGHTS
     assert outcome.tensor.max_abs
-    assert [replay.corpus for replay in evidence(finished, "operator")] in (["acme"], [])
+    found = evidence(finished, at=datetime.now(UTC))
+    assert [each.replay.corpus for each in found] in (["acme"], [])
 
 
 def test_rows_that_come_through_ray_data_train_the_same_bytes(
