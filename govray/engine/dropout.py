@@ -15,10 +15,10 @@ Invariants:
   would break activation checkpointing, which calls the module again.)
 * A module that is given fewer rows than the pass has is given the first ones:
   that is how a staircase orders them.
-* Dropout that a model calls as a function draws from torch's global generator.
-  Inside ``Keyed.rows`` that generator is seeded from (seed, stream, step, first
-  position) and put back afterwards, so streams share no generator there either;
-  but such masks do depend on how rows are split into passes.
+* Dropout that a model calls as a function draws from torch's global generator, and
+  other code from Python's or numpy's. Inside ``Keyed.rows`` these three are seeded from
+  (seed, stream, step, first position) and put back afterwards, so streams share no
+  generator there either; but such draws do depend on how rows are split into passes.
 
 torch's CPU generator keeps 32 bits of a seed, so two of very many masks may
 coincide. That is harmless for training, and no secret hangs on it.
@@ -30,9 +30,11 @@ Networks from Overfitting" (inverted scaling, as in ``nn.Dropout``).
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -112,12 +114,18 @@ class Keyed:
         before = self._step, self._rows, self._counts
         self._step, self._rows, self._counts = step, rows, frozenset((len(rows), *fewer))
         stream, position = rows[0]
+        seed = mask_seed(self._seed, stream, step, position)
+        python, legacy = random.getstate(), np.random.get_state(legacy=False)
         try:
             with torch.random.fork_rng(devices=devices):
-                torch.manual_seed(mask_seed(self._seed, stream, step, position))
+                torch.manual_seed(seed)
+                random.seed(seed)
+                np.random.seed(seed % 2**32)
                 yield
         finally:
             self._step, self._rows, self._counts = before
+            random.setstate(python)
+            np.random.set_state(legacy)
 
     def scale(self, fqn: str, p: float, inputs: Tensor) -> Tensor:
         """What to multiply the inputs with: 0 with probability p, else 1/(1−p).

@@ -32,12 +32,13 @@ from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node
 
+from govray.engine.precision import operations
 from govray.errors import Refused
 from govray.governance.route import Route
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,10 @@ def refuse_inexact(model: nn.Module) -> None:
     """Refuse modules with which no routing of gradients is exact.
 
     Raises:
-        Refused: Names the module: batch normalisation in training mode, running
-            statistics of any norm, sparse gradients, or parameters in float16.
+        Refused: Names the module: batch normalisation in training mode or without
+            statistics of its own, running statistics of any norm that are written,
+            embeddings with sparse gradients, ``max_norm`` or ``scale_grad_by_freq``,
+            or parameters in float16.
     """
     for fqn, parameter in model.named_parameters():
         if parameter.dtype is torch.float16 and parameter.requires_grad:
@@ -175,14 +178,34 @@ def refuse_inexact(model: nn.Module) -> None:
             raise Refused(
                 f"{type(module).__name__} in training mode normalises by statistics of other rows",
                 where=fqn,
-                do="Replace it with nn.GroupNorm, or put it into eval() mode for good",
+                do="Replace it with nn.GroupNorm, or put it into eval() mode for good, where it "
+                "uses the running statistics that it has",
             )
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+        if isinstance(module, _BATCH_NORMS) and module.running_mean is None:
             raise Refused(
-                "sparse gradients can't be summed in buckets",
+                f"{type(module).__name__} without running statistics normalises by those of "
+                "other rows, in eval() mode too",
                 where=fqn,
-                do="Build the embedding with sparse=False",
+                do="Replace it with nn.GroupNorm",
             )
+        if isinstance(module, _EMBEDDINGS):
+            for found, what, do in (
+                (module.sparse, "sparse gradients can't be summed in buckets", "sparse=False"),
+                (
+                    module.max_norm is not None,
+                    "max_norm rewrites the rows that a forward looks up, whatever the route "
+                    "permits",
+                    "max_norm=None",
+                ),
+                (
+                    module.scale_grad_by_freq,
+                    "scale_grad_by_freq divides a row's gradient by how often other rows use "
+                    "its tokens",
+                    "scale_grad_by_freq=False",
+                ),
+            ):
+                if found:
+                    raise Refused(what, where=fqn, do=f"Build the embedding with {do}")
 
 
 def refuse_float16(losses: Tensor) -> None:
@@ -194,14 +217,8 @@ def refuse_float16(losses: Tensor) -> None:
     Raises:
         Refused: Later, in backward.
     """
-    found: set[Node] = set()
-    ahead = [losses.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        if node is not None and node not in found:
-            found.add(node)
-            node.register_prehook(_float16_refused)
-            ahead += [before for before, _ in node.next_functions]
+    for node in operations([losses]):
+        node.register_prehook(_float16_refused)
 
 
 def _float16_refused(gradients: Sequence[Tensor | None]) -> None:

@@ -73,8 +73,10 @@ from govray.engine.idle import idle_hidden
 from govray.engine.meeting import Meeting, Stopped
 from govray.engine.norms import NormSample, gather, pieces_of
 from govray.engine.optimizer_kinds import refuse_undriven
+from govray.engine.optimizer_trial import try_optimizer
 from govray.engine.planner import Pass, Planner
 from govray.engine.routing import refuse_inexact, resolve_parameters
+from govray.engine.startup_trial import StartupTrial
 from govray.engine.trial import Trial, trial_rows, tried_as, try_pass
 from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.route import Route, domains
@@ -222,6 +224,9 @@ class GovernedStep:
         )
         self._tried: set[tuple[object, ...]] = set()
         self._over: str | None = None
+        self._trained = {name for domain in self._domains for name in domain.parameters}
+        self._optimizer_tried = False
+        self._startup = StartupTrial(self._forward, model, self._streams, max_rows)
         self._accounting = Accounting(model, self._group_of, norms_every, adapters=self._adapters)
         self._agreement = Agreement(
             groups=self._groups,
@@ -292,6 +297,7 @@ class GovernedStep:
         passes, failure = self._plan(batch)
         touched = self._forward.reached(passes)
         _drop_gradients(touched)
+        failure = failure or self._start_up(batch, loss_fn)
         try:
             targets = {} if failure else self._group_targets(batch)
             numbers = [*self._passes_needed(passes), int(batch.stop), int(batch.pause)]
@@ -401,6 +407,21 @@ class GovernedStep:
             return self._planner.passes(batch.micro_batches), None
         except Exception as error:  # whatever it is, all ranks must hear of it
             return [], Failure.of(error)
+
+    def _start_up(self, batch: StepBatch, loss_fn: LossFn) -> Failure | None:
+        """Why what is new to this process can't train, if so: the optimizer, a stream's rows."""
+        try:
+            if not self._optimizer_tried:
+                self._optimizer_tried = True
+                if any(routed.weights.keys() != self._trained for routed in self._streams.values()):
+                    try_optimizer(
+                        self.optimizer, self._domains, self._parameters, self._adapter_ids
+                    )
+            if self._aggregator.tries:
+                self._startup(batch.micro_batches, batch.step, loss_fn)
+        except Exception as error:  # whatever it is, all ranks must hear of it
+            return Failure.of(error)
+        return None
 
     def _group_targets(self, batch: StepBatch) -> dict[str, int]:
         """This rank's share of N_l."""

@@ -6,7 +6,8 @@ way, and looks at the gradients:
 1. What a stream's losses give to a parameter that its route forbids is exactly
    zero, or absent.
 2. What they give to the permitted ones is the same to rounding: over all of them,
-   ‖together − alone‖ ≤ √ε ‖alone‖, ε that of the coarsest dtype on the way.
+   ‖together − alone‖ ≤ √ε ‖alone‖, ε that of the coarsest dtype on the way, as it is
+   inside the loss (``precision.py``).
 
 It reads and changes nothing else: gradients come from ``torch.autograd.grad``, so
 no ``.grad`` is written. It costs a few rows, once for each set of entries or streams.
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch
 from govray.engine.planner import Pass, homogeneous
+from govray.engine.precision import coarsest, watch_dtypes
 from govray.engine.routing import Routed
 from govray.engine.staircase import Places
 from govray.errors import Refused
@@ -85,13 +87,14 @@ def try_pass(
     try:
         with _new_graphs_refused(), places.learning(), losses(small) as sums:
             learning = {name: parameters[name] for name in small.weights}
+            dtypes = watch_dtypes(sums)
             together = [
                 _gradients(each * share, learning)
                 for each, share in zip(sums, small.shares, strict=True)
             ]
     except Exception as error:  # whatever a model does to the hooks, it is no such pass
         return Trial(False, f"{type(error).__name__}: {error}")
-    tolerance = max(torch.finfo(dtype).eps for dtype in _dtypes(parameters, places)) ** 0.5
+    tolerance = coarsest({p.dtype for p in learning.values()} | places.dtypes | dtypes) ** 0.5
     for part, entry, found in zip(small.parts, small.entries, together, strict=True):
         route = routed[part.stream]
         for name, gradient in found.items():
@@ -106,13 +109,6 @@ def try_pass(
         if not gap <= tolerance:
             return Trial(False, f"stream {part.stream}: gradients differ by {gap:.1e}")
     return Trial(True)
-
-
-def _dtypes(parameters: Mapping[str, nn.Parameter], places: Places) -> set[torch.dtype]:
-    """Those on the way, as far as they are known."""
-    device = next(iter(parameters.values())).device.type
-    lower = {torch.get_autocast_dtype(device)} if torch.is_autocast_enabled(device) else set()
-    return {parameter.dtype for parameter in parameters.values()} | places.dtypes | lower
 
 
 @contextmanager

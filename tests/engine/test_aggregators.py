@@ -153,8 +153,9 @@ def explicit(run: Any) -> None:
 def assert_close(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
     assert ours.keys() == theirs.keys()
     for name, expected in theirs.items():
+        # AdamW amplifies rounding where an exact gradient is near zero: see docs/training-modes.md.
         error = (ours[name] - expected).norm() / expected.norm().clamp(min=1e-3)
-        assert error <= 2e-5, f"{name}: {error.item():.1e}"
+        assert error <= 5e-5, f"{name}: {error.item():.1e}"
 
 
 def assert_same_results(ours: list[StepResult], theirs: list[StepResult]) -> None:

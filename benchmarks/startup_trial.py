@@ -1,0 +1,82 @@
+"""What the start-up trial costs: ``python -m benchmarks.startup_trial``.
+
+One process, three streams, as ``mix_50_30_20`` has them. The trial is timed in the first
+step, and set against 250 times the median of the steps after it. Seconds are those of the
+processor over all threads, so that other work on the machine does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from unittest.mock import patch
+
+import torch
+
+from benchmarks.methods.governed import Governed
+from benchmarks.workload import Shape, Workload
+from govray.engine.step import GovernedStep
+
+RUN = 250
+"""Steps of the run that the cost is a share of: the demo's."""
+
+SHAPES: Mapping[str, Shape] = {
+    "demo": Shape(blocks=4, width=96, tokens=255, rows=16, vocabulary=1024),
+    "25M": Shape(blocks=8, width=512, tokens=128, rows=16, vocabulary=257),
+}
+
+
+def cost(shape: Shape, steps: int) -> dict[str, float]:
+    """Parameters, seconds of the trial and of a step, and the share of ``RUN`` steps."""
+    workload = Workload("mix_50_30_20", shape, rank=0, world_size=1)
+    method = Governed(workload)
+    spent: list[float] = []
+    start_up = GovernedStep._start_up
+
+    def timed(*arguments: object) -> object:
+        began = time.process_time()
+        try:
+            return start_up(*arguments)  # type: ignore[arg-type]
+        finally:
+            spent.append(time.process_time() - began)
+
+    seconds = []
+    with patch.object(GovernedStep, "_start_up", timed):
+        for step in range(steps + 1):
+            began = time.process_time()
+            method.step(workload.batch(step))
+            seconds.append(time.process_time() - began)
+    typical = statistics.median(seconds[1:])
+    parameters = sum(p.numel() for group in method.optimizer.param_groups for p in group["params"])
+    return {
+        "parameters": parameters,
+        "trial": round(spent[0], 3),
+        "step": round(typical, 3),
+        "later": round(statistics.median(spent[1:]), 6),
+        "share": round(spent[0] / (RUN * typical), 4),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a line for each shape, and one JSON object."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup_trial")
+    parser.add_argument("--steps", type=int, default=5, help="steps after the first")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    chosen = parser.parse_args(arguments)
+    found = {}
+    for name in chosen.shapes:
+        found[name] = cost(SHAPES[name], chosen.steps)
+        print(
+            f"{name}: {found[name]['parameters'] / 1e6:.1f} M parameters, trial "
+            f"{found[name]['trial']:.2f} s, step {found[name]['step']:.2f} s, "
+            f"{found[name]['share']:.2%} of {RUN} steps"
+        )
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""How exactly gradients were computed, seen from inside the loss.
+
+A user's loss may enter autocast or cast by itself, so the dtypes of the parameters do not
+say in which ones the model was computed. The graph behind the losses does: the gradient that
+arrives at an operation has the dtype of what the operation returned.
+
+What it does not do: see into a graph that ``torch.compile`` made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+
+def operations(losses: Iterable[Tensor]) -> Iterator[Node]:
+    """Every operation behind the losses, once each."""
+    found: set[Node] = set()
+    ahead = [each.grad_fn for each in losses]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            yield node
+            ahead += [before for before, _ in node.next_functions]
+
+
+def watch_dtypes(losses: Iterable[Tensor]) -> set[torch.dtype]:
+    """The floating dtypes on the way; the set is complete after the backward.
+
+    Args:
+        losses: With the graph behind them.
+    """
+    seen: set[torch.dtype] = set()
+
+    def look(gradients: tuple[Tensor | None, ...]) -> None:
+        seen.update(g.dtype for g in gradients if g is not None and g.dtype.is_floating_point)
+
+    for node in operations(losses):
+        node.register_prehook(look)
+    return seen
+
+
+def coarsest(dtypes: Iterable[torch.dtype]) -> float:
+    """The largest distance from 1 to the next number, of these floating dtypes."""
+    return max(torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point)
