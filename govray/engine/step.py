@@ -419,7 +419,7 @@ class GovernedStep:
                     )
             if self._aggregator.tries:
                 self._startup(batch.micro_batches, batch.step, loss_fn)
-        except Exception as error:  # whatever it is, all ranks must hear of it
+        except BaseException as error:  # whatever it is, all ranks must hear of it
             return Failure.of(error)
         return None
 
