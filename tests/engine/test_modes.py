@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from govray.engine import forward as forward_module
+from govray.engine import trial
 from govray.engine import trial as trial_module
 from govray.engine.adapters import Adapters
 from govray.engine.forward import LossFn
@@ -207,6 +208,23 @@ def test_bf16_autocast_stays_within_its_bound_of_the_float32_oracle() -> None:
     assert all(gradient.dtype is torch.float32 for gradient in found.values())
     assert 1e-3 < distance(found, expected) < HALF_BOUND  # so autocast did take place
     assert distance(found, oracle(*build(dtype=torch.float32), rows, bf16(loss))) < ADDED_BOUND
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "tolerance"),
+    [(loss, torch.finfo(torch.float32).eps ** 0.5), (bf16(loss), 2**-3.5)],
+    ids=["float32", "autocast"],
+)
+def test_joined_passes_are_tried_by_the_dtypes_inside_the_loss(
+    loss_fn: LossFn, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gap below the tolerance is rounding; one above it is another gradient."""
+    rows = rows_of(MIXED)
+    for gap, refused in ((0.9 * tolerance, False), (1.1 * tolerance, True)):
+        monkeypatch.setattr(trial, "_distance", lambda *_, gap=gap: gap)
+        run = run_of(*build(dtype=torch.float32))
+        take(run, rows, loss_fn)
+        assert bool(run._planner.reasons) is refused
 
 
 def test_bf16_parameters_stay_within_their_bound_of_the_oracle_in_float32() -> None:
