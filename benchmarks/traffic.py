@@ -109,13 +109,15 @@ class GovernedTraffic:
         """Plain DDP on the same model, without adapters."""
         return Traffic(tuple(ddp_buckets([_bytes(p) for p in reversed(list(self._base.values()))])))
 
-    def _agreement(self) -> tuple[int, int]:
+    def _agreement(self) -> tuple[int, int, int]:
         groups, corpora = len(self._groups) + 1, len(self._routes)
         # Status, step, time, what is left out, two digests, a count per group, two per corpus.
         start = 4 + 2 * _DIGEST_WORDS + groups + 2 * corpora
         # Status, and two sums per stream.
         conclude = 1 + 2 * len(self._routes)
-        return _WORD * start, _WORD * conclude
+        # Status.
+        confirm = 1
+        return _WORD * start, _WORD * conclude, _WORD * confirm
 
 
 def ddp_buckets(sizes: Iterable[int]) -> list[int]:

@@ -1,6 +1,6 @@
 """govray's step, with everything that a run adds to it each step.
 
-Included: both agreements, routing, the governed all-reduce, the optimizer, and on
+Included: all three exchanges, routing, the governed all-reduce, the optimizer, and on
 rank 0 the step's ledger leaf, appended to a write-ahead file as a worker does. One
 step in fifty is also a sample of gradient norms; ``GovernedSampled`` makes every step
 one, so that the cost can be seen and spread over fifty.

@@ -94,6 +94,7 @@ def test_the_agreement_is_as_large_as_the_engine_makes_it(monkeypatch) -> None:
     monkeypatch.setattr(Agreement, "_gather", record)
     agreement.start(0, {}, {}, None).wait()
     agreement.conclude(0, torch.zeros(len(MIX), 2, dtype=torch.float64), None)
+    agreement.confirm(0, None)
     assert tuple(sizes) == TRAFFIC.step(MIX).all_gathers
 
 
