@@ -38,7 +38,7 @@ class Generators:
 def generators() -> Generators:
     """The states here and now; drawing goes on as if it had not been called."""
     tensors = {"torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # a run on the CPU begins nothing on a device
         tensors["cuda"] = torch.cuda.get_rng_state()
     version, words, gauss = random.getstate()
     legacy: Any = np.random.get_state(legacy=False)

@@ -67,7 +67,11 @@ def held(tensors: Mapping[str, Tensor], *, content: bool = True) -> dict[str, He
         content: Whether to look at all numbers; it costs about as much as copying them.
     """
     digests = contents(tensors) if content else {}
-    return {name: Held(t, t._version, digests.get(name)) for name, t in tensors.items()}
+    return {name: Held(t, _version(t), digests.get(name)) for name, t in tensors.items()}
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def contents(tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -78,6 +82,8 @@ def contents(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 @torch.no_grad()
 def _content(tensor: Tensor) -> int:
     own = tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    if own.layout is not torch.strided or type(own) not in (Tensor, nn.Parameter):
+        return 0  # sparse, or another library's: identity and version must do
     if own.is_complex():
         own = torch.view_as_real(own)
     flat = own.contiguous().view(-1)
@@ -141,6 +147,8 @@ class _Parts:
     parts: tuple[tuple[object, object], ...]
 
 
+# A loop that holds the model is no part of it.
+_OTHERS_OBJECTS = frozenset({"torch", "lightning", "lightning_fabric", "pytorch_lightning"})
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
@@ -148,7 +156,7 @@ def _seen(value: Any, depth: int, above: AbstractSet[int]) -> object:
     if isinstance(value, _PLAIN):
         return repr(value) if value != value else value
     if isinstance(value, Tensor):
-        return _Written(value, (value._version, contents({"": value})[""]))
+        return _Written(value, (_version(value), contents({"": value})[""]))
     if isinstance(value, np.ndarray):
         return _Written(value, value.tobytes())
     if (state := _generator_state(value)) is not None:
@@ -169,7 +177,7 @@ def _parts(value: Any) -> Iterator[tuple[object, Any]]:
         yield from ((key, None) for key in sorted(map(repr, value)))
     elif isinstance(value, (list, tuple)) or type(value).__name__ == "deque":
         yield from enumerate(list(value))
-    elif type(value).__module__.partition(".")[0] != "torch":
+    elif type(value).__module__.partition(".")[0] not in _OTHERS_OBJECTS:
         yield from list(getattr(value, "__dict__", {}).items())
 
 

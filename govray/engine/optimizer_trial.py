@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from govray.engine.allreduce import Domain
@@ -67,8 +68,8 @@ def try_optimizer(
         units = [units[0][-1:]]
     try:
         _try(optimizer, units, parameters, adapters)
-    except GovrayError:
-        raise
+    except (GovrayError, torch.OutOfMemoryError, dist.DistError):
+        raise  # the last two are the machine's, and another attempt may go on
     except Exception as error:
         raise Refused(
             f"the optimizer can't step a part of what it holds: {type(error).__name__}: {error}",
@@ -100,11 +101,15 @@ def _try(
 
     first, *rest = units
     alone, *both = after([first], rest) if rest else after([first])
-    _require_same(optimizer, {k: v for k, v in start.items() if _owner(k) not in first}, alone)
-    _require_same(optimizer, before, _bits(optimizer, others))
+    pairs = [
+        ({k: v for k, v in start.items() if _owner(k) not in first}, alone),
+        (before, _bits(optimizer, others)),
+    ]
     for expected in both:
-        _require_same(optimizer, expected, after(units)[0])
-        _require_same(optimizer, expected, after(rest, [first])[1])
+        pairs += [(expected, after(units)[0]), (expected, after(rest, [first])[1])]
+    # All steps before the first verdict: a rank may hold no part of what differs.
+    for expected, found in pairs:
+        _require_same(optimizer, expected, found)
 
 
 def _small(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> list[str]:
@@ -170,11 +175,11 @@ def _put_back(
     drawn = generators()
     values = {name: parameter.detach().clone() for name, parameter in chosen.items()}
     known = set(optimizer.state)
-    states = {
-        name: copy.deepcopy(optimizer.state[parameter])
-        for name, parameter in chosen.items()
+    states = [
+        (parameter, optimizer.state[parameter], _kept(optimizer.state[parameter]))
+        for parameter in chosen.values()
         if parameter in known
-    }
+    ]
     groups = [_copied(group) for group in optimizer.param_groups]
     own = {name: value for name, value in vars(optimizer).items() if _is_plain(value)}
     for group in optimizer.param_groups:
@@ -188,13 +193,28 @@ def _put_back(
                 parameter.copy_(values[name])
         for fresh in set(optimizer.state) - known:
             del optimizer.state[fresh]
-        for name, state in states.items():
-            optimizer.state[chosen[name]] = state
-        for group, kept in zip(optimizer.param_groups, groups, strict=True):
+        for parameter, state, kept in states:
+            state.clear()
+            state.update({key: _restored(value, copied) for key, (value, copied) in kept.items()})
+            optimizer.state[parameter] = state
+        for group, settings in zip(optimizer.param_groups, groups, strict=True):
             group.clear()
-            group.update(kept)
+            group.update(settings)
         vars(optimizer).update(own)
         restore_generators(drawn)
+
+
+def _kept(state: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Each value of a state and a copy of what it holds: the tensors themselves stay in use."""
+    return {
+        key: (value, value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value))
+        for key, value in state.items()
+    }
+
+
+@torch.no_grad()
+def _restored(value: Any, copied: Any) -> Any:
+    return value.copy_(copied) if isinstance(value, Tensor) else copied
 
 
 def _copied(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,14 +17,18 @@ from torch.autograd.graph import Node
 
 
 def operations(losses: Iterable[Tensor]) -> Iterator[Node]:
-    """Every operation behind the losses, once each."""
+    """Every operation behind the losses, once each.
+
+    Not the leaves: under DDP their nodes outlive the step, and a hook on them with it.
+    """
     found: set[Node] = set()
     ahead = [each.grad_fn for each in losses]
     while ahead:
         node = ahead.pop()
         if node is not None and node not in found:
             found.add(node)
-            yield node
+            if not hasattr(node, "variable"):
+                yield node
             ahead += [before for before, _ in node.next_functions]
 
 

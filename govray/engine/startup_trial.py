@@ -47,7 +47,7 @@ from govray.engine.module_trace import first_difference
 from govray.engine.planner import Pass
 from govray.engine.precision import coarsest, watch_dtypes
 from govray.engine.routing import Routed
-from govray.errors import Refused
+from govray.errors import GovrayError, Refused
 
 ROWS = 3
 """Rows of a trial: fewer could hide what depends on which others there are."""
@@ -98,13 +98,32 @@ class StartupTrial:
             for stream, rows in self._due(parts).items()
             if len(rows) > self._rows_tried.get(stream, 0)
         }
+        own = {s: sum(len(p.positions) for p in parts if p.stream == s) for s in due}
         if not due:
             return
         with _no_graphs(), self._nothing_left_behind(due):
             # Those that may update most come first: the others have less to compare then.
             for stream in sorted(due, key=lambda s: (-len(self._routed[s].weights), s)):
-                _Comparison(self, stream, due[stream], step, loss_fn).run()
-                self._rows_tried[stream] = self._most if len(due[stream]) > 1 else 1
+                rows = self._compare(stream, due[stream], own[stream], step, loss_fn)
+                self._rows_tried[stream] = self._most if rows > 1 else 1
+
+    def _compare(
+        self, stream: str, rows: Sequence[MicroBatch], own: int, step: int, loss_fn: LossFn
+    ) -> int:
+        """Compare the stream's rows, those of others only if the loss takes them; how many."""
+        trial = _Comparison(self, stream, rows, step, loss_fn)
+        try:
+            trial.run()
+        except GovrayError:
+            raise
+        except Exception:
+            if own >= len(rows):
+                raise
+            # A loss may know its stream by what stands in the rows; its own are enough.
+            trial.drop_gradients()
+            rows = rows[:own]
+            _Comparison(self, stream, rows, step, loss_fn).run()
+        return len(rows)
 
     def _due(self, parts: Sequence[MicroBatch]) -> dict[str, list[MicroBatch]]:
         """Of each stream here: some rows, own ones first, then others of the same shapes."""
@@ -131,7 +150,8 @@ class StartupTrial:
         for name, each in before.items():
             if what := each.difference(after.get(name)):
                 _refuse_kept(f"the forward pass {what} {name}", self._module_of(name))
-        for place, (one, other) in enumerate(zip(devices, _device_generators(), strict=True)):
+        # A device that the loss was the first to use had no state before.
+        for place, (one, other) in enumerate(zip(devices, _device_generators(), strict=False)):
             if not torch.equal(one, other):
                 _refuse_kept(
                     f"the loss draws from the generator of device {place}, which is not the "
@@ -207,6 +227,8 @@ class _Comparison:
             same = together[:1]
         for order in others:
             among.append((order, self._losses(order, backward=self._deep), self._taken()))
+        # Twice, for what a forward sets anew each time, such as the number of rows, is no state.
+        self._losses(same, backward=False)
         kept = attributes(self._trial._model)
         again = self._losses(same, backward=False)
         if changed := changed_attribute(kept, attributes(self._trial._model)):
@@ -250,9 +272,13 @@ class _Comparison:
     def _taken(self) -> Gradients:
         """The gradients so far, out of ``.grad``."""
         found = {name: p.grad for name, p in self._learning.items() if p.grad is not None}
+        self.drop_gradients()
+        return found
+
+    def drop_gradients(self) -> None:
+        """Leave none of what was computed so far."""
         for parameter in self._learning.values():
             parameter.grad = None
-        return found
 
     @property
     def _tolerance(self) -> float:

@@ -297,7 +297,8 @@ class GovernedStep:
         passes, failure = self._plan(batch)
         touched = self._forward.reached(passes)
         _drop_gradients(touched)
-        failure = failure or self._start_up(batch, loss_fn)
+        untried = self._try_optimizer()  # whatever failed here: shards may be gathered in it
+        failure = failure or untried or self._try_rows(batch, loss_fn)
         try:
             targets = {} if failure else self._group_targets(batch)
             numbers = [*self._passes_needed(passes), int(batch.stop), int(batch.pause)]
@@ -408,17 +409,25 @@ class GovernedStep:
         except Exception as error:  # whatever it is, all ranks must hear of it
             return [], Failure.of(error)
 
-    def _start_up(self, batch: StepBatch, loss_fn: LossFn) -> Failure | None:
-        """Why what is new to this process can't train, if so: the optimizer, a stream's rows."""
+    def _try_optimizer(self) -> Failure | None:
+        """Why the optimizer can't train, if so. All ranks do it together, once."""
+        if self._optimizer_tried:
+            return None
+        self._optimizer_tried = True
+        if all(routed.weights.keys() == self._trained for routed in self._streams.values()):
+            return None
         try:
-            if not self._optimizer_tried:
-                self._optimizer_tried = True
-                if any(routed.weights.keys() != self._trained for routed in self._streams.values()):
-                    try_optimizer(
-                        self.optimizer, self._domains, self._parameters, self._adapter_ids
-                    )
-            if self._aggregator.tries:
-                self._startup(batch.micro_batches, batch.step, loss_fn)
+            try_optimizer(self.optimizer, self._domains, self._parameters, self._adapter_ids)
+        except BaseException as error:  # whatever it is, all ranks must hear of it
+            return Failure.of(error)
+        return None
+
+    def _try_rows(self, batch: StepBatch, loss_fn: LossFn) -> Failure | None:
+        """Why a stream's rows, new to this process, can't train, if so. This rank's own affair."""
+        if not self._aggregator.tries:
+            return None
+        try:
+            self._startup(batch.micro_batches, batch.step, loss_fn)
         except BaseException as error:  # whatever it is, all ranks must hear of it
             return Failure.of(error)
         return None
