@@ -17,6 +17,7 @@ from cases import allow_all, governed, micro_batch, step_batch, token_rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from govray.engine import step
 from govray.engine.adapters import Adapters
 from govray.engine.batch import MicroBatch
 from govray.engine.forward import LossFn
@@ -24,7 +25,7 @@ from govray.engine.gpt import GPT, loss
 from govray.engine.routing import refuse_inexact
 from govray.engine.startup_trial import StartupTrial
 from govray.engine.step import GovernedStep
-from govray.errors import Refused
+from govray.errors import GovrayError, RankFailed, Refused
 from govray.governance.route import Route
 
 CONTEXT, VOCABULARY = 6, 13
@@ -379,10 +380,51 @@ def test_it_changes_nothing() -> None:
     governed(model, optimizer, routes)(step_batch(0, batch(model)), loss)
     again = governed(model, optimizer, routes)  # as after a resume, with a state
     before = state(model, optimizer)
-    assert again._start_up(step_batch(1, batch(model, step=1)), loss) is None
+    kept = [id(value) for held in optimizer.state.values() for value in held.values()]
+    assert again._try_optimizer() is None
+    assert again._try_rows(step_batch(1, batch(model, step=1)), loss) is None
+    # The same tensors too: an optimizer may hold them by other names.
+    assert kept == [id(value) for held in optimizer.state.values() for value in held.values()]
     after = state(model, optimizer)
     assert len(before) == len(after)
     assert all(map(torch.equal, before, after))
+    assert all(p.grad is None for p in model.parameters())
+
+
+class Notes(Changed):
+    """Sets anew in every forward what a person may want to look at, and keeps a sparse buffer."""
+
+    def prepare(self) -> None:
+        self.register_buffer("links", torch.eye(3).to_sparse())
+        self.mask = torch.inference_mode()(torch.ones)(2)
+
+    def change(self, hidden: Tensor) -> Tensor:
+        self.rows = len(hidden)
+        self.shape = hidden.shape
+        self.mean = float(hidden.detach().mean())
+        return hidden
+
+
+def test_what_a_forward_sets_anew_is_no_state() -> None:
+    train(gpt(Notes))
+
+
+def test_rows_of_other_streams_are_done_without_where_the_loss_does_not_take_them() -> None:
+    """A loss may know its stream by its rows; a row of its own is enough for trial."""
+
+    def one_kind(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        kinds = set(tensors["kind"].tolist())
+        if len(kinds) > 1:
+            raise IndexError("rows of two kinds")
+        return loss(model, {name: tensors[name] for name in ("tokens", "targets")})
+
+    model = gpt()
+    rows = [
+        micro_batch(route, token_rows(count, CONTEXT, VOCABULARY, kind) | {"kind": told})
+        for kind, (route, count) in enumerate([(allow_all(model), 1), (UPPER, 2)])
+        for told in [torch.full((count,), kind)]
+    ]
+    run_of(model)(step_batch(0, rows), one_kind)
     assert all(p.grad is None for p in model.parameters())
 
 
@@ -402,7 +444,7 @@ def test_every_stream_is_tried_once_when_it_first_comes() -> None:
     everything, upper = batch(model)
     loss_fn, calls = counted()
     run(step_batch(0, [everything]), loss_fn)
-    assert sum(calls) == 10 + 4
+    assert sum(calls) == 11 + 4
     calls.clear()
     run(step_batch(1, [everything]), loss_fn)
     assert calls == [4]
@@ -495,6 +537,30 @@ class Rounds(torch.optim.SGD):
                 if parameter.grad is not None:
                     parameter.grad *= torch.rand(())
         super().step()
+
+
+class OutOfMemory(torch.optim.SGD):
+    def step(self) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+
+def test_what_the_machine_lacks_is_no_refusal() -> None:
+    """A refusal is never tried again; the next attempt may have the room."""
+    with pytest.raises(RankFailed, match="no room"):
+        optimize(OutOfMemory, [UPPER, LOWER])
+
+
+def test_a_rank_that_could_not_load_tries_the_optimizer_as_the_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[bool] = []
+    monkeypatch.setattr(step, "try_optimizer", lambda *_: tried.append(True))
+    model = gpt()
+    run = run_of(model)
+    unknown = micro_batch(LOWER, token_rows(2, CONTEXT, VOCABULARY, 1))  # of no route of the run
+    with pytest.raises(GovrayError):
+        run(step_batch(0, [unknown]), loss)
+    assert tried == [True]
 
 
 LOWER = Route({"embedding": 1.0, "block.0": 1.0})
