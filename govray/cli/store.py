@@ -203,7 +203,7 @@ def indexing_settings(
         )
 
     def anchor() -> TrustAnchor:
-        return trust.anchor(trust_root, revocations)
+        return trust.anchor(trust_root, revocations).as_feed()  # for models of many suppliers
 
     anchor().load(at=trust.reference_time(None))  # refused now, not run by run
     return Settings(

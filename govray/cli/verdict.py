@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from govray.cli.output import field, line
 
 if TYPE_CHECKING:
+    from govray.governance.revocation import Revocations
     from govray.governance.selection import Selection
     from govray.governance.trust import TrustState
     from govray.governance.verify import VerifiedModel
@@ -138,7 +139,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "gates": [each.to_json() for each in model.gates],
         "memorization": attestation.memorization.to_json() if attestation.memorization else None,
         "revocations": None
-        if model.revocations is None
+        if model.revocations is None or not model.revocations.lists
         else [
             {
                 "issuer": each.document.issuer,
@@ -148,6 +149,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
             }
             for each in model.revocations.lists
         ],
+        "revocationsPassedOver": list(model.revocations.passed_over) if model.revocations else [],
         "revokedSince": {
             name: {"since": format_time(each.since), "reason": each.reason, "issuer": each.issuer}
             for name, each in model.revoked.items()
@@ -170,7 +172,7 @@ def revocations(model: VerifiedModel) -> str:
     """What was revoked since the run, as far as the given lists say."""
     from govray.governance.document import format_time
 
-    if model.revocations is None:
+    if model.revocations is None or not model.revocations.lists:
         return checked_lists(model.trust_root)
     lists = _lists(model.trust_root)
     since = ", ".join(
@@ -184,12 +186,23 @@ def checked_lists(trust: TrustState) -> str:
     """By which lists nothing of what was looked at is revoked."""
     if trust.revocations is None:
         return "revocations not checked: no list given"
+    if not trust.revocations.lists:
+        return f"revocations not checked: {_passed_over(trust.revocations)}"
     return f"nothing, by {_lists(trust)}"
 
 
 def _lists(trust: TrustState) -> str:
-    lists = trust.revocations.lists if trust.revocations else ()
-    return ", ".join(f"{each.document} of {each.document.issued}" for each in lists)
+    if trust.revocations is None:
+        return ""
+    told = ", ".join(
+        f"{each.document} of {each.document.issued}" for each in trust.revocations.lists
+    )
+    over = _passed_over(trust.revocations)
+    return f"{told}; {over}" if over else told
+
+
+def _passed_over(lists: Revocations) -> str:
+    return "; ".join(f"passed over: {each}" for each in lists.passed_over)
 
 
 def exclusion_level(model: VerifiedModel, corpus: str) -> int | None:

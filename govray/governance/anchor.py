@@ -8,8 +8,10 @@ gives no trust state without it.
 
 Invariants:
     * Lists that were pinned are never gone behind: a given list of the same issuer follows them.
-    * A list counts where its issuer is an authority. One of an issuer that this root, with these
-      delegations, does not know can revoke nothing here, and is left out.
+    * A given list counts, or there is no answer. The delegations may come from whoever is judged,
+      so a list whose issuer they do not name is never dropped in silence.
+    * Of a feed and of pinned lists, one that does not concern this root is passed over. So is a
+      pinned one that this root does not carry. `Revocations.passed_over` says which, and why.
 
 What it does not do: fetch anything, or say what a revocation means (``verify.py``).
 """
@@ -22,11 +24,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from govray.errors import CouldNotCheck, UsageError
+from govray.errors import CouldNotCheck, Untrusted, UsageError
+from govray.governance.document import parse_time
 from govray.governance.envelope import Envelope
 from govray.governance.pinned_root import check_follows_pinned, pinned_trust_root
 from govray.governance.revocation import MAX_BYTES, RevocationList, Revocations, check_fresh
-from govray.governance.statement import read
+from govray.governance.statement import Sealed, read
 from govray.governance.trust import TrustState, root_name
 
 MAX_ROOT = 1 << 20
@@ -40,15 +43,17 @@ class TrustAnchor:
 
     Attributes:
         root: Envelope of the trust root.
-        revocations: Envelopes of the lists that were given.
+        revocations: Envelopes of the lists that were given for what is verified.
         pinned: Envelopes of lists that were accepted earlier; they count for issuers of whom
             none is given.
+        feed: Envelopes of lists that are at hand for many things, of which not all concern each.
         source: The file that the root was read from, if it was.
     """
 
     root: bytes
     revocations: tuple[bytes, ...] = ()
     pinned: tuple[bytes, ...] = ()
+    feed: tuple[bytes, ...] = ()
     source: Path | None = field(default=None, compare=False)
 
     @classmethod
@@ -84,7 +89,7 @@ class TrustAnchor:
             check_follows_pinned(data, where=str(path))
         mine = own.is_file() and root_name(data) == root_name(read_file(own, MAX_ROOT))
         pinned = read_lists([kept]) if mine and kept.is_dir() else ()
-        return cls(data, read_lists(revocations), pinned, path)
+        return cls(data, read_lists(revocations), pinned, source=path)
 
     def load(self, *, at: datetime, delegations: Iterable[bytes] = ()) -> TrustState:
         """The trust state at ``at``, with the lists in it.
@@ -95,7 +100,8 @@ class TrustAnchor:
 
         Raises:
             Malformed, Untrusted: As `TrustState.load` and `Revocations.load`.
-            CouldNotCheck: The root asks for a list that is not here, or for a newer one.
+            CouldNotCheck: The root asks for a list that is not here, or for a newer one. Or as
+                `lists`.
         """
         return self.apply(TrustState.load(self.root, at=at, delegations=delegations), at=at)
 
@@ -105,21 +111,61 @@ class TrustAnchor:
         check_fresh(trust, lists, at=at)
         return replace(trust, revocations=lists)
 
+    def as_feed(self) -> Self:
+        """The same, whose given lists are a feed: for many models, each with its delegations."""
+        return replace(self, revocations=(), feed=(*self.feed, *self.revocations))
+
     def lists(self, trust: TrustState, *, at: datetime) -> Revocations | None:
-        """The lists that concern ``trust``, whether or not they are fresh; None if there is none.
+        """The lists that concern ``trust``, whether or not they are fresh; None if none is here.
+
+        A pinned list that was issued after ``at`` counts for nothing: it was not there yet. One
+        that this root does not carry, as after a change of its issuer's keys, is absent; a given
+        list still has to follow it.
 
         Raises:
             Malformed, Untrusted: As `Revocations.load`; or a given list goes behind a pinned one.
+            CouldNotCheck: The issuer of a given list is no authority here.
         """
         names = {authority.name for authority in trust.authorities}
-        given, pinned = (
-            [data for data in lists if _issuer(data) in names]
-            for lists in (self.revocations, self.pinned)
-        )
-        if not given and not pinned:
+        over = []
+        for data in self.revocations:
+            if (issuer := _read(data).document.issuer) not in names:
+                raise CouldNotCheck(
+                    f"a revocation list of {issuer!r} is given, which is no authority here: its "
+                    "delegation is not here",
+                    where="revocations",
+                    do="Verify with its delegation, or leave the list out if it is none of yours",
+                )
+        feed = []
+        for data in self.feed:
+            document = _read(data).document
+            if document.issuer in names:
+                feed.append(data)
+            else:
+                over.append(f"{document} (its issuer is no authority here)")
+        new = Revocations.load(trust, (*self.revocations, *feed), at=at)
+        earlier, gone = Revocations(()), []
+        pinned = [(_read(data), data) for data in self.pinned]
+        for old, data in sorted(pinned, key=lambda each: each[0].document.sequence):
+            document = old.document
+            if document.issuer not in names:
+                over.append(f"pinned {document} (its issuer is no authority here)")
+            elif parse_time(document.issued) > at:
+                over.append(f"pinned {document} (issued at {document.issued}, after this time)")
+            else:
+                try:
+                    one = Revocations.load(trust, [data], at=at)
+                except Untrusted as error:
+                    gone.append((old, error.what))
+                else:
+                    earlier = one.following(trust, earlier)
+        new = new.following(trust, earlier)
+        for old, why in gone:
+            if not new.check_follows(old):
+                over.append(f"pinned {old.document} ({why})")
+        if not new.lists and not over:
             return None
-        earlier = Revocations.load(trust, pinned, at=at)
-        return Revocations.load(trust, given, at=at).following(trust, earlier)
+        return replace(new, passed_over=tuple(over))
 
 
 def read_lists(given: Sequence[Path | str | bytes]) -> tuple[bytes, ...]:
@@ -168,7 +214,7 @@ def pinned_revocations() -> Path:
     return pinned_trust_root().parent / "revocations"
 
 
-def _issuer(data: bytes) -> str:
-    """Whose list it says it is: decides only whether it concerns a root, never that it holds."""
+def _read(data: bytes) -> Sealed[RevocationList]:
+    """What it says: decides only whether it concerns a root, never that it holds."""
     envelope = Envelope.parse(data, limit=MAX_BYTES, where="revocations")
-    return read(RevocationList, envelope, where="revocations").document.issuer
+    return read(RevocationList, envelope, where="revocations")

@@ -91,7 +91,8 @@ def check_envelope(
         roots: The trust roots that the caller trusts, in the order of trying, each with the
             delegations by which further operators are known.
         at: Reference time, aware.
-        revocations: Envelopes of revocation lists.
+        revocations: Envelopes of revocation lists, as a feed: those that concern none of the
+            roots are passed over.
     """
     refused: list[tuple[int, str, Refused]] = []
     envelope: Envelope | None = None  # one, which remembers the keys that were tried
@@ -110,7 +111,7 @@ def check_envelope(
         except Refused as error:
             refused.append((number, name, error))
             continue
-        anchor = TrustAnchor(root, tuple(revocations))
+        anchor = TrustAnchor(root, feed=tuple(revocations))
         lacking, revoked = _revocations(anchor, trust, attested, data, at)
         return EnvelopeCheck(attested, trust, _steps(attested, revoked), lacking)
     return EnvelopeCheck(None, None, _none(refused))
@@ -138,8 +139,9 @@ def _revocations(
         return (), StepOutcome(13, name, "failed", error.what)
     if lacking := stale(trust, lists, at=at):
         return lacking, StepOutcome(13, name, "notChecked", "; ".join(lacking))
-    if lists is None:
-        return (), StepOutcome(13, name, "notChecked", "needs revocation lists")
+    if lists is None or not lists.lists:
+        over = [f"passed over: {each}" for each in lists.passed_over] if lists else []
+        return (), StepOutcome(13, name, "notChecked", "; ".join(["needs revocation lists", *over]))
     why = "the attestation is not revoked; what the run used needs the model folder"
     return (), StepOutcome(13, name, "notChecked", why)
 

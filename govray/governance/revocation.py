@@ -34,7 +34,7 @@ from govray.governance.credential import Credential
 from govray.governance.document import Digest, Document, Name, Timestamp, format_time, parse_time
 from govray.governance.keys import Signer
 from govray.governance.policy import Policy
-from govray.governance.statement import seal, self_subject
+from govray.governance.statement import Sealed, seal, self_subject
 from govray.governance.trust import TrustState, Verified
 
 SCHEMA = "govray.dev/revocations/v1"
@@ -148,11 +148,13 @@ class Revocations:
         lists: In the order of the issuers' names.
         delegates: Name of an authority by delegation → the revocation of that, or of one above.
         delegators: Name of an authority by delegation → its delegator's.
+        passed_over: Lists that were at hand and say nothing here, each with why.
     """
 
     lists: tuple[Verified[RevocationList], ...]
     delegates: Mapping[str, Revoked] = field(default_factory=dict)
     delegators: Mapping[str, str] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
 
     @classmethod
     def load(
@@ -211,6 +213,18 @@ class Revocations:
             if (new := found.get(old.document.issuer)) is not None:
                 _check_follows(new, old)
         return self._of(trust, {each.document.issuer: each for each in earlier.lists} | found)
+
+    def check_follows(self, old: Sealed[RevocationList]) -> bool:
+        """Whether there is a list of the issuer of ``old`` here, which then has to follow it.
+
+        Raises:
+            Untrusted: It goes back behind ``old``.
+        """
+        issuer = old.document.issuer
+        new = next((each for each in self.lists if each.document.issuer == issuer), None)
+        if new is not None:
+            _check_follows(new, old)
+        return new is not None
 
     @property
     def digests(self) -> frozenset[str]:
@@ -419,8 +433,9 @@ def check_fresh(trust: TrustState, lists: Revocations | None, *, at: datetime) -
         CouldNotCheck: One is missing, has too low a sequence, or was issued too long ago.
     """
     if found := stale(trust, lists, at=at):
+        over = [f"passed over: {each}" for each in lists.passed_over] if lists else []
         raise CouldNotCheck(
-            "; ".join(found),
+            "; ".join([*found, *over]),
             where="revocations",
             do="Get the current list from its issuer, and give it with --revocations",
         )
@@ -494,7 +509,9 @@ def _revoked(each: Verified[RevocationList], entry: Revocation) -> Revoked:
     )
 
 
-def _check_follows(new: Verified[RevocationList] | None, old: Verified[RevocationList]) -> None:
+def _check_follows(
+    new: Verified[RevocationList] | None, old: Verified[RevocationList] | Sealed[RevocationList]
+) -> None:
     was = old.document
     where = f"revocations of {was.issuer}"
     if new is None:

@@ -88,7 +88,8 @@ class VerifiedModel:
         routes: Corpus → route.
         ledger: Its leaves of steps and its gradient norms.
         gates: Which corpora the run left out, from which step on.
-        revocations: The lists that it was checked against; None if none was given.
+        revocations: The lists that it was checked against, and those that were passed over; None
+            if there was none.
         revoked: Corpus, ``policy`` or ``attestation`` to its revocation, where that counts only
             from after the run, or after the reference time.
         replay_checks: What second parties signed about this attestation.

@@ -86,7 +86,7 @@ def standing(session: Session, lists: Sequence[bytes], *, at: datetime) -> Stand
     for name, envelope in sorted(newest.items()):
         try:
             trust = TrustState.load(envelope, at=at)
-            known = TrustAnchor(envelope, tuple(lists)).lists(trust, at=at)
+            known = TrustAnchor(envelope, feed=tuple(lists)).lists(trust, at=at)
         except GovrayError as error:
             lacking[name] = str(error)
             continue

@@ -48,8 +48,12 @@ class Inputs:
 
     @property
     def anchor(self) -> TrustAnchor:
-        """What the run verifies others' models against: its own root and lists."""
-        return TrustAnchor(self.root_bytes, self.revocation_bytes)
+        """What the run verifies others' models against: its own root and lists.
+
+        The lists are a feed: they are all of the run's authorities, and another model may know
+        nothing of some supplier's.
+        """
+        return TrustAnchor(self.root_bytes, feed=self.revocation_bytes)
 
     @property
     def classes(self) -> dict[str, CredentialClass]:

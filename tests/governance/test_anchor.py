@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from world import AT, FINISHED, World, write
 
+from govray.cli.verdict import revocations as told
 from govray.errors import CouldNotCheck, Refused, Untrusted, UsageError, VerificationFailed
 from govray.governance import anchor as anchoring
 from govray.governance import bundle
@@ -137,10 +139,15 @@ def test_a_rule_in_a_delegation_counts_where_the_delegation_does(
         anchor.load(at=AT, delegations=[changed])
 
 
-def test_a_list_of_nobody_here_is_left_out_and_a_forged_one_is_not(world: World) -> None:
-    """A feed has the lists of suppliers that this model knows nothing of."""
+def test_a_given_list_of_nobody_here_gives_no_answer(world: World, untouched: Path) -> None:
+    """Whoever made the folder chose its delegations: to leave one out must not lift a list."""
     acme = revoke({"corpus": "acme"}, issuer="acme-legal", by=(world.keys.acme,))
-    assert TrustAnchor(world.root, (acme,)).load(at=AT).revocations is None
+    with pytest.raises(CouldNotCheck, match=r"'acme-legal' is given, .* delegation is not here"):
+        TrustAnchor(world.root, (acme,)).load(at=AT)
+    stranger = revoke({"corpus": "acme"}, issuer="stranger", by=(world.keys.acme,))
+    with pytest.raises(CouldNotCheck, match="'stranger' is given") as refused:
+        verify(untouched, trust_root=world.root, revocations=[stranger], at=AT)
+    assert refused.value.exit_code == 3
     known = TrustAnchor(world.root, (acme,)).load(at=AT, delegations=world.delegations)
     assert known.revocations is not None
     forged = revoke({"corpus": "acme"}, issuer="archive", by=(LocalSigner.generate(),))
@@ -148,7 +155,85 @@ def test_a_list_of_nobody_here_is_left_out_and_a_forged_one_is_not(world: World)
         TrustAnchor(world.root, (forged,)).load(at=AT)
 
 
+@pytest.mark.parametrize("kind", ["pinned", "feed"])
+def test_a_pinned_list_or_a_feeds_of_nobody_here_is_passed_over_and_named(
+    world: World, untouched: Path, kind: str
+) -> None:
+    """They are for many models, and not every model knows every supplier."""
+    stranger = revoke({"corpus": "acme"}, issuer="stranger", by=(world.keys.acme,))
+    anchor = TrustAnchor(world.root, **{kind: (stranger,)})
+    model = verify(untouched, trust_root=anchor, at=AT)
+    assert model.revocations is not None
+    assert model.revocations.lists == ()
+    [why] = model.revocations.passed_over
+    assert "list 1 of stranger (its issuer is no authority here)" in why
+    assert "no list given" not in told(model)
+    assert why in told(model)
+    both = replace(anchor, revocations=(by_operator(world),))
+    assert why in told(verify(untouched, trust_root=both, at=AT))
+    forged = revoke(issuer="archive", by=(LocalSigner.generate(),))
+    if kind == "feed":
+        with pytest.raises(Untrusted, match="no signature verifies"):
+            TrustAnchor(world.root, feed=(forged,)).load(at=AT)
+
+
 # Given and pinned
+
+
+def rotated(world: World, **rule: int) -> tuple[bytes, LocalSigner]:
+    """The next root, in which the operator has another key, and that key."""
+    key = LocalSigner.generate()
+    update = {"keys": (key.public_key,)} | rule
+    authorities = tuple(
+        a.model_copy(update=update) if a.name == "operator" else a for a in world.authorities()
+    )
+    return world.sign_root(version=2, authorities=authorities), key
+
+
+def test_after_a_change_of_keys_the_pinned_list_is_absent_and_still_not_gone_behind(
+    world: World,
+) -> None:
+    entry = {"attestation": "sha256:" + "0" * 64}
+    old = by_operator(world, entry, sequence=2)
+    root, key = rotated(world)
+    alone = TrustAnchor(root, pinned=(old,)).load(at=AT).revocations
+    assert alone is not None
+    assert alone.lists == ()
+    assert "pinned list 2 of operator (no signature verifies" in alone.passed_over[0]
+
+    asking_root, asked_key = rotated(world, minimum_revocations=2)
+    with pytest.raises(CouldNotCheck, match="none was given; passed over: pinned list 2"):
+        TrustAnchor(asking_root, pinned=(old,)).load(at=AT)
+    again = revoke(entry, issuer="operator", by=(asked_key,), sequence=2)
+    TrustAnchor(asking_root, (again,), pinned=(old,)).load(at=AT)
+
+    def given(*entries: dict[str, str], sequence: int) -> None:
+        new = revoke(*entries, issuer="operator", by=(key,), sequence=sequence)
+        lists = TrustAnchor(root, (new,), pinned=(old,)).load(at=AT).revocations
+        assert lists is not None
+        assert [each.document.sequence for each in lists.lists] == [sequence]
+        assert lists.passed_over == ()
+
+    given(entry, sequence=3)
+    with pytest.raises(Untrusted, match="never goes back"):
+        given(entry, sequence=1)
+    with pytest.raises(Untrusted, match="lacks an entry"):
+        given(sequence=3)
+
+
+def test_a_pinned_list_does_not_count_before_it_was_issued(world: World) -> None:
+    later = by_operator(world, sequence=3, issued="2026-11-20T00:00:01Z")
+    lists = TrustAnchor(world.root, pinned=(later,)).load(at=AT).revocations
+    assert lists is not None
+    assert lists.lists == ()
+    assert "issued at 2026-11-20T00:00:01Z" in lists.passed_over[0]
+    with pytest.raises(CouldNotCheck, match="none was given"):
+        TrustAnchor(asking(world, minimum_revocations=1), pinned=(later,)).load(at=AT)
+    before = TrustAnchor(world.root, (by_operator(world),), pinned=(later,)).load(at=AT)
+    assert before.revocations is not None
+    assert [each.document.sequence for each in before.revocations.lists] == [1]
+    with pytest.raises(Untrusted, match="after the reference time"):  # a given one is no rest
+        TrustAnchor(world.root, (later,)).load(at=AT)
 
 
 def test_pinned_lists_go_with_the_pinned_root_and_are_never_gone_behind(
