@@ -194,6 +194,15 @@ def _listed(
     )
 
     state = model.trust_root
+    threshold = next(each.threshold for each in state.authorities if each.name == operator)
+    if threshold > 1:
+        raise Refused(
+            f"a list of {operator} needs the signatures of {threshold} keys, and --revoke gives "
+            "one, so nothing was changed",
+            where=str(path),
+            do="Leave --revoke out; put the entry that is then printed into the operator's list, "
+            "and sign that with each key",
+        )
     known = [each.document for each in state.revocations.lists] if state.revocations else []
     if path.exists():
         known.append(verify_revocations(state, files.read(path), at=at).document)

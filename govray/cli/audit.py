@@ -74,13 +74,14 @@ def audit(
     no data to audit, or no revocation list as fresh as the run's trust root asks.
     """
     from govray.governance import canonical
-    from govray.governance.anchor import TrustAnchor, read_lists
+    from govray.governance.anchor import TrustAnchor
     from govray.governance.document import format_time
     from govray.governance.memorization_manifest import (
         Settings,
         seal_memorization_manifest,
         verify_memorization_manifest,
     )
+    from govray.governance.trust import root_name
     from govray.train.audit import audit as make
     from govray.train.record import read_record
 
@@ -92,7 +93,8 @@ def audit(
     if not path.parent.is_dir():
         raise UsageError("no such folder", where=str(path.parent), do="Give another --out")
     now = trust.reference_time(None).replace(microsecond=0)
-    anchor = TrustAnchor(record.root, read_lists(revocations or ()))
+    given, pinned = trust.lists(revocations)
+    anchor = TrustAnchor(record.root, given, pinned.of(root_name(record.root)))
     state = anchor.load(at=now, delegations=record.delegations)
     document = make(
         run,

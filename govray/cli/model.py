@@ -184,7 +184,8 @@ def promote(
             asked = "no gates"
         else:
             policy = _gates(gates)
-            known = standing(session, trust.lists(revocations), at=trust.reference_time(None))
+            given, pinned = trust.lists(revocations)
+            known = standing(session, given, at=trust.reference_time(None), pinned=pinned)
             done = registry.promote(
                 session,
                 name=name,

@@ -45,7 +45,7 @@ RevocationLists = Annotated[
     typer.Option(
         "--revocations",
         metavar="FILE",
-        help="A signed revocation list, or a folder of them. Repeatable. Default: the pinned ones.",
+        help="A signed revocation list, or a folder of them. Repeatable. Pinned ones count too.",
     ),
 ]
 Delegations = Annotated[

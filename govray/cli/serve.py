@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import trust
 from govray.cli.output import RevocationLists, TrustRoot, line, note
 from govray.cli.store import DEFAULT_STORE, Store, indexing_settings, keep_indexed
 from govray.errors import Refused, UsageError
@@ -89,9 +88,13 @@ def serve(
     # Its own connections: what is indexed may take longer than the service lets a query.
     indexed = open_store(store, create=True) if told else None
     names = ("localhost", "127.0.0.1", "[::1]") if no_auth else ()
-    lists = tuple(revocations or trust.pinned_lists())
     settings = Settings(
-        store=store, auth=not no_auth, hosts=names, oidc=provider, revocations=lists
+        store=store,
+        auth=not no_auth,
+        hosts=names,
+        oidc=provider,
+        revocations=tuple(revocations or ()),
+        pinned=True,
     )
     app = create_app(settings)
     if not no_auth and provider is None:

@@ -17,7 +17,7 @@ from govray.cli import files
 from govray.errors import CouldNotCheck, Malformed, Refused, UsageError
 
 if TYPE_CHECKING:
-    from govray.governance.anchor import TrustAnchor
+    from govray.governance.anchor import PinnedLists, TrustAnchor
     from govray.governance.trust import TrustState
 
 
@@ -79,23 +79,15 @@ def anchor(root: Path | None, revocations: Sequence[Path] | None = None) -> Trus
     return TrustAnchor.read(root, revocations or ())
 
 
-def lists(given: Sequence[Path] | None) -> tuple[bytes, ...]:
-    """The revocation lists that are given, or else the pinned ones.
+def lists(given: Sequence[Path] | None) -> tuple[tuple[bytes, ...], PinnedLists]:
+    """The revocation lists that are given, and the pinned ones, which count beside them.
 
     Raises:
         UsageError: a file cannot be read.
     """
-    from govray.governance.anchor import read_lists
+    from govray.governance.anchor import PinnedLists, read_lists
 
-    return read_lists(given or pinned_lists())
-
-
-def pinned_lists() -> tuple[Path, ...]:
-    """The folder of pinned lists, if there is one."""
-    from govray.governance.anchor import pinned_revocations
-
-    kept = pinned_revocations()
-    return (kept,) if kept.is_dir() else ()
+    return read_lists(given or ()), PinnedLists.read()
 
 
 def load(

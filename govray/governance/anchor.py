@@ -76,7 +76,7 @@ class TrustAnchor:
         """
         if isinstance(root, bytes):
             return cls(root, read_lists(revocations))
-        own, kept = pinned_trust_root(), pinned_revocations()
+        own = pinned_trust_root()
         path = own if root is None else Path(root)
         if root is None and not path.is_file():
             raise CouldNotCheck(
@@ -87,8 +87,7 @@ class TrustAnchor:
         data = read_file(path, MAX_ROOT)
         if root is not None:
             check_follows_pinned(data, where=str(path))
-        mine = own.is_file() and root_name(data) == root_name(read_file(own, MAX_ROOT))
-        pinned = read_lists([kept]) if mine and kept.is_dir() else ()
+        pinned = PinnedLists.read().of(root_name(data))
         return cls(data, read_lists(revocations), pinned, source=path)
 
     def load(self, *, at: datetime, delegations: Iterable[bytes] = ()) -> TrustState:
@@ -168,6 +167,34 @@ class TrustAnchor:
         return replace(new, passed_over=tuple(over))
 
 
+@dataclass(frozen=True)
+class PinnedLists:
+    """The lists that a person pinned, and the name of the root that they go with.
+
+    Another root's authorities may have the same names: its lists follow none of these.
+    """
+
+    root: str | None = None
+    envelopes: tuple[bytes, ...] = ()
+
+    @classmethod
+    def read(cls) -> Self:
+        """Those of the person who runs this. None, if no root is pinned.
+
+        Raises:
+            UsageError: A file cannot be read, or is too large.
+            Malformed: The pinned root is none.
+        """
+        own, kept = pinned_trust_root(), pinned_revocations()
+        if not own.is_file() or not kept.is_dir():
+            return cls()
+        return cls(root_name(read_file(own, MAX_ROOT)), read_lists([kept]))
+
+    def of(self, root: str) -> tuple[bytes, ...]:
+        """Those that count under the root of this name."""
+        return self.envelopes if root == self.root else ()
+
+
 def read_lists(given: Sequence[Path | str | bytes]) -> tuple[bytes, ...]:
     """The envelopes of revocation lists: as they are, from files, or all of a folder.
 
@@ -212,6 +239,15 @@ def read_file(path: Path, limit: int) -> bytes:
 def pinned_revocations() -> Path:
     """The folder, beside the pinned root, of the revocation lists that go with it."""
     return pinned_trust_root().parent / "revocations"
+
+
+def list_issued(data: bytes) -> datetime:
+    """When a list says it was issued, aware; nothing of it is verified.
+
+    Raises:
+        Malformed: It is no list.
+    """
+    return parse_time(_read(data).document.issued)
 
 
 def _read(data: bytes) -> Sealed[RevocationList]:

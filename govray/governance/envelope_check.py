@@ -17,11 +17,12 @@ from typing import Literal
 
 from govray.errors import Refused
 from govray.governance import bundle
-from govray.governance.anchor import TrustAnchor
+from govray.governance.anchor import PinnedLists, TrustAnchor
 from govray.governance.attestation import Attestation
 from govray.governance.envelope import Envelope
 from govray.governance.revocation import stale
 from govray.governance.trust import TrustState, Verified
+from govray.governance.verified_lists import VerifiedLists
 from govray.governance.verify import (
     check_assurance,
     check_attestation,
@@ -82,7 +83,13 @@ TrustGiven = tuple[bytes, Sequence[bytes]]
 
 
 def check_envelope(
-    data: bytes, roots: Sequence[TrustGiven], *, at: datetime, revocations: Sequence[bytes] = ()
+    data: bytes,
+    roots: Sequence[TrustGiven],
+    *,
+    at: datetime,
+    revocations: Sequence[bytes] = (),
+    pinned: PinnedLists | None = None,
+    verified: VerifiedLists | None = None,
 ) -> EnvelopeCheck:
     """Check what can be checked of an attestation's envelope without its folder.
 
@@ -93,6 +100,8 @@ def check_envelope(
         at: Reference time, aware.
         revocations: Envelopes of revocation lists, as a feed: those that concern none of the
             roots are passed over.
+        pinned: Lists that were accepted earlier.
+        verified: Those that were verified for earlier checks.
     """
     refused: list[tuple[int, str, Refused]] = []
     envelope: Envelope | None = None  # one, which remembers the keys that were tried
@@ -111,8 +120,11 @@ def check_envelope(
         except Refused as error:
             refused.append((number, name, error))
             continue
-        anchor = TrustAnchor(root, feed=tuple(revocations))
-        lacking, revoked = _revocations(anchor, trust, attested, data, at)
+        kept = pinned.of(trust.root.name) if pinned else ()
+        anchor = TrustAnchor(root, feed=tuple(revocations), pinned=kept)
+        lacking, revoked = _revocations(
+            anchor, trust, attested, data, at, verified or VerifiedLists()
+        )
         return EnvelopeCheck(attested, trust, _steps(attested, revoked), lacking)
     return EnvelopeCheck(None, None, _none(refused))
 
@@ -123,11 +135,12 @@ def _revocations(
     attested: Verified[Attestation],
     attested_envelope: bytes,
     at: datetime,
+    verified: VerifiedLists,
 ) -> tuple[tuple[str, ...], StepOutcome]:
     """What the root's rules lack, and step 13 as far as an envelope shows it."""
     name = "revocations"
     try:
-        lists = anchor.lists(trust, at=at)
+        lists = verified.lists(anchor, trust, at=at)
     except Refused as error:  # of the lists here, and nothing that the envelope could mend
         return (error.what,), StepOutcome(13, name, "notChecked", error.what)
     try:

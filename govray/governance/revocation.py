@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -32,9 +33,10 @@ from govray.errors import CouldNotCheck, Malformed, Untrusted
 from govray.governance.authority import Authority, Role
 from govray.governance.credential import Credential
 from govray.governance.document import Digest, Document, Name, Timestamp, format_time, parse_time
+from govray.governance.envelope import Envelope
 from govray.governance.keys import Signer
 from govray.governance.policy import Policy
-from govray.governance.statement import Sealed, seal, self_subject
+from govray.governance.statement import Sealed, read, seal, self_subject
 from govray.governance.trust import TrustState, Verified
 
 SCHEMA = "govray.dev/revocations/v1"
@@ -286,20 +288,32 @@ class Revocations:
         """
         signed = tuple(signers)
         found = []
-        for each in self.lists:
+        for each, entry in self._attestations.get(digest, ()):
             issuer = each.document.issuer
-            for entry in each.document.entries:
-                if entry.attestation != digest:
-                    continue
-                if issuer in self.delegators and not any(self._above(issuer, s) for s in signed):
-                    raise Untrusted(
-                        f"revokes an attestation of {' and '.join(signed)}, but its issuer is an "
-                        "operator by delegation, and theirs is not from it",
-                        where=str(each.document),
-                        do="Leave the list out, or have an operator that the root names revoke it",
-                    )
-                found.append(_revoked(each, entry))
+            if issuer in self.delegators and not any(self._above(issuer, s) for s in signed):
+                raise Untrusted(
+                    f"revokes an attestation of {' and '.join(signed)}, but its issuer is an "
+                    "operator by delegation, and theirs is not from it",
+                    where=str(each.document),
+                    do="Leave the list out, or have an operator that the root names revoke it",
+                )
+            found.append(_revoked(each, entry))
         return _earliest(found)
+
+    @cached_property
+    def _attestations(self) -> Mapping[str, list[tuple[Verified[RevocationList], Revocation]]]:
+        """Digest of an attestation → the entries that revoke it. One pass, made once."""
+        found: dict[str, list[tuple[Verified[RevocationList], Revocation]]] = {}
+        for each in self.lists:
+            for entry in each.document.entries:
+                if entry.attestation is not None:
+                    found.setdefault(entry.attestation, []).append((each, entry))
+        return found
+
+    @property
+    def attestations(self) -> Iterable[str]:
+        """Digests of the attestations that the lists revoke, each once."""
+        return self._attestations.keys()
 
     def _above(self, issuer: str, name: str) -> bool:
         """Whether ``name`` is ``issuer``, or has its rights from it."""
@@ -481,15 +495,20 @@ def _earliest(found: Iterable[Revoked]) -> Revoked | None:
 
 def _signed(trust: TrustState, data: bytes, at: datetime) -> Verified[RevocationList]:
     """The list with all authorities of either role that signed it."""
+    envelope = Envelope.parse(data, where="revocations")  # once, with the keys that were tried
     met: list[Verified[RevocationList]] = []
     refusals: list[Untrusted] = []
     for role in _ROLES:
         try:
-            met.append(trust.verify(RevocationList, data, role=role, at=at, where="revocations"))
+            met.append(
+                trust.verify(RevocationList, envelope, role=role, at=at, where="revocations")
+            )
         except Untrusted as error:
             refusals.append(error)
     if not met:
-        raise refusals[0]
+        issuer = read(RevocationList, envelope, where="revocations").document.issuer
+        role = next((a.role for a in trust.authorities if a.name == issuer), _ROLES[0])
+        raise refusals[_ROLES.index(role)]
     first = met[0]
     authorities = tuple(authority for each in met for authority in each.authorities)
     return Verified(first.document, first.digest, first.subjects, authorities, first.keyids)

@@ -108,7 +108,7 @@ def create_app(
     app.state.engine = engine
     app.state.measures = measures
     app.state.streams = stream.Streams(settings.max_streams)
-    app.state.revocations = Lists(engine, settings.revocations, clock)
+    app.state.revocations = Lists(engine, settings.revocations, clock, pinned=settings.pinned)
     app.state.checks = CapacityLimiter(settings.max_checks)
     app.state.uploads = 0
     app.state.refusals = Refusals(engine)

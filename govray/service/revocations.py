@@ -20,7 +20,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from govray.errors import GovrayError
-from govray.governance.anchor import read_lists
+from govray.governance.anchor import PinnedLists, read_lists
+from govray.governance.verified_lists import VerifiedLists
 from govray.store.standing import ANY, Standing, standing
 
 LOOK_S = 2.0
@@ -36,29 +37,41 @@ class Lists:
         engine: The store.
         paths: Files or folders of lists.
         clock: The time that they are checked at.
+        pinned: Whether this person's pinned lists count beside them.
+
+    Attributes:
+        verified: What was verified of them, for every look and every check of an upload.
     """
 
     def __init__(
-        self, engine: Engine, paths: Sequence[Path], clock: Callable[[], datetime]
+        self,
+        engine: Engine,
+        paths: Sequence[Path],
+        clock: Callable[[], datetime],
+        *,
+        pinned: bool = False,
     ) -> None:
         self._engine, self._paths, self._clock = engine, tuple(paths), clock
+        self._pinned = pinned
+        self.verified = VerifiedLists()
         self._lock = threading.Lock()
         self._seen: tuple[float, Standing] | None = None
 
-    def envelopes(self) -> tuple[bytes, ...]:
-        """The lists as they are now.
+    def envelopes(self) -> tuple[tuple[bytes, ...], PinnedLists]:
+        """The lists as they are now, and the pinned ones.
 
         Raises:
             UsageError: One cannot be read.
         """
-        return read_lists(self._paths)
+        pinned = PinnedLists.read() if self._pinned else PinnedLists()
+        return read_lists(self._paths), pinned
 
-    def readable(self) -> tuple[bytes, ...]:
-        """The lists as they are now; none if one cannot be read, which `look` then says."""
+    def readable(self) -> tuple[tuple[bytes, ...], PinnedLists]:
+        """As `envelopes`; none if one cannot be read, which `look` then says."""
         try:
             return self.envelopes()
         except GovrayError:
-            return ()
+            return (), PinnedLists()
 
     @property
     def recent(self) -> Standing | None:
@@ -72,9 +85,11 @@ class Lists:
             if (recent := self.recent) is not None:
                 return recent
             try:
-                envelopes = self.envelopes()
+                lists, pinned = self.envelopes()
                 with Session(self._engine) as session:
-                    found = standing(session, envelopes, at=self._clock())
+                    found = standing(
+                        session, lists, at=self._clock(), pinned=pinned, verified=self.verified
+                    )
             except GovrayError as error:
                 found = Standing(0, {ANY: str(error)}, {})
             except SQLAlchemyError:  # what asks the store itself says so better

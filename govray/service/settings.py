@@ -44,6 +44,7 @@ class Settings:
             keeps a web page in the same browser from reading through a name of its own.
         promotion: The gates before a model's stages; without the file nothing is promoted.
         revocations: Files of revocation lists, or folders of them, read again every few seconds.
+        pinned: Whether the lists that the person who serves has pinned count beside those.
         max_body: Bytes of a request's body.
         max_stranger_body: The same without a token that is accepted.
         max_checks: Uploaded attestations that are checked at the same time.
@@ -59,6 +60,7 @@ class Settings:
     hosts: tuple[str, ...] = ()
     promotion: Path = Path("policies/promotion.yaml")
     revocations: tuple[Path, ...] = ()
+    pinned: bool = False
     max_body: int = 16 * MIB
     max_stranger_body: int = MIB
     max_checks: int = 2

@@ -18,10 +18,11 @@ from datetime import datetime
 from sqlmodel import Session, col, select
 
 from govray.errors import CouldNotCheck, GovrayError, Refused
-from govray.governance.anchor import TrustAnchor
+from govray.governance.anchor import PinnedLists, TrustAnchor
 from govray.governance.document import format_time
 from govray.governance.revocation import Revoked, stale
 from govray.governance.trust import TrustState
+from govray.governance.verified_lists import VerifiedLists
 from govray.store import tables
 
 ANY = "*"
@@ -68,12 +69,21 @@ class Standing:
             )
 
 
-def standing(session: Session, lists: Sequence[bytes], *, at: datetime) -> Standing:
+def standing(
+    session: Session,
+    lists: Sequence[bytes],
+    *,
+    at: datetime,
+    pinned: PinnedLists | None = None,
+    verified: VerifiedLists | None = None,
+) -> Standing:
     """What ``lists`` say of what the store holds, by the newest version of each trust root.
 
     Args:
         lists: Envelopes.
         at: Reference time, aware.
+        pinned: Lists that were accepted earlier; they count beside ``lists``.
+        verified: Those that were verified for earlier looks.
     """
     newest: dict[str, bytes] = {}
     ordered = select(tables.TrustRoot).order_by(
@@ -82,11 +92,14 @@ def standing(session: Session, lists: Sequence[bytes], *, at: datetime) -> Stand
     for row in session.exec(ordered):
         newest[row.name] = row.envelope
     counted, lacking = 0, {}
+    verified = verified or VerifiedLists()
     revoked: dict[str, Revoked] = {}
     for name, envelope in sorted(newest.items()):
         try:
             trust = TrustState.load(envelope, at=at)
-            known = TrustAnchor(envelope, feed=tuple(lists)).lists(trust, at=at)
+            kept = pinned.of(name) if pinned else ()
+            anchor = TrustAnchor(envelope, feed=tuple(lists), pinned=kept)
+            known = verified.lists(anchor, trust, at=at)
         except GovrayError as error:
             lacking[name] = str(error)
             continue
@@ -94,12 +107,9 @@ def standing(session: Session, lists: Sequence[bytes], *, at: datetime) -> Stand
             lacking[name] = "; ".join(problems)
         if known is None:
             continue
-        for each in known.lists:
-            counted += 1
-            if each.authority.role != "operator":
-                continue
-            for entry in each.document.entries:
-                found = known.of_attestation(entry.attestation, ()) if entry.attestation else None
-                if entry.attestation and found and found.since <= at:
-                    revoked[entry.attestation] = found
+        counted += len(known.lists)
+        for digest in known.attestations:
+            found = known.of_attestation(digest, ())
+            if found and found.since <= at:
+                revoked[digest] = found
     return Standing(counted, lacking, revoked)

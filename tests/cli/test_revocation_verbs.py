@@ -194,6 +194,23 @@ def test_the_list_goes_on_from_the_one_that_is_there(
     assert shown["entries"] == [other.to_json(), told["revocation"]]
 
 
+def test_an_operator_of_two_keys_is_told_before_anything_is_removed(
+    run: Run, world: World, model: Path, tmp_path: Path, at: str
+) -> None:
+    """The list needs both keys. A second operator of both is who the one key does not speak for."""
+    second = LocalSigner.generate()
+    keys = (world.keys.operator.public_key, second.public_key)
+    two = world.operator.model_copy(update={"name": "a-both", "keys": keys, "threshold": 2})
+    root = tmp_path / "root-2.json"
+    root.write_bytes(world.sign_root(version=2, authorities=(two, *world.authorities())))
+    key = write_key(tmp_path / "operator.pem", world.keys.operator)
+    words = ("adapter", "remove", model, "acme", "--key", key, "--trust-root", root, "--at", at)
+    done = run(*words, "--revoke", "revoked.dsse.json", code=1)
+    assert "a list of a-both needs the signatures of 2 keys" in done.err
+    assert (model / "adapters" / "acme").is_dir()
+    assert not (tmp_path / "revoked.dsse.json").exists()
+
+
 @pytest.mark.parametrize("made", ["of another", "torn"])
 def test_a_list_that_is_not_the_operators_changes_nothing(
     run: Run, world: World, model: Path, root: Path, tmp_path: Path, at: str, made: str

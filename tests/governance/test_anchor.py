@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from govray.cli.verdict import revocations as told
 from govray.errors import CouldNotCheck, Refused, Untrusted, UsageError, VerificationFailed
 from govray.governance import anchor as anchoring
 from govray.governance import bundle
-from govray.governance.anchor import TrustAnchor, pinned_revocations
+from govray.governance.anchor import PinnedLists, TrustAnchor, pinned_revocations
 from govray.governance.authority import Authority, Delegation
 from govray.governance.credential import verify_credential
 from govray.governance.document import format_time
@@ -25,6 +25,7 @@ from govray.governance.pinned_root import pinned_trust_root
 from govray.governance.revocation import Revocation, RevocationList, seal_revocations
 from govray.governance.statement import read
 from govray.governance.trust import sign_delegation
+from govray.governance.verified_lists import VerifiedLists
 from govray.governance.verify import verify, verify_corpus_credential, verify_policy_file
 
 DURING = "2026-11-10T08:30:00Z"
@@ -438,3 +439,53 @@ def test_a_new_delegation_after_a_revoked_one_counts(world: World) -> None:
     trust = TrustAnchor(world.root, (lists,)).load(at=AT, delegations=[new])
     verify_credential(trust, world.issue("acme", signer=key), at=AT)
     assert format_time(AT) > AFTERWARDS
+
+
+# What is verified once
+
+
+def test_an_answer_is_kept_until_something_expires_and_no_longer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    plain = TrustAnchor.lists
+    monkeypatch.setattr(
+        TrustAnchor, "lists", lambda *args, **rest: looks.append(1) or plain(*args, **rest)
+    )
+    kept, trust = VerifiedLists(), TrustAnchor(world.root).load(at=AT)
+    looks.clear()
+    later = by_operator(world, issued="2026-11-20T00:00:01Z")
+    anchor = TrustAnchor(world.root, feed=(later,))
+    for _ in range(3):
+        with pytest.raises(Untrusted, match="after the reference time"):
+            kept.lists(anchor, trust, at=AT)
+    assert len(looks) == 1
+    for seconds in (1, 2, 3):
+        assert kept.lists(anchor, trust, at=AT + timedelta(seconds=seconds))
+    assert len(looks) == 2
+
+
+def test_the_entries_are_looked_through_once_however_many_are_asked_for(world: World) -> None:
+    digests = ["sha256:" + f"{n:064x}" for n in range(50)]
+    lists = TrustAnchor(
+        world.root, (by_operator(world, *({"attestation": each} for each in digests)),)
+    ).load(at=AT)
+    found = lists.revocations
+    assert found is not None
+    assert sorted(found.attestations) == digests
+    index = found._attestations
+    assert all(found.of_attestation(each, ["operator"]) for each in digests)
+    assert found._attestations is index
+
+
+def test_a_refused_list_is_told_by_its_issuers_own_role(world: World) -> None:
+    forged = revoke(issuer="operator", by=(LocalSigner.generate(),))
+    with pytest.raises(Untrusted, match="under any operator authority"):
+        TrustAnchor(world.root, (forged,)).load(at=AT)
+
+
+def test_the_pinned_lists_go_with_the_root_of_their_name_alone(world: World) -> None:
+    data = by_operator(world)
+    assert PinnedLists("mine", (data,)).of("mine") == (data,)
+    assert PinnedLists("mine", (data,)).of("other") == ()
+    assert PinnedLists().of("mine") == ()

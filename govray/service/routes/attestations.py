@@ -329,8 +329,15 @@ async def verify(
         )
 
     def check() -> CheckAnswer:
-        at, lists = datetime.now(UTC), state.revocations.readable()
-        check = check_envelope(data, trust_roots(session, caller), at=at, revocations=lists)
+        at, (lists, pinned) = datetime.now(UTC), state.revocations.readable()
+        check = check_envelope(
+            data,
+            trust_roots(session, caller),
+            at=at,
+            revocations=lists,
+            pinned=pinned,
+            verified=state.revocations.verified,
+        )
         return _told(session, caller, check, at)
 
     state.uploads += 1  # counted here: a thread's queue is joined only at a later turn of the loop
