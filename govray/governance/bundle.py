@@ -238,7 +238,7 @@ class Bundle:
         if len(data) > limit:
             raise Malformed(f"larger than {limit} bytes", where=name)
         if digest is not None and canonical.sha256(data) != digest:
-            raise _changed(name)
+            raise changed(name)
         return data
 
     def lines(
@@ -287,7 +287,7 @@ class Bundle:
                 digest.update(chunk)
                 copied.write(chunk)
         if digest.hexdigest() != sha256:
-            raise _changed(name)
+            raise changed(name)
 
     def _hash(self, name: str, *, head: bool) -> TensorFile:
         limit = read_limit(name)
@@ -331,7 +331,8 @@ class Bundle:
         return os.fdopen(descriptor, "rb")
 
 
-def _changed(name: str) -> Damaged:
+def changed(name: str) -> Damaged:
+    """The refusal of a file that is no longer what was checked."""
     return Damaged(
         "the file changed while it was being checked",
         where=name,

@@ -19,14 +19,16 @@ from datetime import datetime
 from pathlib import Path
 
 from govray.errors import CouldNotCheck, Refused, Untrusted
-from govray.governance import bundle
+from govray.governance import bundle, canonical
 from govray.governance.anchor import TrustAnchor
+from govray.governance.attestation import Attestation
 from govray.governance.authority import Authority
 from govray.governance.bundle import Bundle
 from govray.governance.envelope import Envelope
 from govray.governance.keys import PublicKey, Signer
+from govray.governance.manifest import Manifest
 from govray.governance.trust import TrustState
-from govray.governance.verify import VerifiedModel, verify_to_cosign
+from govray.governance.verify import VerifiedModel, check_signatures, verify_to_cosign
 
 SIGNED_IN_TURNS = (bundle.MANIFEST, bundle.ATTESTATION)
 """What the operator signs of a model folder, in the order of writing."""
@@ -73,6 +75,7 @@ def cosign_model(
 
     Raises:
         VerificationFailed, CouldNotCheck: As `verify`, of anything but missing signatures.
+        Damaged: What is to be signed changed since it was verified.
         Untrusted: The key is not of the operator that attested the model.
         Refused: The attestation is of a form that a further signature breaks.
     """
@@ -81,13 +84,7 @@ def cosign_model(
         raise CouldNotCheck("there is no attestation here", where=str(path))
     folder = Bundle(root)
     model = verify_to_cosign(root, trust_root=anchor, at=at, allow_uncovered=allow_uncovered)
-    delegations = (
-        folder.lines(bundle.DELEGATIONS, limit=bundle.MAX_ENVELOPE)
-        if bundle.DELEGATIONS in folder.names()
-        else ()
-    )
-    trust = TrustState.load(anchor.root, at=at, delegations=delegations)
-    operator = next(each for each in trust.authorities if each.name == model.signer)
+    operator = next(each for each in model.trust_root.authorities if each.name == model.signer)
     require_key(operator, signer.public_key)
     held = {name: folder.read(name, limit=bundle.MAX_ENVELOPE) for name in SIGNED_IN_TURNS}
     if not model.attestation.manifest_pinned_by_payload:
@@ -100,11 +97,31 @@ def cosign_model(
     signed: list[frozenset[str]] = []
     for name, data in held.items():
         envelope = Envelope.parse(data, where=name)
+        require_verified(model, name, envelope, at=at)
         if not envelope.signed_by([signer.public_key]):
             files[name] = envelope.cosign([signer])
             envelope = Envelope.parse(files[name])
         signed.append(envelope.signed_by(operator.keys))
     return Cosigned(model, files, len(frozenset.intersection(*signed)), operator.threshold)
+
+
+def require_verified(model: VerifiedModel, name: str, envelope: Envelope, *, at: datetime) -> None:
+    """Refuse an envelope that was read again, unless it is what was verified.
+
+    Raises:
+        Damaged: Its payload is another.
+        Refused: A signature in it is not its operator's.
+    """
+    kind, digest = {
+        bundle.MANIFEST: (Manifest, model.manifest.digest),
+        bundle.ATTESTATION: (Attestation, model.digest),
+    }[name]
+    if canonical.sha256(envelope.payload) != digest:
+        raise bundle.changed(name)
+    own = model.trust_root.each_key_counts("operator")
+    check_signatures(
+        envelope, own.verify(kind, envelope, role="operator", at=at, where=name), where=name
+    )
 
 
 def missing_signatures(trust: TrustState, envelope: bytes) -> int:

@@ -242,10 +242,9 @@ def _verify(
     with _step(1, "trust root"):
         anchor = _anchor(folder, trust_root, revocations)
         trust = TrustState.load(anchor.root, at=at, delegations=_delegations(folder))
-        if one_key:
-            trust = trust.each_key_counts("operator")
     with _step(13, "revocations"):  # here, since a delegation may be revoked
-        trust = anchor.apply(trust, at=at)
+        whole = anchor.apply(trust, at=at)
+        trust = whole.each_key_counts("operator") if one_key else whole
     with _step(2, "signature"):
         data = folder.read(bundle.ATTESTATION, limit=bundle.MAX_ENVELOPE)
         envelope = Envelope.parse(data, where="attestation")
@@ -291,7 +290,7 @@ def _verify(
         uncovered=uncovered,
         signer=attested.authority.name,
         keyids=attested.keyids,
-        trust_root=trust,
+        trust_root=whole,
         policy=policy,
         credentials=credentials,
         manifest=manifest,

@@ -11,9 +11,10 @@ from witnessing import signed
 from world import World, write
 
 from govray.governance import bundle, canonical
+from govray.governance import cosign as cosigning
 from govray.governance.attestation import Attestation
 from govray.governance.authority import Authority
-from govray.governance.envelope import Envelope
+from govray.governance.envelope import Envelope, sign_payload
 from govray.governance.keys import LocalSigner
 from govray.governance.statement import seal
 
@@ -180,3 +181,70 @@ def test_an_adapter_is_removed_by_one_and_cosigned_by_another(
     assert "1 of 2 distinct keys" in run("verify", folder, *check, code=1).err
     run("cosign", folder, "--key", key, *check)
     assert "adapter acme" in run("verify", folder, *check).out
+
+
+def swapped_after_the_check(monkeypatch: pytest.MonkeyPatch, path: Path) -> bytes:
+    """What somebody puts at ``path`` as soon as the folder was verified: of another content."""
+    envelope = Envelope.parse(path.read_bytes())
+    payload = envelope.payload.replace(b"sha256:", b"sha256:0", 1)
+    assert payload != envelope.payload
+    other = sign_payload(payload, [Committee().keys.operator])
+    check = cosigning.verify_to_cosign
+
+    def checked(*given: Any, **named: Any) -> Any:
+        found = check(*given, **named)
+        path.write_bytes(other)
+        return found
+
+    monkeypatch.setattr(cosigning, "verify_to_cosign", checked)
+    return other
+
+
+@pytest.mark.parametrize("name", cosigning.SIGNED_IN_TURNS)
+def test_nothing_is_signed_but_what_was_verified(
+    run: Run,
+    folder: Path,
+    check: tuple[Any, ...],
+    key: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    other = swapped_after_the_check(monkeypatch, folder / name)
+    said = run("cosign", folder, "--key", key, *check, code=1).err
+    assert "changed while it was being checked" in said
+    assert name in said
+    assert (folder / name).read_bytes() == other
+
+
+def test_a_signature_that_was_added_after_the_check_is_refused(
+    run: Run, folder: Path, check: tuple[Any, ...], key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / bundle.ATTESTATION
+    other = Envelope.parse(path.read_bytes()).cosign([LocalSigner.generate()])
+    check_model = cosigning.verify_to_cosign
+
+    def checked(*given: Any, **named: Any) -> Any:
+        found = check_model(*given, **named)
+        path.write_bytes(other)
+        return found
+
+    monkeypatch.setattr(cosigning, "verify_to_cosign", checked)
+    said = run("cosign", folder, "--key", key, *check, code=1).err
+    assert "other than the signer's" in said
+    assert path.read_bytes() == other
+
+
+@pytest.mark.parametrize("name", cosigning.SIGNED_IN_TURNS)
+def test_control_without_the_digest_what_was_swapped_in_is_signed(
+    run: Run,
+    folder: Path,
+    check: tuple[Any, ...],
+    key: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    swapped_after_the_check(monkeypatch, folder / name)
+    monkeypatch.setattr(cosigning, "require_verified", lambda *given, **named: None)
+    run("cosign", folder, "--key", key, *check)
+    signed_now = Envelope.parse((folder / name).read_bytes())
+    assert signed_now.signed_by([Committee.second.public_key])
