@@ -96,7 +96,8 @@ def check_envelope(
     Args:
         data: The envelope.
         roots: The trust roots that the caller trusts, in the order of trying, each with the
-            delegations by which further operators are known.
+            delegations by which further operators are known. Of each root one version, the newest:
+            what one refuses, the next may pass, and an older version knows withdrawn keys.
         at: Reference time, aware.
         revocations: Envelopes of revocation lists, as a feed: those that concern none of the
             roots are passed over.

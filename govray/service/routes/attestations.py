@@ -314,7 +314,8 @@ async def verify(
 ) -> CheckAnswer:
     """What of the verifier's fourteen steps an uploaded envelope alone shows.
 
-    It is checked against the trust roots that you may read here. The steps that need the model's
+    It is checked against the newest version here of each trust root that you may read a version
+    of. The steps that need the model's
     files are named and not checked. Nothing is stored.
     """
     checks: CapacityLimiter = request.app.state.checks
@@ -348,31 +349,42 @@ async def verify(
 
 
 def trust_roots(session: Session, caller: Caller) -> list[TrustGiven]:
-    """The trust roots that the caller may read, the newest versions first, and their delegations.
+    """The trust roots whose names the caller may read, each in its newest version here.
 
-    Each stands alone first, then with each set of delegations that a model here came with: one set
-    may not go with another, and what no delegate signed needs none.
+    An older version names keys that its owner has withdrawn since, so it is never tried: neither
+    where the newest refuses, nor for who reads nothing that is under the newest.
+
+    Each stands alone first, then with each set of delegations that a model under some version of it
+    came with: one set may not go with another, and what no delegate signed needs none.
     """
-    used = select(col(Attestation.trust_root)).where(whole_attestations(caller))
-    statement = select(col(tables.TrustRoot.digest), col(tables.TrustRoot.envelope)).order_by(
-        col(tables.TrustRoot.version).desc(), col(tables.TrustRoot.digest)
+    root, table = tables.TrustRoot, tables.Delegations
+    order = (col(root.version).desc(), col(root.digest).desc())
+    place = func.row_number().over(partition_by=col(root.name), order_by=order)
+    ranked = select(col(root.digest), place.label("place")).subquery()
+    statement = (
+        select(col(root.name), col(root.envelope))
+        .join(ranked, ranked.c.digest == col(root.digest))
+        .where(ranked.c.place == 1)
+        .order_by(*order)
     )
     if not is_staff(caller):
-        statement = statement.where(col(tables.TrustRoot.digest).in_(used))
+        used = select(col(Attestation.trust_root)).where(whole_attestations(caller))
+        read = select(col(root.name)).where(col(root.digest).in_(used))
+        statement = statement.where(col(root.name).in_(read))
     roots = session.execute(statement.limit(MAX_ROOTS)).all()
-    table = tables.Delegations
-    sets: dict[str, list[tuple[bytes, ...]]] = {}
-    for row in session.execute(
-        select(table)
-        .where(col(table.trust_root).in_([root.digest for root in roots]))
-        .order_by(col(table.trust_root), col(table.digest))
+    sets: dict[str, dict[str, tuple[bytes, ...]]] = {}
+    for name, digest, lines in session.execute(
+        select(col(root.name), col(table.digest), col(table.lines))
+        .join(root, col(root.digest) == col(table.trust_root))
+        .where(col(root.name).in_([each.name for each in roots]))
+        .order_by(*order, col(table.digest))
         .limit(MAX_ROOTS)
-    ).scalars():
-        sets.setdefault(row.trust_root, []).append(tuple(row.lines.split(b"\n")[:-1]))
+    ):
+        sets.setdefault(name, {})[digest] = tuple(lines.split(b"\n")[:-1])
     return [
-        (root.envelope, delegations)
-        for root in roots
-        for delegations in ((), *sets.get(root.digest, ()))
+        (each.envelope, delegations)
+        for each in roots
+        for delegations in ((), *sets.get(each.name, {}).values())
     ]
 
 
