@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from govray.errors import Refused
+from govray.errors import Refused, Untrusted
 from govray.governance import bundle
 from govray.governance.attestation import Attestation, Replay
 from govray.governance.bundle import Bundle
@@ -77,15 +77,36 @@ def _outcomes(
     folder: Bundle, trust: TrustState, attestation: Attestation, at: datetime
 ) -> Mapping[str, Verified[ReplayOutcome]]:
     """Digest → outcome, of the witnesses' that the folder holds."""
-    if bundle.REPLAYS not in attestation.files:
+    digest = attestation.files.get(bundle.REPLAYS)
+    if digest is None:
         return {}
     found: dict[str, Verified[ReplayOutcome]] = {}
-    for line in folder.lines(bundle.REPLAYS, limit=bundle.MAX_ENVELOPE):
-        verified, _ = verify_outcome(trust, line, at=at, roles=("witness",), where=bundle.REPLAYS)
+    for line in folder.lines(bundle.REPLAYS, limit=bundle.MAX_ENVELOPE, digest=digest):
+        verified = _of_witness(trust, line, at)
         if verified.digest in found:
             raise Refused("an outcome stands there twice", where=bundle.REPLAYS)
         found[verified.digest] = verified
     return found
+
+
+def _of_witness(trust: TrustState, line: bytes, at: datetime) -> Verified[ReplayOutcome]:
+    try:
+        verified, _ = verify_outcome(trust, line, at=at, roles=("witness",), where=bundle.REPLAYS)
+    except Untrusted as error:
+        try:
+            trust.verify(ReplayOutcome, line, role="witness", at=at)
+        except Untrusted:
+            # The file is the attested one, so nothing that its reader gets anew would mend it.
+            raise Untrusted(
+                f"{error.what}: the operator attested this outcome, and your trust root does not "
+                "count its witness at this time",
+                where=bundle.REPLAYS,
+                do="The root's owner can name the witness in a new version, or the operator can "
+                "attest a replay by a current one. Until then, --at a time when the witness "
+                "counted shows what held then",
+            ) from None
+        raise
+    return verified
 
 
 def _check_same(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from world import AT, DIGEST, ENVIRONMENT, RUN, World, write
 
 from govray.errors import VerificationFailed
 from govray.governance import bundle, canonical
+from govray.governance import verify as verifying
 from govray.governance.attestation import Attestation, Replay
 from govray.governance.authority import Authority
+from govray.governance.bundle import Bundle
 from govray.governance.envelope import Envelope
 from govray.governance.keys import LocalSigner
 from govray.governance.replay_outcome import ReplayOutcome, seal_outcome
@@ -152,6 +155,55 @@ def test_nobody_elses_word_counts(case: Case, world: World, tmp_path: Path) -> N
     with pytest.raises(VerificationFailed, match="step 11") as caught:
         verify(model, trust_root=world.root, at=AT)
     assert case.says in str(caught.value)
+
+
+@pytest.mark.parametrize("now", ["expired", "no longer named"])
+def test_a_witness_that_counts_no_more_is_told_to_who_can_mend_it(
+    world: World, tmp_path: Path, now: str
+) -> None:
+    """The model is sound and its outcome attested; what changed is the trust root."""
+    model = deploy(world, tmp_path)
+    *others, auditor = world.authorities()
+    gone = auditor.model_copy(update={"expires": "2026-11-19T00:00:00Z"})
+    authorities = (*others, gone) if now == "expired" else tuple(others)
+    root = world.sign_root(version=2, authorities=authorities)
+    with pytest.raises(VerificationFailed, match="does not count its witness") as caught:
+        verify(model, trust_root=root, at=AT)
+    assert ("expired at" in str(caught.value)) == (now == "expired")
+    assert "The root's owner can name the witness in a new version" in str(caught.value)
+    if now == "expired":
+        earlier = datetime(2026, 11, 18, tzinfo=UTC)
+        assert who(verify(model, trust_root=root, at=earlier)) == ["auditor"]
+
+
+def test_outcomes_that_were_swapped_after_they_were_hashed_are_refused(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A further signature changes no outcome, so only the digest of the file shows it."""
+    model = deploy(world, tmp_path)
+    path = model / bundle.REPLAYS
+    other = Envelope.parse(path.read_bytes()[:-1]).cosign([LocalSigner.generate()]) + b"\n"
+    check = verifying._check_files
+
+    def checked(*given: Any) -> Any:
+        path.write_bytes(attested)
+        found = check(*given)
+        path.write_bytes(other)
+        return found
+
+    attested = path.read_bytes()
+    monkeypatch.setattr(verifying, "_check_files", checked)
+    with pytest.raises(VerificationFailed, match="changed while it was being checked") as caught:
+        verify(model, trust_root=world.root, at=AT)
+    assert caught.value.where == bundle.REPLAYS
+    # The control: without the digest the swapped file is believed.
+    lines = Bundle.lines
+
+    def unbound(self: Bundle, name: str, *, limit: int, digest: str | None = None) -> Any:
+        return lines(self, name, limit=limit, digest=None if name == bundle.REPLAYS else digest)
+
+    monkeypatch.setattr(Bundle, "lines", unbound)
+    assert who(verify(model, trust_root=world.root, at=AT)) == ["auditor"]
 
 
 def test_a_witness_with_the_operators_key_is_none(tmp_path: Path) -> None:
