@@ -29,6 +29,7 @@ from govray.cli.output import (
     TrustRoot,
     field,
     line,
+    note,
     print_json,
 )
 from govray.errors import GovrayError, Refused, Untrusted, UsageError
@@ -116,9 +117,28 @@ def remove(
                 do=error.do,
             ) from None
 
-    remove_adapter_files(before.path, adapter, envelope, accept=accept, replaced=signed)
-    if revoke is not None and listed is not None:
-        files.write(revoke, listed)
+    staged = None if revoke is None or listed is None else files.stage(revoke, listed)
+    try:
+        remove_adapter_files(before.path, adapter, envelope, accept=accept, replaced=signed)
+    except BaseException as error:
+        # Whatever interrupted it: once the folder is the new one, the entry must not be lost.
+        if not _holds(before.path, envelope):
+            if staged is not None:
+                staged.unlink()
+            raise
+        if revoke is not None and staged is not None:
+            _put(staged, revoke, entry)
+        needed = f"The list of {operator} needs this entry: {_told(entry)}"
+        if isinstance(error, GovrayError):
+            raise UsageError(
+                f"the adapter was removed, but then something else failed ({error.what})",
+                where=str(model),
+                do=needed if revoke is None else f"The old attestation is revoked in {revoke}.",
+            ) from None
+        note(f"The adapter was removed. {needed}")
+        raise
+    if revoke is not None and staged is not None:
+        _put(staged, revoke, entry)
     levels = _levels(done, adapter)
     missing = missing_signatures(before.trust_root, envelope)
     if as_json:
@@ -150,9 +170,37 @@ def remove(
         field("revoked", f"it is, in {revoke}; copies from before fail where that list is given")
         return
     field("revoke", f"copies from before verify until the list of {operator} has this entry:")
-    line(
-        f"    - {{attestation: {entry.attestation}, since: {entry.since}, reason: {entry.reason}}}"
-    )
+    line(f"    - {_told(entry)}")
+
+
+def _told(entry: Revocation) -> str:
+    return f"{{attestation: {entry.attestation}, since: {entry.since}, reason: {entry.reason}}}"
+
+
+def _holds(model: Path, attestation: bytes) -> bool:
+    """Whether the model folder is the one with this attestation."""
+    from govray.governance import bundle
+
+    try:
+        return (model / bundle.ATTESTATION).read_bytes() == attestation
+    except OSError:
+        return False
+
+
+def _put(staged: Path, path: Path, entry: Revocation) -> None:
+    """Give a signed list that lies beside its name the name.
+
+    Raises:
+        UsageError: The system refuses; the list stays where it is.
+    """
+    try:
+        staged.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"the adapter was removed, but the list cannot be put there: {error.strerror}",
+            where=str(path),
+            do=f"The signed list with the entry {_told(entry)} is {staged}; move it yourself.",
+        ) from None
 
 
 def _operator(model: VerifiedModel, key: PublicKey) -> str:

@@ -61,6 +61,30 @@ def write(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -
     Raises:
         UsageError: the file exists and may not be replaced, or cannot be written.
     """
+    temporary = stage(path, data, mode=mode)
+    try:
+        if replace:
+            os.replace(temporary, path)
+        else:
+            # A link fails where the name is taken, even by a dangling link;
+            # testing first and renaming after would race.
+            os.link(temporary, path)
+    except FileExistsError:
+        raise UsageError("already exists", where=str(path), do="Choose another name.") from None
+    except OSError as error:
+        raise _not_written(path, error) from None
+    finally:
+        temporary.unlink(missing_ok=True)  # a rename has taken it along
+
+
+def stage(path: Path, data: bytes, *, mode: int = 0o644) -> Path:
+    """Put ``data`` beside ``path``, on the disk; return the file, which a rename puts at ``path``.
+
+    For what must not be lost once something else was done.
+
+    Raises:
+        UsageError: it cannot be written; nothing is left.
+    """
     temporary: str | None = None
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:64]}.", dir=path.parent)
@@ -69,21 +93,18 @@ def write(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        if replace:
-            os.replace(temporary, path)
-            temporary = None
-        else:
-            # A link fails where the name is taken, even by a dangling link;
-            # testing first and renaming after would race.
-            os.link(temporary, path)
-    except FileExistsError:
-        raise UsageError("already exists", where=str(path), do="Choose another name.") from None
+        staged, temporary = Path(temporary), None
     except OSError as error:
-        raise UsageError(
-            f"cannot be written: {error.strerror}",
-            where=str(path),
-            do="Check that the folder exists and that you may write there.",
-        ) from None
+        raise _not_written(path, error) from None
     finally:
         if temporary is not None:
             os.unlink(temporary)
+    return staged
+
+
+def _not_written(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"cannot be written: {error.strerror}",
+        where=str(path),
+        do="Check that the folder exists and that you may write there.",
+    )

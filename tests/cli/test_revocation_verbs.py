@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -227,3 +228,82 @@ def test_a_list_that_is_not_the_operators_changes_nothing(
     run(*words, "--revoke", path, code=1)
     assert path.read_bytes() == before
     assert (model / "adapters" / "acme").is_dir()
+
+
+def removal_of(
+    world: World, model: Path, root: Path, tmp_path: Path, at: str
+) -> tuple[object, ...]:
+    key = write_key(tmp_path / "operator.pem", world.keys.operator)
+    return ("adapter", "remove", model, "acme", "--key", key, "--trust-root", root, "--at", at)
+
+
+def hidden(folder: Path) -> list[Path]:
+    return sorted(folder.glob(".revoked*"))
+
+
+def test_a_list_that_cannot_be_written_is_told_before_the_adapter_goes(
+    run: Run, world: World, model: Path, root: Path, tmp_path: Path, at: str
+) -> None:
+    words = removal_of(world, model, root, tmp_path, at)
+    said = run(*words, "--revoke", "missing/revoked.dsse.json", code=2).err
+    assert "cannot be written" in said
+    assert (model / "adapters" / "acme").is_dir()
+
+
+def test_a_signed_list_is_kept_where_its_name_cannot_be_given(
+    run: Run,
+    world: World,
+    model: Path,
+    root: Path,
+    tmp_path: Path,
+    at: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy = Path(shutil.copytree(model, tmp_path / "copy"))
+    words = removal_of(world, model, root, tmp_path, at)
+
+    def refuse(_from: Path, _to: Path) -> Path:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        said = run(*words, "--revoke", "revoked.dsse.json", code=2).err
+    assert "the adapter was removed, but the list cannot be put there" in said
+    assert not (model / "adapters").exists()
+    (kept,) = hidden(tmp_path)
+    assert kept.name in said.replace("\n", "")
+    check = ("--trust-root", root, "--at", AGAIN, "--revocations", kept.rename("kept.dsse.json"))
+    assert "revoked since" in run("verify", copy, *check, code=1).err
+
+
+@pytest.mark.parametrize(("done", "asked"), [("before", True), ("after", True), ("after", False)])
+def test_an_interrupted_removal_loses_no_entry_and_leaves_no_rest(
+    run: Run,
+    world: World,
+    model: Path,
+    root: Path,
+    tmp_path: Path,
+    at: str,
+    monkeypatch: pytest.MonkeyPatch,
+    done: str,
+    asked: bool,
+) -> None:
+    """The disk fails as the folders change names, or as soon as they have."""
+    words = removal_of(world, model, root, tmp_path, at)
+    exchange = removal.exchange
+
+    def failing(one: Path, two: Path) -> None:
+        if done == "after":
+            exchange(one, two)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(removal, "exchange", failing)
+    lists = ("--revoke", "revoked.dsse.json") if asked else ()
+    said = run(*words, *lists, code=2).err
+    assert not hidden(tmp_path)
+    removed = done == "after"
+    assert removed == (not (model / "adapters").exists())
+    assert (tmp_path / "revoked.dsse.json").exists() == (asked and removed)
+    assert ("The model folder is as it was" in said) == (not removed)
+    assert ("needs this entry: {attestation: sha256:" in said) == (removed and not asked)
+    assert ("is revoked in revoked.dsse.json" in said) == (removed and asked)
