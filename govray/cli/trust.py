@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from govray.cli import files
-from govray.errors import CouldNotCheck, Malformed, Refused, UsageError
+from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
 
 if TYPE_CHECKING:
     from govray.governance.anchor import PinnedLists, TrustAnchor
@@ -129,6 +129,7 @@ def pin(root: Path, lists: Sequence[Path], trust: TrustState, *, at: datetime) -
         Refused: it does not follow the one pinned so far: an older version, another
             name, or a new one that the pinned keys did not sign. Or a list goes behind one
             that was pinned.
+        Damaged: the file is no longer the root that was verified.
     """
     from govray.governance.anchor import (
         LIST_SUFFIX,
@@ -145,7 +146,7 @@ def pin(root: Path, lists: Sequence[Path], trust: TrustState, *, at: datetime) -
     data = files.read(root)
     previous = files.read(pinned) if pinned.is_file() else None
     try:
-        TrustState.load(data, at=at, previous=previous)
+        loaded = TrustState.load(data, at=at, previous=previous)
     except Refused as error:
         if previous is None:
             raise
@@ -154,6 +155,12 @@ def pin(root: Path, lists: Sequence[Path], trust: TrustState, *, at: datetime) -
             where=str(root),
             do=f"If its owner confirms the change to you in person, remove {pinned} first.",
         ) from None
+    if loaded.digest != trust.digest:
+        raise Damaged(
+            "the file changed while it was being checked, so nothing was pinned",
+            where=str(root),
+            do="Check it again when nothing writes to it.",
+        )
     kept = pinned_revocations()
     given = {sha256(Envelope.parse(each).payload): each for each in read_lists(lists)}
     before = read_lists([kept]) if kept.is_dir() else ()

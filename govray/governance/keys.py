@@ -306,15 +306,19 @@ def read_password(path: Path) -> bytes:
     """The first line of ``path``, without its end.
 
     Raises:
-        UsageError: It cannot be read, others can read it, or the line is empty or too long.
+        UsageError: It cannot be read, others can read it, or the line is empty or too long. What
+            names no file is not repeated: who takes the option for the password's gives that.
     """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             line = file.readline(_MAX_PASSWORD + 2)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no path"
         raise UsageError(
-            f"the password cannot be read: {error.strerror}", where=str(path)
+            f"the password cannot be read: {reason}",
+            where=_shown_password_file(path),
+            do="Name a file with the password in its first line, never the password itself",
         ) from None
     if os.name == "posix" and mode & 0o077:
         raise UsageError(
@@ -330,6 +334,16 @@ def read_password(path: Path) -> bytes:
             do="Write the password into the first line",
         )
     return password
+
+
+def _shown_password_file(path: Path) -> str:
+    """The path, if it is there and a key has no room in it: a password may be shorter than that."""
+    shown = shown_reference(str(path))
+    try:
+        there = os.path.lexists(path)
+    except ValueError:
+        there = False
+    return shown if there and shown != _NOT_SHOWN else "the password's file"
 
 
 def shown_reference(reference: str) -> str:

@@ -30,7 +30,7 @@ def check_follows_pinned(root: bytes, *, where: str) -> None:
 
     Raises:
         Refused: An older version, another content of the same version, or a newer one that the
-            pinned keys did not sign; or one of the two is no trust root.
+            pinned keys did not sign; or one of the two is no trust root, and it says which.
         UsageError: The pinned one cannot be read.
     """
     pinned = pinned_trust_root()
@@ -42,7 +42,18 @@ def check_follows_pinned(root: bytes, *, where: str) -> None:
         raise UsageError(
             f"the pinned trust root cannot be read: {error.strerror}", where=str(pinned)
         ) from None
-    if previous == root or root_name(root) != root_name(previous):
+    if previous == root:
+        return
+    try:
+        name = root_name(previous)
+    except Refused as error:
+        raise Refused(
+            f"the pinned trust root is damaged: {error.what}",
+            where=str(pinned),
+            do=f"Get the root from its owner again, remove {pinned}, and pin the new one with "
+            "govray verify --pin.",
+        ) from None
+    if root_name(root) != name:
         return
     try:
         check_follows(root, previous)

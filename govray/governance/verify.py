@@ -583,8 +583,9 @@ def _check_files(
             raise Refused(
                 "a loader may load or execute this file, and the attestation does not cover it",
                 where=name,
-                do="Remove it, or get the folder from its source again. If you want it there, "
-                "govray verify --allow-uncovered GLOB accepts it.",
+                do="Move it away, or get the folder from its source again. If you want it there: "
+                "govray verify, trace, cosign and adapter take --allow-uncovered GLOB. Whatever "
+                "else reads model folders takes no exception.",
             )
     return tuple(others), weights
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Run, write_key
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from witnessing import signed
 from world import RUN, World
 
-from govray.cli import main
+from govray.cli import main, trust
 from govray.governance import merkle
 from govray.governance.canonical import sha256
 from govray.governance.envelope import Envelope
@@ -190,6 +191,43 @@ def test_a_pinned_root_says_nothing_of_another_organisations(
     pinned.write_bytes(World(name="example-org").root)
     said = run("verify", untouched, "--trust-root", root, "--at", at, code=1).err
     assert "two different roots call themselves version 1" in said
+
+
+def test_a_damaged_pinned_root_is_named_and_not_the_given_one(
+    run: Run, untouched: Path, root: Path, tmp_path: Path, at: str
+) -> None:
+    pinned = tmp_path / "config" / "govray" / "trust-root.json"
+    pinned.parent.mkdir(parents=True)
+    pinned.write_bytes(root.read_bytes()[:-9])
+    said = run("verify", untouched, "--trust-root", root, "--at", at, code=1).err
+    assert f"{pinned}: the pinned trust root is damaged" in said
+    # The given one is named as such where it is the damaged one.
+    pinned.write_bytes(root.read_bytes())
+    root.write_bytes(root.read_bytes()[:-9])
+    said = run("verify", untouched, "--trust-root", root, "--at", at, code=1).err
+    assert "the pinned trust root is damaged" not in said
+
+
+def test_a_root_that_was_swapped_after_it_was_verified_is_not_pinned(
+    run: Run,
+    untouched: Path,
+    world: World,
+    root: Path,
+    tmp_path: Path,
+    at: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    newer = world.sign_root(version=2)  # sound, and nobody looked at it
+    pin = trust.pin
+
+    def swapped(path: Path, *given: Any, **named: Any) -> Path:
+        path.write_bytes(newer)
+        return pin(path, *given, **named)
+
+    monkeypatch.setattr(trust, "pin", swapped)
+    said = run("verify", untouched, "--trust-root", root, "--at", at, "--pin", code=1).err
+    assert "nothing was pinned" in said
+    assert not (tmp_path / "config" / "govray" / "trust-root.json").exists()
 
 
 def test_nothing_is_pinned_when_verification_fails(

@@ -19,7 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import GovrayError, Malformed, Untrusted, UsageError
-from govray.governance.keys import ALGORITHMS, Algorithm, LocalSigner, PublicKey, load_signer
+from govray.governance.keys import (
+    ALGORITHMS,
+    Algorithm,
+    LocalSigner,
+    PublicKey,
+    load_signer,
+    read_password,
+)
 
 SIGNERS = {algorithm: LocalSigner.generate(algorithm) for algorithm in ALGORITHMS}
 MESSAGE = b"DSSEv1 4 type 7 payload"
@@ -292,6 +299,23 @@ def test_an_encrypted_file_asks_for_its_password(key_file: Path) -> None:
     with pytest.raises(UsageError, match=r"operator\.pem: the private key is encrypted"):
         load_signer(str(key_file))
     load_signer(str(key_file), password=b"secret")
+
+
+@pytest.mark.parametrize(
+    "given", ["correct horse", "hunter2", "/tmp/hunter2", "x" * 5000, "hunter\0" + "2"]
+)
+def test_a_password_given_for_its_file_is_not_repeated(given: str) -> None:
+    with pytest.raises(UsageError, match="never the password itself") as caught:
+        read_password(Path(given))
+    shown = str(caught.value)
+    assert "the password's file" in shown
+    assert not any(word in shown for word in ("correct", "horse", "hunter", "xxx"))
+
+
+def test_a_password_file_that_is_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="password cannot be read") as caught:
+        read_password(tmp_path)
+    assert caught.value.where == str(tmp_path)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o777])

@@ -81,6 +81,9 @@ def test_what_may_be_loaded_fails_the_folder(world: World, model: Path, name: st
         verify(model, trust_root=world.root, at=AT)
     assert refusal.value.where == name
     assert "--allow-uncovered" in str(refusal.value)
+    # The registry's verbs and the index have no such option, and show this text too.
+    assert "Move it away" in str(refusal.value)
+    assert "takes no exception" in str(refusal.value)
     # An empty file is refused too: it can be filled.
     write(model / name, b"")
     with pytest.raises(VerificationFailed, match="step 4"):
