@@ -92,4 +92,4 @@ def test_a_newer_version_with_the_same_keys_passes_and_is_named(
     newest = [keep(service, world.sign_root(version=number)) for number in (3, 10, 2)][1]
     for kind in EVERYONE:
         told = uploaded(service, kind, envelope[1])
-        assert (told["outcome"], told["trust_root"]) == ("partlyChecked", newest)
+        assert (told["outcome"], told["trustRoot"]) == ("partlyChecked", newest)
