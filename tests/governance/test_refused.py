@@ -1104,7 +1104,7 @@ CASES = [
         "payload type changed",
         edit(bundle.ATTESTATION, another_payload_type),
         "step 2 (signature)",
-        Untrusted,
+        Malformed,
         "attestation: ",
     ),
     Case(
