@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import and_, or_, select
 from sqlmodel import Session, col
 
-from govray.errors import CouldNotCheck, InfrastructureFailed, Refused
+from govray.errors import CouldNotCheck, InfrastructureFailed, Refused, UsageError
 from govray.service.access import AuditDep, Caller, CallerDep, require
 from govray.service.answers import Answer
 from govray.service.problems import Problem
@@ -30,7 +30,7 @@ from govray.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.service.session import SessionDep
 from govray.store.ledger_search import leaves_of_step
 from govray.store.record_key import KEY_BYTES, record_key
-from govray.store.secret_fingerprint import key_of, trouble
+from govray.store.secret_fingerprint import key_of
 from govray.store.tables import (
     Attestation,
     Corpus,
@@ -184,16 +184,18 @@ def _key(session: Session, store: str) -> bytes:
     Raises:
         Problem: 503. It is missing or another one: a record that was used would not be found.
     """
-    if trouble(session, store):
+    try:
+        key = key_of(session, store)
+    except (UsageError, Refused):
         raise Problem(
             503,
             "The store's secret is missing",
             "Records of confidential corpora cannot be found, so no answer is given",
             "Tell the operator: GOVRAY_STORE_KEY names the secret's file",
             headers={"Retry-After": "60"},
-        )
+        ) from None
     # Before the first model there is nothing to find, and any key finds it.
-    return key_of(session, store) or bytes(KEY_BYTES)
+    return key or bytes(KEY_BYTES)
 
 
 def _statement(caller: Caller, sha256: str, key: bytes) -> Any:
