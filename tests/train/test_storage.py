@@ -208,8 +208,6 @@ def test_rules_pins_and_inventory(run: Path) -> None:
     found = collection.inventory(run)
     assert [each.step for each in found.commits] == [4, 3, 2, 1]
     assert all(each.size > 0 for each in found.commits)
-    timed = not str(commit_of(run, 4)).startswith("fsspec")  # its memory keeps no times
-    assert all((each.committed > 1e9) is timed for each in found.commits)
     assert collection.apply(run, Rules(best=0)) == (folder_name(3), folder_name(1))
     assert steps(run) == [4, 2]
     for step in (4, 2):
