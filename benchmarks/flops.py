@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.workload import ADAPTER_RANK, Shape
-from govray.governance.route import ADAPTER, Route
+from govray.governance.policy.route import ADAPTER, Route
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from benchmarks.one_corpus import OneCorpus, records
 from govray.data.corpus import build, part_files, verify_corpus
-from govray.governance import canonical
-from govray.governance.envelope import sign_payload
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import sign_payload
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def sha256sum(hashed: Hashed) -> None:
 
 def file_digest(hashed: Hashed) -> None:
     """`canonical.sha256` of the file."""
-    canonical.sha256(hashed.file.read_bytes())
+    canonical_json.sha256(hashed.file.read_bytes())
 
 
 def admission_check(hashed: Hashed) -> None:

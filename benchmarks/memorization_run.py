@@ -3,8 +3,8 @@
 Training is plain: one process, AdamW, a cosine schedule. A governed step costs more, so
 the monitor's share of one is smaller than what is found here.
 
-The monitor is the product's own (`govray.engine.monitor`); what is flagged is the
-product's decision (`govray.governance.memorization.decide`) under `SECTION`.
+The monitor is the product's own (`govray.engine.memorization.monitor`); what is flagged is the
+product's decision (`govray.governance.record.entropy_profile.decide`) under `SECTION`.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from benchmarks.memorization_data import (
     canary_tokens,
     candidates,
 )
-from govray.engine import exposure
-from govray.engine.adapters import Adapters
-from govray.engine.agreement import Agreement
 from govray.engine.batch import IGNORED
-from govray.engine.deviation import components, composite
-from govray.engine.gpt import GPT, loss
-from govray.engine.lens import Lens, find_lens
-from govray.engine.memorization import (
+from govray.engine.collective.agreement import Agreement
+from govray.engine.memorization import exposure
+from govray.engine.memorization.deviation import components, composite
+from govray.engine.memorization.logit_lens import Lens, find_lens
+from govray.engine.memorization.monitor import Monitor, logits_in
+from govray.engine.memorization.probe_sharing import Probe, pick
+from govray.engine.memorization.scores import (
     OUTPUT,
     RowScores,
     representation_entropy,
     score_rows,
     untouched,
 )
-from govray.engine.monitor import Monitor, logits_in
-from govray.engine.probe import Probe, pick
-from govray.engine.sequence_loss import target_losses
-from govray.governance.memorization import EntropyProfile, Subject, decide
-from govray.governance.monitoring import Band, Monitoring
+from govray.engine.memorization.sequence_loss import target_losses
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.governance.policy.memorization_section import Band, Monitoring
+from govray.governance.record.entropy_profile import EntropyProfile, Subject, decide
 
 MEMORIZED = 10.0
 """Exposure, in bits, from which a canary counts as memorized."""

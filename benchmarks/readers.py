@@ -23,9 +23,9 @@ import ray.data
 import torch
 
 from benchmarks.one_corpus import CORPUS
-from govray.data.reader import StepReader, plan_items, planned_rows, step_rows
-from govray.governance.manifest import Manifest
-from govray.governance.plan import BatchPlan
+from govray.data.step_reader import StepReader, plan_items, planned_rows, step_rows
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.prepare_manifest import Manifest
 
 ROWS = 64
 """Rows of a step."""

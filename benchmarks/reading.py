@@ -28,10 +28,10 @@ from benchmarks.one_corpus import CORPUS, OneCorpus
 from benchmarks.readers import BYTES, READERS, ROWS, Prepared
 from govray.data.admission import prepare, read_credentials, verify_credentials
 from govray.data.tokenizer import ByteTokenizer
-from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan
-from govray.governance.policy import verify_policy
-from govray.governance.trust import TrustState
-from govray.train.cluster import start_ray
+from govray.governance.policy.depth_policy import verify_policy
+from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
+from govray.governance.trust.trust_state import TrustState
+from govray.train.driver.ray_cluster import start_ray
 
 _MB = 1_000_000
 _PAIRS = 10

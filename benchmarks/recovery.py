@@ -35,7 +35,7 @@ from benchmarks.recovery_runs import (
     run_governed,
     step_seconds,
 )
-from govray.train.cluster import start_ray
+from govray.train.driver.ray_cluster import start_ray
 
 ROOT = Path(__file__).parents[1]
 KILLED = RunShape(blocks=4, width=128, context=128, rows=8, steps=40, commit_every=10, kill_at=27)

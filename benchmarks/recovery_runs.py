@@ -24,7 +24,7 @@ import torch.distributed as dist
 from ray.train.torch import TorchTrainer, prepare_model
 
 from benchmarks.one_corpus import OneCorpus
-from govray.engine import gpt
+from govray.engine.model import gpt
 from govray.train import GovernedTrainer, govern
 
 _VOCABULARY = 257

@@ -48,8 +48,8 @@ from benchmarks.search_race import (
 from benchmarks.search_trials import RATE, RESTRICTED, WIDTH, Recipe, build, curve
 from govray.errors import CouldNotCheck
 from govray.tune.brackets import Bracket
-from govray.tune.config import Choice, Dimension, Integer, Log, Search
 from govray.tune.points import Point, draw, grid
+from govray.tune.search_config import Choice, Dimension, Integer, Log, Search
 
 SEEDS = (17, 18, 19, 20, 21)
 WORKERS = 4

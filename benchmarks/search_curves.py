@@ -2,7 +2,8 @@
 
 A curve is trained once, as far as it is asked for, and is the same for every search and limit.
 Training is plain: one process, AdamW, a constant rate. M is the product's own: the composite
-deviation of rows read from rows held back, at the model's output (`govray.engine.deviation`).
+deviation of rows read from rows held back, at the model's output
+(`govray.engine.memorization.deviation`).
 
 Measuring leaves no trace, so a model that is trained again, without it, has the same weights.
 
@@ -20,12 +21,12 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from benchmarks.memorization_data import Row, batch
-from govray.engine.adapters import Adapters
-from govray.engine.deviation import measures
-from govray.engine.gpt import loss
-from govray.engine.lens import Lens
-from govray.engine.memorization import score_rows
-from govray.engine.monitor import logits_in
+from govray.engine.memorization.deviation import measures
+from govray.engine.memorization.logit_lens import Lens
+from govray.engine.memorization.monitor import logits_in
+from govray.engine.memorization.scores import score_rows
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import loss
 from govray.tune.objective import Report, report
 from govray.tune.points import Point
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Protocol
 
-from govray.tune.asha import Action, Promotion
 from govray.tune.brackets import Bracket, Mode, adaptive
+from govray.tune.dry_run import trials_ending
 from govray.tune.objective import Report, conclude
 from govray.tune.points import Point
 from govray.tune.schedulers import CONTINUE, GovernedASHA
-from govray.tune.simulate import trials_ending
+from govray.tune.successive_halving import Action, Promotion
 
 
 @dataclass(frozen=True)

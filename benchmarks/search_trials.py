@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.memorization_data import VOCABULARY, Row, cut
 from benchmarks.search_curves import Curve, Sides
-from govray.engine.gpt import GPT
+from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
 from govray.tune.points import Point
 

@@ -44,7 +44,7 @@ from benchmarks.service_app import READY
 from benchmarks.service_data import QUICK, Data, Sizes, entry, generated
 from benchmarks.service_load import Answer, Client, Query, at_once, one_by_one
 from govray.errors import CouldNotCheck, InfrastructureFailed
-from govray.governance import merkle
+from govray.governance.formats import merkle
 from govray.service import tokens
 from govray.store.database import open_store
 

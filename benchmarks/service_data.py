@@ -23,7 +23,7 @@ from typing import Any
 from sqlalchemy import Table, insert
 from sqlmodel import Session
 
-from govray.governance import merkle
+from govray.governance.formats import merkle
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.tiles import HEIGHT, WIDTH, TileName, edge, encode_bundle

@@ -29,7 +29,7 @@ from benchmarks.command import positive, run
 from benchmarks.one_corpus import OneCorpus
 from benchmarks.recovery import CORPUS_BYTES, ROOT, environment
 from benchmarks.recovery_runs import RunShape, run_bare, run_governed, told
-from govray.train.cluster import start_ray
+from govray.train.driver.ray_cluster import start_ray
 
 SHAPE = RunShape(
     blocks=4, width=128, context=128, rows=8, steps=150, commit_every=10, workers=(1, 2), cpus=2

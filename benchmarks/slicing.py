@@ -6,7 +6,7 @@ step by step in turn: one is made to slice, the other to route each stream by it
 CPU seconds of this one process are compared, so other processes matter less. Prints
 a table and, as its last line, one JSON object by number of streams.
 
-`govray.engine.slicing.WRITE_TOKENS` was chosen after looking at this.
+`govray.engine.gradients.pass_slices.WRITE_TOKENS` was chosen after looking at this.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ import torch
 from benchmarks.command import run
 from benchmarks.intervals import paired_ratio
 from benchmarks.workload import SEED, Shape
-from govray.engine import gpt, planner
 from govray.engine.batch import MicroBatch, StepBatch
-from govray.engine.layers import layer_groups
+from govray.engine.gradients import pass_planner
+from govray.engine.model import gpt
+from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep
-from govray.governance.canonical import sha256
-from govray.governance.route import Route
+from govray.governance.formats.canonical_json import sha256
+from govray.governance.policy.route import Route
 
 _WARM_UP = 2
 _CORPUS = "rows"
@@ -118,12 +119,12 @@ def _above(index: int, blocks: int) -> tuple[str, ...]:
 @contextmanager
 def _always_slicing() -> Iterator[None]:
     """Inside, the planner slices whatever it costs."""
-    estimate = planner.slicing_pays
-    planner.slicing_pays = lambda *_: True
+    estimate = pass_planner.slicing_pays
+    pass_planner.slicing_pays = lambda *_: True
     try:
         yield
     finally:
-        planner.slicing_pays = estimate
+        pass_planner.slicing_pays = estimate
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ from benchmarks.command import run
 from benchmarks.intervals import paired_ratio
 from benchmarks.ranks import run_ranks
 from benchmarks.workload import ADAPTER_RANK, SEED, Shape
-from govray.engine import gpt
-from govray.engine.adapters import Adapters
 from govray.engine.batch import MicroBatch, StepBatch
-from govray.engine.layers import layer_groups
+from govray.engine.model import gpt
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep
-from govray.governance.canonical import sha256
-from govray.governance.route import Route
+from govray.governance.formats.canonical_json import sha256
+from govray.governance.policy.route import Route
 
 SHAPE = Shape(blocks=4, width=128, tokens=256, rows=8)
 QUICK = Shape(blocks=2, width=32, tokens=16, rows=2)

@@ -27,11 +27,11 @@ from benchmarks.workload import (
     Shape,
     route,
 )
-from govray.engine.adapters import Adapters
-from govray.engine.allreduce import BUCKET_BYTES, bucket_layout, lay_out
-from govray.engine.gpt import GPT
-from govray.engine.layers import layer_groups
-from govray.governance.route import domains
+from govray.engine.collective.allreduce import BUCKET_BYTES, bucket_layout, lay_out
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT
+from govray.engine.model.layer_groups import layer_groups
+from govray.governance.policy.route import domains
 
 STEPS: Mapping[str, tuple[str, ...]] = {
     "all_streams": (EVERYTHING, UPPER_HALF, REMOVABLE),

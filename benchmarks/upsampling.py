@@ -49,7 +49,7 @@ from benchmarks.upsampling_trials import (
     mean_exposure,
 )
 from govray.errors import CouldNotCheck
-from govray.governance.calibration import DEFAULT_K
+from govray.governance.record.calibration import DEFAULT_K
 from govray.tune.brackets import Bracket
 from govray.tune.objective import conclude
 from govray.tune.points import Point, draw

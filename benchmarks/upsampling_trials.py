@@ -37,11 +37,11 @@ from benchmarks.memorization_data import (
 )
 from benchmarks.search_curves import Curve, Sides
 from benchmarks.search_trials import RATE, WIDTH, near_duplicate
-from govray.engine import exposure
-from govray.engine.gpt import GPT
+from govray.engine.memorization import exposure
+from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
-from govray.tune.config import Choice, Dimension, Log
 from govray.tune.points import Point
+from govray.tune.search_config import Choice, Dimension, Log
 
 UPSAMPLING = "data.upsampling.restricted"
 

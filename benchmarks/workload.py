@@ -19,11 +19,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from govray.engine import gpt
-from govray.engine.layers import layer_groups
+from govray.engine.model import gpt
+from govray.engine.model.layer_groups import layer_groups
 from govray.errors import UsageError
-from govray.governance.route import ADAPTER, Route
-from govray.governance.selector import parse_selector
+from govray.governance.policy.route import ADAPTER, Route
+from govray.governance.policy.selector import parse_selector
 
 SEED = 17
 ADAPTER_NAME = "supplier"

@@ -16,7 +16,7 @@ import sys
 
 from govray.errors import GovrayError
 from govray.printable import printable
-from govray.train.config import read_experiment
+from govray.train.inputs.experiment_config import read_experiment
 
 
 def main() -> int:
@@ -27,11 +27,11 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         experiment = read_experiment(arguments.config)
-        from govray.train import driver_key
-        from govray.train.cluster import start_ray
-        from govray.train.trainer import new_or_unfinished
+        from govray.train.driver.ray_cluster import start_ray
+        from govray.train.driver.trainer import new_or_unfinished
+        from govray.train.run_folder import operator_key
 
-        driver_key.take(experiment.attestation_key)
+        operator_key.take(experiment.attestation_key)
         start_ray()
         trainer = new_or_unfinished(
             experiment,

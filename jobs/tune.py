@@ -14,7 +14,7 @@ import sys
 
 from govray.errors import GovrayError
 from govray.printable import printable
-from govray.tune.config import read_search
+from govray.tune.search_config import read_search
 
 
 def main() -> int:
@@ -25,11 +25,11 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         file = read_search(arguments.config)
-        from govray.train import driver_key
-        from govray.train.cluster import start_ray
+        from govray.train.driver.ray_cluster import start_ray
+        from govray.train.run_folder import operator_key
         from govray.tune.search import run
 
-        driver_key.take(file.experiment.attestation_key)
+        operator_key.take(file.experiment.attestation_key)
         start_ray()
         outcome = run(
             file,

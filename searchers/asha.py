@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from govray.tune.config import SearchFile
+from govray.tune.dry_run import halving as preview
 from govray.tune.recipe import METRIC, TIME, Recipe
-from govray.tune.simulate import halving as preview
+from govray.tune.search_config import SearchFile
 
 __all__ = ["preview", "recipe"]
 
@@ -24,10 +24,10 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
     from ray.tune import TuneConfig
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
-    from govray.tune.asha import Promotion
+    from govray.tune.point_searcher import Points
     from govray.tune.points import draw
     from govray.tune.schedulers import GovernedASHA, PromotionScheduler
-    from govray.tune.searcher import Points
+    from govray.tune.successive_halving import Promotion
 
     search, brackets = file.search, preview(file).brackets
     points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)

@@ -7,9 +7,9 @@ before all others, so it turns away from regions that memorize. Needs ``pip inst
 from __future__ import annotations
 
 from govray.errors import UsageError
-from govray.tune.config import SearchFile
+from govray.tune.dry_run import learned_points as preview
 from govray.tune.recipe import METRIC, Recipe
-from govray.tune.simulate import learned_points as preview
+from govray.tune.search_config import SearchFile
 
 __all__ = ["preview", "recipe"]
 
@@ -19,7 +19,7 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
     from ray.tune import TuneConfig
     from ray.tune.search.optuna import OptunaSearch
 
-    from govray.tune.domains import domains
+    from govray.tune.ray_space import domains
 
     search = file.search
     try:

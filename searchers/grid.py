@@ -5,9 +5,9 @@ For a handful of values; a range of numbers needs a ``count``.
 
 from __future__ import annotations
 
-from govray.tune.config import SearchFile
+from govray.tune.dry_run import grid_points as preview
 from govray.tune.recipe import METRIC, Recipe
-from govray.tune.simulate import grid_points as preview
+from govray.tune.search_config import SearchFile
 
 __all__ = ["preview", "recipe"]
 
@@ -16,8 +16,8 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """Deal all points of the grid, ``concurrent`` at once."""
     from ray.tune import TuneConfig
 
+    from govray.tune.point_searcher import Points, from_sequence
     from govray.tune.points import grid
-    from govray.tune.searcher import Points, from_sequence
 
     points = list(grid(file.search))
     searcher = Points(from_sequence(points), len(points), concurrent)

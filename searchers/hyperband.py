@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from govray.tune.config import SearchFile
+from govray.tune.dry_run import Preview, halving
 from govray.tune.recipe import METRIC, Recipe
-from govray.tune.simulate import Preview, halving
+from govray.tune.search_config import SearchFile
 
 __all__ = ["preview", "recipe"]
 
@@ -24,10 +24,10 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """Deal ``max_trials`` random points, ``concurrent`` at once, and halve them rung by rung."""
     from ray.tune import TuneConfig
 
-    from govray.tune.asha import Promotion
+    from govray.tune.point_searcher import Points
     from govray.tune.points import draw
     from govray.tune.schedulers import PromotionScheduler
-    from govray.tune.searcher import Points
+    from govray.tune.successive_halving import Promotion
 
     search = file.search
     points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)

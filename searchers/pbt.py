@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import partial
 
 from govray.errors import UsageError
-from govray.tune.config import SearchFile
+from govray.tune.dry_run import Preview, random_points
 from govray.tune.recipe import METRIC, Recipe
-from govray.tune.simulate import Preview, random_points
+from govray.tune.search_config import SearchFile
 
 __all__ = ["preview", "recipe"]
 
@@ -34,9 +34,9 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """A population of ``max_trials``, which needs room for as many at once."""
     from ray.tune import TuneConfig
 
+    from govray.tune.pbt_scheduler import Population
+    from govray.tune.point_searcher import Points
     from govray.tune.points import draw
-    from govray.tune.population import Population
-    from govray.tune.searcher import Points
 
     search, size = file.search, preview(file).trials
     if concurrent < size:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from govray.tune.config import SearchFile
+from govray.tune.dry_run import random_points as preview
 from govray.tune.recipe import METRIC, Recipe
-from govray.tune.simulate import random_points as preview
+from govray.tune.search_config import SearchFile
 
 __all__ = ["preview", "recipe"]
 
@@ -18,8 +18,8 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """Deal ``max_trials`` random points, ``concurrent`` at once."""
     from ray.tune import TuneConfig
 
+    from govray.tune.point_searcher import Points
     from govray.tune.points import draw
-    from govray.tune.searcher import Points
 
     search = file.search
     points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)

@@ -70,7 +70,7 @@ def app(arguments: Arguments) -> Application:
         from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
         from govray.service.app import create_app
-        from govray.service.measures import Forwarded
+        from govray.service.prometheus import Forwarded
         from govray.service.settings import Settings
 
         settings = Settings(

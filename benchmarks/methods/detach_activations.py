@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from benchmarks.methods.masked import MaskedForward, stages, union
 from benchmarks.workload import Workload
-from govray.engine.gpt import GPT
+from govray.engine.model.gpt import GPT
 
 
 class DetachActivations(MaskedForward):

@@ -27,8 +27,8 @@ from torch.func import functional_call
 from benchmarks.methods.lora import RowLora
 from benchmarks.methods.masked import MaskedForward, stages, union
 from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK
-from govray.engine.gpt import GPT
-from govray.governance.route import Route
+from govray.engine.model.gpt import GPT
+from govray.governance.policy.route import Route
 
 
 class DetachAndWhere(MaskedForward):

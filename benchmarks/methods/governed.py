@@ -14,13 +14,13 @@ from pathlib import Path
 
 from benchmarks.methods.method import Method
 from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, SEED, Batch, Workload
-from govray.engine.adapters import Adapters
 from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.model.adapters import Adapters
 from govray.engine.step import GovernedStep, StepResult
-from govray.governance.canonical import sha256
-from govray.governance.ledger import CorpusUse, GradientNorms, Leaf
-from govray.train.norms import gradient_norms
-from govray.train.writeahead import WriteAhead
+from govray.governance.formats.canonical_json import sha256
+from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
+from govray.train.run_folder.ledger_wal import WriteAhead
+from govray.train.worker.ledger_norms import gradient_norms
 
 SAMPLED_EVERY = 50
 """Steps from one sample of gradient norms to the next, as in a run."""

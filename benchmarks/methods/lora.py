@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.workload import SEED
-from govray.engine.adapters import ALPHA_PER_RANK, adapted_layers, first_weight
+from govray.engine.model.adapters import ALPHA_PER_RANK, adapted_layers, first_weight
 
 Pair = tuple[Tensor, Tensor]
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.methods.method import Method
 from benchmarks.workload import Batch, Workload
-from govray.engine.gpt import GPT
+from govray.engine.model.gpt import GPT
 
 
 class MaskedForward(Method):

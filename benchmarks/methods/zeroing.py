@@ -18,7 +18,7 @@ from benchmarks.methods.lora import RowLora
 from benchmarks.methods.method import Method
 from benchmarks.methods.reduce import sum_over_ranks
 from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, Batch, Workload
-from govray.governance.route import ADAPTER
+from govray.governance.policy.route import ADAPTER
 
 
 class Zeroing(Method):

@@ -47,13 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except KeyboardInterrupt as error:
         if debug:
-            from govray.cli.failure import print_traceback
+            from govray.cli.error_report import print_traceback
 
             print_traceback(error)
         print("\ngovray: interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        from govray.cli.failure import describe, print_traceback
+        from govray.cli.error_report import describe, print_traceback
 
         if debug:
             print_traceback(error)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import files, signing_key, trust, verdict
+from govray.cli import signing_key, trust, user_files, verified_block
 from govray.cli.output import (
     DEFAULT_KEY,
     AllowUncovered,
@@ -37,9 +37,9 @@ from govray.errors import GovrayError, Refused, Untrusted, UsageError
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from govray.governance.keys import PublicKey, Signer
-    from govray.governance.revocation import Revocation
-    from govray.governance.verify import VerifiedModel
+    from govray.governance.formats.keys import PublicKey, Signer
+    from govray.governance.trust.revocation_list import Revocation
+    from govray.governance.verify.verifier import VerifiedModel
 
 app = typer.Typer(help="Remove adapters, or export them; why not merge them.")
 
@@ -73,14 +73,14 @@ def remove(
     be the one that signed the run. Copies of the folder from before verify until their attestation
     is revoked: --revoke does that, else the entry for the operator's list is printed.
     """
-    from govray.governance import canonical
-    from govray.governance.attestation import without_adapter
-    from govray.governance.cosign import missing_signatures
-    from govray.governance.document import format_time
-    from govray.governance.removal import countersigned, remove_adapter_files
-    from govray.governance.revocation import Revocation
-    from govray.governance.statement import seal
-    from govray.governance.verify import verify, verify_to_cosign
+    from govray.governance.attestation.adapter_removal import countersigned, remove_adapter_files
+    from govray.governance.attestation.model_attestation import without_adapter
+    from govray.governance.formats import canonical_json
+    from govray.governance.formats.document import format_time
+    from govray.governance.formats.statement import seal
+    from govray.governance.trust.revocation_list import Revocation
+    from govray.governance.verify.cosign import missing_signatures
+    from govray.governance.verify.verifier import verify, verify_to_cosign
 
     signer = signing_key.load(key, password_file)
     anchor = trust.anchor(trust_root, revocations)
@@ -94,7 +94,7 @@ def remove(
         before.routes,
         adapter,
         at=format_time(now),
-        replaced={name: canonical.sha256(data) for name, data in signed.items()},
+        replaced={name: canonical_json.sha256(data) for name, data in signed.items()},
     )
     entry = Revocation(
         attestation=before.digest, since=format_time(now), reason=f"adapter {adapter} was removed"
@@ -117,7 +117,7 @@ def remove(
                 do=error.do,
             ) from None
 
-    staged = None if revoke is None or listed is None else files.stage(revoke, listed)
+    staged = None if revoke is None or listed is None else user_files.stage(revoke, listed)
     try:
         remove_adapter_files(before.path, adapter, envelope, accept=accept, replaced=signed)
     except BaseException as error:
@@ -179,10 +179,10 @@ def _told(entry: Revocation) -> str:
 
 def _holds(model: Path, attestation: bytes) -> bool:
     """Whether the model folder is the one with this attestation."""
-    from govray.governance import bundle
+    from govray.governance.attestation import model_folder
 
     try:
-        return (model / bundle.ATTESTATION).read_bytes() == attestation
+        return (model / model_folder.ATTESTATION).read_bytes() == attestation
     except OSError:
         return False
 
@@ -234,7 +234,7 @@ def _listed(
     Raises:
         Refused: The list that is there is not the operator's, or the new one would not be accepted.
     """
-    from govray.governance.revocation import (
+    from govray.governance.trust.revocation_list import (
         Revocations,
         following_list,
         seal_revocations,
@@ -253,7 +253,7 @@ def _listed(
         )
     known = [each.document for each in state.revocations.lists] if state.revocations else []
     if path.exists():
-        known.append(verify_revocations(state, files.read(path), at=at).document)
+        known.append(verify_revocations(state, user_files.read(path), at=at).document)
         if known[-1].issuer != operator:
             raise Refused(
                 f"the list is of {known[-1].issuer}, the key of {operator}",
@@ -279,8 +279,8 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Copy an adapter, in peft's layout, into the new folder DIR, after verifying the model."""
-    from govray.governance import bundle
-    from govray.governance.verify import verify
+    from govray.governance.attestation import model_folder
+    from govray.governance.verify.verifier import verify
 
     verified = verify(
         model,
@@ -290,7 +290,7 @@ def export(
     )
     subjects = {each.name: each.sha256 for each in verified.subjects}
     _require(verified, adapter)
-    names = bundle.adapter_files(adapter)
+    names = model_folder.adapter_files(adapter)
     try:
         out.mkdir(parents=True)
     except FileExistsError:
@@ -298,7 +298,7 @@ def export(
     try:
         for name in names:
             digest = subjects[name].removeprefix("sha256:")
-            bundle.Bundle(verified.path).copy(name, out / Path(name).name, sha256=digest)
+            model_folder.Bundle(verified.path).copy(name, out / Path(name).name, sha256=digest)
     except OSError as error:
         shutil.rmtree(out, ignore_errors=True)
         raise UsageError(
@@ -334,7 +334,7 @@ def merge(
     A profile's adapter is where the signed policy lets a class teach, and no policy
     can say that it may become part of the base weights.
     """
-    from govray.governance.verify import verify
+    from govray.governance.verify.verifier import verify
 
     verified = verify(
         model,
@@ -402,22 +402,22 @@ def _require(model: VerifiedModel, adapter: str) -> None:
 
 
 def _belongs(name: str, adapter: str) -> bool:
-    from govray.governance import bundle
+    from govray.governance.attestation import model_folder
 
-    return name.startswith(f"{bundle.ADAPTERS}/{adapter}/")
+    return name.startswith(f"{model_folder.ADAPTERS}/{adapter}/")
 
 
 def _levels(model: VerifiedModel, adapter: str) -> dict[str, int]:
     """The adapter's corpora → what now holds for the layer groups that they do not reach."""
     adapters = model.attestation.adapters
     corpora = next(each.corpora for each in adapters if each.name == adapter)
-    levels = {corpus: verdict.exclusion_level(model, corpus) for corpus in corpora}
+    levels = {corpus: verified_block.exclusion_level(model, corpus) for corpus in corpora}
     return {corpus: level for corpus, level in levels.items() if level is not None}
 
 
 def _why(level: int) -> str:
     if level == 3:
-        return f" ({verdict.LEVELS[level]})"
+        return f" ({verified_block.LEVELS[level]})"
     if level == 0:
         return ": the weights that the run started from had seen it"
     return ": level 3 also needs a replay without the corpus (govray replay --without)"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import files, signing_key, trust
+from govray.cli import signing_key, trust, user_files
 from govray.cli.output import (
     Json,
     PasswordFile,
@@ -20,7 +20,10 @@ from govray.cli.output import (
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
-    from govray.governance.memorization_manifest import CorpusEvidence, MemorizationManifest
+    from govray.governance.attestation.memorization_manifest import (
+        CorpusEvidence,
+        MemorizationManifest,
+    )
 
 SIGNED, UNSIGNED = "memorization.dsse.json", "memorization.json"
 
@@ -73,17 +76,17 @@ def audit(
     Exit code 0: the audit was made; what could not be checked is listed. 3: there is no model or
     no data to audit, or no revocation list as fresh as the run's trust root asks.
     """
-    from govray.governance import canonical
-    from govray.governance.anchor import TrustAnchor
-    from govray.governance.document import format_time
-    from govray.governance.memorization_manifest import (
+    from govray.governance.attestation.memorization_manifest import (
         Settings,
         seal_memorization_manifest,
         verify_memorization_manifest,
     )
-    from govray.governance.trust import root_name
-    from govray.train.audit import audit as make
-    from govray.train.record import read_record
+    from govray.governance.formats import canonical_json
+    from govray.governance.formats.document import format_time
+    from govray.governance.trust.anchor import TrustAnchor
+    from govray.governance.trust.trust_state import root_name
+    from govray.train.attest.memorization_audit import audit as make
+    from govray.train.inputs.run_record import read_record
 
     if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
         run = run.resolve().parent
@@ -114,9 +117,9 @@ def audit(
         envelope = seal_memorization_manifest(document, [signer])
         # As others will: a key that the run's root does not know signs nothing of use.
         verify_memorization_manifest(state.each_key_counts("operator"), envelope, at=now)
-        files.write(path, envelope)
+        user_files.write(path, envelope)
     else:
-        files.write(path, canonical.encode(document.to_json()))
+        user_files.write(path, canonical_json.encode(document.to_json()))
     if as_json:
         print_json({"file": str(path), "signed": signer is not None} | document.to_json())
         return

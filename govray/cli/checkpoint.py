@@ -26,9 +26,10 @@ def ls(run: RunFolder, as_json: Json = False) -> None:
 
     Names, sizes and manifests are looked at; no tensors are read.
     """
-    from govray.train import event_rows, events
-    from govray.train.collection import inventory, read_pins
-    from govray.train.retention import kept
+    from govray.checkpoint.retention import kept
+    from govray.train.index import event_rows
+    from govray.train.run_folder import events
+    from govray.train.state.garbage_collection import inventory, read_pins
 
     found, pins = inventory(run), read_pins(run)
     times: dict[tuple[int, str], str] = {}
@@ -85,8 +86,8 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """Delete the checkpoints that no rule and no pin keeps, and what a crash left behind."""
-    from govray.train.collection import apply, inventory, surplus, sweep
-    from govray.train.driver import driving
+    from govray.train.run_folder.run_lock import driving
+    from govray.train.state.garbage_collection import apply, inventory, surplus, sweep
 
     found = inventory(run)
     if driving(run):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import files, sources
-from govray.cli.classes import LicenseCategory, Sensitivity, Use
+from govray.cli import source_files, user_files
+from govray.cli.credential_options import LicenseCategory, Sensitivity, Use
 from govray.cli.output import Json, field, line, print_json, print_table, table
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
-    from govray.governance.credential import Credential, Period
-    from govray.governance.document import Document
+    from govray.governance.formats.document import Document
+    from govray.governance.policy.credential import Credential, Period
 
 app = typer.Typer(help="Build corpora and list them.")
 
@@ -87,7 +87,7 @@ def build(
     built = corpus.build(out_folder, name, corpus.files_below(source))
     stated = credential(built)
     path = built.folder / SOURCE
-    files.write(path, _yaml(stated))
+    user_files.write(path, _yaml(stated))
     if as_json:
         print_json(
             {
@@ -137,17 +137,17 @@ def ls(
 
 
 def _row(folder: Path, envelope_name: str) -> dict[str, Any]:
-    from govray.governance.credential import Credential
-    from govray.governance.envelope import Envelope
-    from govray.governance.statement import read
+    from govray.governance.formats.dsse import Envelope
+    from govray.governance.formats.statement import read
+    from govray.governance.policy.credential import Credential
 
     envelope, source = folder / envelope_name, folder / SOURCE
     if envelope.is_file():
         where = str(envelope)
-        opened = Envelope.parse(files.read(envelope), where=where)
+        opened = Envelope.parse(user_files.read(envelope), where=where)
         return _stated(folder, "signed", read(Credential, opened, where=where).document)
     if source.is_file():
-        return _stated(folder, "unsigned", sources.read(source).document)
+        return _stated(folder, "unsigned", source_files.read(source).document)
     return {"corpus": folder.name, "state": "missing"}
 
 
@@ -156,8 +156,8 @@ def _stated(folder: Path, state: str, credential: Document) -> dict[str, Any]:
 
 
 def _period(start: str | None, stop: str | None) -> Period:
-    from govray.governance.credential import Period
-    from govray.governance.document import format_time, parse_time
+    from govray.governance.formats.document import format_time, parse_time
+    from govray.governance.policy.credential import Period
 
     try:
         first = parse_time(start) if start else datetime.now(UTC)

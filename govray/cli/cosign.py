@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from govray.cli import files, signing_key, trust
+from govray.cli import signing_key, trust, user_files
 from govray.cli.output import (
     DEFAULT_KEY,
     AllowUncovered,
@@ -38,7 +38,7 @@ def cosign(
     For operators whose threshold is two or more: the first key trains and attests, each other
     holder runs this. The last one's signature makes the model verify.
     """
-    from govray.governance.cosign import cosign_model
+    from govray.governance.verify.cosign import cosign_model
 
     signer = signing_key.load(key, password_file)
     done = cosign_model(
@@ -49,7 +49,7 @@ def cosign(
         allow_uncovered=allow_uncovered or [],
     )
     for name, envelope in done.files.items():
-        files.write(done.model.path / name, envelope)
+        user_files.write(done.model.path / name, envelope)
     if as_json:
         print_json(
             {

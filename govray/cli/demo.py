@@ -10,10 +10,10 @@ import typer
 from govray import __version__
 from govray.cli.output import Json, field, line, print_json
 from govray.cli.progress import StageBar
-from govray.cli.verdict import print_verdict, to_json
+from govray.cli.verified_block import print_verdict, to_json
 
 if TYPE_CHECKING:
-    from govray.demo.story import Grid, Story
+    from govray.demo.findings import Grid, Story
 
 STAGES = 5
 

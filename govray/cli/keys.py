@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from govray.cli import files, signing_key
+from govray.cli import signing_key, user_files
 from govray.cli.output import Json, PasswordFile, field, line, print_json
 from govray.errors import UsageError
 
@@ -38,7 +38,7 @@ def new(
 
     With --password-file or --encrypt the private key is encrypted (PKCS #8).
     """
-    from govray.governance.keys import LocalSigner
+    from govray.governance.formats.keys import LocalSigner
 
     tree = _working_tree(path)
     if tree is not None and not allow_git:
@@ -51,11 +51,11 @@ def new(
     public_path = path.with_name(f"{path.name}.pub")
     password = signing_key.new_password(password_file) if password_file or encrypt else None
     signer = LocalSigner.generate(algorithm)
-    files.make_folder(path.parent, mode=0o700)
+    user_files.make_folder(path.parent, mode=0o700)
     # The private key first: if the public file cannot be written, its content
     # is still derivable; the other way round a stale .pub would remain.
-    files.write(path, signer.to_pem(password), mode=0o600, replace=False)
-    files.write(public_path, signer.public_key.to_pem())
+    user_files.write(path, signer.to_pem(password), mode=0o600, replace=False)
+    user_files.write(public_path, signer.public_key.to_pem())
     if as_json:
         print_json(
             {

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import files, trust
+from govray.cli import trust, user_files
 from govray.cli.output import (
     At,
     Json,
@@ -36,9 +36,9 @@ from govray.errors import CouldNotCheck, Refused, UsageError
 if TYPE_CHECKING:
     from sqlmodel import Session
 
-    from govray.governance.anchor import TrustAnchor
-    from govray.governance.verify import VerifiedModel
-    from govray.store.promotion import PromotionPolicy
+    from govray.governance.trust.anchor import TrustAnchor
+    from govray.governance.verify.verifier import VerifiedModel
+    from govray.store.promotion_gates import PromotionPolicy
     from govray.store.registry import By
     from govray.store.tables import ModelVersion
 
@@ -76,9 +76,9 @@ def register(
 
     Nothing is written unless it verifies.
     """
-    from govray.governance.verify import verify
+    from govray.governance.verify.verifier import verify
     from govray.store import registry
-    from govray.store.index import index_model
+    from govray.store.model_index import index_model
     from govray.store.secret_fingerprint import indexing_key
     from govray.store.semantic_version import parse_version
 
@@ -285,13 +285,13 @@ def copy(
         UsageError: ``folder`` is there already, or the disk refuses.
         Refused: The copy does not verify, or is of another attestation.
     """
-    from govray.governance.bundle import Bundle
-    from govray.governance.verify import verify
+    from govray.governance.attestation.model_folder import Bundle
+    from govray.governance.verify.verifier import verify
 
     # A dangling link is something that is there, too.
     if os.path.lexists(folder):
         raise UsageError("already exists", where=str(folder), do="Name a new folder.")
-    files.make_folder(folder.parent)
+    user_files.make_folder(folder.parent)
     try:
         staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
@@ -335,14 +335,14 @@ def _session(store: str, *, create: bool = False) -> Iterator[Session]:
 
 
 def _by() -> By:
-    from govray.governance.document import format_time
+    from govray.governance.formats.document import format_time
     from govray.store.registry import By
 
     return By(user=getpass.getuser(), at=format_time(trust.reference_time(None)))
 
 
 def _gates(path: Path) -> PromotionPolicy:
-    from govray.store.promotion import read_promotion_policy
+    from govray.store.promotion_gates import read_promotion_policy
 
     if not path.is_file():
         raise UsageError(
@@ -350,7 +350,7 @@ def _gates(path: Path) -> PromotionPolicy:
             where=str(path),
             do="Give --gates FILE; govray init DIR copies one to policies/promotion.yaml.",
         )
-    return read_promotion_policy(files.read(path), name=path.name)
+    return read_promotion_policy(user_files.read(path), name=path.name)
 
 
 def _row(row: ModelVersion) -> dict[str, Any]:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import files
-from govray.cli.classes import LicenseCategory, Sensitivity, Use
+from govray.cli import user_files
+from govray.cli.credential_options import LicenseCategory, Sensitivity, Use
 from govray.cli.output import Json, field, line, print_json, print_table, table
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from govray.governance.authority import TrustRoot
-    from govray.governance.credential import CredentialClass
-    from govray.governance.lint import Outcome
-    from govray.governance.memorization import EntropyProfile
-    from govray.governance.policy import Policy
+    from govray.governance.policy.credential import CredentialClass
+    from govray.governance.policy.depth_policy import Policy
+    from govray.governance.policy.lint import Outcome
+    from govray.governance.record.entropy_profile import EntropyProfile
+    from govray.governance.trust.authority import TrustRoot
 
 app = typer.Typer(help="Lint, explain, compare and calibrate depth policies.")
 
@@ -56,8 +56,8 @@ def lint(
     With --blocks or --model also for selectors that mean no layer group. Of a trust root: for a
     key in several roles.
     """
-    from govray.governance.lint import lint as find
-    from govray.governance.root_lint import lint_root
+    from govray.governance.policy.lint import lint as find
+    from govray.governance.policy.root_lint import lint_root
 
     root = _root(path)
     if root is not None:
@@ -121,8 +121,8 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Say which rules decide each layer group's weight for one class of data."""
-    from govray.governance.lint import explain as explain_class
-    from govray.governance.policy import PER_CORPUS
+    from govray.governance.policy.depth_policy import PER_CORPUS
+    from govray.governance.policy.lint import explain as explain_class
 
     policy = _read(path)
     if credential is not None and license is None:
@@ -185,8 +185,8 @@ def diff(
     One representative class stands for each combination of values that the policies tell apart.
     Exit code 0 whether they differ or not.
     """
-    from govray.governance.lint import diff as compare
-    from govray.governance.lint import representative_classes
+    from govray.governance.policy.lint import diff as compare
+    from govray.governance.policy.lint import representative_classes
 
     before, after = _read(old), _read(new)
     groups = _groups(after, blocks, model)
@@ -245,14 +245,14 @@ def calibrate(
 
     Reads the entropy profiles of the runs' ledgers. Sign the policy afterwards.
     """
-    from govray.governance.calibration import calibrate as bands_of
-    from govray.governance.calibration import into_source
+    from govray.governance.record.calibration import calibrate as bands_of
+    from govray.governance.record.calibration import into_source
 
     found = bands_of((_profiles(path, corpus or ["*"]) for path in runs), k=k)
     if into is not None:
-        text = files.read(into).decode(errors="replace")
+        text = user_files.read(into).decode(errors="replace")
         bands = {layer: each.band for layer, each in found.items()}
-        files.write(into, into_source(text, bands, where=str(into)).encode())
+        user_files.write(into, into_source(text, bands, where=str(into)).encode())
     if as_json:
         print_json(
             {
@@ -281,17 +281,18 @@ def calibrate(
 
 def _profiles(path: Path, patterns: list[str]) -> tuple[Sequence[EntropyProfile], set[str]]:
     """The profiles of a run, and its public corpora among those asked for."""
-    from govray.governance import bundle, globs
-    from govray.governance.attestation import Attestation
-    from govray.governance.envelope import Envelope
-    from govray.governance.ledger import Ledger
-    from govray.governance.statement import read
+    from govray.governance.attestation import model_folder
+    from govray.governance.attestation.model_attestation import Attestation
+    from govray.governance.formats.dsse import Envelope
+    from govray.governance.formats.statement import read
+    from govray.governance.policy import globs
+    from govray.governance.record.ledger import Ledger
 
     folder = path / "model" if (path / "model").is_dir() else path
-    attested = folder / bundle.ATTESTATION
-    envelope = Envelope.parse(files.read(attested), where=str(attested))
+    attested = folder / model_folder.ATTESTATION
+    envelope = Envelope.parse(user_files.read(attested), where=str(attested))
     attestation = read(Attestation, envelope, where=str(attested)).document
-    data = bundle.Bundle(folder).read(bundle.LEDGER, limit=bundle.MAX_LINES)
+    data = model_folder.Bundle(folder).read(model_folder.LEDGER, limit=model_folder.MAX_LINES)
     clean = {
         each.corpus
         for each in attestation.corpora
@@ -302,12 +303,12 @@ def _profiles(path: Path, patterns: list[str]) -> tuple[Sequence[EntropyProfile]
 
 
 def _read(path: Path) -> Policy:
-    from govray.governance.envelope import Envelope
-    from govray.governance.policy import Policy
-    from govray.governance.policy_source import read_policy
-    from govray.governance.statement import read
+    from govray.governance.formats.dsse import Envelope
+    from govray.governance.formats.statement import read
+    from govray.governance.policy.depth_policy import Policy
+    from govray.governance.policy.policy_yaml import read_policy
 
-    data = files.read(path)
+    data = user_files.read(path)
     if path.suffix == ".json":
         return read(Policy, Envelope.parse(data, where=str(path)), where=str(path)).document
     return read_policy(data, name=str(path))
@@ -315,17 +316,17 @@ def _read(path: Path) -> Policy:
 
 def _root(path: Path) -> TrustRoot | None:
     """The trust root that a file holds, as its source or signed; None if it is another thing."""
-    from govray.cli import sources
-    from govray.governance import canonical
-    from govray.governance.authority import TrustRoot
-    from govray.governance.envelope import Envelope
-    from govray.governance.source import read_yaml
-    from govray.governance.statement import read
+    from govray.cli import source_files
+    from govray.governance.formats import canonical_json
+    from govray.governance.formats.dsse import Envelope
+    from govray.governance.formats.statement import read
+    from govray.governance.formats.strict_yaml import read_yaml
+    from govray.governance.trust.authority import TrustRoot
 
-    data, where = files.read(path), str(path)
+    data, where = user_files.read(path), str(path)
     if path.suffix == ".json":
         envelope = Envelope.parse(data, where=where)
-        statement = canonical.parse(envelope.payload, where=where)
+        statement = canonical_json.parse(envelope.payload, where=where)
         kind = statement.get("predicateType") if isinstance(statement, dict) else None
         return (
             read(TrustRoot, envelope, where=where).document
@@ -335,21 +336,21 @@ def _root(path: Path) -> TrustRoot | None:
     value = read_yaml(data, name=where).value
     if not isinstance(value, dict) or "authorities" not in value:
         return None
-    document = sources.read(path).document
+    document = source_files.read(path).document
     return document if isinstance(document, TrustRoot) else None
 
 
 def _class_of(path: Path) -> CredentialClass:
     """The class of a credential: signed, or its source."""
-    from govray.cli import sources
-    from govray.governance.credential import Credential
-    from govray.governance.envelope import Envelope
-    from govray.governance.statement import read
+    from govray.cli import source_files
+    from govray.governance.formats.dsse import Envelope
+    from govray.governance.formats.statement import read
+    from govray.governance.policy.credential import Credential
 
     if path.suffix == ".json":
-        envelope = Envelope.parse(files.read(path), where=str(path))
+        envelope = Envelope.parse(user_files.read(path), where=str(path))
         return read(Credential, envelope, where=str(path)).document.credential_class
-    document = sources.read(path).document
+    document = source_files.read(path).document
     if not isinstance(document, Credential):
         raise UsageError("this is no credential", where=str(path), do="Name a credential.")
     return document.credential_class
@@ -363,8 +364,8 @@ def _class(
     sensitivity: Sensitivity,
     use: Use | None,
 ) -> CredentialClass:
-    from govray.governance import license as spdx
-    from govray.governance.credential import CredentialClass
+    from govray.governance.policy.credential import CredentialClass
+    from govray.governance.trust import license as spdx
 
     try:
         category = license_category or spdx.category(license)
@@ -392,13 +393,13 @@ def _groups(policy: Policy, blocks: int | None, model: Path | None) -> tuple[str
     if blocks is not None and model is not None:
         raise UsageError("both a number of blocks and a model", where="--blocks", do="Give one.")
     if model is not None:
-        from govray.governance import bundle
-        from govray.governance.attestation import Attestation
-        from govray.governance.envelope import Envelope
-        from govray.governance.statement import read
+        from govray.governance.attestation import model_folder
+        from govray.governance.attestation.model_attestation import Attestation
+        from govray.governance.formats.dsse import Envelope
+        from govray.governance.formats.statement import read
 
-        path = model / bundle.ATTESTATION
-        envelope = Envelope.parse(files.read(path), where=str(path))
+        path = model / model_folder.ATTESTATION
+        envelope = Envelope.parse(user_files.read(path), where=str(path))
         return read(Attestation, envelope, where=str(path)).document.base_groups
     stack = (f"block.{i}" for i in range(blocks or DEFAULT_BLOCKS))
     return ("embedding", *stack, "final_norm", "head", *(policy.groups or ()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import files, signing_key, trust
+from govray.cli import signing_key, trust, user_files
 from govray.cli.output import (
     Json,
     PasswordFile,
@@ -24,12 +24,12 @@ from govray.cli.progress import StageBar
 from govray.errors import CouldNotCheck, UsageError
 
 if TYPE_CHECKING:
-    from govray.governance.anchor import TrustAnchor
-    from govray.governance.environment import Difference
-    from govray.governance.keys import Signer
-    from govray.governance.trust import TrustState
-    from govray.train.outcome import Outcome
-    from govray.train.record import RunRecord
+    from govray.governance.formats.keys import Signer
+    from govray.governance.record.environment import Difference
+    from govray.governance.trust.anchor import TrustAnchor
+    from govray.governance.trust.trust_state import TrustState
+    from govray.train.inputs.run_record import RunRecord
+    from govray.train.replay.replay_outcome import Outcome
 
 
 def replay(
@@ -76,11 +76,11 @@ def replay(
     Exit code 0: identical. 1: something differs; the first step and tensor are named. 3: it
     could not be checked: other code or data, or no checkpoint to compare with.
     """
-    from govray.train.cluster import ray_running
-    from govray.train.outcome import FOLDER, SIGNED
-    from govray.train.record import read_record
-    from govray.train.replay import replay as replay_run
-    from govray.train.segments import parse_steps
+    from govray.train.driver.ray_cluster import ray_running
+    from govray.train.inputs.run_record import read_record
+    from govray.train.replay.replay_outcome import FOLDER, SIGNED
+    from govray.train.replay.replayed_run import replay as replay_run
+    from govray.train.replay.segments import parse_steps
 
     if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
         run = run.resolve().parent
@@ -145,12 +145,12 @@ def _signer(
     record: RunRecord,
 ) -> tuple[Signer | None, TrustState | None]:
     """Who signs the outcome, and the trust that names the key; before Ray starts."""
-    from govray.train import driver_key
+    from govray.train.run_folder import operator_key
 
     if key is None:
         return None, None
     signer = signing_key.load(key, password_file)
-    driver_key.take(key)
+    operator_key.take(key)
     if root is None:
         return signer, None
     anchor = trust.anchor(root, lists)
@@ -163,14 +163,14 @@ class _Witness:
     def __init__(
         self, model: Path, signer: Signer, party: str, anchor: TrustAnchor, to: Path | None
     ) -> None:
-        from govray.governance import bundle
-        from govray.governance.verify import verify
-        from govray.train.record import read_record
-        from govray.train.witness import require_witness
+        from govray.governance.attestation import model_folder
+        from govray.governance.verify.verifier import verify
+        from govray.train.inputs.run_record import read_record
+        from govray.train.replay.witness import require_witness
 
         self._party = party
-        self._to = to or model / bundle.replay_file(party)
-        if to is None and bundle.replay_party(bundle.replay_file(party)) is None:
+        self._to = to or model / model_folder.replay_file(party)
+        if to is None and model_folder.replay_party(model_folder.replay_file(party)) is None:
             raise UsageError(
                 f"{party!r} is no name", where="--party", do="Use letters, digits, '.', '_', '-'"
             )
@@ -186,7 +186,7 @@ class _Witness:
 
     def sign(self, replayed: Path, outcome: Outcome) -> Path:
         """Sign the outcome; returns where the statement is."""
-        from govray.train.witness import sign_replay
+        from govray.train.replay.witness import sign_replay
 
         envelope = sign_replay(
             self._model,
@@ -196,7 +196,7 @@ class _Witness:
             party=self._party,
             at=trust.reference_time(None).replace(microsecond=0),
         )
-        files.write(self._to, envelope)
+        user_files.write(self._to, envelope)
         return self._to
 
 

@@ -13,7 +13,7 @@ from govray.cli.train import Run, drive
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
-    from govray.train import runs
+    from govray.train.inputs import run_listing
 
 app = typer.Typer(help="List runs, look into one, stop it, kill it or resume it.")
 
@@ -29,9 +29,9 @@ def list_all(
     as_json: Json = False,
 ) -> None:
     """List the runs below a storage path, and how each stands."""
-    from govray.train import runs
+    from govray.train.inputs import run_listing
 
-    found = [runs.inspect(folder) for folder in runs.list_runs(storage)]
+    found = [run_listing.inspect(folder) for folder in run_listing.list_runs(storage)]
     if as_json:
         print_json([_to_json(each) for each in found])
         return
@@ -47,9 +47,10 @@ def list_all(
 @app.command("show")
 def show(run: Run, as_json: Json = False) -> None:
     """Show how a run stands, and what happened to it."""
-    from govray.train import events, runs
+    from govray.train.inputs import run_listing
+    from govray.train.run_folder import events
 
-    found, log = runs.inspect(run), events.read(run)
+    found, log = run_listing.inspect(run), events.read(run)
     if as_json:
         print_json({**_to_json(found), "events": [event.to_json() for event in log]})
         return
@@ -75,9 +76,9 @@ def logs(
     as_json: Json = False,
 ) -> None:
     """Show the end of each worker's output, if it is here."""
-    from govray.train import runs
+    from govray.train.inputs import run_listing
 
-    found = [(each, _tail(each.log, lines)) for each in runs.workers(run)]
+    found = [(each, _tail(each.log, lines)) for each in run_listing.workers(run)]
     if as_json:
         print_json(
             [
@@ -99,13 +100,14 @@ def stop(run: Run, as_json: Json = False) -> None:
     """Let a run commit after its step and stop; wait for it."""
     import time
 
-    from govray.train import driver, runs, stopping
+    from govray.train.inputs import run_listing
+    from govray.train.run_folder import run_lock, stop_request
 
     _require_driven(run)
-    stopping.request(run, "govray runs stop")
-    while driver.driving(run):
+    stop_request.request(run, "govray runs stop")
+    while run_lock.driving(run):
         time.sleep(_POLL_S)
-    _print_state(runs.inspect(run), as_json)
+    _print_state(run_listing.inspect(run), as_json)
 
 
 @app.command("kill")
@@ -115,27 +117,28 @@ def kill(run: Run, as_json: Json = False) -> None:
     import signal
     import time
 
-    from govray.train import clock, driver, events, runs
+    from govray.train.inputs import run_listing
+    from govray.train.run_folder import clock, events, run_lock
 
     _require_driven(run)
-    holder = driver.holder(run)
+    holder = run_lock.holder(run)
     events.append(run, events.Killed(at=clock.now(), by="govray runs kill"))
-    driver.take_over(run)  # its workers, wherever they are, may not write any more
+    run_lock.take_over(run)  # its workers, wherever they are, may not write any more
     if holder is not None and holder.here:
         os.kill(holder.pid, signal.SIGKILL)
-        while driver.driving(run):
+        while run_lock.driving(run):
             time.sleep(_POLL_S)
     elif not as_json:
         where = holder.host if holder else "another machine"
         line(f"The driver is on {where}; its workers end at their next step.")
-    _print_state(runs.inspect(run), as_json)
+    _print_state(run_listing.inspect(run), as_json)
 
 
 @app.command("resume")
 def resume(run: Run, as_json: Json = False) -> None:
     """Go on with a run, or attest one that is finished."""
-    from govray.train.record import read_record
-    from govray.train.trainer import from_experiment
+    from govray.train.driver.trainer import from_experiment
+    from govray.train.inputs.run_record import read_record
 
     experiment = read_record(run).experiment
     if experiment is None:
@@ -150,21 +153,22 @@ def resume(run: Run, as_json: Json = False) -> None:
 
 
 def _require_driven(run: Path) -> None:
-    from govray.train import driver, runs
+    from govray.train.inputs import run_listing
+    from govray.train.run_folder import run_lock
 
-    found = runs.inspect(run)
-    if not driver.driving(run):
+    found = run_listing.inspect(run)
+    if not run_lock.driving(run):
         raise UsageError(f"the run is {found.state}, nobody drives it", where=str(run))
 
 
-def _print_state(found: runs.Run, as_json: bool) -> None:
+def _print_state(found: run_listing.Run, as_json: bool) -> None:
     if as_json:
         print_json(_to_json(found))
     else:
         line(f"{found.folder.name}  {found.state} at step {found.step} of {found.max_steps}")
 
 
-def _to_json(found: runs.Run) -> dict[str, Any]:
+def _to_json(found: run_listing.Run) -> dict[str, Any]:
     value = {
         "run": found.folder.name,
         "folder": str(found.folder),
@@ -181,8 +185,8 @@ def _to_json(found: runs.Run) -> dict[str, Any]:
 
 
 def _age(started: str) -> str:
-    from govray.governance.document import parse_time
-    from govray.train.clock import instant
+    from govray.governance.formats.document import parse_time
+    from govray.train.run_folder.clock import instant
 
     age = instant() - parse_time(started)
     for unit, length in (("d", timedelta(days=1)), ("h", timedelta(hours=1))):

@@ -1,6 +1,6 @@
 """``govray schema``: the JSON Schema of what people write, for editors.
 
-Of the sources, that is: snake_case and with the short forms of `sources.py` and
+Of the sources, that is: snake_case and with the short forms of `source_files.py` and
 `policy_source.read_policy`. An editor that accepts a file may still be told more by
 ``govray policy lint`` or ``govray sign``: a schema cannot say everything.
 """
@@ -33,20 +33,20 @@ def schema(kind: Annotated[Kind, typer.Argument(help="What to describe.")]) -> N
 def _describe(kind: Kind) -> Schema:
     match kind:
         case Kind.EXPERIMENT:
-            from govray.tune.config import ExperimentFile
+            from govray.tune.search_config import ExperimentFile
 
             return ExperimentFile.model_json_schema()
         case Kind.POLICY:
             return _policy()
         case Kind.CREDENTIAL:
-            from govray.governance.credential import Credential
+            from govray.governance.policy.credential import Credential
 
             described: Schema = _source(Credential.model_json_schema(by_alias=False))
             return described
 
 
 def _policy() -> Schema:
-    from govray.governance.policy import SCHEMA, Policy
+    from govray.governance.policy.depth_policy import SCHEMA, Policy
 
     described: Schema = _source(Policy.model_json_schema(by_alias=False))
     described["properties"] = {"schema": {"const": SCHEMA}, **described["properties"]}
@@ -63,7 +63,7 @@ def _policy() -> Schema:
 
 def _shorten(definitions: Schema) -> None:
     """The short forms of the memorization section."""
-    from govray.governance.monitoring import CALIBRATED
+    from govray.governance.policy.memorization_section import CALIBRATED
 
     section = definitions["Monitoring"]["properties"]
     pair = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from sqlalchemy import Engine
 
-    from govray.train.indexing import Settings as Indexing
+    from govray.train.index.indexer import Settings as Indexing
 
 GRACE_SECONDS = 5
 """How long requests in flight may go on after SIGTERM or SIGINT. Live streams end with it."""
@@ -117,7 +117,7 @@ def serve(
 
 def _index(engine: Engine, storage: Path, settings: Indexing, stop: Event) -> None:
     """Keep ``storage`` indexed until ``stop``; what goes wrong is said, and tried again."""
-    from govray.cli.failure import describe
+    from govray.cli.error_report import describe
 
     while not stop.is_set():
         try:

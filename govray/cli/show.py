@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import files
+from govray.cli import user_files
 from govray.cli.output import Json, field, line, print_json
 from govray.errors import Malformed, UsageError
 from govray.printable import json_text
 
 if TYPE_CHECKING:
-    from govray.governance.envelope import Envelope
+    from govray.governance.formats.dsse import Envelope
 
 NOT_VERIFIED = (
     "Shown, not verified: no signature, scope or expiry was checked. govray verify does that."
@@ -92,7 +92,7 @@ class Shown:
 
 
 def _file(path: Path) -> list[Shown]:
-    data = files.read(path)
+    data = user_files.read(path)
     if path.suffix == ".jsonl":
         lines = data.removesuffix(b"\n").split(b"\n") if data else []
         return [_open(each, f"{path}:{n}") for n, each in enumerate(lines, start=1)]
@@ -100,17 +100,22 @@ def _file(path: Path) -> list[Shown]:
 
 
 def _folder(path: Path) -> list[Shown]:
-    from govray.governance import bundle
+    from govray.governance.attestation import model_folder
 
-    attestation = path / bundle.ATTESTATION
+    attestation = path / model_folder.ATTESTATION
     if not attestation.is_file():
         raise UsageError(
-            f"no {bundle.ATTESTATION} in it",
+            f"no {model_folder.ATTESTATION} in it",
             where=str(path),
             do="Name a model folder or an envelope.",
         )
     shown = _file(attestation)
-    for name in (bundle.POLICY, bundle.MANIFEST, bundle.CREDENTIALS, bundle.DELEGATIONS):
+    for name in (
+        model_folder.POLICY,
+        model_folder.MANIFEST,
+        model_folder.CREDENTIALS,
+        model_folder.DELEGATIONS,
+    ):
         if (path / name).is_file():
             shown += [_brief(each) for each in _file(path / name)]
     return shown
@@ -123,17 +128,17 @@ def _brief(shown: Shown) -> Shown:
 
 
 def _open(data: bytes, where: str) -> Shown:
-    from govray.governance import canonical
-    from govray.governance.envelope import Envelope
+    from govray.governance.formats import canonical_json
+    from govray.governance.formats.dsse import Envelope
 
     envelope: Envelope = Envelope.parse(data, where=where)
-    statement = canonical.parse(envelope.payload, where=where)
+    statement = canonical_json.parse(envelope.payload, where=where)
     if not isinstance(statement, dict):
         raise Malformed("the payload is no JSON object", where=where)
     return Shown(
         where,
         envelope.payload_type,
-        canonical.sha256(envelope.payload),
+        canonical_json.sha256(envelope.payload),
         tuple(each.keyid or "(unnamed)" for each in envelope.signatures),
         statement,
     )

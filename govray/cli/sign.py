@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import files, signing_key
+from govray.cli import signing_key, user_files
 from govray.cli.output import (
     DEFAULT_KEY,
     Force,
@@ -27,8 +27,8 @@ from govray.cli.output import (
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
-    from govray.cli.sources import Unsigned
-    from govray.governance.envelope import Envelope
+    from govray.cli.source_files import Unsigned
+    from govray.governance.formats.dsse import Envelope
 
 
 def sign(
@@ -47,17 +47,17 @@ def sign(
 
     The envelope goes beside the source: NAME.dsse.json, or NAME.json for a trust root.
     """
-    from govray.cli import sources
-    from govray.governance.canonical import sha256
-    from govray.governance.envelope import Envelope
+    from govray.cli import source_files
+    from govray.governance.formats.canonical_json import sha256
+    from govray.governance.formats.dsse import Envelope
 
-    data = files.read(path)
+    data = user_files.read(path)
     signer = signing_key.load(key, password_file)
     output = path
     existing = _parse(data)
     action = "unchanged"
     if existing is None:
-        source = sources.read(path)
+        source = source_files.read(path)
         output = source.output
         sealed = source.seal([signer])
         existing = _beside(output)
@@ -65,11 +65,11 @@ def sign(
             _check_successor(existing, source, output, force)
             existing = None
         if existing is None:
-            files.write(output, sealed)
+            user_files.write(output, sealed)
             existing, action = Envelope.parse(sealed), "signed"
     if action == "unchanged" and not existing.signed_by([signer.public_key]):
         cosigned = existing.cosign([signer])
-        files.write(output, cosigned)
+        user_files.write(output, cosigned)
         existing, action = Envelope.parse(cosigned), "signature added"
 
     result = {
@@ -95,7 +95,7 @@ def sign(
 
 def _parse(data: bytes) -> Envelope | None:
     """The envelope in ``data``, or None if it doesn't look like one."""
-    from govray.governance.envelope import Envelope
+    from govray.governance.formats.dsse import Envelope
 
     # Decided on the looks, so that a damaged envelope is reported as one.
     if not data.startswith(b'{"payload"'):
@@ -104,14 +104,14 @@ def _parse(data: bytes) -> Envelope | None:
 
 
 def _beside(output: Path) -> Envelope | None:
-    from govray.governance.envelope import Envelope
+    from govray.governance.formats.dsse import Envelope
 
-    return Envelope.parse(files.read(output), where=str(output)) if output.exists() else None
+    return Envelope.parse(user_files.read(output), where=str(output)) if output.exists() else None
 
 
 def _check_successor(existing: Envelope, source: Unsigned, output: Path, force: bool) -> None:
     """Refuse to replace a document by another one that verifiers could not tell to be newer."""
-    from govray.governance.statement import read
+    from govray.governance.formats.statement import read
 
     version = getattr(source.document, "version", None)
     if force or version is None:
@@ -128,9 +128,9 @@ def _check_successor(existing: Envelope, source: Unsigned, output: Path, force: 
 def _root_progress(envelope: Envelope) -> dict[str, Any]:
     """For a trust root: how many of its own keys have signed, how many must, and lint."""
     from govray.errors import Malformed
-    from govray.governance.authority import TrustRoot
-    from govray.governance.root_lint import lint_root
-    from govray.governance.statement import read
+    from govray.governance.formats.statement import read
+    from govray.governance.policy.root_lint import lint_root
+    from govray.governance.trust.authority import TrustRoot
 
     try:
         root = read(TrustRoot, envelope).document

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
-    from govray.governance.keys import LocalSigner
+    from govray.governance.formats.keys import LocalSigner
 
 
 def load(key: str, password_file: Path | None) -> LocalSigner:
@@ -24,7 +24,7 @@ def load(key: str, password_file: Path | None) -> LocalSigner:
         UsageError: No key there, or its password is wrong, missing, or in a file that others can
             read.
     """
-    from govray.governance.keys import load_signer, read_password
+    from govray.governance.formats.keys import load_signer, read_password
 
     if password_file is not None:
         return load_signer(key, password=read_password(password_file))
@@ -37,7 +37,7 @@ def new_password(password_file: Path | None) -> bytes:
     Raises:
         UsageError: The file holds none, there is no terminal, or the two differ.
     """
-    from govray.governance.keys import read_password
+    from govray.governance.formats.keys import read_password
 
     if password_file is not None:
         return read_password(password_file)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from govray.governance.anchor import TrustAnchor
-    from govray.train.indexing import Report, Settings
+    from govray.governance.trust.anchor import TrustAnchor
+    from govray.train.index.indexer import Report, Settings
 
 app = typer.Typer(help="Make the index of runs and models, fill it, and make it again.")
 
@@ -47,7 +47,7 @@ User = Annotated[
 def upgrade(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
     """Make a store, or bring an older one's tables to this govray's revision."""
     from govray.store import database
-    from govray.store import upgrade as upgrading
+    from govray.store import schema_upgrade as upgrading
 
     address = database.parse_url(store)
     shown = address.render_as_string(hide_password=True)
@@ -124,8 +124,8 @@ def rebuild(
     from govray.store.rebuild import rebuild as make_again
     from govray.store.rebuild import registered_folders
     from govray.store.record_key import load_key
-    from govray.train.indexed_models import index_folder
-    from govray.train.indexing import Report
+    from govray.train.index.indexer import Report
+    from govray.train.index.model_rows import index_folder
 
     whole = Report()
     key = load_key(store)  # also a new one: the old index goes
@@ -190,7 +190,7 @@ def indexing_settings(
     """
     import getpass
 
-    from govray.train.indexing import Settings
+    from govray.train.index.indexer import Settings
 
     if not storage.is_dir():
         raise UsageError("no such folder", where=str(storage), do="Give a storage path of runs")
@@ -231,12 +231,12 @@ def _key(store: str) -> bytes:
 
 
 def _index(engine: Engine, storage: Path, settings: Settings) -> Report:
-    from govray.train.indexing import Search, index_storage
+    from govray.train.index.indexer import Search, index_storage
 
     found: list[Search] = []
     left_out: dict[str, str] = {}
     if any(storage.glob("*/search.json")):  # what reads them loads Ray
-        from govray.tune.listing import searches
+        from govray.tune.index_source import searches
 
         found, left_out = searches(storage)
     report = index_storage(engine, storage, settings, found)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import files, trust
+from govray.cli import trust, user_files
 from govray.cli.output import (
     AllowUncovered,
     At,
@@ -28,9 +28,9 @@ from govray.cli.output import (
 from govray.errors import CouldNotCheck, GovrayError, UsageError
 
 if TYPE_CHECKING:
-    from govray.data.similarity import Near
-    from govray.governance.trace import Sighting
-    from govray.governance.verify import VerifiedModel
+    from govray.data.near_copies import Near
+    from govray.governance.verify.trace import Sighting
+    from govray.governance.verify.verifier import VerifiedModel
 
 
 def trace(
@@ -64,8 +64,8 @@ def trace(
     Exactly, by the file's bytes; nearly, by sequences of five words, where the records lie here.
     Exit code 0 whether it was found or not: the text or the JSON says which.
     """
-    from govray.governance.trace import trace as find
-    from govray.governance.verify import verify
+    from govray.governance.verify.trace import trace as find
+    from govray.governance.verify.verifier import verify
 
     digest = _sha256(path)
     moment = trust.reference_time(at)
@@ -140,12 +140,12 @@ def _search(
         return _Searched([], (), missing)
     manifest = model.manifest.document
     try:
-        from govray.data.similarity import MAX_BYTES, near
+        from govray.data.near_copies import MAX_BYTES, near
 
         if path.stat().st_size > MAX_BYTES:
             raise CouldNotCheck(f"the file is larger than {MAX_BYTES:,} bytes")
         found = near(
-            files.read(path),
+            user_files.read(path),
             folder,
             {name: manifest.merkle_root(name) for name in here},
             {name: [r.sha256 for r in manifest.corpus(name).records] for name in here},
@@ -161,11 +161,11 @@ def _search(
 
 def _run_corpora(model: Path) -> Path | None:
     """The corpora of the run whose folder the model lies in, as its record names them."""
-    from govray.governance import canonical
+    from govray.governance.formats import canonical_json
 
     record = model.resolve().parent / "record" / "run.json"
     try:
-        summary: Any = canonical.parse_canonical(record.read_bytes(), where=str(record))
+        summary: Any = canonical_json.parse_canonical(record.read_bytes(), where=str(record))
         folder = Path(summary["experiment"]["data"]["corpora"])
     except (OSError, GovrayError, KeyError, TypeError):
         return None
@@ -183,7 +183,7 @@ def _tell(each: Sighting) -> None:
 
 
 def _tell_near(model: VerifiedModel, near: list[Near]) -> None:
-    from govray.governance.trace import sighting
+    from govray.governance.verify.trace import sighting
 
     for each in near:
         line()
@@ -211,7 +211,7 @@ def _to_json(each: Sighting) -> dict[str, Any]:
 
 
 def _near_to_json(model: VerifiedModel, each: Near) -> dict[str, Any]:
-    from govray.governance.trace import sighting
+    from govray.governance.verify.trace import sighting
 
     return {
         **_to_json(sighting(model, each.corpus, each.record)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import files, signing_key, trust
+from govray.cli import signing_key, trust, user_files
 from govray.cli.output import (
     Json,
     Key,
@@ -22,8 +22,8 @@ from govray.cli.output import (
 from govray.cli.progress import StageBar
 
 if TYPE_CHECKING:
-    from govray.train.config import Experiment
-    from govray.train.trainer import GovernedTrainer
+    from govray.train.driver.trainer import GovernedTrainer
+    from govray.train.inputs.experiment_config import Experiment
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, below storage_path.")]
 
@@ -43,11 +43,11 @@ def train(
 
     An unfinished run of exactly this experiment goes on where it was.
     """
-    from govray.train.config import read_experiment
+    from govray.train.inputs.experiment_config import read_experiment
 
     experiment = read_experiment(config)
     if address is not None:
-        from govray.train.submit import submit
+        from govray.train.driver.submit import submit
 
         job = submit(address, config, new=new)
         if as_json:
@@ -56,17 +56,17 @@ def train(
             line(f"Submitted {job}")
             line(f"Next  ray job logs --follow {job} --address {address}")
         return
-    from govray.train.trainer import new_or_unfinished
+    from govray.train.driver.trainer import new_or_unfinished
 
     drive(experiment, as_json, lambda **more: new_or_unfinished(experiment, new=new, **more))
 
 
 def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTrainer]) -> None:
     """Fit what ``make(on_step=...)`` returns, under a progress bar, and say what came of it."""
-    from govray.train import driver_key
-    from govray.train.cluster import ray_running
+    from govray.train.driver.ray_cluster import ray_running
+    from govray.train.run_folder import operator_key
 
-    driver_key.take(experiment.attestation_key)
+    operator_key.take(experiment.attestation_key)
     with StageBar(experiment.name, experiment.max_steps) as bar, ray_running():
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
@@ -85,14 +85,14 @@ def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTra
 
 def _next(run: Path) -> str:
     """What follows an attestation: the signatures of further keys, or verifying."""
-    from govray.governance import bundle
-    from govray.governance.cosign import missing_signatures
-    from govray.governance.trust import TrustState
-    from govray.train.record import read_record
+    from govray.governance.attestation import model_folder
+    from govray.governance.trust.trust_state import TrustState
+    from govray.governance.verify.cosign import missing_signatures
+    from govray.train.inputs.run_record import read_record
 
     record = read_record(run)
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
-    missing = missing_signatures(trust, files.read(run / "model" / bundle.ATTESTATION))
+    missing = missing_signatures(trust, user_files.read(run / "model" / model_folder.ATTESTATION))
     if missing:
         return f"Next  govray cosign {run}/model   {missing} more of the operator's keys must sign"
     return f"Next  govray verify {run}/model --trust-root TRUSTED_ROOT"
@@ -116,11 +116,11 @@ def attest(
     A replay counts if an operator or a witness signed its outcome (govray replay --key). Which
     keys those are, the run's own trust root says, or a newer one by --trust-root.
     """
-    from govray.train.artifact import write_model
-    from govray.train.outcome import evidence, unsigned
+    from govray.train.attest.write_model import write_model
+    from govray.train.replay.replay_outcome import evidence, unsigned
 
     signer = signing_key.load(key, password_file)
-    root = files.read(trust.root_path(trust_root)) if trust_root else None
+    root = user_files.read(trust.root_path(trust_root)) if trust_root else None
     found = evidence(run, at=trust.reference_time(None), trust_root=root, given=replay or [])
     ignored = unsigned(run)
     replays = [each.replay for each in found]

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from govray.cli import files
+from govray.cli import user_files
 from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
 
 if TYPE_CHECKING:
-    from govray.governance.anchor import PinnedLists, TrustAnchor
-    from govray.governance.trust import TrustState
+    from govray.governance.trust.anchor import PinnedLists, TrustAnchor
+    from govray.governance.trust.trust_state import TrustState
 
 
 def reference_time(at: str | None) -> datetime:
@@ -27,7 +27,7 @@ def reference_time(at: str | None) -> datetime:
     Raises:
         UsageError: not a time.
     """
-    from govray.governance.document import parse_time
+    from govray.governance.formats.document import parse_time
 
     if at is None:
         return datetime.now(UTC)
@@ -45,12 +45,12 @@ def root_path(given: Path | None) -> Path:
         UsageError: the given file does not exist.
         Refused: it does not follow the pinned one of its name.
     """
-    from govray.governance.pinned_root import check_follows_pinned, pinned_trust_root
+    from govray.governance.trust.pinned_root import check_follows_pinned, pinned_trust_root
 
     if given is not None:
         if not given.is_file():
             raise UsageError("no such file", where=str(given), do="Check --trust-root.")
-        check_follows_pinned(files.read(given), where=str(given))
+        check_follows_pinned(user_files.read(given), where=str(given))
         return given
     pinned = pinned_trust_root()
     if not pinned.is_file():
@@ -70,7 +70,7 @@ def anchor(root: Path | None, revocations: Sequence[Path] | None = None) -> Trus
         CouldNotCheck: no root is given and none is pinned.
         UsageError: a file cannot be read.
     """
-    from govray.governance.anchor import TrustAnchor
+    from govray.governance.trust.anchor import TrustAnchor
 
     root_path(root)
     for each in revocations or ():
@@ -85,7 +85,7 @@ def lists(given: Sequence[Path] | None) -> tuple[tuple[bytes, ...], PinnedLists]
     Raises:
         UsageError: a file cannot be read.
     """
-    from govray.governance.anchor import PinnedLists, read_lists
+    from govray.governance.trust.anchor import PinnedLists, read_lists
 
     return read_lists(given or ()), PinnedLists.read()
 
@@ -112,7 +112,7 @@ def load(
             do="Get the trust root from its owner, by another way than the folder.",
         )
     return anchor(given, revocations).load(
-        at=at, delegations=[files.read(each) for each in delegations]
+        at=at, delegations=[user_files.read(each) for each in delegations]
     )
 
 
@@ -131,20 +131,20 @@ def pin(root: Path, lists: Sequence[Path], trust: TrustState, *, at: datetime) -
             that was pinned.
         Damaged: the file is no longer the root that was verified.
     """
-    from govray.governance.anchor import (
+    from govray.governance.formats.canonical_json import sha256
+    from govray.governance.formats.dsse import Envelope
+    from govray.governance.trust.anchor import (
         LIST_SUFFIX,
         TrustAnchor,
         pinned_revocations,
         read_lists,
     )
-    from govray.governance.canonical import sha256
-    from govray.governance.envelope import Envelope
-    from govray.governance.pinned_root import pinned_trust_root
-    from govray.governance.trust import TrustState
+    from govray.governance.trust.pinned_root import pinned_trust_root
+    from govray.governance.trust.trust_state import TrustState
 
     pinned = pinned_trust_root()
-    data = files.read(root)
-    previous = files.read(pinned) if pinned.is_file() else None
+    data = user_files.read(root)
+    previous = user_files.read(pinned) if pinned.is_file() else None
     try:
         loaded = TrustState.load(data, at=at, previous=previous)
     except Refused as error:
@@ -165,10 +165,10 @@ def pin(root: Path, lists: Sequence[Path], trust: TrustState, *, at: datetime) -
     given = {sha256(Envelope.parse(each).payload): each for each in read_lists(lists)}
     before = read_lists([kept]) if kept.is_dir() else ()
     TrustAnchor(data, tuple(given.values()), before).apply(trust, at=at)
-    files.make_folder(pinned.parent)
-    files.write(pinned, data)
+    user_files.make_folder(pinned.parent)
+    user_files.write(pinned, data)
     for each in trust.revocations.lists if trust.revocations else ():
         if each.digest in given:
-            files.make_folder(kept)
-            files.write(kept / f"{each.document.issuer}{LIST_SUFFIX}", given[each.digest])
+            user_files.make_folder(kept)
+            user_files.write(kept / f"{each.document.issuer}{LIST_SUFFIX}", given[each.digest])
     return pinned

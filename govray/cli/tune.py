@@ -10,8 +10,8 @@ import typer
 from govray.cli.output import Json, field, line, print_json, print_table, table
 
 if TYPE_CHECKING:
-    from govray.tune.config import SearchFile
-    from govray.tune.simulate import Preview
+    from govray.tune.dry_run import Preview
+    from govray.tune.search_config import SearchFile
 
 
 def tune(
@@ -30,13 +30,13 @@ def tune(
 
     With --dry-run, show what the search will cost, in steps, before it runs.
     """
-    from govray.tune.config import read_search
     from govray.tune.recipe import load_searcher
+    from govray.tune.search_config import read_search
 
     file = read_search(config)
     preview = load_searcher(file.search.searcher).preview(file)
     if not dry_run:
-        from govray.cli.searching import search
+        from govray.cli.search_view import search
 
         search(file, new=new, as_json=as_json)
     elif as_json:

@@ -31,7 +31,7 @@ def usage(
     from sqlmodel import Session
 
     from govray.cli.trust import reference_time
-    from govray.governance.document import format_time
+    from govray.governance.formats.document import format_time
     from govray.store.database import open_store
     from govray.store.usage import usage as used
 

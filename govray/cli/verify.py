@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import files, trust, verdict
+from govray.cli import trust, user_files, verified_block
 from govray.cli.output import (
     AllowUncovered,
     At,
@@ -29,7 +29,7 @@ from govray.cli.output import (
 from govray.errors import CouldNotCheck, Refused, UsageError
 
 if TYPE_CHECKING:
-    from govray.governance.trust import TrustState
+    from govray.governance.trust.trust_state import TrustState
 
 
 def verify(
@@ -82,13 +82,13 @@ def verify(
     a trust root, an attestation, a ledger, or a revocation list as fresh as the root asks, or
     since it would count too many rows.
     """
-    from govray.governance import bundle
+    from govray.governance.attestation import model_folder
 
     moment = trust.reference_time(at)
     delegations = delegation or []
     if not path.exists():
         raise UsageError("no such file or folder", where=str(path), do="Check the path.")
-    if bundle.find_model(path) is not None:
+    if model_folder.find_model(path) is not None:
         if delegations:
             raise UsageError(
                 "a model folder carries its delegations itself",
@@ -152,8 +152,8 @@ def _model(
     also: Sequence[Path],
     max_rows: int | None,
 ) -> tuple[dict[str, Any], Callable[[], None], TrustState]:
-    from govray.governance.verify import verify as verify_model
-    from govray.governance.verify_ledger import MAX_ROWS
+    from govray.governance.verify.ledger_steps import MAX_ROWS
+    from govray.governance.verify.verifier import verify as verify_model
 
     model = verify_model(
         path,
@@ -165,7 +165,7 @@ def _model(
         at=at,
     )
     inside = path.resolve().relative_to(model.path.resolve()).as_posix()
-    report = verdict.to_json(model)
+    report = verified_block.to_json(model)
     if inside != ".":
         if path.is_file() and inside in model.uncovered:
             raise CouldNotCheck(
@@ -176,7 +176,7 @@ def _model(
         report["file"] = inside
 
     def tell() -> None:
-        verdict.print_verdict(model)
+        verified_block.print_verdict(model)
         if inside != ".":
             field("file", f"{inside}: one of the files above")
 
@@ -184,8 +184,8 @@ def _model(
 
 
 def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
-    from govray.governance.credential import verify_credential
-    from govray.governance.verify import check_unrevoked_credential
+    from govray.governance.policy.credential import verify_credential
+    from govray.governance.verify.verifier import check_unrevoked_credential
 
     envelope = path / "credential.dsse.json"
     if not envelope.is_file():
@@ -194,7 +194,7 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
             where=str(path),
             do="Give a model folder, or a corpus whose credential is signed.",
         )
-    verified = verify_credential(state, files.read(envelope), at=at)
+    verified = verify_credential(state, user_files.read(envelope), at=at)
     check_unrevoked_credential(state, verified, at=at)
     credential = verified.document
     # After the signature: the records are as large as the corpus.
@@ -222,14 +222,14 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
         field("root", credential.records.root)
         field("licence", f"{credential.license} ({credential.license_category})")
         field("signer", verified.authority.name)
-        field("revoked", verdict.checked_lists(state))
+        field("revoked", verified_block.checked_lists(state))
         field("not shown", "that the licence statement is true")
 
     return report, tell
 
 
 def _document(path: Path, state: TrustState, at: datetime) -> Told:
-    kind, name, digest, signer, keyids, document = _verified(files.read(path), path, state, at)
+    kind, name, digest, signer, keyids, document = _verified(user_files.read(path), path, state, at)
     report = {
         "verified": True,
         "kind": kind,
@@ -244,7 +244,7 @@ def _document(path: Path, state: TrustState, at: datetime) -> Told:
         line(f"VERIFIED {kind} {name}", "bold")
         field("digest", digest)
         field("signer", signer)
-        field("revoked", verdict.checked_lists(state))
+        field("revoked", verified_block.checked_lists(state))
 
     return report, tell
 
@@ -257,20 +257,24 @@ def _verified(
     The predicate type, found before anything is verified and without parsing
     the statement, only chooses which check has to pass.
     """
-    from govray.governance.attestation import Attestation
-    from govray.governance.credential import Credential, verify_credential
-    from govray.governance.envelope import Envelope
-    from govray.governance.manifest import Manifest
-    from govray.governance.memorization_manifest import (
+    from govray.governance.attestation.memorization_manifest import (
         MemorizationManifest,
         verify_memorization_manifest,
     )
-    from govray.governance.policy import Policy, verify_policy
-    from govray.governance.replay_check import ReplayCheck
-    from govray.governance.revocation import RevocationList, Revocations, verify_revocations
-    from govray.governance.statement import claimed_type
-    from govray.governance.trust import Verified
-    from govray.governance.verify import check_unrevoked_credential, check_unrevoked_policy
+    from govray.governance.attestation.model_attestation import Attestation
+    from govray.governance.attestation.replay_check import ReplayCheck
+    from govray.governance.formats.dsse import Envelope
+    from govray.governance.formats.statement import claimed_type
+    from govray.governance.policy.credential import Credential, verify_credential
+    from govray.governance.policy.depth_policy import Policy, verify_policy
+    from govray.governance.record.prepare_manifest import Manifest
+    from govray.governance.trust.revocation_list import (
+        RevocationList,
+        Revocations,
+        verify_revocations,
+    )
+    from govray.governance.trust.trust_state import Verified
+    from govray.governance.verify.verifier import check_unrevoked_credential, check_unrevoked_policy
 
     predicate_type = claimed_type(Envelope.parse(data, where=str(path)))
     verified: Verified[Any]

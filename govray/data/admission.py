@@ -11,17 +11,17 @@ used before it was checked:
 4. The driver compares each corpus's record count and Merkle root with its credential.
 5. The driver signs the manifest, and only then renames the folder into place.
 
-Packing, the reserve and the manifest's arithmetic are those of ``governance/manifest.py``. Rows
-hold records of one corpus, so of one credential class; shards are partitioned by class
-(``class=<12 hex>/<corpus>-00000.parquet``), since routes depend on the model and classes do not.
-The reserve is chosen by salted record hash, so equal records, in whatever corpora, are either all
-trained on or all held back.
+Packing, the reserve and the manifest's arithmetic are those of
+``governance/record/prepare_manifest.py``. Rows hold records of one corpus, so of one credential
+class; shards are partitioned by class (``class=<12 hex>/<corpus>-00000.parquet``), since routes
+depend on the model and classes do not. The reserve is chosen by salted record hash, so equal
+records, in whatever corpora, are either all trained on or all held back.
 
-Canaries (``governance/canary.py``) are planted in the corpora that ask for them: records of the
-operator's, in a shard of their own beside the corpus's.
+Canaries (``governance/record/canary.py``) are planted in the corpora that ask for them: records of
+the operator's, in a shard of their own beside the corpus's.
 
 What this module does not do: verify signatures (``governance``), choose the salt, or read rows
-back (``reader.py``).
+back (``step_reader.py``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-from govray.data import planting
+from govray.data import canary_planting
 from govray.data.corpus import (
     CREDENTIAL_FILE,
     check_records,
@@ -43,21 +43,21 @@ from govray.data.corpus import (
 from govray.data.packing import Item, Packed, Packing, Progress, cannot_write, items_of, pack_all
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
-from govray.governance import manifest as manifests
-from govray.governance.canary import Canaries
-from govray.governance.credential import Credential, verify_credential
-from govray.governance.envelope import Envelope
-from govray.governance.keys import Signer
-from govray.governance.manifest import (
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import Signer
+from govray.governance.formats.statement import Sealed, Subject, read, seal
+from govray.governance.policy.credential import Credential, verify_credential
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.record import prepare_manifest as manifests
+from govray.governance.record.canary import Canaries
+from govray.governance.record.prepare_manifest import (
     Manifest,
     Part,
     PreparedCorpus,
     Quarantined,
     Reserve,
 )
-from govray.governance.policy import Policy
-from govray.governance.statement import Sealed, Subject, read, seal
-from govray.governance.trust import TrustState, Verified
+from govray.governance.trust.trust_state import TrustState, Verified
 
 MANIFEST_FILE = "manifest.dsse.json"
 
@@ -249,7 +249,7 @@ def prepare(
     folder = folder.resolve()
     admission = admit(policy, credentials, max_quarantined=max_quarantined)
     planted = dict(canaries or {})
-    planting.check_corpora(planted, admission.admitted)
+    canary_planting.check_corpora(planted, admission.admitted)
     if folder.exists():
         found = _reopen(folder, signer)
         if not _made_from(
@@ -304,7 +304,7 @@ def _fill(
         tokenizer=_described(packing.tokenizer),
         context=packing.context,
         reserve=packing.reserve,
-        corpora=planting.plant(
+        corpora=canary_planting.plant(
             prepared, canaries, packing.folder, packing.tokenizer, packing.context
         ),
         quarantine=admission.quarantine,

@@ -15,8 +15,8 @@ Invariants
 
 Names are for people: the credential binds contents and their order, not names.
 
-What this module does not do: sign (``governance/statement.py``), or decide what may be trained
-on (``admission.py``).
+What this module does not do: sign (``governance/formats/statement.py``), or decide what may be
+trained on (``admission.py``).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from govray.errors import GovrayError, Malformed, Refused, UsageError
-from govray.governance import license as spdx
-from govray.governance import merkle
-from govray.governance.credential import Credential, Period
-from govray.governance.license import LicenseCategory, Use
+from govray.governance.formats import merkle
+from govray.governance.policy.credential import Credential, Period
+from govray.governance.trust import license as spdx
+from govray.governance.trust.license import LicenseCategory, Use
 
 CREDENTIAL_FILE = "credential.dsse.json"
 SCHEMA = pa.schema([("name", pa.string()), ("content", pa.binary())])

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import ray.data
 
-from govray.data import shard
+from govray.data import shard_file
 from govray.data.corpus import part_files, read_part
 from govray.data.tokenizer import Tokenizer
 from govray.errors import GovrayError, UsageError
-from govray.governance.credential import Credential
-from govray.governance.manifest import Record, Reserve, ReserveShard, RowGroup, Split
+from govray.governance.policy.credential import Credential
+from govray.governance.record.prepare_manifest import Record, Reserve, ReserveShard, RowGroup, Split
 
 # Compressed records that make a task worth its overhead of some 30 ms.
 _TASK_BYTES = 1 << 20
@@ -79,7 +79,7 @@ class Packing:
 
     def _pack(self, item: Item) -> Packed:
         """Read → hash → tokenize → pack → write."""
-        dtype = shard.storage_dtype(self.tokenizer.vocabulary)
+        dtype = shard_file.storage_dtype(self.tokenizer.vocabulary)
         separator = np.array([self.tokenizer.separator], dtype=dtype).tobytes()
         streams: dict[Split, bytearray] = {"train": bytearray(), "reserve": bytearray()}
         records: list[Record] = []
@@ -94,11 +94,11 @@ class Packing:
                 streams[split] += separator
             records.append(Record(digest.hex(), tokens.size, split))
         packed, held = (np.frombuffer(streams[split], dtype) for split in ("train", "reserve"))
-        groups = shard.write(self.folder / item.file, packed, self.context)
+        groups = shard_file.write(self.folder / item.file, packed, self.context)
         reserve = None
         if held.size:  # a record and its separator make a row
             file = item.file.replace(".parquet", ".reserve.parquet")
-            of_reserve = shard.write(self.folder / file, held, self.context)
+            of_reserve = shard_file.write(self.folder / file, held, self.context)
             reserve = ReserveShard(
                 tokens=held.size,
                 rows=sum(group.rows for group in of_reserve),

@@ -14,17 +14,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from govray.data.corpus import build, unsigned_credential
-from govray.data.distributions import SourceCorpus, python_source
+from govray.data.installed_python import SourceCorpus, python_source
 from govray.demo import supplier
 from govray.errors import UsageError
-from govray.governance.authority import Authority, Scope, TrustRoot
-from govray.governance.credential import Credential, Period, seal_credential
-from govray.governance.document import format_time
-from govray.governance.keys import LocalSigner
-from govray.governance.license import LICENSE_CATEGORIES
-from govray.governance.policy import seal_policy
-from govray.governance.policy_source import read_policy
-from govray.governance.trust import sign_root
+from govray.governance.formats.document import format_time
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.policy.credential import Credential, Period, seal_credential
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.trust.authority import Authority, Scope, TrustRoot
+from govray.governance.trust.license import LICENSE_CATEGORIES
+from govray.governance.trust.trust_state import sign_root
 
 METADATA_AUTHORITY = "python-metadata"
 POLICY_AUTHORITY = "demo-compliance"

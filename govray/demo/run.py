@@ -22,25 +22,26 @@ from typing import Any, Protocol
 import safetensors.torch
 
 import govray
-from govray.data.distributions import SourceCorpus
+from govray.data.installed_python import SourceCorpus
 from govray.data.tokenizer import ByteTokenizer
-from govray.demo import canary, supplier
+from govray.demo import canary_rank, supplier
 from govray.demo.deployment import Deployment, deploy
-from govray.demo.report import render
-from govray.demo.story import Refusal, Story, tabulate
-from govray.engine.adapters import Adapters
-from govray.engine.gpt import GPT
+from govray.demo.findings import Refusal, Story, tabulate
+from govray.demo.html_report import render
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT
 from govray.errors import GovrayError, UsageError
-from govray.governance import bundle, canonical
-from govray.governance.manifest import Quarantined
-from govray.governance.verify import VerifiedModel
-from govray.train.artifact import final_checkpoint, write_model
-from govray.train.cluster import start_ray
-from govray.train.config import Experiment, parse_experiment
-from govray.train.outcome import evidence
-from govray.train.record import read_record
-from govray.train.replay import replay
-from govray.train.trainer import from_experiment
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.record.prepare_manifest import Quarantined
+from govray.governance.verify.verifier import VerifiedModel
+from govray.train.attest.write_model import final_checkpoint, write_model
+from govray.train.driver.ray_cluster import start_ray
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.inputs.run_record import read_record
+from govray.train.replay.replay_outcome import evidence
+from govray.train.replay.replayed_run import replay
 
 WORKERS = 2
 
@@ -183,13 +184,13 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         table=tabulate(verified.coverage),
         adapter=supplier.CORPUS,
         adapter_bytes=sum(
-            (model / name).stat().st_size for name in bundle.adapter_files(supplier.CORPUS)
+            (model / name).stat().st_size for name in model_folder.adapter_files(supplier.CORPUS)
         ),
-        base_digest=outcome.original[bundle.WEIGHTS],
-        replay_digest=outcome.replayed[bundle.WEIGHTS],
+        base_digest=outcome.original[model_folder.WEIGHTS],
+        replay_digest=outcome.replayed[model_folder.WEIGHTS],
         rank_with=with_adapter,
         rank_without=without_adapter,
-        candidates=canary.CANDIDATES,
+        candidates=canary_rank.CANDIDATES,
         verified=verified,
         verify_seconds=checking.seconds,
         commands=(
@@ -263,21 +264,21 @@ def _tokens_read(verified: VerifiedModel) -> int:
 def _ranks(model: Path, experiment: Experiment) -> tuple[int, int]:
     """Rank of the planted number with the supplier's adapter, and without it."""
     gpt = GPT(**{"vocabulary": ByteTokenizer().vocabulary} | experiment.hyperparameters)
-    gpt.load_state_dict(safetensors.torch.load_file(model / bundle.WEIGHTS))
+    gpt.load_state_dict(safetensors.torch.load_file(model / model_folder.WEIGHTS))
     gpt.eval()
-    config_file, weights_file = bundle.adapter_files(supplier.CORPUS)
-    config: Any = canonical.parse((model / config_file).read_bytes())
+    config_file, weights_file = model_folder.adapter_files(supplier.CORPUS)
+    config: Any = canonical_json.parse((model / config_file).read_bytes())
     adapters = Adapters(gpt, {supplier.CORPUS: config["r"]}, seed=experiment.seed)
     adapters.load(supplier.CORPUS, config, safetensors.torch.load_file(model / weights_file))
-    without = canary.rank(gpt)
+    without = canary_rank.rank(gpt)
     with adapters.active(supplier.CORPUS):
-        return canary.rank(gpt), without
+        return canary_rank.rank(gpt), without
 
 
 def _parameters(run: Path) -> int:
     """Parameters of the base model."""
     committed = final_checkpoint(run, read_record(run))
-    return sum(tensor.numel() for tensor in committed.tensors(bundle.WEIGHTS).values())
+    return sum(tensor.numel() for tensor in committed.tensors(model_folder.WEIGHTS).values())
 
 
 def _key_folder() -> Path:

@@ -29,7 +29,7 @@ Invariants:
   count, its own clip, its own buckets, passes of its own.
 * Gradients that exist before a step are dropped, and none is left after it: the base
   model's and those of the adapters that the step trains. Other adapters' are not looked at,
-  and the optimizer does not see them (``idle.py``).
+  and the optimizer does not see them (``idle_adapters.py``).
 
 What it does not do: read data, schedule the learning rate, checkpoint, or write
 the ledger. It makes no attempt at mixed precision with loss scaling.
@@ -50,11 +50,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_
 
-from govray.engine.accounting import Accounting
-from govray.engine.adapters import Adapters
-from govray.engine.aggregator import Governed, Name, trainable
-from govray.engine.agreement import Agreement, Failure, Pending
-from govray.engine.allreduce import (
+from govray.engine.batch import StepBatch
+from govray.engine.collective.aggregator import Governed, Name, trainable
+from govray.engine.collective.agreement import Agreement, Failure, Pending
+from govray.engine.collective.allreduce import (
     BucketLayout,
     Domain,
     bucket_layout,
@@ -62,24 +61,25 @@ from govray.engine.allreduce import (
     first_nonfinite,
     lay_out,
 )
-from govray.engine.batch import StepBatch
-from govray.engine.ddp import DDP
-from govray.engine.derivatives import uncovered
-from govray.engine.dropout import key_dropout
-from govray.engine.forward import Forward, LossFn, PartLoss
-from govray.engine.fsdp import FSDP2
-from govray.engine.ghosts import Ghosts
-from govray.engine.idle import idle_hidden
-from govray.engine.meeting import Meeting, Stopped
-from govray.engine.norms import NormSample, gather, pieces_of
-from govray.engine.optimizer_kinds import refuse_undriven
-from govray.engine.optimizer_trial import try_optimizer
-from govray.engine.planner import Pass, Planner
-from govray.engine.routing import refuse_inexact, resolve_parameters
-from govray.engine.startup_trial import StartupTrial
-from govray.engine.trial import Trial, trial_rows, tried_as, try_pass
+from govray.engine.collective.ddp import DDP
+from govray.engine.collective.fsdp2 import FSDP2
+from govray.engine.collective.meeting import Meeting, Stopped
+from govray.engine.collective.norm_samples import NormSample, gather, pieces_of
+from govray.engine.collective.padding_pass import Ghosts
+from govray.engine.gradients.forward import Forward, LossFn, PartLoss
+from govray.engine.gradients.layer_derivatives import uncovered
+from govray.engine.gradients.norm_accounting import Accounting
+from govray.engine.gradients.pass_check import Trial, trial_rows, tried_as, try_pass
+from govray.engine.gradients.pass_planner import Pass, Planner
+from govray.engine.gradients.routing import refuse_inexact, resolve_parameters
+from govray.engine.idle_adapters import idle_hidden
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.keyed_dropout import key_dropout
+from govray.engine.startup.optimizer_kinds import refuse_undriven
+from govray.engine.startup.optimizer_trial import try_optimizer
+from govray.engine.startup.row_trial import StartupTrial
 from govray.errors import RankFailed, Refused, UsageError
-from govray.governance.route import Route, domains
+from govray.governance.policy.route import Route, domains
 
 _NEVER: Mapping[str, datetime] = MappingProxyType({})
 

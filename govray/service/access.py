@@ -28,7 +28,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 
-from govray.service.audit import Audit
+from govray.service.audit_log import Audit
 from govray.service.caller import LOCAL, PUBLIC, Caller, Role, Scope, permitted
 from govray.service.limits import Buckets, address_key
 from govray.service.problems import Problem

@@ -28,29 +28,29 @@ from govray import __version__
 from govray.errors import Refused
 from govray.service import problems
 from govray.service.access import Gate
-from govray.service.audit import Refusals
+from govray.service.audit_log import Refusals
 from govray.service.compression import Compressed
 from govray.service.limits import Buckets, Limits
-from govray.service.measures import Measured, Measures, Registered
 from govray.service.methods import Head
 from govray.service.oidc import Oidc
 from govray.service.pages import site
 from govray.service.parameters import known_parameters
 from govray.service.problems import Answering, CatchAll, Problem, ProblemDetails, details
+from govray.service.prometheus import Measured, Measures, Registered
 from govray.service.revocations import Lists, Marked
 from govray.service.routes import (
     attestations,
+    audit_log,
     corpora,
     experiments,
     health,
     ledgers,
     lineage,
-    log,
+    live_metrics,
     memorization,
     models,
     policies,
     records,
-    stream,
 )
 from govray.service.settings import Settings
 from govray.store.database import open_store
@@ -107,7 +107,7 @@ def create_app(
     app.state.settings = settings
     app.state.engine = engine
     app.state.measures = measures
-    app.state.streams = stream.Streams(settings.max_streams)
+    app.state.streams = live_metrics.Streams(settings.max_streams)
     app.state.revocations = Lists(engine, settings.revocations, clock, pinned=settings.pinned)
     app.state.checks = CapacityLimiter(settings.max_checks)
     app.state.uploads = 0
@@ -148,9 +148,9 @@ def _routers() -> tuple[APIRouter, ...]:
     """The routers below ``/v1``. A new one is a line here."""
     return (
         health.router,
-        log.router,
+        audit_log.router,
         experiments.router,
-        stream.router,
+        live_metrics.router,
         models.router,
         lineage.router,
         corpora.router,

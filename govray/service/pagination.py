@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Select, tuple_
 
 from govray.errors import Malformed
-from govray.governance import canonical
+from govray.governance.formats import canonical_json
 from govray.service.access import CallerDep
 from govray.service.problems import Problem
 
@@ -58,7 +58,7 @@ class Page:
             return None
         try:
             data = base64.b64decode(self._cursor, altchars=b"-_", validate=True)
-            value = canonical.parse(data, limit=MAX_CURSOR, where="cursor")
+            value = canonical_json.parse(data, limit=MAX_CURSOR, where="cursor")
         except (ValueError, Malformed):
             raise _foreign() from None
         if not isinstance(value, dict) or set(value) != {"after", "of"}:
@@ -74,7 +74,7 @@ class Page:
 
     def cursor(self, position: Sequence[str | int]) -> str:
         """The cursor of what follows ``position``."""
-        data = canonical.encode({"after": list(position), "of": self._binding})
+        data = canonical_json.encode({"after": list(position), "of": self._binding})
         return base64.urlsafe_b64encode(data).decode()
 
     def keyset(
@@ -136,7 +136,7 @@ async def _page(
         if key not in ("limit", "cursor")
     )
     bound = [request.url.path, filters, caller.name, caller.role, caller.supplier or ""]
-    binding = hashlib.sha256(canonical.encode(bound)).hexdigest()[:32]
+    binding = hashlib.sha256(canonical_json.encode(bound)).hexdigest()[:32]
     return Page(limit, cursor, binding)
 
 

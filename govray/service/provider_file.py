@@ -8,7 +8,7 @@ from pathlib import Path
 import pydantic
 
 from govray.errors import UsageError
-from govray.governance.source import MAX_BYTES, read_yaml
+from govray.governance.formats.strict_yaml import MAX_BYTES, read_yaml
 from govray.service.oidc import Oidc
 from govray.service.settings import OidcSettings
 

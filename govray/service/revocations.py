@@ -20,8 +20,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from govray.errors import GovrayError
-from govray.governance.anchor import PinnedLists, read_lists
-from govray.governance.verified_lists import VerifiedLists
+from govray.governance.trust.anchor import PinnedLists, read_lists
+from govray.governance.trust.verified_lists import VerifiedLists
 from govray.store.standing import ANY, Standing, standing
 
 LOOK_S = 2.0

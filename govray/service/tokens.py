@@ -19,7 +19,7 @@ from typing import Any
 from sqlmodel import Session, col, select
 
 from govray.errors import UsageError
-from govray.governance.document import format_time, parse_time
+from govray.governance.formats.document import format_time, parse_time
 from govray.service.caller import ROLES, SCOPES, Caller
 from govray.store.tables import Token, User
 

@@ -5,8 +5,8 @@ SQLite runs in WAL mode: readers go on while one writer writes, writers wait for
 half-way because somebody wrote after its first read; `begin_writing` takes it before the first
 read, where what is read decides what is written.
 
-What this module does not do: change the tables of a store that exists (``upgrade.py``), or read
-the environment (the commands do).
+What this module does not do: change the tables of a store that exists (``schema_upgrade.py``), or
+read the environment (the commands do).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlmodel import Session
 
 from govray.errors import InfrastructureFailed, Refused, UsageError
-from govray.store import upgrade
+from govray.store import schema_upgrade
 
 BUSY_MS = 30_000
 """How long a writer waits for another, in milliseconds."""
@@ -53,9 +53,9 @@ def open_store(url: str, *, create: bool = False, statement_limit: float | None 
     try:
         with engine.connect() as connection:
             empty = not inspect(connection).get_table_names()
-            found = upgrade.revision(connection)
+            found = schema_upgrade.revision(connection)
         if empty and create:
-            upgrade.to_head(engine)
+            schema_upgrade.to_head(engine)
             return engine
         if empty:
             raise _no_store(shown)
@@ -157,10 +157,10 @@ def _no_store(shown: str) -> UsageError:
 
 
 def _check(found: str | None, shown: str) -> None:
-    head = upgrade.head()
+    head = schema_upgrade.head()
     if found == head:
         return
-    if found is not None and found not in upgrade.revisions():
+    if found is not None and found not in schema_upgrade.revisions():
         raise Refused(
             f"the store is at revision {found}, which this govray does not know",
             where=shown,

@@ -1,8 +1,8 @@
 """Every signed head of a ledger that this store has seen, and the refusal of a fork.
 
-Two heads of one run of which neither begins the other show two histories: `govray.governance.heads`
-has what that means. A store sees many copies of a run's model, so it keeps the head of each, for
-ever: a rebuild takes them along.
+Two heads of one run of which neither begins the other show two histories:
+`govray.governance.attestation.tree_heads` has what that means. A store sees many copies of a run's
+model, so it keeps the head of each, for ever: a rebuild takes them along.
 
 Invariant: of the heads of one run here, each begins every longer one.
 
@@ -14,11 +14,11 @@ from __future__ import annotations
 from sqlmodel import Session, col, select
 
 from govray.errors import CouldNotCheck
-from govray.governance.heads import check_extends, fork
-from govray.governance.ledger import Ledger
-from govray.governance.note import Checkpoint
+from govray.governance.attestation.tree_heads import check_extends, fork
+from govray.governance.formats.signed_note import Checkpoint
+from govray.governance.record.ledger import Ledger
 from govray.store import tables
-from govray.store.tile_folder import tile_folder
+from govray.store.tile_storage import tile_folder
 from govray.store.tiles import TileReader
 
 

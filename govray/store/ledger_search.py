@@ -1,8 +1,8 @@
 """Where the leaf of a step stands in a ledger's tiles, without reading them all.
 
-Leaves stand in the order of branch and step (`govray.governance.ledger`), and what was measured of
-a step behind its leaf. So a step is found by bisection, O(log n) entries; entries that are only
-looked at on the way are not checked, the one that is answered is.
+Leaves stand in the order of branch and step (`govray.governance.record.ledger`), and what was
+measured of a step behind its leaf. So a step is found by bisection, O(log n) entries; entries that
+are only looked at on the way are not checked, the one that is answered is.
 
 What this module does not do: tell which steps read a record. The index has them.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from govray.errors import Damaged
-from govray.governance import canonical
+from govray.governance.formats import canonical_json
 from govray.store.tiles import TileReader
 
 MAX_BRANCHES = 64
@@ -72,7 +72,7 @@ def _place(line: bytes) -> tuple[int, int]:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    value = canonical.parse(line, where="ledger entry")
+    value = canonical_json.parse(line, where="ledger entry")
     if not isinstance(value, dict):
         raise Damaged("an entry is no leaf of a ledger", where="ledger")
     return value

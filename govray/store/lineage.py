@@ -11,8 +11,8 @@ What the words mean
   ``tokens`` is what the ledger counted of that.
 * ``transitive``: the corpus can have reached the group by any recorded path, the direct one
   included. Every corpus reads the trunk, so this is usually alike over all of it.
-* ``level``: how well an exclusion is supported (`govray.governance.coverage`); absent where the
-  corpus's route reaches the group, since there nothing is excluded.
+* ``level``: how well an exclusion is supported (`govray.governance.attestation.coverage`); absent
+  where the corpus's route reaches the group, since there nothing is excluded.
 
 Invariants
 
@@ -22,8 +22,8 @@ Invariants
   group, as every run of more than one corpus does; it does not say which.
 * A view is a `Lineage` like the whole one, and `scope` says which it is.
 
-What this module does not do: verify (`govray.governance.verify` did), compute coverage, taint or
-levels, or read a database.
+What this module does not do: verify (`govray.governance.verify.verifier` did), compute coverage,
+taint or levels, or read a database.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from govray.errors import Malformed, UsageError
-from govray.governance import canonical
-from govray.governance.ancestry import Ancestor
-from govray.governance.attestation import (
+from govray.governance.attestation.coverage import Coverage, group_weights
+from govray.governance.attestation.model_attestation import (
     AdmittedCorpus,
     AssuranceLevel,
     Attestation,
@@ -46,13 +45,14 @@ from govray.governance.attestation import (
     Reference,
     Removal,
 )
-from govray.governance.authority import Sensitivity
-from govray.governance.coverage import Coverage, group_weights
-from govray.governance.document import Count, Digest, Document, Name, Timestamp
-from govray.governance.license import LicenseCategory, Use
-from govray.governance.manifest import Quarantined
-from govray.governance.route import ADAPTER, Route
-from govray.governance.selection import Selection
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
+from govray.governance.policy.route import ADAPTER, Route
+from govray.governance.record.ancestry import Ancestor
+from govray.governance.record.prepare_manifest import Quarantined
+from govray.governance.record.selection_taint import Selection
+from govray.governance.trust.authority import Sensitivity
+from govray.governance.trust.license import LicenseCategory, Use
 
 UNKNOWN = "unknown"
 """The label of what weights brought that no attestation speaks for."""
@@ -384,7 +384,7 @@ def of_group(document: Lineage, group: str) -> Lineage:
 
 def encode(document: Lineage) -> bytes:
     """The document's canonical JSON."""
-    return canonical.encode(document.to_json())
+    return canonical_json.encode(document.to_json())
 
 
 def decode(data: bytes) -> Lineage:

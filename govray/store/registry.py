@@ -8,8 +8,8 @@ Stages
 
 ``none`` → ``staging`` → ``production`` → ``archived``; an archived version may come back to
 ``staging``. Before staging and before production stand the gates of a promotion policy
-(``promotion.py``), which are asked of the signed attestation and not of columns. Of one model one
-version at most is in production: the one that was there is archived in the same transaction.
+(``promotion_gates.py``), which are asked of the signed attestation and not of columns. Of one model
+one version at most is in production: the one that was there is archived in the same transaction.
 
 Invariants
 
@@ -35,13 +35,13 @@ from sqlalchemy import update
 from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
-from govray.governance.attestation import Attestation
-from govray.governance.credential import Credential
-from govray.governance.document import Document, parse_time
-from govray.governance.envelope import Envelope
-from govray.governance.statement import read
-from govray.store import promotion, tables
-from govray.store.promotion import Evidence, PromotionPolicy
+from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.formats.document import Document, parse_time
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.governance.policy.credential import Credential
+from govray.store import promotion_gates, tables
+from govray.store.promotion_gates import Evidence, PromotionPolicy
 from govray.store.semantic_version import parse_version
 from govray.store.standing import Standing
 from govray.store.standing import standing as standing_of
@@ -276,9 +276,9 @@ def promote(
     root = session.get_one(tables.Attestation, row.attestation).trust_root
     known = standing or standing_of(session, (), at=parse_time(by.at))
     known.require(row.attestation, session.get_one(tables.TrustRoot, root).name)
-    failed = promotion.failures(policy.gates(stage), evidence(session, row.attestation))
+    failed = promotion_gates.failures(policy.gates(stage), evidence(session, row.attestation))
     if failed:
-        raise promotion.refusal(policy, stage, f"{row.model} {row.version}", failed)
+        raise promotion_gates.refusal(policy, stage, f"{row.model} {row.version}", failed)
     replaced: str | None = None
     if stage == "production":
         there = session.exec(_descending(name).where(ModelVersion.stage == stage)).all()

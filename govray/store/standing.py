@@ -18,11 +18,11 @@ from datetime import datetime
 from sqlmodel import Session, col, select
 
 from govray.errors import CouldNotCheck, GovrayError, Refused
-from govray.governance.anchor import PinnedLists, TrustAnchor
-from govray.governance.document import format_time
-from govray.governance.revocation import Revoked, stale
-from govray.governance.trust import TrustState
-from govray.governance.verified_lists import VerifiedLists
+from govray.governance.formats.document import format_time
+from govray.governance.trust.anchor import PinnedLists, TrustAnchor
+from govray.governance.trust.revocation_list import Revoked, stale
+from govray.governance.trust.trust_state import TrustState
+from govray.governance.trust.verified_lists import VerifiedLists
 from govray.store import tables
 
 ANY = "*"

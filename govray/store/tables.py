@@ -15,7 +15,7 @@ Conventions
 
 What this module does not do: open a database (``database.py``), change one (``migrations/``, which
 these classes must equal; a test compares them), or decide which state follows which
-(``lifecycle.py``).
+(``states.py``).
 """
 
 from enum import StrEnum
@@ -24,7 +24,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Enum, Index, LargeBinary
 from sqlmodel import Field, SQLModel
 
-from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
+from govray.store.states import CheckpointState, ExperimentState, TrialState
 
 # No `from __future__ import annotations`: SQLModel reads the annotations themselves.
 

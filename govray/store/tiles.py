@@ -2,7 +2,7 @@
 
 Source: https://c2sp.org/tlog-tiles. Below one prefix lie
 
-    checkpoint                      the signed note (`govray.governance.note`)
+    checkpoint                      the signed note (`govray.governance.formats.signed_note`)
     tile/<L>/<N>[.p/<W>]            up to 256 hashes of level L, 32 bytes each
     tile/entries/<N>[.p/<W>]        the entries of the tile of level 0, each behind its length
     tile/entries32/<N>[.p/<W>]      the same with lengths of four bytes, see below
@@ -36,9 +36,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from govray.errors import CouldNotCheck, Damaged, Malformed, Refused
-from govray.governance import merkle
-from govray.governance.merkle import HASH_SIZE
-from govray.store.tile_folder import TileFolder
+from govray.governance.formats import merkle
+from govray.governance.formats.merkle import HASH_SIZE
+from govray.store.tile_storage import TileFolder
 
 WIDTH: Final = 256
 """Hashes of a full tile, entries of a full bundle."""

@@ -9,13 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from govray.train.sharding import shard
-    from govray.train.trainer import GovernedTrainer
-    from govray.train.worker import Run, govern
+    from govray.train.driver.trainer import GovernedTrainer
+    from govray.train.worker.run import Run, govern
+    from govray.train.worker.shard_model import shard
 
 __all__ = ["GovernedTrainer", "Run", "govern", "shard"]
 
-_HOMES = {"GovernedTrainer": "trainer", "Run": "worker", "govern": "worker", "shard": "sharding"}
+_HOMES = {
+    "GovernedTrainer": "driver.trainer",
+    "Run": "worker.run",
+    "govern": "worker.run",
+    "shard": "worker.shard_model",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from govray.errors import UsageError
-from govray.tune.config import Choice, Dimension, Integer, Log, Search, Uniform
+from govray.tune.search_config import Choice, Dimension, Integer, Log, Search, Uniform
 
 Point = dict[str, Any]
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import govray
 from govray.errors import UsageError
-from govray.tune.config import SearchFile
-from govray.tune.simulate import Preview
+from govray.tune.dry_run import Preview
+from govray.tune.search_config import SearchFile
 
 if TYPE_CHECKING:
     from ray.tune import TuneConfig

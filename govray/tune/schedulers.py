@@ -5,8 +5,9 @@ place, counting itself and ahead of its equals, is among the best one in ``divis
 interpolates between two results, so a map that keeps their order may change its decisions; a place
 does not change. A search without a limit of memorization uses Ray's class itself.
 
-`PromotionScheduler` pauses trials at rungs and promotes them later: `govray.tune.asha` decides, and
-this class tells Ray. A pause ends the trial's processes; it goes on from its last checkpoint.
+`PromotionScheduler` pauses trials at rungs and promotes them later:
+`govray.tune.successive_halving` decides, and this class tells Ray. A pause ends the trial's
+processes; it goes on from its last checkpoint.
 
 Invariants:
 
@@ -27,10 +28,10 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
-from govray.tune.asha import Action, Decision, Promotion, State
 from govray.tune.brackets import Bracket, places
+from govray.tune.point_searcher import Points
 from govray.tune.recipe import INVALID, METRIC, TIME
-from govray.tune.searcher import Points
+from govray.tune.successive_halving import Action, Decision, Promotion, State
 
 CONTINUE, PAUSE, STOP = (
     str(TrialScheduler.CONTINUE),

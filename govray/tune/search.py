@@ -9,8 +9,8 @@
 Invariants:
 
 * The key is read here, on the driver, and nowhere else.
-* A search goes on from its own record (`govray.tune.record`), by drawing the same trials again;
-  those that had ended repeat their reports, so that the scheduler knows what it knew.
+* A search goes on from its own record (`govray.tune.search_record`), by drawing the same trials
+  again; those that had ended repeat their reports, so that the scheduler knows what it knew.
 * No trial's end ends the search, but for a stop that was asked for.
 """
 
@@ -31,24 +31,25 @@ from ray import tune
 from ray.tune.logger import TBXLoggerCallback
 
 from govray.errors import GovrayError, Stopped, UsageError
-from govray.governance.keys import Signer
-from govray.governance.manifest import Manifest
-from govray.governance.policy import Policy
-from govray.governance.selection import Selection
-from govray.train import runs, stopping
-from govray.train.artifact import MODEL, write_model
-from govray.train.clock import instant
-from govray.train.driver import driving, hold
-from govray.train.trainer import from_experiment, new_run_id
-from govray.tune import record as records
-from govray.tune.config import MemorizationLimit, SearchFile
+from govray.governance.formats.keys import Signer
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.selection_taint import Selection
+from govray.train.attest.write_model import MODEL, write_model
+from govray.train.driver.trainer import from_experiment, new_run_id
+from govray.train.inputs import run_listing
+from govray.train.run_folder import stop_request
+from govray.train.run_folder.clock import instant
+from govray.train.run_folder.run_lock import driving, hold
+from govray.tune import search_record as records
+from govray.tune.cluster_capacity import TRIAL_CPUS, concurrent_trials
 from govray.tune.objective import Conclusion, Report, conclude, report
 from govray.tune.recipe import load_searcher
-from govray.tune.record import SearchRecord, TrialRecord
-from govray.tune.recorded import Recorded
-from govray.tune.reports import read_reports
-from govray.tune.room import TRIAL_CPUS, concurrent_trials
+from govray.tune.repeating_searcher import Recorded
+from govray.tune.search_config import MemorizationLimit, SearchFile
+from govray.tune.search_record import SearchRecord, TrialRecord
 from govray.tune.trial import DONOR, ENDED, INTERRUPTED, NAME, REASON, RUN, Setting, Trial
+from govray.tune.trial_reports import read_reports
 
 TUNE = "tune"
 """Folder of Ray Tune's own files in a search's folder, TensorBoard's among them; below it one
@@ -331,7 +332,7 @@ def _fit(tuner: tune.Tuner, record: SearchRecord, searcher: Recorded, stopper: _
             failure.append(error)
 
     thread = threading.Thread(target=fit, name="govray-tune", daemon=True)
-    with stopping.signals() as received:
+    with stop_request.signals() as received:
         thread.start()
         while thread.is_alive():
             thread.join(_POLL_S)
@@ -339,7 +340,7 @@ def _fit(tuner: tune.Tuner, record: SearchRecord, searcher: Recorded, stopper: _
                 searcher.closed = True
                 live = [run for run in _runs(record) if driving(run)]
                 for each in live:
-                    stopping.request(each, received[0])
+                    stop_request.request(each, received[0])
                 stopper.asked = not live
     if failure:
         raise GovrayError(
@@ -358,7 +359,7 @@ def _fit(tuner: tune.Tuner, record: SearchRecord, searcher: Recorded, stopper: _
 
 def _runs(record: SearchRecord) -> list[Path]:
     """The folders of all runs that trials have begun."""
-    return runs.list_runs(record.folder)
+    return run_listing.list_runs(record.folder)
 
 
 def _settle(record: SearchRecord, patience_s: float = 60.0) -> None:
@@ -380,7 +381,7 @@ def _attest(record: SearchRecord, best: str | None, signer: Signer) -> dict[str,
         if trial.how == "finished" or name == best:
             folder = record.folder / trial.run
             models[name] = folder / MODEL
-            if runs.inspect(folder).state != "attested":
+            if run_listing.inspect(folder).state != "attested":
                 write_model(folder, signer, stopped=None if trial.how == "finished" else instant())
     return models
 
@@ -396,7 +397,7 @@ def _conclude(standings: Standings) -> Conclusion:
 
 def _error(trial: Any, folder: Path) -> str:
     try:
-        if why := runs.inspect(folder).why:
+        if why := run_listing.inspect(folder).why:
             return why
     except GovrayError:
         pass

@@ -10,7 +10,7 @@ Invariants:
 * All state is in the run's own commits. Ray Tune gets no copy of it, so it has nothing to pickle.
 * A trial that is stopped commits first, and its run can go on from there.
 * A trial that takes over another's state becomes a new run, which has the other's commit, ledger
-  and ancestry (`govray.train.cloning`). All that Ray passes on is where that commit lies.
+  and ancestry (`govray.train.state.cloning`). All that Ray passes on is where that commit lies.
 * A trial that had ended when the search's driver died is not run again: it repeats its reports.
 
 What it does not do: judge trials against each other (the scheduler), or attest (the driver).
@@ -30,22 +30,22 @@ from typing import Any
 import ray.train
 from ray import tune
 
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
+from govray.checkpoint.storage import folder_name
 from govray.errors import GovrayError, Stopped
-from govray.train import events, stopping
-from govray.train.cloning import clone
-from govray.train.collection import pin_ahead
-from govray.train.config import Experiment
-from govray.train.record import read_record
-from govray.train.shared import Shared
-from govray.train.storage import folder_name
-from govray.train.trainer import from_experiment
-from govray.tune.config import SearchFile
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import Experiment
+from govray.train.inputs.run_record import read_record
+from govray.train.inputs.shared_inputs import Shared
+from govray.train.run_folder import events, stop_request
+from govray.train.state.cloning import clone
+from govray.train.state.garbage_collection import pin_ahead
 from govray.tune.objective import WORST, Report, report
 from govray.tune.recipe import INVALID
-from govray.tune.record import TrialRecord
-from govray.tune.reports import Measurement, Reporter, copy_reports, read_reports
-from govray.tune.stopping import first_reason
+from govray.tune.search_config import SearchFile
+from govray.tune.search_record import TrialRecord
+from govray.tune.stop_rules import first_reason
+from govray.tune.trial_reports import Measurement, Reporter, copy_reports, read_reports
 
 NAME = "trial"
 """The one entry of a trial's Tune configuration that is no hyperparameter. A configuration that
@@ -131,7 +131,7 @@ class Trial(tune.Trainable):
         if self._thread and self._thread.is_alive():
             ending = self._reports and self._reports[-1].step >= self._setting.file.max_time
             if self._run.is_dir() and not ending:
-                stopping.request(self._run, "search")
+                stop_request.request(self._run, "search")
             self._thread.join(STOP_S)
 
     def save(self, checkpoint_dir: str | None = None) -> Any:
@@ -286,7 +286,7 @@ class Trial(tune.Trainable):
 def _await(commit: Path) -> None:
     """Wait until a donor has written the commit that it is about to write."""
     deadline = time.monotonic() + STOP_S
-    while not (commit / checkpoint.MANIFEST).is_file() and time.monotonic() < deadline:
+    while not (commit / commit_folder.MANIFEST).is_file() and time.monotonic() < deadline:
         time.sleep(POLL_S)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.flops import Operation, flop_ratio, gpt_operations, row_flops
 from benchmarks.workload import ADAPTER_NAME, EVERYTHING, REMOVABLE, UPPER_HALF, Shape, route
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 SHAPE = Shape(blocks=2, width=4, tokens=3, rows=8, vocabulary=5)
 GROUPS = ("embedding", "block.0", "block.1", "final_norm", "head")

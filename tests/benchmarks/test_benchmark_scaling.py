@@ -11,9 +11,9 @@ from benchmarks.ring import Link, Sample, all_reduce_bytes, fit
 from benchmarks.scaling import compute
 from benchmarks.traffic import MIX, STEPS, GovernedTraffic, ddp_buckets
 from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, SEED, Shape
-from govray.engine.adapters import Adapters
-from govray.engine.agreement import Agreement
-from govray.engine.gpt import GPT
+from govray.engine.collective.agreement import Agreement
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT
 
 SHAPE = Shape(blocks=4, width=256, tokens=64, vocabulary=20_000)
 TRAFFIC = GovernedTraffic(SHAPE)

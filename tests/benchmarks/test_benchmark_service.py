@@ -14,7 +14,7 @@ from benchmarks.service import flat_queries, flatness, outcome, percentile, quer
 from benchmarks.service_data import QUICK, entry, generated, write_ledger
 from benchmarks.service_load import Answer, Client
 from govray.errors import Damaged
-from govray.store.tile_folder import LocalTileFolder
+from govray.store.tile_storage import LocalTileFolder
 from govray.store.tiles import TileReader, write_tiles
 
 ROOT = Path(__file__).parents[2]

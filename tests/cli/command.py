@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from govray.governance.keys import LocalSigner
+from govray.governance.formats.keys import LocalSigner
 
 
 @dataclass(frozen=True)

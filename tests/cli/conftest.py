@@ -10,7 +10,7 @@ from command import Done, Run
 from world import AT, World
 
 from govray.cli import main
-from govray.governance.document import format_time
+from govray.governance.formats.document import format_time
 
 
 @pytest.fixture(autouse=True)

@@ -14,16 +14,16 @@ import torch
 from command import Run, write_key
 from world import AT, POLICY, World
 
-from govray.engine.adapters import Adapters
-from govray.engine.gpt import GPT
-from govray.engine.layers import layer_groups
-from govray.governance import bundle
-from govray.governance import verify as verifying
-from govray.governance.attestation import LayerGroup, Replay
-from govray.governance.keys import LocalSigner
-from govray.governance.policy import seal_policy
-from govray.governance.policy_source import read_policy
-from govray.governance.verify import verify
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT
+from govray.engine.model.layer_groups import layer_groups
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import LayerGroup, Replay
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.verify import verifier as verifying
+from govray.governance.verify.verifier import verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "adapters.md"
 
@@ -57,7 +57,7 @@ def test_after_a_replay_removal_is_level_three(
         corpus="acme",
         party="operator",
         plan=verified.attestation.plan.without("acme").digest,
-        files={bundle.WEIGHTS: digests[bundle.WEIGHTS]},
+        files={model_folder.WEIGHTS: digests[model_folder.WEIGHTS]},
         environment=verified.attestation.environment,
     )
     folder = world.deploy(tmp_path / "replayed", replays=[evidence])
@@ -72,8 +72,10 @@ def test_after_a_replay_removal_is_level_three(
     assert after.digest != verified.digest
     assert set(after.attestation.levels["acme"].values()) == {3}
     kept = {s.name: s.sha256 for s in after.subjects}
-    assert kept == {n: d for n, d in digests.items() if not n.startswith(f"{bundle.ADAPTERS}/")}
-    assert bundle.WEIGHTS in kept
+    assert kept == {
+        n: d for n, d in digests.items() if not n.startswith(f"{model_folder.ADAPTERS}/")
+    }
+    assert model_folder.WEIGHTS in kept
 
 
 def test_a_second_removal_and_an_unknown_adapter_are_usage(
@@ -219,10 +221,10 @@ def put_into(world: World, folder: Path, model: GPT, adapters: Adapters) -> None
     """Real tensors in place of the folder's zeros, signed again."""
     document = verify(folder, trust_root=world.root, at=AT).attestation
     config, tensors = adapters.export("acme")
-    config_file, weights_file = bundle.adapter_files("acme")
+    config_file, weights_file = model_folder.adapter_files("acme")
     (folder / config_file).write_text(json.dumps(config))
     safetensors.torch.save_file(tensors, folder / weights_file)
-    safetensors.torch.save_file(dict(model.state_dict()), folder / bundle.WEIGHTS)
+    safetensors.torch.save_file(dict(model.state_dict()), folder / model_folder.WEIGHTS)
     groups = [LayerGroup(group=g, parameters=names) for g, names in layer_groups(model).items()]
     (adapter,) = document.adapters
     held = adapter.model_copy(update={"tensors": tuple(sorted(tensors))})

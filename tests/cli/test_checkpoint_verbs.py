@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from command import Run
 
-from govray.engine import checkpoint
-from govray.governance import canonical
-from govray.train import events
-from govray.train.collection import pin
-from govray.train.snapshot import folder_name
-from govray.train.storage import choose, storage_of
+from govray.checkpoint import commit_folder
+from govray.checkpoint.storage import choose, storage_of
+from govray.governance.formats import canonical_json
+from govray.train.run_folder import events
+from govray.train.state.garbage_collection import pin
+from govray.train.state.snapshot import folder_name
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 
@@ -27,11 +27,11 @@ def folder(tmp_path: Path) -> Path:
     for step, loss in ((10, 4.0), (20, 1.0), (30, 3.0), (40, None), (50, 2.0)):
         state = {"step": step, "keep": {"best": 1, "latest": 1}}
         state |= {} if loss is None else {"loss": loss}
-        checkpoint.commit(
-            run / folder_name(step), {"state.json": canonical.encode(state), "w": b"1" * 2000}
+        commit_folder.commit(
+            run / folder_name(step), {"state.json": canonical_json.encode(state), "w": b"1" * 2000}
         )
     pin(run, folder_name(10), "released")
-    checkpoint.write(checkpoint.stage(run / folder_name(60)), "w", b"1" * 5000)
+    commit_folder.write(commit_folder.stage(run / folder_name(60)), "w", b"1" * 5000)
     return run
 
 
@@ -102,9 +102,11 @@ def test_a_run_that_commits_elsewhere_is_listed_and_collected(run: Run, tmp_path
     storage = storage_of(tmp_path)
     for step in (10, 20):
         state = {"step": step, "keep": {"best": 1, "latest": 1}}
-        checkpoint.commit(storage.place(step, (1, 1)), {"state.json": canonical.encode(state)})
-    checkpoint.put_aside(storage.commits()[1][1], ".superseded")
-    checkpoint.commit(storage.place(15, (1, 1)), {"state.json": canonical.encode(state)})
+        commit_folder.commit(
+            storage.place(step, (1, 1)), {"state.json": canonical_json.encode(state)}
+        )
+    commit_folder.put_aside(storage.commits()[1][1], ".superseded")
+    commit_folder.commit(storage.place(15, (1, 1)), {"state.json": canonical_json.encode(state)})
     told = run("checkpoint", "ls", tmp_path, "--json").json
     assert [row["step"] for row in told["commits"]] == [20, 15]
     assert len(told["leftovers"]) == 1
@@ -128,14 +130,14 @@ def test_the_commands_of_the_page_work(run: Run, folder: Path) -> None:
 
 
 def test_ls_has_the_time_of_the_event_log_and_not_of_a_file(run: Run, folder: Path) -> None:
-    digest = checkpoint.open_commit(folder / folder_name(50)).digest
+    digest = commit_folder.open_commit(folder / folder_name(50)).digest
     at = "2026-11-20T08:15:00Z"
     events.append(folder, events.Committed(at=at, step=50, digest=digest))
     events.append(folder, events.Committed(at=at, step=40, digest="sha256:" + "0" * 64))
     for _ in range(2):
         told = run("checkpoint", "ls", folder, "--json").json
         assert [row["committed"] for row in told["commits"]] == [at, None, None, None, None]
-        os.utime(folder / folder_name(40) / checkpoint.MANIFEST, (0, 0))
+        os.utime(folder / folder_name(40) / commit_folder.MANIFEST, (0, 0))
     assert at in run("checkpoint", "ls", folder).out
     (folder / events.FILE).write_bytes(b"{}\n")
     told = run("checkpoint", "ls", folder, "--json").json

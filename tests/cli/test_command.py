@@ -18,10 +18,10 @@ from command import Run
 from world import POLICY
 
 from govray import cli
-from govray.cli import failure, files
+from govray.cli import error_report, user_files
 from govray.cli.init import deployment
 from govray.errors import GovrayError
-from govray.governance.source import read_yaml
+from govray.governance.formats.strict_yaml import read_yaml
 from govray.printable import printable
 
 GOVRAY = [sys.executable, "-c", "import sys; from govray.cli import main; sys.exit(main())"]
@@ -129,19 +129,19 @@ def test_a_bug_is_called_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(path: Path) -> bytes:
         raise RuntimeError("the wheels came off")
 
-    monkeypatch.setattr(files, "read", broken)
+    monkeypatch.setattr(user_files, "read", broken)
     done = run("show", "x.json", code=70)
     assert "the wheels came off" in done.err
     assert "bug" in done.err
     assert "--debug" in done.err
 
 
-@pytest.mark.parametrize("module", sorted(failure.EXTRAS))
+@pytest.mark.parametrize("module", sorted(error_report.EXTRAS))
 def test_a_missing_extra_is_named(module: str) -> None:
     error = ModuleNotFoundError(f"No module named '{module}.sub'", name=f"{module}.sub")
-    found = failure.describe(error)
+    found = error_report.describe(error)
     assert found.exit_code == 3
-    assert f"govray[{failure.EXTRAS[module]}]" in (found.do or "")
+    assert f"govray[{error_report.EXTRAS[module]}]" in (found.do or "")
 
 
 def test_a_verb_without_its_extra_could_not_check(
@@ -155,21 +155,21 @@ def test_a_verb_without_its_extra_could_not_check(
 
 
 def test_our_own_missing_module_is_a_bug_not_an_extra() -> None:
-    assert failure.describe(ModuleNotFoundError("x", name="govray.nothing")).exit_code == 70
+    assert error_report.describe(ModuleNotFoundError("x", name="govray.nothing")).exit_code == 70
 
 
 def test_a_full_disk_is_said_and_the_old_file_stays(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "file"
-    files.write(path, b"old")
+    user_files.write(path, b"old")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(GovrayError, match="No space left"):
-        files.write(path, b"new")
+        user_files.write(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert "No space left" in run("keys", "new", "key.pem", code=2).err
@@ -297,9 +297,9 @@ def test_the_deployment_s_policies_fit_the_schema(run: Run) -> None:
 
 
 def test_options_take_the_values_of_the_credential_class() -> None:
-    classes = importlib.import_module("govray.cli.classes")
-    spdx = importlib.import_module("govray.governance.license")
-    authority = importlib.import_module("govray.governance.authority")
+    classes = importlib.import_module("govray.cli.credential_options")
+    spdx = importlib.import_module("govray.governance.trust.license")
+    authority = importlib.import_module("govray.governance.trust.authority")
     assert classes.LicenseCategory == spdx.LicenseCategory
     assert classes.Use == spdx.Use
     assert classes.Sensitivity == authority.Sensitivity

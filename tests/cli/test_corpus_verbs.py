@@ -9,8 +9,8 @@ from command import Run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from govray.governance import merkle
-from govray.governance.canonical import sha256
+from govray.governance.formats import merkle
+from govray.governance.formats.canonical_json import sha256
 
 LICENSE = ("--license", "MIT", "--issuer", "archive", "--jurisdiction", "DE")
 

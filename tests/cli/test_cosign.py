@@ -10,13 +10,14 @@ from command import Run, write_key
 from witnessing import signed
 from world import World, write
 
-from govray.governance import bundle, canonical
-from govray.governance import cosign as cosigning
-from govray.governance.attestation import Attestation
-from govray.governance.authority import Authority
-from govray.governance.envelope import Envelope, sign_payload
-from govray.governance.keys import LocalSigner
-from govray.governance.statement import seal
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope, sign_payload
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import seal
+from govray.governance.trust.authority import Authority
+from govray.governance.verify import cosign as cosigning
 
 
 class Committee(World):
@@ -40,7 +41,7 @@ class Committee(World):
 
 def by_payload(attestation: Attestation) -> Attestation:
     """As `write_model` pins the manifest: by what all of its signers sign."""
-    files = dict(attestation.files) | {bundle.MANIFEST: attestation.manifest}
+    files = dict(attestation.files) | {model_folder.MANIFEST: attestation.manifest}
     return attestation.model_copy(update={"files": files})
 
 
@@ -72,14 +73,14 @@ def test_two_of_three_sign_in_turns(
     assert "signed by 1 of 2 distinct keys" in run("verify", folder, *check, code=1).err
     told = run("cosign", folder, "--key", key, *check, "--json").json
     assert (told["signatures"], told["threshold"], told["complete"]) == (2, 2, True)
-    assert told["added"] == [bundle.MANIFEST, bundle.ATTESTATION]
+    assert told["added"] == [model_folder.MANIFEST, model_folder.ATTESTATION]
     first = run("verify", folder, *check, "--json").json
     assert len(first["keyids"]) == 2
     # The same key again changes nothing; the third one adds, and pins and witnesses hold.
     before = {name: (folder / name).read_bytes() for name in told["added"]}
     assert run("cosign", folder, "--key", key, *check, "--json").json["added"] == []
     assert {name: (folder / name).read_bytes() for name in told["added"]} == before
-    write(folder / bundle.replay_file("auditor"), signed(committee, folder))
+    write(folder / model_folder.replay_file("auditor"), signed(committee, folder))
     assert run("verify", folder, *check, "--json").json["assuranceLevel"] == "replayChecked"
     third = write_key(tmp_path / "third.pem", committee.third)
     assert "3 of 2 signatures" in run("cosign", folder, "--key", third, *check).out
@@ -92,11 +93,11 @@ def test_two_of_three_sign_in_turns(
 def test_who_signs_has_looked(
     run: Run, committee: Committee, folder: Path, check: tuple[Any, ...], key: Path, tmp_path: Path
 ) -> None:
-    weights = folder / bundle.WEIGHTS
+    weights = folder / model_folder.WEIGHTS
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    before = (folder / bundle.ATTESTATION).read_bytes()
+    before = (folder / model_folder.ATTESTATION).read_bytes()
     assert "step 4" in run("cosign", folder, "--key", key, *check, code=1).err
     stranger = write_key(tmp_path / "stranger.pem", LocalSigner.generate())
     data[-1] ^= 1
@@ -104,19 +105,21 @@ def test_who_signs_has_looked(
     assert "is not of operator" in run("cosign", folder, "--key", stranger, *check, code=1).err
     auditor = write_key(tmp_path / "auditor.pem", committee.keys.auditor)
     run("cosign", folder, "--key", auditor, *check, code=1)
-    assert (folder / bundle.ATTESTATION).read_bytes() == before
+    assert (folder / model_folder.ATTESTATION).read_bytes() == before
     run("cosign", tmp_path / "nothing", "--key", key, *check, code=3)
 
 
 def test_a_manifest_that_only_one_signed_is_not_enough(
     run: Run, committee: Committee, folder: Path, check: tuple[Any, ...], key: Path
 ) -> None:
-    manifest = (folder / bundle.MANIFEST).read_bytes()
+    manifest = (folder / model_folder.MANIFEST).read_bytes()
     run("cosign", folder, "--key", key, *check)
-    (folder / bundle.MANIFEST).write_bytes(manifest)
+    (folder / model_folder.MANIFEST).write_bytes(manifest)
     assert "step 7" in run("verify", folder, *check, code=1).err
     # An interrupted round is taken up again.
-    assert run("cosign", folder, "--key", key, *check, "--json").json["added"] == [bundle.MANIFEST]
+    assert run("cosign", folder, "--key", key, *check, "--json").json["added"] == [
+        model_folder.MANIFEST
+    ]
     run("verify", folder, *check)
 
 
@@ -131,16 +134,16 @@ def test_the_manifest_has_no_spare_bytes(
 ) -> None:
     """Pinned by its statement, so every other byte of its file must be a signer's."""
     run("cosign", folder, "--key", key, *check)
-    path = folder / bundle.MANIFEST
+    path = folder / model_folder.MANIFEST
     envelope = Envelope.parse(path.read_bytes())
     if change == "signature":
         path.write_bytes(envelope.cosign([LocalSigner.generate()]))
     elif change == "hint":
-        value: Any = canonical.parse(path.read_bytes())
+        value: Any = canonical_json.parse(path.read_bytes())
         value["signatures"][0]["keyid"] = "somebody"
-        path.write_bytes(canonical.encode(value))
+        path.write_bytes(canonical_json.encode(value))
     else:
-        pins = (folder / bundle.POLICY).read_bytes()
+        pins = (folder / model_folder.POLICY).read_bytes()
         path.write_bytes(pins)
     assert "step 7" in run("verify", folder, *check, code=1).err
 
@@ -159,13 +162,13 @@ def test_a_witness_of_the_envelopes_bytes_still_counts(
     """Statements before were about the attestation's file."""
     from witnessing import attested, check_of
 
-    from govray.governance.replay_check import subjects_of
-    from govray.governance.statement import Subject
+    from govray.governance.attestation.replay_check import subjects_of
+    from govray.governance.formats.statement import Subject
 
     found, file_digest = attested(world, model)
-    subjects = (*subjects_of(found)[:-1], Subject.of(bundle.ATTESTATION, file_digest))
+    subjects = (*subjects_of(found)[:-1], Subject.of(model_folder.ATTESTATION, file_digest))
     data = seal(check_of(world, model), subjects, [world.keys.auditor])
-    write(model / bundle.replay_file("auditor"), data)
+    write(model / model_folder.replay_file("auditor"), data)
     told = run("verify", model, "--trust-root", root, "--at", at, "--json").json
     assert told["assuranceLevel"] == "replayChecked"
 
@@ -219,7 +222,7 @@ def test_nothing_is_signed_but_what_was_verified(
 def test_a_signature_that_was_added_after_the_check_is_refused(
     run: Run, folder: Path, check: tuple[Any, ...], key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = folder / bundle.ATTESTATION
+    path = folder / model_folder.ATTESTATION
     other = Envelope.parse(path.read_bytes()).cosign([LocalSigner.generate()])
     check_model = cosigning.verify_to_cosign
 

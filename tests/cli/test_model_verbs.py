@@ -10,7 +10,7 @@ import pytest
 from command import Run
 from world import AT
 
-from govray.governance.verify import verify
+from govray.governance.verify.verifier import verify
 
 GATES = Path(__file__).parents[2] / "policies" / "promotion.yaml"
 
@@ -172,7 +172,7 @@ def test_a_download_is_whole_or_not_there(
     whole = verify(model, trust_root=root.read_bytes(), at=AT)
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "copyfile", torn)
-        patched.setattr("govray.governance.verify.verify", lambda *_, **__: whole)
+        patched.setattr("govray.governance.verify.verifier.verify", lambda *_, **__: whole)
         run(*get, "copy")
     assert left() == {"copy"}
     shutil.rmtree("copy")

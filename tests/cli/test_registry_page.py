@@ -11,7 +11,7 @@ import pytest
 import yaml
 from command import Run
 
-from govray.store.promotion import GATES, read_promotion_policy
+from govray.store.promotion_gates import GATES, read_promotion_policy
 from govray.store.registry import STAGES
 
 ROOT = Path(__file__).parents[2]

@@ -10,11 +10,11 @@ import pytest
 from command import Run, write_key
 from world import AT, World, write
 
-from govray.governance import removal
-from govray.governance.document import format_time
-from govray.governance.keys import LocalSigner
-from govray.governance.revocation import Revocation, RevocationList, seal_revocations
-from govray.governance.verify import verify
+from govray.governance.attestation import adapter_removal
+from govray.governance.formats.document import format_time
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
+from govray.governance.verify.verifier import verify
 
 AGAIN = "2026-11-20T00:00:01Z"
 
@@ -138,7 +138,7 @@ def test_without_the_countersignature_the_second_key_removes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Negative control, and what it was like before."""
-    monkeypatch.setattr(removal, "countersigned", lambda *_: {})
+    monkeypatch.setattr(adapter_removal, "countersigned", lambda *_: {})
     second = LocalSigner.generate()
     keys = (world.keys.operator.public_key, second.public_key)
     root = root_with(world, tmp_path, keys=keys)
@@ -290,14 +290,14 @@ def test_an_interrupted_removal_loses_no_entry_and_leaves_no_rest(
 ) -> None:
     """The disk fails as the folders change names, or as soon as they have."""
     words = removal_of(world, model, root, tmp_path, at)
-    exchange = removal.exchange
+    exchange = adapter_removal.exchange
 
     def failing(one: Path, two: Path) -> None:
         if done == "after":
             exchange(one, two)
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(removal, "exchange", failing)
+    monkeypatch.setattr(adapter_removal, "exchange", failing)
     lists = ("--revoke", "revoked.dsse.json") if asked else ()
     said = run(*words, *lists, code=2).err
     assert not hidden(tmp_path)

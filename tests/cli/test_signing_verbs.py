@@ -11,8 +11,8 @@ import pytest
 from command import Run
 
 import govray
-from govray.governance.envelope import Envelope
-from govray.governance.keys import PublicKey, load_signer
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import PublicKey, load_signer
 
 POLICY = """
 schema: govray.dev/depth-policy/v1

@@ -24,7 +24,7 @@ import govray
 from govray import cli
 from govray.cli.app import app
 from govray.errors import GovrayError
-from govray.governance.keys import LocalSigner, shown_reference
+from govray.governance.formats.keys import LocalSigner, shown_reference
 from govray.printable import json_text, paragraph, printable
 
 HOSTILE = (
@@ -310,7 +310,7 @@ def on_stage(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(*_: object, **__: object) -> None:
         raise GovrayError("nothing is started here")
 
-    for name in ("govray.train.cluster.start_ray", "govray.cli.serve._run"):
+    for name in ("govray.train.driver.ray_cluster.start_ray", "govray.cli.serve._run"):
         monkeypatch.setattr(name, nowhere)
 
 
@@ -355,7 +355,7 @@ def test_the_filter_keeps_text_and_shows_the_rest() -> None:
 def test_verbs_print_by_the_functions_of_output_alone() -> None:
     """Whatever is written to a terminal goes through one of few doors."""
     package = Path(govray.__file__).parent
-    doors = {package / "cli" / name for name in ("output.py", "failure.py", "__init__.py")}
+    doors = {package / "cli" / name for name in ("output.py", "error_report.py", "__init__.py")}
     for path in (package / "cli").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or path in doors:

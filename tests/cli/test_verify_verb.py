@@ -15,12 +15,12 @@ from witnessing import signed
 from world import RUN, World
 
 from govray.cli import main, trust
-from govray.governance import merkle
-from govray.governance.canonical import sha256
-from govray.governance.envelope import Envelope
-from govray.governance.keys import LocalSigner
-from govray.governance.ledger import origin
-from govray.governance.note import sign_checkpoint
+from govray.governance.formats import merkle
+from govray.governance.formats.canonical_json import sha256
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.signed_note import sign_checkpoint
+from govray.governance.record.ledger import origin
 
 
 def test_a_model_verifies_and_the_block_says_what_holds(

@@ -10,13 +10,13 @@ from typing import Any
 
 from govray.data import admission, corpus
 from govray.data.tokenizer import ByteTokenizer
-from govray.governance.authority import Authority, Scope, TrustRoot
-from govray.governance.credential import Period, seal_credential
-from govray.governance.keys import LocalSigner
-from govray.governance.license import LICENSE_CATEGORIES
-from govray.governance.policy import Policy
-from govray.governance.policy_source import read_policy
-from govray.governance.trust import TrustState, sign_root
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.policy.credential import Period, seal_credential
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.trust.authority import Authority, Scope, TrustRoot
+from govray.governance.trust.license import LICENSE_CATEGORIES
+from govray.governance.trust.trust_state import TrustState, sign_root
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 VALID = Period(from_="2026-11-01T00:00:00Z", until="2027-11-01T00:00:00Z")

@@ -17,13 +17,13 @@ from shelf import NOW, Shelf
 
 from govray.data import admission, corpus
 from govray.data.admission import Prepared
-from govray.data.reader import ArrowRows
+from govray.data.step_reader import ArrowRows
 from govray.data.tokenizer import FileTokenizer, load_tokenizer
 from govray.errors import GovrayError, Malformed, Refused, Untrusted, UsageError
-from govray.governance.credential import Period
-from govray.governance.envelope import Envelope
-from govray.governance.keys import LocalSigner
-from govray.governance.policy_source import read_policy
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.policy.credential import Period
+from govray.governance.policy.policy_yaml import read_policy
 
 SEPARATOR = 256
 TWIN = b"the same bytes in two corpora\n"

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from govray.data import corpus
 from govray.errors import Malformed, Refused, UsageError
-from govray.governance import merkle
-from govray.governance.credential import Period
+from govray.governance.formats import merkle
+from govray.governance.policy.credential import Period
 
 GOLDEN_ROOT = "sha256:808b3b80c52538b0925562b6cea9bedce9ceb6d72b01a81552b89494163ee210"
 RECORDS = {"a.py": b"import os\n", "b.py": b"", "c/d.py": b"\x00\xff" * 40, "e.py": b"x"}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from govray.data import trove
-from govray.data.distributions import (
+from govray.data import trove_classifiers
+from govray.data.installed_python import (
     NOASSERTION,
     STANDARD_LIBRARY,
     SourceCorpus,
@@ -17,7 +17,7 @@ from govray.data.distributions import (
     python_source,
     standard_library,
 )
-from govray.governance import license as spdx
+from govray.governance.trust import license as spdx
 
 BSD = "License :: OSI Approved :: BSD License"
 MIT = "License :: OSI Approved :: MIT License"
@@ -79,13 +79,13 @@ def test_a_licence_is_what_the_metadata_states(
 
 
 def test_the_table_maps_to_known_licences_in_normal_form() -> None:
-    table = {**trove.CLASSIFIERS, **trove.NAMES}
+    table = {**trove_classifiers.CLASSIFIERS, **trove_classifiers.NAMES}
     for name, meanings in table.items():
         assert meanings, name
         for meaning in meanings:
             assert spdx.normalise(meaning) == meaning
             assert spdx.category(meaning) not in (None, "unknown"), meaning
-    assert all(name == name.lower() for name in trove.NAMES)
+    assert all(name == name.lower() for name in trove_classifiers.NAMES)
 
 
 def test_code_of_others_is_a_corpus_of_its_own(tmp_path: Path) -> None:
@@ -123,10 +123,12 @@ def test_records_are_the_files_that_are_there(tmp_path: Path) -> None:
 
 
 def test_a_file_of_two_distributions_belongs_to_the_first(tmp_path: Path) -> None:
-    install(tmp_path, "zeta", ["License-Expression: MIT"], {"shared.py": "s", "zeta.py": "z"})
-    install(tmp_path, "alpha", ["License-Expression: ISC"], {"shared.py": "s"})
+    install(
+        tmp_path, "zeta", ["License-Expression: MIT"], {"shared_inputs.py": "s", "zeta.py": "z"}
+    )
+    install(tmp_path, "alpha", ["License-Expression: ISC"], {"shared_inputs.py": "s"})
     found = source(tmp_path)
-    assert [n for n, _ in found["alpha"].files] == ["shared.py"]
+    assert [n for n, _ in found["alpha"].files] == ["shared_inputs.py"]
     assert [n for n, _ in found["zeta"].files] == ["zeta.py"]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from govray.data.probes import newest_rows
-from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan
+from govray.data.probe_rows import newest_rows
+from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 
 DIGEST = "sha256:" + "0" * 64
 

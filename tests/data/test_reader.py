@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shelf import Shelf
 
-from govray.data import permutation, shard
-from govray.data import reader as reader_module
+from govray.data import plan_permutation, shard_file
+from govray.data import step_reader as reader_module
 from govray.data.admission import Prepared
-from govray.data.reader import ArrowRows, StepReader, StepRows, planned_rows
+from govray.data.step_reader import ArrowRows, StepReader, StepRows, planned_rows
 from govray.errors import Malformed, Refused
-from govray.governance import plan as plans
-from govray.governance.manifest import RowGroup
-from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan, round_keys
-from govray.train.shards import PlannedRows
+from govray.governance.record import batch_plan as plans
+from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, round_keys
+from govray.governance.record.prepare_manifest import RowGroup
+from govray.train.worker.planned_shard import PlannedRows
 
 CONTEXT = 64
 STREAMS = ["sha256:" + digit * 64 for digit in "ab"]
@@ -81,17 +81,19 @@ def same(a: StepRows, b: StepRows) -> bool:
 def test_the_array_permutation_is_the_plans(n: int, seed: int, data: st.DataObject) -> None:
     indices = data.draw(st.lists(st.integers(0, n - 1), max_size=20))
     keys = round_keys(seed, STREAMS[0], 0)
-    found = permutation.permute(keys, n, np.array(indices, dtype=np.uint64))
+    found = plan_permutation.permute(keys, n, np.array(indices, dtype=np.uint64))
     assert found.tolist() == [plans.permute(keys, n, i) for i in indices]
 
 
 def test_the_array_permutation_is_a_bijection_and_checks_its_domain() -> None:
     keys = round_keys(1, STREAMS[0], 0)
-    assert sorted(permutation.permute(keys, 1000, np.arange(1000)).tolist()) == list(range(1000))
-    assert permutation.permute(keys, 9, np.zeros((2, 3), dtype=np.int64)).shape == (2, 3)
+    assert sorted(plan_permutation.permute(keys, 1000, np.arange(1000)).tolist()) == list(
+        range(1000)
+    )
+    assert plan_permutation.permute(keys, 9, np.zeros((2, 3), dtype=np.int64)).shape == (2, 3)
     for bad in (-1, 1000):
         with pytest.raises(ValueError, match="outside"):
-            permutation.permute(keys, 1000, np.array([bad]))
+            plan_permutation.permute(keys, 1000, np.array([bad]))
 
 
 @given(
@@ -246,9 +248,9 @@ def test_a_late_start_costs_what_an_early_one_costs(
     plan = make_plan(prepared, streams=(stream,), max_steps=10**6)
     read: list[tuple[str, int]] = []
     permuted: list[int] = []
-    true_read, true_permute = shard.ShardFile.read, permutation.permute
+    true_read, true_permute = shard_file.ShardFile.read, plan_permutation.permute
 
-    def counted(self: shard.ShardFile, group: int, *rest: Any) -> shard.Rows:
+    def counted(self: shard_file.ShardFile, group: int, *rest: Any) -> shard_file.Rows:
         read.append((str(self), group))
         return true_read(self, group, *rest)
 
@@ -256,8 +258,8 @@ def test_a_late_start_costs_what_an_early_one_costs(
         permuted.append(indices.size)
         return true_permute(keys, n, indices)
 
-    monkeypatch.setattr(shard.ShardFile, "read", counted)
-    monkeypatch.setattr(permutation, "permute", permute)
+    monkeypatch.setattr(shard_file.ShardFile, "read", counted)
+    monkeypatch.setattr(plan_permutation, "permute", permute)
     groups = len(prepared.manifest.corpus("three").parts[0].row_groups)
     for start in (0, 10_000, 900_000):
         read.clear()
@@ -287,13 +289,13 @@ def test_a_row_group_is_decoded_once_a_window(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[object] = []
-    true_read = shard.ShardFile.read
+    true_read = shard_file.ShardFile.read
 
-    def counted(self: shard.ShardFile, *place: Any) -> shard.Rows:
+    def counted(self: shard_file.ShardFile, *place: Any) -> shard_file.Rows:
         read.append((id(self), place[0]))
         return true_read(self, *place)
 
-    monkeypatch.setattr(shard.ShardFile, "read", counted)
+    monkeypatch.setattr(shard_file.ShardFile, "read", counted)
     reader = StepReader(prepared.folder, prepared.manifest, make_plan(prepared), rank=0, world=1)
     for window in reader.windows():
         assert len(read) == len(set(read)) <= sum(len(rows.lengths) for rows in window)
@@ -337,9 +339,9 @@ def test_what_is_written_is_read_back(
 ) -> None:
     path = tmp_path_factory.mktemp("shard") / "s.parquet"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard, "ROW_GROUP_TOKENS", group_tokens)
-        groups = shard.write(path, np.array(stream, dtype=dtype), context)
-    file = shard.ShardFile(path)
+        patch.setattr(shard_file, "ROW_GROUP_TOKENS", group_tokens)
+        groups = shard_file.write(path, np.array(stream, dtype=dtype), context)
+    file = shard_file.ShardFile(path)
     found = [
         rows.row(i).tolist()
         for k, group in enumerate(groups)
@@ -355,7 +357,7 @@ def test_the_digest_is_of_the_content_not_of_its_storage() -> None:
     # Counts and ids as little-endian uint32, by hand.
     content = b"\3\0\0\0\1\0\0\0\2\0\0\0\0\1\0\0\2\0\0\0\4\0\0\0\5\0\0\0"
     for dtype in ("<u2", "<u4"):
-        rows = shard.Rows(np.array([1, 2, 256, 4, 5], dtype=dtype), lengths)
+        rows = shard_file.Rows(np.array([1, 2, 256, 4, 5], dtype=dtype), lengths)
         assert rows.digest == "sha256:" + hashlib.sha256(content).hexdigest()
 
 
@@ -364,8 +366,8 @@ def small_shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[R
     path = tmp_path_factory.mktemp("small") / "s.parquet"
     stream = np.array([random.Random(1).choices(range(97, 123), k=3000)], dtype="<u2")[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard, "ROW_GROUP_TOKENS", 600)
-        return path, shard.write(path, stream, 32)
+        patch.setattr(shard_file, "ROW_GROUP_TOKENS", 600)
+        return path, shard_file.write(path, stream, 32)
 
 
 class AnyDigest(str):
@@ -394,7 +396,7 @@ def test_a_changed_byte_never_changes_a_row(
 ) -> None:
     original, groups = small_shard
     dtype = np.dtype("<u2")
-    true = [shard.ShardFile(original).read(k, g.digest, dtype) for k, g in enumerate(groups)]
+    true = [shard_file.ShardFile(original).read(k, g.digest, dtype) for k, g in enumerate(groups)]
     refused: list[tuple[Path, Refused]] = []
     unnoticed = 0
     for i, data in enumerate(flipped(original.read_bytes())):
@@ -402,7 +404,7 @@ def test_a_changed_byte_never_changes_a_row(
         path.write_bytes(data)
         for k, group in enumerate(groups):
             try:
-                rows = shard.ShardFile(path).read(k, group.digest, dtype)
+                rows = shard_file.ShardFile(path).read(k, group.digest, dtype)
             except Refused as error:
                 refused.append((path, error))
             else:
@@ -411,7 +413,7 @@ def test_a_changed_byte_never_changes_a_row(
                 assert rows.lengths.tolist() == true[k].lengths.tolist()
             # Control: without the digest, some changes pass as rows.
             try:
-                rows = shard.ShardFile(path).read(k, AnyDigest(), dtype)
+                rows = shard_file.ShardFile(path).read(k, AnyDigest(), dtype)
                 unnoticed += rows.values.tolist() != true[k].values.tolist()
             except Malformed:
                 pass
@@ -432,7 +434,10 @@ def swap_halves(path: Path) -> None:
         (Path.unlink, "the shard is missing"),
         (lambda p: p.write_bytes(p.read_bytes()[:-1]), "not a readable shard"),
         (lambda p: pq.write_table(pa.table({"x": [1]}), p), "not a shard of packed rows"),
-        (lambda p: pq.write_table(shard.SCHEMA.empty_table(), p), "row group 0: the rows are not"),
+        (
+            lambda p: pq.write_table(shard_file.SCHEMA.empty_table(), p),
+            "row group 0: the rows are not",
+        ),
         (lambda p: pq.write_table(pq.read_table(p)[:18], p), "row group 1: .* not decode"),
         (swap_halves, "row group 0: the rows are not those"),
     ],
@@ -448,7 +453,7 @@ def test_a_spoilt_shard_is_named(
     path = Path(shutil.copy(original, tmp_path / "s.parquet"))
     spoil(path)
     with pytest.raises(Refused, match=says) as refused:  # noqa: PT012  any of the row groups
-        file = shard.ShardFile(path)
+        file = shard_file.ShardFile(path)
         for k, group in enumerate(groups):
             file.read(k, group.digest, np.dtype("<u2"))
     assert str(path) in str(refused.value)

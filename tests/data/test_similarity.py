@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.data import similarity
+from govray.data import near_copies
 from govray.data.corpus import build
-from govray.data.similarity import LEAST, near, shingles, signatures, words
+from govray.data.near_copies import LEAST, near, shingles, signatures, words
 from govray.errors import UsageError
 
 VOCABULARY = [f"word{number}" for number in range(2000)]
@@ -36,7 +36,7 @@ class Shelved:
         self.root = build(folder, "one", records).root
         self.hashes = [hashlib.sha256(content).hexdigest() for content in self.texts]
 
-    def near(self, asked: str, least: float = 0.5, limit: int = 10) -> list[similarity.Near]:
+    def near(self, asked: str, least: float = 0.5, limit: int = 10) -> list[near_copies.Near]:
         return near(
             asked.encode(),
             self.folder,
@@ -146,13 +146,13 @@ def test_an_index_is_kept_for_its_root_and_built_anew_where_it_is_not_whole(
     draw = random.Random(6)
     shelved = Shelved(tmp_path, [" ".join(text(draw, 60)) for _ in range(9)])
     built: list[Path] = []
-    real = similarity.build
-    monkeypatch.setattr(similarity, "build", lambda path: built.append(path) or real(path))
+    real = near_copies.build
+    monkeypatch.setattr(near_copies, "build", lambda path: built.append(path) or real(path))
     asked = shelved.texts[3].decode()
     first = shelved.near(asked)
     assert shelved.near(asked) == first
     assert len(built) == 1
-    [kept] = (tmp_path / similarity.FOLDER).iterdir()
+    [kept] = (tmp_path / near_copies.FOLDER).iterdir()
     whole = kept.read_bytes()
     for damaged in (whole[:-3], whole[:-1] + b"\x00\x01", b"", b"{}\n", b"[]\n" + whole):
         kept.write_bytes(damaged)
@@ -181,7 +181,7 @@ def test_records_other_than_those_asked_about_are_refused(shelved: Shelved) -> N
 @given(st.lists(st.sampled_from("abcdef"), max_size=400))
 @settings(max_examples=50)
 def test_passages_cover_every_shingle_within_them(text: list[str]) -> None:
-    found = set().union(*similarity.passages(text, similarity.STRIDE))
+    found = set().union(*near_copies.passages(text, near_copies.STRIDE))
     assert found == shingles(text)
 
 

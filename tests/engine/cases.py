@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from govray.engine.adapters import Adapters
 from govray.engine.batch import MicroBatch, StepBatch
-from govray.engine.gpt import IGNORED
-from govray.engine.layers import layer_groups
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import IGNORED
+from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 POLICY = "sha256:" + "a" * 64
 PLAN = "sha256:" + "b" * 64

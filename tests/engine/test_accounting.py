@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from govray.engine import accounting as accounting_module
-from govray.engine.accounting import Accounting, Piece
-from govray.engine.adapters import Adapters
-from govray.engine.gpt import GPT, loss
-from govray.engine.layers import layer_groups
-from govray.engine.routing import permitted
-from govray.engine.row_weights import RowWeights
-from govray.engine.sliced import sliced
+from govray.engine.gradients import norm_accounting as accounting_module
+from govray.engine.gradients.norm_accounting import Accounting, Piece
+from govray.engine.gradients.routing import permitted
+from govray.engine.gradients.row_weights import RowWeights
+from govray.engine.gradients.sliced_pass import sliced
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.layer_groups import layer_groups
 from govray.errors import UsageError
 
 VOCABULARY = 11

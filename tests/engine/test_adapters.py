@@ -11,8 +11,8 @@ import transformers
 from torch import nn
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
-from govray.engine.adapters import Adapters, adapted_layers, is_conv1d
-from govray.engine.gpt import GPT, loss
+from govray.engine.model.adapters import Adapters, adapted_layers, is_conv1d
+from govray.engine.model.gpt import GPT, loss
 from govray.errors import Malformed, UsageError
 
 

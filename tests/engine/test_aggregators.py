@@ -20,12 +20,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from govray.engine.adapters import Adapters
-from govray.engine.allreduce import sum_over_ranks
-from govray.engine.gpt import GPT, loss
+from govray.engine.collective.allreduce import sum_over_ranks
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import StepResult
 from govray.errors import RankFailed, Refused, UsageError
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY, RANK = 3, 8, 5, 11, 2
 ALL = Route(

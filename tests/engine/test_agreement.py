@@ -21,10 +21,10 @@ from cases import CORPUS, PLAN, POLICY, allow_all, governed, micro_batch, step_b
 from ranks import RankPool
 from torch import Tensor, nn
 
-from govray.engine.adapters import Adapters
-from govray.engine.agreement import Agreement, Failure
 from govray.engine.batch import StepBatch
-from govray.engine.gpt import GPT, loss
+from govray.engine.collective.agreement import Agreement, Failure
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
 from govray.errors import (
     GovrayError,
     InfrastructureFailed,
@@ -33,7 +33,7 @@ from govray.errors import (
     Refused,
     UsageError,
 )
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 Fault = Callable[[StepBatch], tuple[StepBatch, Any]]
 

@@ -21,10 +21,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from govray.engine import reducer as reducer_module
 from govray.engine import step as step_module
-from govray.engine.gpt import GPT, IGNORED
-from govray.engine.reducer import Reducer
+from govray.engine.collective import bucket_reducer as reducer_module
+from govray.engine.collective.bucket_reducer import Reducer
+from govray.engine.model.gpt import GPT, IGNORED
 
 STEPS = 20
 ROWS, MICRO_ROWS, CONTEXT, VOCABULARY = 4, 2, 16, 61

@@ -15,11 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.engine import checkpoint
-from govray.engine.checkpoint import MANIFEST, commit, load
-from govray.engine.gpt import GPT
+from govray.checkpoint import commit_folder
+from govray.checkpoint.commit_folder import MANIFEST, commit, load
+from govray.engine.model.gpt import GPT
 from govray.errors import Damaged, Malformed, UsageError
-from govray.governance import canonical
+from govray.governance.formats import canonical_json
 
 TENSORS = {
     "b": torch.arange(6.0).view(2, 3),
@@ -167,7 +167,7 @@ def edit_manifest(change):
     def mutate(folder):
         manifest = json.loads((folder / MANIFEST).read_bytes())
         change(manifest)
-        (folder / MANIFEST).write_bytes(canonical.encode(manifest))
+        (folder / MANIFEST).write_bytes(canonical_json.encode(manifest))
 
     return mutate
 
@@ -252,7 +252,7 @@ def test_a_missing_folder_is_named(tmp_path):
 @pytest.mark.parametrize("call", ["open", "fsync", "rename"])
 def test_an_exception_at_any_point_leaves_nothing(tmp_path, monkeypatch, exception, call):
     """Every call of each kind in turn fails, until the commit gets through."""
-    module = {"open": checkpoint, "fsync": os, "rename": os}[call]
+    module = {"open": commit_folder, "fsync": os, "rename": os}[call]
     real = {"open": open, "fsync": os.fsync, "rename": os.rename}[call]
     for survived in range(100):
         calls = iter(range(100))
@@ -294,7 +294,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
         """
         import resource, sys
         from pathlib import Path
-        from govray.engine.checkpoint import commit
+        from govray.checkpoint.commit_folder import commit
         from govray.errors import UsageError
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         try:
@@ -384,7 +384,7 @@ def test_a_kill_in_a_deletion_leaves_nothing_that_loads(committed, kill_at):
     assert not (committed / MANIFEST).exists()
     with pytest.raises(Damaged, match="never committed"):
         load(committed)
-    checkpoint.remove(committed)
+    commit_folder.remove(committed)
     assert not committed.exists()
 
 
@@ -394,8 +394,8 @@ def test_a_kill_in_a_deletion_leaves_nothing_that_loads(committed, kill_at):
 def test_an_opened_commit_checks_a_file_when_it_is_read(committed):
     plan = committed / "state/plan.json"
     plan.write_bytes(b'{"step":4}')
-    opened = checkpoint.open_commit(committed)
-    assert opened.digest == canonical.sha256((committed / MANIFEST).read_bytes())
+    opened = commit_folder.open_commit(committed)
+    assert opened.digest == canonical_json.sha256((committed / MANIFEST).read_bytes())
     assert opened.size == sum(entry.size for entry in opened.entries.values())
     assert opened.tensors("model.safetensors").keys() == TENSORS.keys()
     with pytest.raises(Damaged, match=r"plan.json: differs from its digest"):
@@ -407,7 +407,7 @@ def test_an_opened_commit_checks_a_file_when_it_is_read(committed):
 def test_several_writers_fill_one_commit(tmp_path):
     """The seam for shards of several ranks: each writes its names, one publishes them all."""
     folder = tmp_path / "c"
-    partial = checkpoint.stage(folder)
+    partial = commit_folder.stage(folder)
     code = """
         import json, sys, torch
         from pathlib import Path
@@ -420,8 +420,10 @@ def test_several_writers_fill_one_commit(tmp_path):
     entries = {}
     for rank in range(2):
         answer = run_python(code, str(partial), str(rank)).stdout
-        entries |= {name: checkpoint.Entry(**fields) for name, fields in json.loads(answer).items()}
-    digest = checkpoint.publish(partial, folder, entries)
+        entries |= {
+            name: commit_folder.Entry(**fields) for name, fields in json.loads(answer).items()
+        }
+    digest = commit_folder.publish(partial, folder, entries)
     loaded = load(folder)
     assert loaded.digest == digest
     for rank in range(2):

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.engine.deviation import measures, spread
-from govray.engine.memorization import MIN_K, RowScores
-from govray.engine.permutation import PERMUTATIONS
-from govray.engine.probe import most_rows, own_rows, pick
+from govray.engine.memorization.deviation import measures, spread
+from govray.engine.memorization.permutation_test import PERMUTATIONS
+from govray.engine.memorization.probe_sharing import most_rows, own_rows, pick
+from govray.engine.memorization.scores import MIN_K, RowScores
 from govray.errors import UsageError
-from govray.governance.memorization import Measure
-from govray.governance.monitoring import Statistic
+from govray.governance.policy.memorization_section import Statistic
+from govray.governance.record.entropy_profile import Measure
 
 LAYERS = ("block.0", "block.1", "head")
 STATISTICS: tuple[Statistic, ...] = ("entropy", "surprise", "min_k", "composite")

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from govray.engine.dropout import key_dropout, mask_seed
-from govray.engine.gpt import GPT, loss
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.keyed_dropout import key_dropout, mask_seed
 from govray.errors import UsageError
 
 ONES = torch.ones(64, 32)

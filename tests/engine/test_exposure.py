@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.engine import exposure, skew_normal
-from govray.engine.counterfactual import gap
-from govray.engine.exposure import bits, exact, extrapolated, measure, rank
-from govray.engine.gpt import GPT
-from govray.engine.sequence_loss import greedy_matches, target_losses
-from govray.engine.skew_normal import SkewNormal
+from govray.engine.memorization import exposure, skew_normal
+from govray.engine.memorization.counterfactual import gap
+from govray.engine.memorization.exposure import bits, exact, extrapolated, measure, rank
+from govray.engine.memorization.sequence_loss import greedy_matches, target_losses
+from govray.engine.memorization.skew_normal import SkewNormal
+from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
 
 PREFIX, SECRET = b"account 7301-", b"552"

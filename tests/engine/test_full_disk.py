@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from govray.engine.checkpoint import commit, load
+from govray.checkpoint.commit_folder import commit, load
 from govray.errors import UsageError
 
 PAGE_KB = 4

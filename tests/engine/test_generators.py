@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from govray.engine.generators import Generators, generators, restore_generators
+from govray.engine.model.rng_state import Generators, generators, restore_generators
 from govray.errors import Malformed
-from govray.governance import canonical
+from govray.governance.formats import canonical_json
 
 
 def draw() -> list[float]:
@@ -26,7 +26,7 @@ def draw() -> list[float]:
 
 def stored(state: Generators) -> Generators:
     """As a checkpoint gives it back."""
-    values: Any = canonical.parse_canonical(canonical.encode(state.values))
+    values: Any = canonical_json.parse_canonical(canonical_json.encode(state.values))
     return Generators(state.tensors, values)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from govray.engine.batch import IGNORED
-from govray.engine.gpt import GPT, loss
+from govray.engine.model.gpt import GPT, loss
 from govray.errors import UsageError
 
 SIZES = {"blocks": 2, "width": 32, "context": 12, "vocabulary": 11}

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig
 
-from govray.engine.adapters import Adapters
 from govray.engine.batch import IGNORED
-from govray.engine.dropout import KeyedDropout, key_dropout
-from govray.engine.huggingface import CausalLM, loss
-from govray.engine.layers import layer_groups
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.causal_lm import CausalLM, loss
+from govray.engine.model.keyed_dropout import KeyedDropout, key_dropout
+from govray.engine.model.layer_groups import layer_groups
 from govray.errors import CouldNotCheck, UsageError
 
 CONTEXT, VOCABULARY = 8, 20

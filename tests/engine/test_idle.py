@@ -11,12 +11,12 @@ from cases import allow_all, governed, micro_batch, step_batch, token_rows
 from ranks import RankPool
 from torch import Tensor, nn
 
-from govray.engine.adapters import Adapters
 from govray.engine.batch import StepBatch
-from govray.engine.gpt import GPT, loss
-from govray.engine.idle import idle_hidden
+from govray.engine.idle_adapters import idle_hidden
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 CONTEXT, VOCABULARY = 8, 13
 

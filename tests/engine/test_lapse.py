@@ -20,14 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ranks import RankPool
 
-from govray.engine.adapters import Adapters
 from govray.engine.batch import MicroBatch, StepBatch
-from govray.engine.gpt import GPT, loss
-from govray.engine.lapse import Lapsed, lapses
-from govray.engine.layers import layer_groups
+from govray.engine.collective.expiry import Lapsed, lapses
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Refused, UsageError
-from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
+from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 
 STEPS, GATED_AT, CONTEXT, VOCABULARY = 6, 3, 3, 17
 BOTH_READ_TWO = 1

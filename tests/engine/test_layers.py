@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import parametrize
 
-from govray.engine.gpt import GPT
-from govray.engine.layers import layer_groups
+from govray.engine.model.gpt import GPT
+from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Refused
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from govray.engine.gpt import GPT
-from govray.engine.huggingface import CausalLM
-from govray.engine.lens import Lens, find_lens
+from govray.engine.memorization.logit_lens import Lens, find_lens
+from govray.engine.model.causal_lm import CausalLM
+from govray.engine.model.gpt import GPT
 
 CONTEXT, VOCABULARY = 8, 20
 TOKENS = torch.randint(VOCABULARY, (3, CONTEXT), generator=torch.Generator().manual_seed(1))

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from govray.engine import adapters as module
-from govray.engine.adapters import Adapters
-from govray.engine.gpt import GPT, loss
-from govray.engine.lora import adapted_linear, fits
+from govray.engine.model import adapters as module
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.lora import adapted_linear, fits
 
 
 def gradients(fused: bool, *, autocast: bool = False) -> dict[str, Tensor]:

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from govray.engine import memorization
-from govray.engine.adapters import Adapters
 from govray.engine.batch import IGNORED
-from govray.engine.gpt import GPT, loss
-from govray.engine.lens import Lens, find_lens
-from govray.engine.memorization import (
+from govray.engine.memorization import scores
+from govray.engine.memorization.logit_lens import Lens, find_lens
+from govray.engine.memorization.monitor import logits_in
+from govray.engine.memorization.scores import (
     RowScores,
     min_k,
     representation_entropy,
@@ -27,7 +26,8 @@ from govray.engine.memorization import (
     token_scores,
     untouched,
 )
-from govray.engine.monitor import logits_in
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
 from govray.errors import Refused, UsageError
 
 CONTEXT, VOCABULARY = 8, 17
@@ -228,7 +228,7 @@ def test_a_scorer_that_leaves_a_trace_is_seen(monkeypatch: pytest.MonkeyPatch) -
 
     def differs(kind: type[GPT], replacement: Callable[[nn.Module], object]) -> bool:
         with monkeypatch.context() as patched:
-            patched.setattr(memorization, "untouched", replacement)
+            patched.setattr(scores, "untouched", replacement)
             return not equal(trained(kind, monitored=True), without[kind])
 
     assert differs(GPT, evaluation_stays)

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from govray.engine.adapters import Adapters, adapted_layers
 from govray.engine.batch import IGNORED
-from govray.engine.huggingface import CausalLM
-from govray.engine.huggingface import loss as token_loss
-from govray.engine.layers import layer_groups
-from govray.governance.route import Route
-from govray.governance.selector import parse_selector
+from govray.engine.model.adapters import Adapters, adapted_layers
+from govray.engine.model.causal_lm import CausalLM
+from govray.engine.model.causal_lm import loss as token_loss
+from govray.engine.model.layer_groups import layer_groups
+from govray.governance.policy.route import Route
+from govray.governance.policy.selector import parse_selector
 
 TOLERANCE = 1e-10
 CONTEXT, VOCABULARY, CLASSES, RANK = 6, 23, 5, 2

@@ -15,14 +15,14 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import govray
-from govray.engine.adapters import Adapters
-from govray.engine.dropout import key_dropout
-from govray.engine.huggingface import CausalLM
-from govray.engine.layers import layer_groups
-from govray.engine.routing import refuse_inexact
+from govray.engine.gradients.routing import refuse_inexact
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.causal_lm import CausalLM
+from govray.engine.model.keyed_dropout import key_dropout
+from govray.engine.model.layer_groups import layer_groups
 from govray.errors import GovrayError, Refused
-from govray.governance.policy_source import read_policy
-from govray.governance.route import profile_weights
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.policy.route import profile_weights
 
 TREE = Path(govray.__file__).parents[1]
 PAGE = (TREE / "docs" / "models.md").read_text()

@@ -21,17 +21,17 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from govray.engine import forward as forward_module
-from govray.engine import trial
-from govray.engine import trial as trial_module
-from govray.engine.adapters import Adapters
-from govray.engine.forward import LossFn
-from govray.engine.gpt import GPT, IGNORED, loss
-from govray.engine.layers import layer_groups
-from govray.engine.startup_trial import StartupTrial
+from govray.engine.gradients import forward as forward_module
+from govray.engine.gradients import pass_check
+from govray.engine.gradients import pass_check as trial_module
+from govray.engine.gradients.forward import LossFn
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, IGNORED, loss
+from govray.engine.model.layer_groups import layer_groups
+from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
 from govray.errors import Refused
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY = 4, 16, 6, 13
 GROUPS = ["embedding", *(f"block.{i}" for i in range(BLOCKS)), "final_norm", "head"]
@@ -221,7 +221,7 @@ def test_joined_passes_are_tried_by_the_dtypes_inside_the_loss(
     """A gap below the tolerance is rounding; one above it is another gradient."""
     rows = rows_of(MIXED)
     for gap, refused in ((0.9 * tolerance, False), (1.1 * tolerance, True)):
-        monkeypatch.setattr(trial, "_distance", lambda *_, gap=gap: gap)
+        monkeypatch.setattr(pass_check, "_distance", lambda *_, gap=gap: gap)
         run = run_of(*build(dtype=torch.float32))
         take(run, rows, loss_fn)
         assert bool(run._planner.reasons) is refused

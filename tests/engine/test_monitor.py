@@ -9,15 +9,15 @@ from cases import PLAN, POLICY, allow_all, governed, micro_batch, step_batch, to
 from ranks import RankPool
 from torch import Tensor, nn
 
-from govray.engine.adapters import Adapters
-from govray.engine.agreement import Agreement
-from govray.engine.gpt import GPT, loss
-from govray.engine.monitor import Monitor, logits_in
-from govray.engine.probe import Probe, own_rows
-from govray.engine.sharding import shard
+from govray.checkpoint.tensor_shards import shard
+from govray.engine.collective.agreement import Agreement
+from govray.engine.memorization.monitor import Monitor, logits_in
+from govray.engine.memorization.probe_sharing import Probe, own_rows
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
 from govray.errors import RankFailed
-from govray.governance.memorization import EntropyProfile
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
+from govray.governance.record.entropy_profile import EntropyProfile
 
 CONTEXT, VOCABULARY, ROWS = 8, 17, 6
 

@@ -25,20 +25,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from govray.checkpoint.optimizer_state import optimizer_state
 from govray.engine import step as step_module
-from govray.engine.adapters import Adapters
-from govray.engine.allreduce import Domain
 from govray.engine.batch import IGNORED, MicroBatch, StepBatch
-from govray.engine.dropout import Keyed
-from govray.engine.forward import Forward
-from govray.engine.gpt import GPT, loss
-from govray.engine.layers import layer_groups
-from govray.engine.optimizer_state import optimizer_state
-from govray.engine.reducer import Reducer
-from govray.engine.startup_trial import StartupTrial
+from govray.engine.collective.allreduce import Domain
+from govray.engine.collective.bucket_reducer import Reducer
+from govray.engine.gradients.forward import Forward
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.keyed_dropout import Keyed
+from govray.engine.model.layer_groups import layer_groups
+from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
-from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
+from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 
 STEPS = 6
 CONTEXT = 3  # few tokens, because a kernel call's size shows most in small ones

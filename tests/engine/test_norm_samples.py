@@ -11,13 +11,13 @@ from cases import allow_all, governed, micro_batch, token_rows
 from ranks import RankPool
 from torch import Tensor
 
-from govray.engine.accounting import Accounting
-from govray.engine.adapters import Adapters
 from govray.engine.batch import StepBatch
-from govray.engine.gpt import GPT, loss
-from govray.engine.layers import layer_groups
-from govray.engine.norms import NormSample
-from govray.governance.route import Route
+from govray.engine.collective.norm_samples import NormSample
+from govray.engine.gradients.norm_accounting import Accounting
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.layer_groups import layer_groups
+from govray.governance.policy.route import Route
 
 CONTEXT, VOCABULARY, BLOCKS = 5, 11, 3
 CORPORA = ("a", "b", "c", "n")

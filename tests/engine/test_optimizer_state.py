@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from govray.engine.adapters import Adapters
-from govray.engine.checkpoint import commit, load
-from govray.engine.generators import generators
-from govray.engine.gpt import GPT, loss
-from govray.engine.optimizer_state import optimizer_state, restore_optimizer
+from govray.checkpoint.commit_folder import commit, load
+from govray.checkpoint.optimizer_state import optimizer_state, restore_optimizer
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.rng_state import generators
 from govray.errors import Malformed, UsageError
-from govray.governance import canonical
+from govray.governance.formats import canonical_json
 
 
 def build(kind=torch.optim.AdamW, **options):
@@ -40,7 +40,7 @@ def save(folder, model, optimizer, names):
         {
             "model": model.state_dict(),
             "optimizer": tensors,
-            "optimizer.json": canonical.encode(state),
+            "optimizer.json": canonical_json.encode(state),
             "rng": generators().tensors,
         },
     )
@@ -49,7 +49,7 @@ def save(folder, model, optimizer, names):
 def resume(folder, model, optimizer, names):
     loaded = load(folder)
     model.load_state_dict(loaded.tensors("model"))
-    state = canonical.parse(loaded.files["optimizer.json"])
+    state = canonical_json.parse(loaded.files["optimizer.json"])
     restore_optimizer(optimizer, names, loaded.tensors("optimizer"), state)
     torch.set_rng_state(loaded.tensors("rng")["torch"])
 
@@ -134,7 +134,7 @@ def test_state_keeps_its_dtype():
 def test_hyperparameters_keep_type_and_value():
     _, optimizer, names = build(lr=1.0, betas=(0.5, 0.75))
     tensors, state = optimizer_state(optimizer, names)
-    state = canonical.parse(canonical.encode(state))
+    state = canonical_json.parse(canonical_json.encode(state))
     _, fresh, fresh_names = build(lr=0.1)
     restore_optimizer(fresh, fresh_names, tensors, state)
     for group, expected in zip(fresh.param_groups, optimizer.param_groups, strict=True):
@@ -174,7 +174,7 @@ def test_state_of_another_optimizer_is_refused_and_changes_nothing(mutate, messa
     model, optimizer, names = build(lr=1e-2)
     train(model, optimizer, 1)
     tensors, state = optimizer_state(optimizer, names)
-    state = canonical.parse(canonical.encode(state))
+    state = canonical_json.parse(canonical_json.encode(state))
     mutate(tensors, state)
     _, fresh, fresh_names = build(lr=0.1)
     with pytest.raises(Malformed, match=message):

@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from govray.engine import reducer as reducer_module
-from govray.engine import routing
 from govray.engine import step as step_module
-from govray.engine.adapters import Adapters
-from govray.engine.gpt import GPT, IGNORED
+from govray.engine.collective import bucket_reducer as reducer_module
+from govray.engine.gradients import routing
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, IGNORED
 from govray.engine.step import StepResult
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 TOLERANCE = 1e-12
 CONTEXT, VOCABULARY, RANK = 5, 11, 2

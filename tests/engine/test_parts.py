@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from govray.engine import assembly, checkpoint, parts, tensor_file
-from govray.engine.committed import Committed
-from govray.engine.parts import INDEX, Index, cut, part_name
+from govray.checkpoint import commit_folder, safetensors_stream, sharded_file, whole_file
+from govray.checkpoint.commit_reader import Committed
+from govray.checkpoint.sharded_file import INDEX, Index, cut, part_name
 from govray.errors import Damaged, Malformed
-from govray.governance import canonical
-from govray.governance.tensor_header import read_header
+from govray.governance.formats import canonical_json
+from govray.governance.formats.tensor_header import read_header
 
 FILE = "model.safetensors"
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
@@ -35,9 +35,9 @@ def test_the_cut_is_torchs(rows: int, world: int) -> None:
 def committed(folder: Path, tensors: Mapping[str, Tensor], sharded: set[str], world: int) -> Path:
     """A commit of these tensors, each rank's rows in its part."""
     target = folder / "checkpoint_000000001"
-    staged = checkpoint.stage(target)
+    staged = commit_folder.stage(target)
     rows = {name: len(tensors[name]) for name in sharded}
-    entries = {INDEX: checkpoint.write(staged, INDEX, Index(world, {FILE: rows}).encode())}
+    entries = {INDEX: commit_folder.write(staged, INDEX, Index(world, {FILE: rows}).encode())}
     for rank in range(world):
         part = {}
         for name, tensor in tensors.items():
@@ -47,8 +47,8 @@ def committed(folder: Path, tensors: Mapping[str, Tensor], sharded: set[str], wo
             elif rank == 0:
                 part[name] = tensor
         name = part_name(FILE, rank, world)
-        entries[name] = checkpoint.write(staged, name, part)
-    checkpoint.publish(staged, target, entries)
+        entries[name] = commit_folder.write(staged, name, part)
+    commit_folder.publish(staged, target, entries)
     return target
 
 
@@ -78,14 +78,14 @@ def test_parts_are_the_whole_file_for_any_number_of_readers(
     model: tuple[dict[str, Tensor], set[str]], writers: int, readers: int
 ) -> None:
     tensors, sharded = model
-    whole = b"".join(bytes(piece) for piece in tensor_file.pieces(tensors, where=FILE))
+    whole = b"".join(bytes(piece) for piece in safetensors_stream.pieces(tensors, where=FILE))
     with tempfile.TemporaryDirectory() as name:
-        found = checkpoint.open_commit(committed(Path(name), tensors, sharded, writers))
+        found = commit_folder.open_commit(committed(Path(name), tensors, sharded, writers))
         assert found.names == {FILE}
-        assert assembly.content(found, FILE) == whole
-        assert assembly.entry(found, FILE).digest == canonical.sha256(whole)
+        assert whole_file.content(found, FILE) == whole
+        assert whole_file.entry(found, FILE).digest == canonical_json.sha256(whole)
         copy = Path(name) / "copy"
-        assert assembly.copy(found, FILE, copy) == assembly.entry(found, FILE)
+        assert whole_file.copy(found, FILE, copy) == whole_file.entry(found, FILE)
         assert copy.read_bytes() == whole
         joined = found.tensors(FILE)
         assert joined.keys() == tensors.keys()
@@ -113,7 +113,7 @@ def folder(tmp_path: Path, tensors: dict[str, Tensor]) -> Path:
 
 def test_a_reader_opens_only_the_parts_with_its_rows(folder: Path) -> None:
     """At the same number of ranks: its own, and the first for what is not sharded."""
-    found = checkpoint.open_commit(folder)
+    found = commit_folder.open_commit(folder)
     assert found.index is not None
     read: list[str] = []
 
@@ -121,7 +121,7 @@ def test_a_reader_opens_only_the_parts_with_its_rows(folder: Path) -> None:
         read.append(name)
         return found._stored(name)
 
-    parts.held_rows(found.index, FILE, noting, lambda _, rows: cut(rows, 2, 3))
+    sharded_file.held_rows(found.index, FILE, noting, lambda _, rows: cut(rows, 2, 3))
     assert read == [part_name(FILE, 0, 3), part_name(FILE, 2, 3)]
 
 
@@ -136,11 +136,11 @@ def test_a_flipped_bit_in_any_part_is_found(folder: Path, tmp_path: Path) -> Non
         path = folder / part_name(FILE, rank, 3)
         before = path.read_bytes()
         flip(path)
-        found = checkpoint.open_commit(folder)
+        found = commit_folder.open_commit(folder)
         for use in (
-            lambda found: assembly.entry(found, FILE),
-            lambda found: assembly.copy(found, FILE, tmp_path / "copy"),
-            lambda found: assembly.content(found, FILE),
+            lambda found: whole_file.entry(found, FILE),
+            lambda found: whole_file.copy(found, FILE, tmp_path / "copy"),
+            lambda found: whole_file.content(found, FILE),
             lambda found: found.tensors(FILE),
         ):
             with pytest.raises(Damaged, match=f"0000{rank}-of-00003.*differs from its digest"):
@@ -151,10 +151,10 @@ def test_a_flipped_bit_in_any_part_is_found(folder: Path, tmp_path: Path) -> Non
 def test_the_control_without_the_digests_other_weights_come_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = assembly.content(checkpoint.open_commit(folder), FILE)
+    expected = whole_file.content(commit_folder.open_commit(folder), FILE)
     flip(folder / part_name(FILE, 1, 3))
-    monkeypatch.setattr(assembly._Part, "require_intact", lambda self: None)
-    found = assembly.content(checkpoint.open_commit(folder), FILE)
+    monkeypatch.setattr(whole_file._Part, "require_intact", lambda self: None)
+    found = whole_file.content(commit_folder.open_commit(folder), FILE)
     assert found is not None
     assert found != expected
     assert len(found) == len(expected or b"")
@@ -167,13 +167,13 @@ def test_a_damaged_header_is_damage_and_no_malformed_file(folder: Path, place: i
     data[place] ^= 4
     path.write_bytes(data)
     with pytest.raises(Damaged):
-        assembly.entry(checkpoint.open_commit(folder), FILE)
+        whole_file.entry(commit_folder.open_commit(folder), FILE)
 
 
 def test_a_commit_without_one_ranks_part_does_not_load(folder: Path) -> None:
     (folder / part_name(FILE, 1, 3)).unlink()
     with pytest.raises(Damaged, match="00001-of-00003"):
-        checkpoint.open_commit(folder)
+        commit_folder.open_commit(folder)
 
 
 @pytest.mark.parametrize("gone", [part_name(FILE, 2, 3), INDEX])
@@ -181,11 +181,11 @@ def test_a_manifest_without_it_does_not_load_either(
     folder: Path, tmp_path: Path, gone: str
 ) -> None:
     """Files and manifest agree, and a part, or what says how they fit, was never written."""
-    whole = checkpoint.load(folder)
+    whole = commit_folder.load(folder)
     files = {name: data for name, data in whole.files.items() if name != gone}
-    checkpoint.commit(tmp_path / "less", files)
+    commit_folder.commit(tmp_path / "less", files)
     with pytest.raises(Damaged, match="parts"):
-        checkpoint.open_commit(tmp_path / "less")
+        commit_folder.open_commit(tmp_path / "less")
 
 
 @pytest.mark.parametrize("key", ["rows", "dtype", "trailing", "absent"])
@@ -193,7 +193,7 @@ def test_parts_that_do_not_fit_together_are_refused(
     tensors: dict[str, Tensor], tmp_path: Path, key: str
 ) -> None:
     """Committed in good order, and wrong: by a writer of another version, say."""
-    whole = checkpoint.load(committed(tmp_path, tensors, {"w", "b"}, 2))
+    whole = commit_folder.load(committed(tmp_path, tensors, {"w", "b"}, 2))
     other = {"w": torch.zeros(3, 4), "b": torch.zeros(2)}
     if key == "rows":
         other["w"] = torch.zeros(2, 4)
@@ -204,19 +204,19 @@ def test_parts_that_do_not_fit_together_are_refused(
     else:
         del other["b"]
     files = dict(whole.files) | {part_name(FILE, 1, 2): other}
-    checkpoint.commit(tmp_path / "odd", files)
-    found = checkpoint.open_commit(tmp_path / "odd")
+    commit_folder.commit(tmp_path / "odd", files)
+    found = commit_folder.open_commit(tmp_path / "odd")
     with pytest.raises(Damaged):
         found.tensors(FILE)
     with pytest.raises(Damaged):
-        assembly.entry(found, FILE)
+        whole_file.entry(found, FILE)
 
 
 def test_an_index_of_other_parts_is_refused(folder: Path, tmp_path: Path) -> None:
-    files = dict(checkpoint.load(folder).files) | {INDEX: Index(2, {FILE: {"w": 6}}).encode()}
-    checkpoint.commit(tmp_path / "odd", files)
+    files = dict(commit_folder.load(folder).files) | {INDEX: Index(2, {FILE: {"w": 6}}).encode()}
+    commit_folder.commit(tmp_path / "odd", files)
     with pytest.raises(Damaged, match="names other parts"):
-        checkpoint.open_commit(tmp_path / "odd").tensors(FILE)
+        commit_folder.open_commit(tmp_path / "odd").tensors(FILE)
 
 
 @pytest.mark.parametrize(
@@ -234,14 +234,14 @@ def test_an_index_comes_back() -> None:
 
 
 def test_a_file_that_is_not_there_is_told_by_name(folder: Path) -> None:
-    found = checkpoint.open_commit(folder)
-    assert assembly.content(found, "other.safetensors") is None
+    found = commit_folder.open_commit(folder)
+    assert whole_file.content(found, "other.safetensors") is None
     with pytest.raises(Malformed, match=r"other\.safetensors"):
-        assembly.entry(found, "other.safetensors")
+        whole_file.entry(found, "other.safetensors")
 
 
 def test_all_tensors_are_named_in_one_header(folder: Path, tensors: dict[str, Tensor]) -> None:
-    found: Committed = checkpoint.open_commit(folder)
-    with assembly.header(found, FILE) as file:
+    found: Committed = commit_folder.open_commit(folder)
+    with whole_file.header(found, FILE) as file:
         names = {each.name for each in read_header(file, where=FILE)}
     assert names == tensors.keys()

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from govray.engine.permutation import PERMUTATIONS
-from govray.engine.permutation import p_values as p_values_by_record
+from govray.engine.memorization.permutation_test import PERMUTATIONS
+from govray.engine.memorization.permutation_test import p_values as p_values_by_record
 from govray.errors import UsageError
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.engine.batch import MicroBatch
-from govray.engine.gpt import GPT
-from govray.engine.layers import layer_groups
-from govray.engine.planner import Planner, entry
-from govray.engine.routing import Routed, resolve_parameters
-from govray.governance.route import Route, domains
+from govray.engine.gradients.pass_planner import Planner, entry
+from govray.engine.gradients.routing import Routed, resolve_parameters
+from govray.engine.model.gpt import GPT
+from govray.engine.model.layer_groups import layer_groups
+from govray.governance.policy.route import Route, domains
 
 CONTEXT, VOCABULARY = 4, 7
 MODEL = GPT(4, 8, CONTEXT, VOCABULARY, heads=1)

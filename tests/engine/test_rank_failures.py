@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from govray.engine.aggregator import Hosted
-from govray.engine.agreement import Agreement, Failure
 from govray.engine.batch import StepBatch
-from govray.engine.ddp import DDP
-from govray.engine.fsdp import FSDP2
-from govray.engine.gpt import GPT, loss
+from govray.engine.collective.aggregator import Hosted
+from govray.engine.collective.agreement import Agreement, Failure
+from govray.engine.collective.ddp import DDP
+from govray.engine.collective.fsdp2 import FSDP2
+from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
 from govray.errors import GovrayError, RankFailed, Refused
 

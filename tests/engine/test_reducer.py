@@ -29,17 +29,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from govray.engine import reducer as reducer_module
-from govray.engine.adapters import Adapters
-from govray.engine.agreement import Pending
-from govray.engine.allreduce import lay_out, sum_over_ranks
 from govray.engine.batch import StepBatch
-from govray.engine.gpt import GPT, loss
-from govray.engine.reducer import Reducer
-from govray.engine.startup_trial import StartupTrial
+from govray.engine.collective import bucket_reducer as reducer_module
+from govray.engine.collective.agreement import Pending
+from govray.engine.collective.allreduce import lay_out, sum_over_ranks
+from govray.engine.collective.bucket_reducer import Reducer
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
 from govray.errors import GovrayError, RankFailed, Refused
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 CONTEXT, VOCABULARY = 4, 11
 PROMPT = 60.0

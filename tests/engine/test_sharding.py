@@ -10,9 +10,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from govray.engine.gpt import GPT
-from govray.engine.parts import cut
-from govray.engine.sharding import (
+from govray.checkpoint.sharded_file import cut
+from govray.checkpoint.tensor_shards import (
     from_rows,
     held_here,
     is_sharded,
@@ -21,6 +20,7 @@ from govray.engine.sharding import (
     spread,
     whole,
 )
+from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
 
 

@@ -22,12 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from govray.engine import sliced as sliced_module
-from govray.engine.adapters import Adapters
-from govray.engine.derivatives import parameter_gradients, uncovered
-from govray.engine.gpt import GPT, loss
-from govray.engine.row_weights import RowWeights
-from govray.engine.sliced import sliced
+from govray.engine.gradients import sliced_pass as sliced_module
+from govray.engine.gradients.layer_derivatives import parameter_gradients, uncovered
+from govray.engine.gradients.row_weights import RowWeights
+from govray.engine.gradients.sliced_pass import sliced
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
 from govray.errors import Refused, UsageError
 
 hf_conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from govray.engine import planner as planner_module
-from govray.engine.adapters import Adapters
-from govray.engine.gpt import GPT, loss
-from govray.engine.layers import layer_groups
-from govray.engine.slicing import Slices, floor, slicing_pays
+from govray.engine.gradients import pass_planner as planner_module
+from govray.engine.gradients.pass_slices import Slices, floor, slicing_pays
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY, RANK = 3, 8, 5, 11, 2
 GROUPS = ["embedding", "block.0", "block.1", "block.2", "final_norm", "head"]
@@ -270,7 +270,7 @@ def test_without_the_trial_a_wrong_order_would_lose_gradients(
 ) -> None:
     """The negative control: the same model, with the trial switched off."""
     from govray.engine import step as step_module
-    from govray.engine.trial import Trial
+    from govray.engine.gradients.pass_check import Trial
 
     monkeypatch.setattr(step_module, "try_pass", lambda *_: Trial(True))
     routes = TOUCHING

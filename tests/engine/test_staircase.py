@@ -10,10 +10,10 @@ from cases import governed, micro_batch, step_batch, token_rows
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from govray.engine import staircase as staircase_module
-from govray.engine.gpt import GPT, loss
-from govray.engine.layers import layer_groups
-from govray.governance.route import Route
+from govray.engine.gradients import staircase as staircase_module
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.layer_groups import layer_groups
+from govray.governance.policy.route import Route
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY = 4, 16, 6, 19
 
@@ -237,7 +237,7 @@ def test_a_model_that_does_not_lend_itself_is_routed_stream_by_stream(
 def test_without_the_trial_a_shared_tensor_would_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: the same model, with the trial switched off."""
     from govray.engine import step as step_module
-    from govray.engine.trial import Trial, try_pass
+    from govray.engine.gradients.pass_check import Trial, try_pass
 
     def lenient(*arguments: object) -> Trial:
         try_pass(*arguments)  # it still learns the places

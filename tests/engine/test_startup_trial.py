@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from govray.engine import step
-from govray.engine.adapters import Adapters
 from govray.engine.batch import MicroBatch
-from govray.engine.forward import LossFn
-from govray.engine.gpt import GPT, loss
-from govray.engine.routing import refuse_inexact
-from govray.engine.startup_trial import StartupTrial
+from govray.engine.gradients.forward import LossFn
+from govray.engine.gradients.routing import refuse_inexact
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
 from govray.errors import GovrayError, RankFailed, Refused
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 CONTEXT, VOCABULARY = 6, 13
 UPPER = Route(dict.fromkeys(["block.1", "final_norm", "head"], 1.0))

@@ -27,9 +27,9 @@ from test_models import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from govray.engine.gpt import GPT
-from govray.engine.huggingface import loss as token_loss
-from govray.engine.startup_trial import StartupTrial
+from govray.engine.model.causal_lm import loss as token_loss
+from govray.engine.model.gpt import GPT
+from govray.engine.startup.row_trial import StartupTrial
 
 MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
 

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from govray.engine import allreduce
-from govray.engine import reducer as reducer_module
 from govray.engine import step as step_module
-from govray.engine.adapters import Adapters
-from govray.engine.allreduce import bucket_layout
-from govray.engine.gpt import GPT, IGNORED, loss
-from govray.engine.layers import layer_groups
+from govray.engine.collective import allreduce
+from govray.engine.collective import bucket_reducer as reducer_module
+from govray.engine.collective.allreduce import bucket_layout
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, IGNORED, loss
+from govray.engine.model.layer_groups import layer_groups
 from govray.errors import GovrayError, RankFailed, Refused, UsageError
-from govray.governance.route import Route
+from govray.governance.policy.route import Route
 
 CONTEXT, VOCABULARY = 8, 13
 UPPER = Route({"block.1": 1.0, "final_norm": 1.0, "head": 1.0})

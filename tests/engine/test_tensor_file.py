@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.engine.tensor_file import _DTYPES, PIECE, pieces
+from govray.checkpoint.safetensors_stream import _DTYPES, PIECE, pieces
 from govray.errors import UsageError
 
 

@@ -13,7 +13,7 @@ from fault_schedule import MAX_STEPS, Schedule
 from harness import drive
 from undisturbed import Reference
 
-from govray.train.cluster import start_ray
+from govray.train.driver.ray_cluster import start_ray
 
 HERE = Path(__file__).parent
 CI_SEEDS = (0, 2, 3)

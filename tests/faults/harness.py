@@ -26,8 +26,8 @@ from ray.util.state import list_actors
 from sabotage import schedule_folder, spent
 
 from govray.errors import GovrayError
-from govray.train.config import parse_experiment
-from govray.train.trainer import new_or_unfinished
+from govray.train.driver.trainer import new_or_unfinished
+from govray.train.inputs.experiment_config import parse_experiment
 
 _POLL_S = 0.02
 _STARTS = 6

@@ -26,11 +26,11 @@ from fault_schedule import Fault, Moment, Schedule
 from torch import Tensor, nn
 from weakened import weaken
 
-from govray.engine import gpt
+from govray.engine.model import gpt
 from govray.engine.step import GovernedStep
-from govray.train.order import Assignment, current
-from govray.train.snapshot import State
-from govray.train.writeahead import WriteAhead
+from govray.train.inputs.order import Assignment, current
+from govray.train.run_folder.ledger_wal import WriteAhead
+from govray.train.state.snapshot import State
 
 COMMIT = re.compile(r"checkpoint_(\d{9})")
 _WRITE = re.compile(r"/checkpoint_(\d{9})[^/]*/")

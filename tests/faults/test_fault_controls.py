@@ -11,19 +11,19 @@ from harness import Failed, drive
 from undisturbed import Reference, check_recovered
 from weakened import Control, WeakenedPlanData
 
-from govray.governance import bundle
-from govray.train import shards
+from govray.governance.attestation import model_folder
+from govray.train.worker import planned_shard
 
 pytestmark = pytest.mark.slow
 
-DAMAGED = Fault("flip_checkpoint", "step", 8, 0, draw=4096 << 8, file=bundle.WEIGHTS)
+DAMAGED = Fault("flip_checkpoint", "step", 8, 0, draw=4096 << 8, file=model_folder.WEIGHTS)
 KILLED = Fault("kill_worker", "step", 7, 1, draw=0)
 
 
 @pytest.mark.parametrize(
     ("control", "fault", "noticed"),
     [
-        ("digests", DAMAGED, f"{bundle.WEIGHTS}.* differ from the undisturbed"),
+        ("digests", DAMAGED, f"{model_folder.WEIGHTS}.* differ from the undisturbed"),
         # The commit of step 6 may not be whole yet when the worker dies.
         ("resume_step", KILLED, "step (4 where step 3|7 where step 6) was due"),
     ],
@@ -37,7 +37,7 @@ def test_a_run_without_its_safety_does_not_pass(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shards, "PlanData", lambda order: WeakenedPlanData(order, control))
+    monkeypatch.setattr(planned_shard, "PlanData", lambda order: WeakenedPlanData(order, control))
     schedule = Schedule(-2, (fault,), control=control)
     with pytest.raises((AssertionError, Failed), match=noticed):
         check_recovered(drive(deployment, schedule, tmp_path).run, reference, deployment.root)

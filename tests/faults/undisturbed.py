@@ -15,12 +15,13 @@ from typing import Any
 from fault_schedule import MAX_STEPS, WORLD
 
 import govray
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
 from govray.errors import GovrayError
-from govray.governance import bundle, canonical
-from govray.governance.ledger import Ledger, read_leaves
-from govray.governance.plan import BatchPlan
-from govray.train.record import read_record
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.ledger import Ledger, read_leaves
+from govray.train.inputs.run_record import read_record
 
 STATE = "state.json"
 _COMMIT = re.compile(r"checkpoint_(\d{9})")
@@ -63,7 +64,7 @@ def check_recovered(run: Path, reference: Reference, trust_root: Path) -> None:
     assert Ledger("", read_leaves(final["ledger.jsonl"])).root == reference.root
     model = run / "model"
     assert (model / "governance" / "ledger.jsonl").read_bytes() == reference.ledger
-    assert (model / bundle.WEIGHTS).read_bytes() == final[bundle.WEIGHTS]
+    assert (model / model_folder.WEIGHTS).read_bytes() == final[model_folder.WEIGHTS]
     govray.verify(model, trust_root=trust_root)
 
 
@@ -111,11 +112,11 @@ def _commits(run: Path) -> dict[int, Path]:
 
 def _comparable(folder: Path) -> dict[str, bytes]:
     """A commit's files by name, checked; its state without the run's name and retention."""
-    files = dict(checkpoint.load(folder).files)
-    state: Any = canonical.parse_canonical(files[STATE])
+    files = dict(commit_folder.load(folder).files)
+    state: Any = canonical_json.parse_canonical(files[STATE])
     for own in ("run", "keep"):
         del state[own]
-    return files | {STATE: canonical.encode(state)}
+    return files | {STATE: canonical_json.encode(state)}
 
 
 def _same(found: dict[str, bytes], expected: dict[str, bytes], what: str) -> None:

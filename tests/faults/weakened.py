@@ -12,10 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from govray.engine import committed
-from govray.governance import canonical
-from govray.train import shards, snapshot
-from govray.train.order import Order
+from govray.checkpoint import commit_reader
+from govray.governance.formats import canonical_json
+from govray.train.inputs.order import Order
+from govray.train.state import snapshot
+from govray.train.worker import planned_shard
 
 Control = Literal["digests", "resume_step"]
 
@@ -36,8 +37,8 @@ class _Same(str):
 def weaken(control: Control) -> None:
     """Take one safety out of this process, once: Ray's controller outlives its workers."""
     if control == "digests":
-        blind = {**vars(canonical), "sha256": lambda data: _Same(canonical.sha256(data))}
-        committed.canonical = SimpleNamespace(**blind)
+        blind = {**vars(canonical_json), "sha256": lambda data: _Same(canonical_json.sha256(data))}
+        commit_reader.canonical = SimpleNamespace(**blind)
     else:
         latest = snapshot.latest
 
@@ -48,7 +49,7 @@ def weaken(control: Control) -> None:
         snapshot.latest = one_too_far
 
 
-class WeakenedPlanData(shards.PlanData):
+class WeakenedPlanData(planned_shard.PlanData):
     """Resolves where a run resumes with a safety less, in Ray's controller."""
 
     def __init__(self, order: Order, control: Control) -> None:

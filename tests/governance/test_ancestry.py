@@ -10,10 +10,10 @@ import pytest
 from world import AT, RUN, World
 
 from govray.errors import Refused, VerificationFailed
-from govray.governance.ancestry import Ancestor, check_ancestry, inherit
-from govray.governance.attestation import Attestation
-from govray.governance.ledger import AnyLeaf, GradientNorms, Leaf, Ledger
-from govray.governance.verify import verify
+from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.record.ancestry import Ancestor, check_ancestry, inherit
+from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf, Ledger
+from govray.governance.verify.verifier import verify
 
 
 @pytest.fixture(scope="module")

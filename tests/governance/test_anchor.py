@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 from world import AT, FINISHED, World, write
 
-from govray.cli.verdict import revocations as told
+from govray.cli.verified_block import revocations as told
 from govray.errors import CouldNotCheck, Refused, Untrusted, UsageError, VerificationFailed
-from govray.governance import anchor as anchoring
-from govray.governance import bundle
-from govray.governance.anchor import PinnedLists, TrustAnchor, pinned_revocations
-from govray.governance.authority import Authority, Delegation
-from govray.governance.credential import verify_credential
-from govray.governance.document import format_time
-from govray.governance.envelope import Envelope
-from govray.governance.keys import LocalSigner
-from govray.governance.pinned_root import pinned_trust_root
-from govray.governance.revocation import Revocation, RevocationList, seal_revocations
-from govray.governance.statement import read
-from govray.governance.trust import sign_delegation
-from govray.governance.verified_lists import VerifiedLists
-from govray.governance.verify import verify, verify_corpus_credential, verify_policy_file
+from govray.governance.attestation import model_folder
+from govray.governance.formats.document import format_time
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import read
+from govray.governance.policy.credential import verify_credential
+from govray.governance.trust import anchor as anchoring
+from govray.governance.trust.anchor import PinnedLists, TrustAnchor, pinned_revocations
+from govray.governance.trust.authority import Authority, Delegation
+from govray.governance.trust.pinned_root import pinned_trust_root
+from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
+from govray.governance.trust.trust_state import sign_delegation
+from govray.governance.trust.verified_lists import VerifiedLists
+from govray.governance.verify.verifier import verify, verify_corpus_credential, verify_policy_file
 
 DURING = "2026-11-10T08:30:00Z"
 AFTERWARDS = "2026-11-15T00:00:00Z"
@@ -297,9 +297,9 @@ def test_a_further_signature_does_not_take_an_attestation_out_of_the_list(
 ) -> None:
     """The entry names the statement, not the file: the file's digest changes by a signature."""
     digest = verify(untouched, trust_root=world.root, at=AT).digest
-    data = (untouched / bundle.ATTESTATION).read_bytes()
+    data = (untouched / model_folder.ATTESTATION).read_bytes()
     assert Envelope.parse(data).payload
-    from govray.governance.canonical import sha256
+    from govray.governance.formats.canonical_json import sha256
 
     assert digest == sha256(Envelope.parse(data).payload)
 

@@ -8,16 +8,17 @@ import pytest
 from world import AT, FINISHED, World
 
 from govray.errors import Malformed, UsageError
-from govray.governance import bundle, canonical
-from govray.governance.attestation import (
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import (
     DISCLAIMER,
     Attestation,
     Replay,
     RunFacts,
     without_adapter,
 )
-from govray.governance.envelope import Envelope
-from govray.governance.verify import VerifiedModel, verify
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.verify.verifier import VerifiedModel, verify
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +27,8 @@ def verified(world: World, untouched: Path) -> VerifiedModel:
 
 
 def test_the_predicate_round_trips(verified: VerifiedModel) -> None:
-    data = canonical.encode(verified.attestation.to_json())
-    assert Attestation.from_json(canonical.parse_canonical(data)) == verified.attestation
+    data = canonical_json.encode(verified.attestation.to_json())
+    assert Attestation.from_json(canonical_json.parse_canonical(data)) == verified.attestation
 
 
 def test_golden_fields(verified: VerifiedModel) -> None:
@@ -93,12 +94,14 @@ def test_golden_fields(verified: VerifiedModel) -> None:
 def test_signing_bytes_are_stable(world: World, untouched: Path, tmp_path: Path) -> None:
     """The same run gives the same statement, byte for byte: nothing in it is drawn or clocked."""
     again = world.deploy(tmp_path / "again")
-    one, two = (Envelope.parse((f / bundle.ATTESTATION).read_bytes()) for f in (untouched, again))
+    one, two = (
+        Envelope.parse((f / model_folder.ATTESTATION).read_bytes()) for f in (untouched, again)
+    )
     assert one.payload == two.payload
 
 
 def test_the_disclaimer_is_the_agreed_text() -> None:
-    assert canonical.sha256(DISCLAIMER.encode()) == (
+    assert canonical_json.sha256(DISCLAIMER.encode()) == (
         "sha256:b7ffbe388d36786fc6d3786bbbb84a14cf8bf712aff076510cd9ab7e27e272ad"
     )
     for word in ("proves", "guarantees", "compliant", "influence", "unlearned"):
@@ -132,13 +135,13 @@ def test_levels_rise_with_replay_and_removal(
     base = verified.attestation.base_groups
     assert verified.attestation.levels["acme"] == dict.fromkeys(base, 1)
 
-    evidence = replay(verified, "acme", bundle.WEIGHTS)
+    evidence = replay(verified, "acme", model_folder.WEIGHTS)
     folder = world.deploy(tmp_path / "model", replays=[evidence])
     replayed = verify(folder, trust_root=world.root, at=AT)
     assert replayed.attestation.levels["acme"] == dict.fromkeys(base, 2)
     assert replayed.attestation.levels["gamma"] == verified.attestation.levels["gamma"]
 
-    for file in bundle.adapter_files("acme"):
+    for file in model_folder.adapter_files("acme"):
         (folder / file).unlink()
     after = without_adapter(
         replayed.attestation, replayed.routes, "acme", at="2026-11-11T00:00:00Z"
@@ -153,7 +156,7 @@ def test_levels_rise_with_replay_and_removal(
 def test_removal_without_replay_stays_level_one(
     world: World, verified: VerifiedModel, model: Path
 ) -> None:
-    for file in bundle.adapter_files("acme"):
+    for file in model_folder.adapter_files("acme"):
         (model / file).unlink()
     after = without_adapter(
         verified.attestation, verified.routes, "acme", at="2026-11-11T00:00:00Z"

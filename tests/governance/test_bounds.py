@@ -13,21 +13,23 @@ import pytest
 from world import AT, RUN, RecordLists, World, unchecked, write
 
 from govray.errors import CouldNotCheck, Malformed
-from govray.governance import bundle, canonical, trace
-from govray.governance.attestation import Attestation, LedgerHead
-from govray.governance.envelope import Envelope, sign_payload
-from govray.governance.keys import LocalSigner
-from govray.governance.ledger import CorpusUse, Leaf, Ledger
-from govray.governance.plan import BatchPlan, StreamPlan
-from govray.governance.trace import sighting, sightings
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation, LedgerHead
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope, sign_payload
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.record.batch_plan import BatchPlan, StreamPlan
+from govray.governance.record.ledger import CorpusUse, Leaf, Ledger
+from govray.governance.verify import trace
+from govray.governance.verify.trace import sighting, sightings
+from govray.governance.verify.verifier import verify
 
 ROWS = 1 << 40
 
 
 def with_rows(world: World, folder: Path, rows: int) -> None:
     """The operator signs a plan whose only step reads ``rows`` rows of every stream."""
-    data = (folder / bundle.ATTESTATION).read_bytes()
+    data = (folder / model_folder.ATTESTATION).read_bytes()
     stated = unchecked(Attestation, data, world.operator).document
     streams = tuple(
         StreamPlan(**dict(s) | {"quota": rows, "epochs": -(-rows // s.n)})
@@ -45,11 +47,11 @@ def with_rows(world: World, folder: Path, rows: int) -> None:
     made = Ledger(RUN, [leaf])
     files: dict[str, Any] = dict(stated.files)
     for name, content in (
-        (bundle.LEDGER, made.data),
-        (bundle.CHECKPOINT, made.sign(world.keys.operator)),
+        (model_folder.LEDGER, made.data),
+        (model_folder.CHECKPOINT, made.sign(world.keys.operator)),
     ):
         write(folder / name, content)
-        files[name] = canonical.sha256(content)
+        files[name] = canonical_json.sha256(content)
     head = LedgerHead(origin=made.origin, size=1, root="sha256:" + made.root.hex())
     changed = {"plan": plan, "files": files, "ledger": head}
     world.attest(folder, stated.model_copy(update=changed))
@@ -57,7 +59,7 @@ def with_rows(world: World, folder: Path, rows: int) -> None:
 
 def test_a_plan_of_a_tera_row_ends_within_a_second(world: World, model: Path) -> None:
     with_rows(world, model, ROWS)
-    assert (model / bundle.ATTESTATION).stat().st_size < 16_000
+    assert (model / model_folder.ATTESTATION).stat().st_size < 16_000
     began = time.process_time()
     with pytest.raises(CouldNotCheck, match="3,298,534,883,328 rows") as answer:
         verify(model, trust_root=world.root, at=AT)
@@ -121,7 +123,7 @@ def measured(script: str, *words: object) -> tuple[float, float, str]:
         "import resource, sys, time\n"
         "from datetime import UTC, datetime\n"
         "from govray.errors import GovrayError\n"
-        "from govray.governance.verify import verify\n"
+        "from govray.governance.verify.verifier import verify\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
         "before, began = peak(), time.process_time()\n"
         "try:\n"
@@ -158,7 +160,7 @@ def checked(world: World, folder: Path) -> tuple[float, float, str]:
 def test_sixty_megabytes_by_a_stranger_are_never_parsed(world: World, model: Path) -> None:
     """They cost their own size a few times over: file, payload, and what the signature is over."""
     payload = b'{"predicate":[' + b"{}," * 15_000_000 + b"{}]}"
-    write(model / bundle.ATTESTATION, sign_payload(payload, [LocalSigner.generate()]))
+    write(model / model_folder.ATTESTATION, sign_payload(payload, [LocalSigner.generate()]))
     seconds, megabytes, said = checked(world, model)
     assert "no signature verifies" in said
     assert megabytes < 4 * 60
@@ -178,7 +180,7 @@ def test_sixty_megabytes_by_a_stranger_are_never_parsed(world: World, model: Pat
 def test_what_the_operator_signed_has_a_bound_too(
     world: World, model: Path, payload: bytes
 ) -> None:
-    write(model / bundle.ATTESTATION, sign_payload(payload, [world.keys.operator]))
+    write(model / model_folder.ATTESTATION, sign_payload(payload, [world.keys.operator]))
     seconds, megabytes, said = checked(world, model)
     assert "step 2 (signature)" in said
     assert megabytes < 700
@@ -187,11 +189,11 @@ def test_what_the_operator_signed_has_a_bound_too(
 
 def test_a_document_with_very_many_faults_does_not_list_them(world: World, model: Path) -> None:
     """An explanation of each would take a gigabyte."""
-    data = (model / bundle.ATTESTATION).read_bytes()
+    data = (model / model_folder.ATTESTATION).read_bytes()
     statement = json.loads(Envelope.parse(data).payload)
     statement["predicate"]["groups"] = [{}] * 60_000
-    payload = canonical.encode(statement)
-    write(model / bundle.ATTESTATION, sign_payload(payload, [world.keys.operator]))
+    payload = canonical_json.encode(statement)
+    write(model / model_folder.ATTESTATION, sign_payload(payload, [world.keys.operator]))
     seconds, megabytes, said = checked(world, model)
     assert "120001 fields or items are wrong" in said
     assert megabytes < 700
@@ -199,12 +201,12 @@ def test_a_document_with_very_many_faults_does_not_list_them(world: World, model
 
 
 def test_an_attestation_of_very_many_cells_has_a_bound(world: World, model: Path) -> None:
-    data = (model / bundle.ATTESTATION).read_bytes()
+    data = (model / model_folder.ATTESTATION).read_bytes()
     statement = json.loads(Envelope.parse(data).payload)
     cell = statement["predicate"]["coverage"][0]
     statement["predicate"]["coverage"] = [cell | {"tokens": str(i)} for i in range(40_000)]
-    payload = canonical.encode(statement)
-    write(model / bundle.ATTESTATION, sign_payload(payload, [world.keys.operator]))
+    payload = canonical_json.encode(statement)
+    write(model / model_folder.ATTESTATION, sign_payload(payload, [world.keys.operator]))
     _, megabytes, said = checked(world, model)
     assert "step 11 (coverage)" in said
     assert megabytes < 30 * len(payload) / 1e6
@@ -214,8 +216,8 @@ def test_control_values_without_a_bound_take_what_they_like(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = b"[" + b"{}," * 100 + b"{}]"
-    monkeypatch.setattr(canonical, "MAX_VALUES", 101)
+    monkeypatch.setattr(canonical_json, "MAX_VALUES", 101)
     with pytest.raises(Malformed, match="more than 101 values"):
-        canonical.parse_canonical(data)
-    monkeypatch.setattr(canonical, "MAX_VALUES", 1 << 60)
-    assert len(canonical.parse_canonical(data)) == 101  # type: ignore[arg-type]
+        canonical_json.parse_canonical(data)
+    monkeypatch.setattr(canonical_json, "MAX_VALUES", 1 << 60)
+    assert len(canonical_json.parse_canonical(data)) == 101  # type: ignore[arg-type]

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from govray.cli.app import app
 from govray.errors import Refused, UsageError
-from govray.governance.calibration import calibrate, into_source
-from govray.governance.memorization import EntropyProfile, Measure, Side
-from govray.governance.monitoring import Band
-from govray.governance.policy_source import read_policy
+from govray.governance.policy.memorization_section import Band
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.record.calibration import calibrate, into_source
+from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side
 
 SOURCE = """\
 schema: govray.dev/depth-policy/v1

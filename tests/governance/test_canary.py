@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from test_manifest import DIGEST, corpus, make_manifest
 
-from govray.governance.canary import FORMAT, Canaries
-from govray.governance.manifest import Manifest, Planted, PreparedCorpus, Record, RowGroup
+from govray.governance.record.canary import FORMAT, Canaries
+from govray.governance.record.prepare_manifest import (
+    Manifest,
+    Planted,
+    PreparedCorpus,
+    Record,
+    RowGroup,
+)
 
 ASKED = Canaries(format="{name}={secret};", digits=4, count=3, repeats=5, seed=2)
 TOKENS = 14  # of one such canary, byte by byte

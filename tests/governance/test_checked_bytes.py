@@ -12,10 +12,10 @@ from test_revocation import EXPIRED, deploy
 from world import AT, World, safetensors, write
 
 from govray.errors import Damaged, Malformed, VerificationFailed
-from govray.governance import bundle
-from govray.governance import verify as verifying
-from govray.governance.bundle import Bundle
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_folder import Bundle
+from govray.governance.verify import verifier as verifying
+from govray.governance.verify.verifier import verify
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def after_step_4(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> 
 
 
 PINNED = [
-    bundle.POLICY,
-    bundle.GATES,
-    bundle.CREDENTIALS,
-    bundle.MANIFEST,
-    bundle.LEDGER,
-    bundle.CHECKPOINT,
+    model_folder.POLICY,
+    model_folder.GATES,
+    model_folder.CREDENTIALS,
+    model_folder.MANIFEST,
+    model_folder.LEDGER,
+    model_folder.CHECKPOINT,
 ]
 
 
@@ -62,8 +62,8 @@ def test_control_without_the_digest_other_gates_are_believed(
     world: World, gated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attack: gates that say the same, but of another time than the signed ones."""
-    other = (gated / bundle.GATES).read_bytes().replace(b"08:30:02Z", b"08:30:09Z")
-    after_step_4(monkeypatch, lambda: (gated / bundle.GATES).write_bytes(other))
+    other = (gated / model_folder.GATES).read_bytes().replace(b"08:30:02Z", b"08:30:09Z")
+    after_step_4(monkeypatch, lambda: (gated / model_folder.GATES).write_bytes(other))
     read = Bundle.read
 
     def unbound(self: Bundle, name: str, *, limit: int, digest: str | None = None) -> bytes:
@@ -80,20 +80,20 @@ def test_weights_swapped_after_they_were_hashed_are_not_looked_into(
 ) -> None:
     """The names that are compared stand in the bytes that were hashed."""
     hiding = safetensors(["secret.weight"])
-    after_step_4(monkeypatch, lambda: (model / bundle.WEIGHTS).write_bytes(hiding))
+    after_step_4(monkeypatch, lambda: (model / model_folder.WEIGHTS).write_bytes(hiding))
     assert verify(model, trust_root=world.root, at=AT).subjects
 
 
 def test_a_copy_is_of_the_bytes_that_were_checked(model: Path, tmp_path: Path) -> None:
-    data = (model / bundle.WEIGHTS).read_bytes()
+    data = (model / model_folder.WEIGHTS).read_bytes()
     digest = hashlib.sha256(data).hexdigest()
-    Bundle(model).copy(bundle.WEIGHTS, tmp_path / "copy", sha256=digest)
+    Bundle(model).copy(model_folder.WEIGHTS, tmp_path / "copy", sha256=digest)
     assert (tmp_path / "copy").read_bytes() == data
     with pytest.raises(FileExistsError):
-        Bundle(model).copy(bundle.WEIGHTS, tmp_path / "copy", sha256=digest)
-    (model / bundle.WEIGHTS).write_bytes(data[:-1] + b"x")
+        Bundle(model).copy(model_folder.WEIGHTS, tmp_path / "copy", sha256=digest)
+    (model / model_folder.WEIGHTS).write_bytes(data[:-1] + b"x")
     with pytest.raises(Damaged, match="changed while"):
-        Bundle(model).copy(bundle.WEIGHTS, tmp_path / "other", sha256=digest)
+        Bundle(model).copy(model_folder.WEIGHTS, tmp_path / "other", sha256=digest)
 
 
 # Hashing is bounded
@@ -107,20 +107,20 @@ def sparse(path: Path, size: int) -> None:
 @pytest.mark.parametrize(
     ("name", "limit"),
     [
-        (bundle.CHECKPOINT, bundle.MAX_NOTE),
-        (bundle.POLICY, bundle.MAX_ENVELOPE),
-        (bundle.CONFIG, bundle.MAX_ENVELOPE),
-        ("adapters/acme/adapter_config.json", bundle.MAX_ENVELOPE),
-        (bundle.GATES, bundle.MAX_LINES),
-        (bundle.LEDGER, bundle.MAX_LINES),
+        (model_folder.CHECKPOINT, model_folder.MAX_NOTE),
+        (model_folder.POLICY, model_folder.MAX_ENVELOPE),
+        (model_folder.CONFIG, model_folder.MAX_ENVELOPE),
+        ("adapters/acme/adapter_config.json", model_folder.MAX_ENVELOPE),
+        (model_folder.GATES, model_folder.MAX_LINES),
+        (model_folder.LEDGER, model_folder.MAX_LINES),
     ],
 )
 def test_a_file_is_hashed_as_far_as_it_would_be_read(
     world: World, gated: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
 ) -> None:
     """A terabyte of nothing costs what the largest permitted file costs."""
-    assert bundle.read_limit(name) == limit
-    monkeypatch.setattr(bundle, "read_limit", lambda name: 1 << 16)
+    assert model_folder.read_limit(name) == limit
+    monkeypatch.setattr(model_folder, "read_limit", lambda name: 1 << 16)
     sparse(gated / name, 1 << 40)
     with pytest.raises(VerificationFailed, match=r"step 4 .*larger than 65536 bytes"):
         verify(gated, trust_root=world.root, at=AT)

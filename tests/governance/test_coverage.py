@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import World, measure, record, unchecked
 
-from govray.governance import coverage
-from govray.governance.attestation import admit
-from govray.governance.credential import Credential
-from govray.governance.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, Pass
-from govray.governance.manifest import Manifest
-from govray.governance.plan import BatchPlan, plan_streams
-from govray.governance.policy import Policy
-from govray.governance.route import ADAPTER, Route, domains
+from govray.governance.attestation import coverage
+from govray.governance.attestation.model_attestation import admit
+from govray.governance.policy.credential import Credential
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.route import ADAPTER, Route, domains
+from govray.governance.record.batch_plan import BatchPlan, plan_streams
+from govray.governance.record.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, Pass
+from govray.governance.record.prepare_manifest import Manifest
 
 GROUPS = ("embedding", "block.0", "head")
 

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from govray.errors import Malformed, Untrusted
-from govray.governance import canonical
-from govray.governance.authority import Authority, Scope, TrustRoot
-from govray.governance.credential import (
+from govray.governance.formats import canonical_json
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import Subject, seal
+from govray.governance.policy.credential import (
     Credential,
     CredentialClass,
     Period,
     seal_credential,
     verify_credential,
 )
-from govray.governance.jurisdiction import COUNTRIES
-from govray.governance.keys import LocalSigner
-from govray.governance.statement import Subject, seal
-from govray.governance.trust import TrustState, sign_root
+from govray.governance.trust.authority import Authority, Scope, TrustRoot
+from govray.governance.trust.jurisdiction import COUNTRIES
+from govray.governance.trust.trust_state import TrustState, sign_root
 
 AT = datetime(2026, 6, 1, tzinfo=UTC)
 ROOT = "sha256:" + "ab" * 32
@@ -111,7 +111,7 @@ def test_json_round_trips(value: dict[str, Any]) -> None:
 def test_golden_class() -> None:
     """The class digest names shard folders and stands in manifests, so its bytes are fixed."""
     cls = credential().credential_class
-    assert canonical.encode(cls.to_json()) == (
+    assert canonical_json.encode(cls.to_json()) == (
         b'{"corpus":"acme-notes","jurisdiction":"NO","license":"LicenseRef-Acme",'
         b'"licenseCategory":"commercial","sensitivity":"confidential","use":"commercial"}'
     )
@@ -235,7 +235,8 @@ def test_a_misstated_category_is_refused_by_the_reader_too(deployment: Deploymen
     # Control: but for that check, trust and scope would carry it.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "govray.governance.credential.category_bounds", lambda _: ("commercial", "commercial")
+            "govray.governance.policy.credential.category_bounds",
+            lambda _: ("commercial", "commercial"),
         )
         verify_credential(deployment.trust, data, at=AT)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from govray.errors import Malformed
-from govray.governance import canonical
-from govray.governance.document import (
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import (
     MAX_COUNT,
     Count,
     Digest,
@@ -96,10 +96,10 @@ samples = st.fixed_dictionaries(
 
 @given(samples)
 def test_a_document_survives_its_bytes(document: Sample) -> None:
-    data = canonical.encode(document.to_json())
-    back = Sample.from_json(canonical.parse_canonical(data))
+    data = canonical_json.encode(document.to_json())
+    back = Sample.from_json(canonical_json.parse_canonical(data))
     assert back == document
-    assert canonical.encode(back.to_json()) == data
+    assert canonical_json.encode(back.to_json()) == data
 
 
 @pytest.mark.parametrize(

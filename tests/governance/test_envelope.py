@@ -15,8 +15,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from govray.errors import Malformed, UsageError
-from govray.governance import canonical
-from govray.governance.envelope import (
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import (
     IN_TOTO,
     MAX_SIGNATURES,
     Envelope,
@@ -26,7 +26,7 @@ from govray.governance.envelope import (
     pae,
     sign_payload,
 )
-from govray.governance.keys import LocalSigner, PublicKey
+from govray.governance.formats.keys import LocalSigner, PublicKey
 
 ED, EC = LocalSigner.generate("ed25519"), LocalSigner.generate("ecdsa-p256")
 PAYLOAD = b'{"a":1}'
@@ -156,7 +156,7 @@ def test_signing_for_nothing_is_refused() -> None:
 def altered(**members: Any) -> bytes:
     """A canonical envelope with members replaced, or removed where ``...``."""
     value = json.loads(SIGNED) | members
-    return canonical.encode({key: item for key, item in value.items() if item is not ...})
+    return canonical_json.encode({key: item for key, item in value.items() if item is not ...})
 
 
 SIGNATURES = json.loads(SIGNED)["signatures"]
@@ -247,7 +247,7 @@ def test_any_bytes_give_an_envelope_or_malformed(data: bytes) -> None:
 
 def parsed_whole(data: bytes) -> Envelope:
     """The definition: the whole is one canonical JSON value, payload and all."""
-    value = canonical.parse_canonical(data)
+    value = canonical_json.parse_canonical(data)
     assert isinstance(value, dict)
     assert value.keys() == {"payload", "payloadType", "signatures"}
     payload, payload_type, signatures = value["payload"], value["payloadType"], value["signatures"]
@@ -288,20 +288,20 @@ def test_what_is_accepted_is_what_the_whole_says(data: st.DataObject) -> None:
     ],
 )
 def test_a_large_frame_is_refused_unparsed(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canonical, "parse_canonical", None)
+    monkeypatch.setattr(canonical_json, "parse_canonical", None)
     with pytest.raises(Malformed, match="at most 65536 bytes beside its payload"):
         Envelope.parse(data)
 
 
 def test_a_payload_is_not_parsed_for_its_envelope(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
-    real = canonical.parse_canonical
+    real = canonical_json.parse_canonical
 
-    def counting(data: bytes, **options: Any) -> canonical.JSON:
+    def counting(data: bytes, **options: Any) -> canonical_json.JSON:
         parsed.append(len(data))
         return real(data, **options)
 
-    monkeypatch.setattr(canonical, "parse_canonical", counting)
+    monkeypatch.setattr(canonical_json, "parse_canonical", counting)
     envelope = Envelope.parse(sign_payload(b"[" * 1_000_000, [ED]))
     assert len(envelope.payload) == 1_000_000
     assert envelope.signed_by([ED.public_key])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from world import DIGEST, ENVIRONMENT
 
-from govray.governance.environment import Difference, SourceCode, differences
+from govray.governance.record.environment import Difference, SourceCode, differences
 
 SOURCE = SourceCode(module="mymodel", digest=DIGEST, commit="ab" * 20, dirty=False)
 OTHER = DIGEST[:-1] + ("0" if DIGEST[-1] != "0" else "1")

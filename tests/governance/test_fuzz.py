@@ -19,10 +19,11 @@ import pytest
 from world import AT, World, unchecked, write
 
 from govray.errors import GovrayError, VerificationFailed
-from govray.governance import bundle, canonical
-from govray.governance.attestation import Attestation
-from govray.governance.envelope import sign_payload
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import sign_payload
+from govray.governance.verify.verifier import verify
 
 OUTSIDE = 2000
 INSIDE = 300
@@ -79,7 +80,14 @@ def repeat(rng: random.Random, files: Files) -> None:
 
 
 def shuffle_lines(rng: random.Random, files: Files) -> None:
-    name = rng.choice([bundle.LEDGER, bundle.CREDENTIALS, bundle.CHECKPOINT, bundle.DELEGATIONS])
+    name = rng.choice(
+        [
+            model_folder.LEDGER,
+            model_folder.CREDENTIALS,
+            model_folder.CHECKPOINT,
+            model_folder.DELEGATIONS,
+        ]
+    )
     lines = files[name].splitlines(keepends=True)
     rng.choice([rng.shuffle, lambda kept: kept.pop(), lambda kept: kept.append(kept[0])])(lines)
     files[name] = b"".join(lines)
@@ -128,10 +136,10 @@ def edit_envelope(rng: random.Random, data: bytes) -> bytes:
     if "payload" in value and rng.random() < 0.7:
         statement = json.loads(base64.b64decode(value["payload"]))
         change_json(rng, statement)
-        value["payload"] = base64.b64encode(canonical.encode(statement)).decode()
+        value["payload"] = base64.b64encode(canonical_json.encode(statement)).decode()
     else:
         change_json(rng, value)
-    return canonical.encode(value)
+    return canonical_json.encode(value)
 
 
 def edit_json(rng: random.Random, files: Files) -> None:
@@ -184,7 +192,7 @@ MUTATIONS: list[Mutation] = [
 
 
 def read_all(folder: Path) -> Files:
-    return {name: (folder / name).read_bytes() for name in bundle.Bundle(folder).names()}
+    return {name: (folder / name).read_bytes() for name in model_folder.Bundle(folder).names()}
 
 
 def apply(folder: Path, before: Files, after: Files) -> None:
@@ -239,17 +247,17 @@ layer group means, and a file's header knows only that they are there."""
 
 
 def signed_by_the_operator(world: World, folder: Path, predicate: dict[str, Any]) -> None:
-    path = folder / bundle.ATTESTATION
+    path = folder / model_folder.ATTESTATION
     statement = json.loads(base64.b64decode(json.loads(path.read_bytes())["payload"]))
     statement["predicate"] = predicate
-    path.write_bytes(sign_payload(canonical.encode(statement), [world.keys.operator]))
+    path.write_bytes(sign_payload(canonical_json.encode(statement), [world.keys.operator]))
 
 
 def test_an_insider_can_lie_only_where_nothing_can_be_recomputed(
     small: World, tmp_path: Path
 ) -> None:
     folder = small.deploy(tmp_path / "model")
-    data = (folder / bundle.ATTESTATION).read_bytes()
+    data = (folder / model_folder.ATTESTATION).read_bytes()
     true = unchecked(Attestation, data, small.operator).document.to_json()
     rng = random.Random(7)
     accepted = 0

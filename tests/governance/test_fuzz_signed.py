@@ -28,12 +28,13 @@ from test_fuzz import apply, change_json, places, read_all
 from world import AT, RUN, World
 
 from govray.errors import GovrayError, VerificationFailed
-from govray.governance import bundle, canonical, merkle
-from govray.governance.envelope import Envelope, sign_payload
-from govray.governance.keys import LocalSigner
-from govray.governance.ledger import origin
-from govray.governance.note import sign_checkpoint
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json, merkle
+from govray.governance.formats.dsse import Envelope, sign_payload
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.signed_note import sign_checkpoint
+from govray.governance.record.ledger import origin
+from govray.governance.verify.verifier import verify
 
 SECONDS = 20.0
 """Of CPU, for all; a verification takes about 30 ms."""
@@ -74,66 +75,75 @@ def resealed(rng: random.Random, data: bytes, signers: list[LocalSigner]) -> byt
     """A document with one edit in its predicate, signed again."""
     statement = json.loads(Envelope.parse(data).payload)
     change(rng, {"predicate": statement["predicate"]} if rng.random() < 0.02 else statement)
-    return sign_payload(canonical.encode(statement), signers)
+    return sign_payload(canonical_json.encode(statement), signers)
 
 
 def mutate(rng: random.Random, world: World, files: Files) -> str:
     """Change one document in ``files``; returns which."""
     keys = world.keys
     name = rng.choice(
-        [bundle.POLICY, bundle.MANIFEST, bundle.CREDENTIALS, bundle.DELEGATIONS]
-        + [bundle.LEDGER, bundle.ATTESTATION] * 2
+        [
+            model_folder.POLICY,
+            model_folder.MANIFEST,
+            model_folder.CREDENTIALS,
+            model_folder.DELEGATIONS,
+        ]
+        + [model_folder.LEDGER, model_folder.ATTESTATION] * 2
     )
     signers: dict[str, list[LocalSigner]] = {
-        bundle.POLICY: list(keys.compliance),
-        bundle.MANIFEST: [keys.operator],
-        bundle.ATTESTATION: [keys.operator],
+        model_folder.POLICY: list(keys.compliance),
+        model_folder.MANIFEST: [keys.operator],
+        model_folder.ATTESTATION: [keys.operator],
     }
     if name in signers:
         files[name] = resealed(rng, files[name], signers[name])
         return name
     lines = files[name].splitlines()
     i = rng.randrange(len(lines))
-    if name == bundle.LEDGER:
+    if name == model_folder.LEDGER:
         leaf = json.loads(lines[i])
         change(rng, leaf)
-        lines[i] = canonical.encode(leaf)
+        lines[i] = canonical_json.encode(leaf)
     else:
-        mine = b"acme" in Envelope.parse(lines[i]).payload and name == bundle.CREDENTIALS
+        mine = b"acme" in Envelope.parse(lines[i]).payload and name == model_folder.CREDENTIALS
         lines[i] = resealed(rng, lines[i], [keys.acme if mine else keys.archive])
     files[name] = b"".join(line + b"\n" for line in lines)
     return name
 
 
 def payload_digest(data: bytes) -> str:
-    return canonical.sha256(Envelope.parse(data).payload)
+    return canonical_json.sha256(Envelope.parse(data).payload)
 
 
 def consistent(world: World, files: Files) -> None:
     """Make again what the mutation left behind, as far as it can be made."""
-    statement = json.loads(Envelope.parse(files[bundle.ATTESTATION]).payload)
+    statement = json.loads(Envelope.parse(files[model_folder.ATTESTATION]).payload)
     stated = statement["predicate"]
-    stated["policy"]["digest"] = payload_digest(files[bundle.POLICY])
-    stated["manifest"] = payload_digest(files[bundle.MANIFEST])
+    stated["policy"]["digest"] = payload_digest(files[model_folder.POLICY])
+    stated["manifest"] = payload_digest(files[model_folder.MANIFEST])
     stated["plan"]["manifest"] = stated["manifest"]
-    envelopes = files[bundle.CREDENTIALS].splitlines()
+    envelopes = files[model_folder.CREDENTIALS].splitlines()
     for entry, envelope in zip(stated["corpora"], envelopes, strict=False):
         entry["credential"] = payload_digest(envelope)
-    plan = canonical.sha256(canonical.encode(stated["plan"]))
+    plan = canonical_json.sha256(canonical_json.encode(stated["plan"]))
     lines = []
-    for line in files[bundle.LEDGER].splitlines():
+    for line in files[model_folder.LEDGER].splitlines():
         leaf = json.loads(line)
         if isinstance(leaf, dict) and "plan" in leaf:
             leaf |= {"plan": plan, "policy": stated["policy"]["digest"]}
-        lines.append(canonical.encode(leaf))
+        lines.append(canonical_json.encode(leaf))
     root = merkle.root(lines)
-    files[bundle.LEDGER] = b"".join(line + b"\n" for line in lines)
-    files[bundle.CHECKPOINT] = sign_checkpoint(origin(RUN), len(lines), root, world.keys.operator)
+    files[model_folder.LEDGER] = b"".join(line + b"\n" for line in lines)
+    files[model_folder.CHECKPOINT] = sign_checkpoint(
+        origin(RUN), len(lines), root, world.keys.operator
+    )
     stated["ledger"] |= {"size": str(len(lines)), "root": f"sha256:{root.hex()}"}
     for name in stated["files"]:
         if name in files:
-            stated["files"][name] = canonical.sha256(files[name])
-    files[bundle.ATTESTATION] = sign_payload(canonical.encode(statement), [world.keys.operator])
+            stated["files"][name] = canonical_json.sha256(files[name])
+    files[model_folder.ATTESTATION] = sign_payload(
+        canonical_json.encode(statement), [world.keys.operator]
+    )
 
 
 def megabytes() -> float:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.governance import globs
-from govray.governance.selector import parse_selector
+from govray.governance.policy import globs
+from govray.governance.policy.selector import parse_selector
 
 STARS = "*a" * 8 + "*b"
 """Eight stars and more, which match none of sixty letters."""

@@ -8,11 +8,13 @@ import pytest
 from world import AT, RUN, World
 
 from govray.errors import CouldNotCheck, VerificationFailed
-from govray.governance import bundle, heads, ledger, merkle
-from govray.governance.keys import LocalSigner
-from govray.governance.ledger import Leaf, Ledger, origin
-from govray.governance.note import sign_checkpoint
-from govray.governance.verify import VerifiedModel, verify
+from govray.governance.attestation import model_folder, tree_heads
+from govray.governance.formats import merkle
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.signed_note import sign_checkpoint
+from govray.governance.record import ledger
+from govray.governance.record.ledger import Leaf, Ledger, origin
+from govray.governance.verify.verifier import VerifiedModel, verify
 
 
 def head(world: World, lines: tuple[bytes, ...], *, run: str = RUN) -> bytes:
@@ -51,7 +53,7 @@ def test_a_head_of_another_history_is_a_fork(
 def test_control_unless_heads_are_compared_the_fork_verifies(
     world: World, untouched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "check_extends", lambda *_, **__: None)
+    monkeypatch.setattr(tree_heads, "check_extends", lambda *_, **__: None)
     verify(untouched, trust_root=world.root, at=AT, also=[head(world, (b"other",))])
 
 
@@ -113,7 +115,7 @@ def test_control_the_root_is_of_the_files_own_bytes(
 
 
 def test_a_ledger_that_was_read_writes_the_bytes_that_it_was_read_from(untouched: Path) -> None:
-    data = (untouched / bundle.LEDGER).read_bytes()
+    data = (untouched / model_folder.LEDGER).read_bytes()
     read = Ledger.read(RUN, data)
     assert read.data == data
     assert read.root == Ledger(RUN, read.leaves).root

@@ -11,18 +11,18 @@ import pytest
 from world import AT, GROUPS, POLICY, RUN, World, unchecked
 
 from govray.errors import Refused, VerificationFailed
-from govray.governance import attestation as attesting
-from govray.governance import coverage
-from govray.governance.credential import Credential
-from govray.governance.gates import Gate, carried, gated, joined, on_lineage
-from govray.governance.incidents import Incidents, Trained, follow, measured, subjects_of
-from govray.governance.ledger import AnyLeaf, CorpusUse, Leaf, Ledger
-from govray.governance.manifest import Manifest, Reserve
-from govray.governance.memorization import EntropyProfile, Measure, Side, Subject
-from govray.governance.plan import BatchPlan
-from govray.governance.policy import seal_policy
-from govray.governance.policy_source import read_policy
-from govray.governance.verify import verify
+from govray.governance.attestation import coverage
+from govray.governance.attestation import model_attestation as attesting
+from govray.governance.policy.credential import Credential
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side, Subject
+from govray.governance.record.gates import Gate, carried, gated, joined, on_lineage
+from govray.governance.record.incidents import Incidents, Trained, follow, measured, subjects_of
+from govray.governance.record.ledger import AnyLeaf, CorpusUse, Leaf, Ledger
+from govray.governance.record.prepare_manifest import Manifest, Reserve
+from govray.governance.verify.verifier import verify
 
 SECTION = """
 memorization:

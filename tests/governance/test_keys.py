@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import GovrayError, Malformed, Untrusted, UsageError
-from govray.governance.keys import (
+from govray.governance.formats.keys import (
     ALGORITHMS,
     Algorithm,
     LocalSigner,
@@ -389,7 +389,7 @@ def test_the_protocol_is_enough_for_an_external_signer() -> None:
         def sign(self, message: bytes) -> bytes:
             return self._device.sign(message, ec.ECDSA(hashes.SHA256()))
 
-    from govray.governance.envelope import Envelope, sign_payload
+    from govray.governance.formats.dsse import Envelope, sign_payload
 
     external = External()
     envelope = Envelope.parse(sign_payload(b"{}", [external]))

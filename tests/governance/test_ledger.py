@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Malformed, Untrusted
-from govray.governance import canonical, merkle
-from govray.governance.keys import LocalSigner
-from govray.governance.ledger import (
+from govray.governance.formats import canonical_json, merkle
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.signed_note import verify_checkpoint
+from govray.governance.record.ledger import (
     MAX_SQUARED_NORM,
     AnyLeaf,
     CorpusUse,
@@ -22,9 +23,8 @@ from govray.governance.ledger import (
     origin,
     read_leaves,
 )
-from govray.governance.note import verify_checkpoint
 
-DIGESTS = [canonical.sha256(bytes([i])) for i in range(4)]
+DIGESTS = [canonical_json.sha256(bytes([i])) for i in range(4)]
 
 
 def leaf(step: int = 0, branch: int = 0, **changes: Any) -> Leaf:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from license_expression import get_license_index  # type: ignore[import-untyped]
 
 from govray.errors import Malformed
-from govray.governance.license import (
+from govray.governance.trust.license import (
     LICENSE_CATEGORIES,
     USES,
     category,

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import GovrayError, Refused
-from govray.governance.credential import CredentialClass
-from govray.governance.lint import diff, explain, lint, outcome, representative_classes
-from govray.governance.policy import Policy
-from govray.governance.policy_source import read_policy
+from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.lint import diff, explain, lint, outcome, representative_classes
+from govray.governance.policy.policy_yaml import read_policy
 
 LICENCES = (Path(__file__).parents[2] / "policies" / "licences.yaml").read_text()
 GROUPS = ("embedding", "block.0", "block.1", "block.2", "block.3", "final_norm", "head")

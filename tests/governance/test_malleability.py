@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 from world import AT, World
 
 from govray.errors import Untrusted, UsageError, VerificationFailed
-from govray.governance import bundle, canonical, keys
-from govray.governance.envelope import Envelope, Signature, sign_payload
-from govray.governance.keys import LocalSigner, PublicKey, sign_with
-from govray.governance.note import sign_checkpoint, verify_checkpoint
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json, keys
+from govray.governance.formats.dsse import Envelope, Signature, sign_payload
+from govray.governance.formats.keys import LocalSigner, PublicKey, sign_with
+from govray.governance.formats.signed_note import sign_checkpoint, verify_checkpoint
+from govray.governance.verify.verifier import verify
 
 N = keys._P256_ORDER
 MESSAGE = b"a message"
@@ -153,9 +154,9 @@ def test_the_twin_of_an_attestation_is_the_same_attestation(hsm: World, tmp_path
     """Everything by which it is known is equal; only the envelope's bytes are others."""
     folder = hsm.deploy(tmp_path / "model")
     one = verify(folder, trust_root=hsm.root, at=AT)
-    data = (folder / bundle.ATTESTATION).read_bytes()
-    assert canonical.sha256(respelt(data)) != canonical.sha256(data)
-    (folder / bundle.ATTESTATION).write_bytes(respelt(data))
+    data = (folder / model_folder.ATTESTATION).read_bytes()
+    assert canonical_json.sha256(respelt(data)) != canonical_json.sha256(data)
+    (folder / model_folder.ATTESTATION).write_bytes(respelt(data))
     two = verify(folder, trust_root=hsm.root, at=AT)
     assert two.digest == one.digest
     assert (two.attestation, two.subjects, two.keyids) == (
@@ -169,7 +170,7 @@ def test_the_twin_of_a_pinned_file_is_refused_or_the_same(hsm: World, tmp_path: 
     """The manifest has the operator's P-256 signature. Nothing else can come of a respelling."""
     folder = hsm.deploy(tmp_path / "model")
     digests = {verify(folder, trust_root=hsm.root, at=AT).manifest.digest}
-    path = folder / bundle.MANIFEST
+    path = folder / model_folder.MANIFEST
     path.write_bytes(respelt(path.read_bytes()))
     with contextlib.suppress(VerificationFailed):
         digests.add(verify(folder, trust_root=hsm.root, at=AT).manifest.digest)

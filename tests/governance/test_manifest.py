@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import Malformed
-from govray.governance import canonical, merkle
-from govray.governance.manifest import (
+from govray.governance.formats import canonical_json, merkle
+from govray.governance.record.prepare_manifest import (
     Manifest,
     Part,
     PreparedCorpus,
@@ -22,7 +22,7 @@ from govray.governance.manifest import (
     Tokenizer,
 )
 
-DIGEST = canonical.sha256(b"any")
+DIGEST = canonical_json.sha256(b"any")
 RESERVE = Reserve(share=0.25, salt="ab" * 16)
 
 
@@ -115,8 +115,8 @@ def test_record_rows_inverts_row_records(parts: list[list[int]], context: int) -
 @given(shapes)
 def test_the_document_round_trips(parts: list[list[int]]) -> None:
     manifest = make_manifest(corpus("a", parts, 7), corpus("b", [[5, 6]], 7))
-    data = canonical.encode(manifest.to_json())
-    assert Manifest.from_json(canonical.parse_canonical(data)) == manifest
+    data = canonical_json.encode(manifest.to_json())
+    assert Manifest.from_json(canonical_json.parse_canonical(data)) == manifest
 
 
 def test_outside_is_an_error() -> None:

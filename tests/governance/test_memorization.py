@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from govray.errors import Malformed
-from govray.governance import canonical
-from govray.governance.memorization import (
+from govray.governance.formats import canonical_json
+from govray.governance.policy.memorization_section import Band, Monitoring, RuleAction
+from govray.governance.record.entropy_profile import (
     Decision,
     EntropyProfile,
     Measure,
@@ -21,7 +22,6 @@ from govray.governance.memorization import (
     decide,
     rejected,
 )
-from govray.governance.monitoring import Band, Monitoring, RuleAction
 
 SECTION = Monitoring(every=10, probe_rows=8, bands={"*": Band(low=-2, high=2)})
 
@@ -154,7 +154,7 @@ def test_turns_share_the_probes_and_depend_on_the_name_alone() -> None:
 
 def test_a_profile_has_one_encoding() -> None:
     made = profile(9, measure("b", -0.0), measure("a", 2.0))
-    assert EntropyProfile.from_json(canonical.parse_canonical(made.line)) == made
+    assert EntropyProfile.from_json(canonical_json.parse_canonical(made.line)) == made
     assert b"-0" not in made.line
     value = made.to_json()
     value["measures"].reverse()

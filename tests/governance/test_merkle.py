@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Malformed, Refused
-from govray.governance import merkle
+from govray.governance.formats import merkle
 
 # The eight inputs that Certificate Transparency implementations share, the roots of
 # their prefixes, and proofs over them.

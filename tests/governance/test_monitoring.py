@@ -6,11 +6,11 @@ import pytest
 
 from govray.cli.schema import _policy
 from govray.errors import Malformed
-from govray.governance.credential import CredentialClass
-from govray.governance.lint import diff, explain, lint, representative_classes
-from govray.governance.monitoring import Band, RuleAction
-from govray.governance.policy import Policy
-from govray.governance.policy_source import read_policy
+from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.lint import diff, explain, lint, representative_classes
+from govray.governance.policy.memorization_section import Band, RuleAction
+from govray.governance.policy.policy_yaml import read_policy
 
 PLAIN = """\
 schema: govray.dev/depth-policy/v1

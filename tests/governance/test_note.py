@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Malformed, Refused, Untrusted
-from govray.governance.document import MAX_COUNT
-from govray.governance.keys import ALGORITHMS, Algorithm, LocalSigner
-from govray.governance.note import (
+from govray.governance.formats.document import MAX_COUNT
+from govray.governance.formats.keys import ALGORITHMS, Algorithm, LocalSigner
+from govray.governance.formats.signed_note import (
     MAX_SIGNATURES,
     Checkpoint,
     key_id,

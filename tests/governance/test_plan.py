@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import GovrayError, Malformed, UsageError
-from govray.governance import canonical
-from govray.governance.plan import (
+from govray.governance.formats import canonical_json
+from govray.governance.record.batch_plan import (
     BatchPlan,
     StreamCorpus,
     StreamPlan,
@@ -26,7 +26,7 @@ from govray.governance.plan import (
     stream_phase,
 )
 
-MANIFEST = canonical.sha256(b"a manifest")
+MANIFEST = canonical_json.sha256(b"a manifest")
 ZERO = "sha256:" + "00" * 32
 
 few = settings(max_examples=40)
@@ -36,7 +36,7 @@ keys = st.builds(round_keys, st.integers(0, 2**53 - 1), st.just(ZERO), st.intege
 
 def stream(name: str, corpora: dict[str, int], **settings: Any) -> StreamPlan:
     return StreamPlan(
-        id=canonical.sha256(name.encode()),
+        id=canonical_json.sha256(name.encode()),
         profile=name,
         corpora=tuple(StreamCorpus(corpus=c, rows=r) for c, r in sorted(corpora.items())),
         **{"quota": 3} | settings,
@@ -285,14 +285,16 @@ def test_reading_late_steps_costs_what_early_ones_cost() -> None:
 @few
 @given(plans())
 def test_the_document_round_trips(plan: BatchPlan) -> None:
-    again = BatchPlan.from_json(canonical.parse_canonical(canonical.encode(plan.to_json())))
+    again = BatchPlan.from_json(
+        canonical_json.parse_canonical(canonical_json.encode(plan.to_json()))
+    )
     assert again == plan
     assert again.digest == plan.digest
 
 
 def test_golden_digest() -> None:
     plan = make_plan(stream("s", {"a": 3, "b": 4}, epochs=2), excluded=("a",))
-    assert canonical.encode(plan.to_json()) == (
+    assert canonical_json.encode(plan.to_json()) == (
         b'{"context":8,"excluded":["a"],"manifest":"' + MANIFEST.encode() + b'","maxSteps":40,'
         b'"seed":17,"streams":[{"corpora":[{"corpus":"a","rows":3},{"corpus":"b","rows":4}],'
         b'"epochs":2,"every":1,"id":"' + plan.streams[0].id.encode() + b'","profile":"s",'
@@ -318,7 +320,7 @@ def test_golden_digest() -> None:
     ],
 )
 def test_inconsistent_plans_are_refused(change: Any, says: str) -> None:
-    first, second = sorted(("s", "t"), key=lambda name: canonical.sha256(name.encode()))
+    first, second = sorted(("s", "t"), key=lambda name: canonical_json.sha256(name.encode()))
     value = make_plan(stream(first, {"a": 3, "b": 4}), stream(second, {"d": 2, "e": 1})).to_json()
     change(value)
     with pytest.raises(Malformed, match=says):
@@ -333,7 +335,7 @@ def test_excluding_what_is_not_there_is_an_error() -> None:
 def test_golden_digest_with_a_phase() -> None:
     plan = make_plan(stream("s", {"a": 3}, every=5, phase=2))
     assert b'"id":"' + plan.streams[0].id.encode() + b'","phase":2,"profile":"s"' in (
-        canonical.encode(plan.to_json())
+        canonical_json.encode(plan.to_json())
     )
 
 
@@ -342,8 +344,10 @@ def test_golden_digest_with_a_phase() -> None:
 
 def customers(count: int, every: int, *, beside: int = 0) -> BatchPlan:
     """One stream for each of ``count`` customers, and others of another profile."""
-    routes = {f"customer-{i}": (canonical.sha256(b"%d" % i), "removable") for i in range(count)}
-    routes |= {f"other-{i}": (canonical.sha256(b"o%d" % i), "other") for i in range(beside)}
+    routes = {
+        f"customer-{i}": (canonical_json.sha256(b"%d" % i), "removable") for i in range(count)
+    }
+    routes |= {f"other-{i}": (canonical_json.sha256(b"o%d" % i), "other") for i in range(beside)}
     streams = plan_streams(
         routes,
         dict.fromkeys(routes, 40),
@@ -403,7 +407,7 @@ def test_a_step_costs_what_it_reads_not_what_there_is(monkeypatch: pytest.Monkey
 
 
 def test_equal_routes_share_a_stream() -> None:
-    wide, narrow = canonical.sha256(b"wide"), canonical.sha256(b"narrow")
+    wide, narrow = canonical_json.sha256(b"wide"), canonical_json.sha256(b"narrow")
     streams = plan_streams(
         {"b": (wide, "everything"), "a": (wide, "everything"), "c": (narrow, "upper_half")},
         {"a": 5, "b": 6, "c": 7},

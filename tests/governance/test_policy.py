@@ -13,15 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import Malformed, Refused, Untrusted
-from govray.governance import canonical, globs
-from govray.governance.authority import Authority, TrustRoot
-from govray.governance.credential import CredentialClass
-from govray.governance.keys import LocalSigner
-from govray.governance.policy import Policy, seal_policy, verify_policy
-from govray.governance.policy_source import read_policy
-from govray.governance.source import read_yaml
-from govray.governance.statement import Subject, seal
-from govray.governance.trust import TrustState, sign_root
+from govray.governance.formats import canonical_json
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import Subject, seal
+from govray.governance.formats.strict_yaml import read_yaml
+from govray.governance.policy import globs
+from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.depth_policy import Policy, seal_policy, verify_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.trust.authority import Authority, TrustRoot
+from govray.governance.trust.trust_state import TrustState, sign_root
 
 POLICIES = Path(__file__).parents[2] / "policies"
 LICENCES = (POLICIES / "licences.yaml").read_text()
@@ -88,8 +89,8 @@ def test_the_default_policy_is_what_is_signed() -> None:
             ]
         ],
     }
-    stored = canonical.encode(document.to_json())
-    assert Policy.from_json(canonical.parse_canonical(stored)) == document
+    stored = canonical_json.encode(document.to_json())
+    assert Policy.from_json(canonical_json.parse_canonical(stored)) == document
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_any_text_is_yaml_or_malformed(text: str) -> None:
         value = read_yaml(text, name="f").value
     except Malformed:
         return
-    canonical.encode(value)
+    canonical_json.encode(value)
 
 
 # Globs
@@ -463,7 +464,7 @@ def test_another_subject_is_refused() -> None:
     deployment = Deployment(None)
     for name, digest in (("licences", "sha256:" + "0" * 64), ("observe", None)):
         document = read_policy(LICENCES)
-        own = canonical.sha256(canonical.encode(document.to_json()))
+        own = canonical_json.sha256(canonical_json.encode(document.to_json()))
         data = seal(document, [Subject.of(name, digest or own)], [deployment.officer])
         deployment.trust.verify(Policy, data, role="policy", at=AT)
         with pytest.raises(Untrusted, match="subject"):
@@ -477,4 +478,4 @@ def test_an_unsigned_or_foreign_policy_is_refused() -> None:
     with pytest.raises(Untrusted):
         verify_policy(deployment.trust, foreign, at=AT)
     with pytest.raises(Malformed):
-        verify_policy(deployment.trust, canonical.encode(document.to_json()), at=AT)
+        verify_policy(deployment.trust, canonical_json.encode(document.to_json()), at=AT)

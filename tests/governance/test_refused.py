@@ -20,20 +20,28 @@ import pytest
 from world import AT, DIGEST, POLICY, RecordLists, World, safetensors, unchecked, write
 
 from govray.errors import CouldNotCheck, Malformed, Refused, Untrusted, VerificationFailed
-from govray.governance import bundle, canonical, verify_ledger
-from govray.governance import verify as verifier
-from govray.governance.attestation import Attestation, Removal, Replay
-from govray.governance.credential import Period
-from govray.governance.envelope import Envelope, Signature, pae, sign_payload
-from govray.governance.keys import LocalSigner
-from govray.governance.ledger import CorpusUse, GradientNorms, Leaf, Ledger, Pass, read_leaves
-from govray.governance.manifest import Manifest
-from govray.governance.note import sign_checkpoint
-from govray.governance.plan import BatchPlan, StreamPlan
-from govray.governance.policy import seal_policy
-from govray.governance.policy_source import read_policy
-from govray.governance.statement import Subject
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope, Signature, pae, sign_payload
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.signed_note import sign_checkpoint
+from govray.governance.formats.statement import Subject
+from govray.governance.policy.credential import Period
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.record.batch_plan import BatchPlan, StreamPlan
+from govray.governance.record.ledger import (
+    CorpusUse,
+    GradientNorms,
+    Leaf,
+    Ledger,
+    Pass,
+    read_leaves,
+)
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.verify import ledger_steps, verifier
+from govray.governance.verify.verifier import verify
 
 Attack = Callable[[World, Path], None]
 
@@ -83,7 +91,7 @@ def reattest(
 
     def attack(world: World, folder: Path) -> None:
         document = unchecked(
-            Attestation, (folder / bundle.ATTESTATION).read_bytes(), world.operator
+            Attestation, (folder / model_folder.ATTESTATION).read_bytes(), world.operator
         ).document
         changed = document.model_copy(update=change(document))
         world.attest(folder, changed, subjects=subjects)
@@ -97,7 +105,7 @@ def repin(name: str, make: Callable[[World, Path], bytes]) -> Attack:
     def attack(world: World, folder: Path) -> None:
         data = make(world, folder)
         write(folder / name, data)
-        reattest(lambda a: {"files": a.files | {name: canonical.sha256(data)}})(world, folder)
+        reattest(lambda a: {"files": a.files | {name: canonical_json.sha256(data)}})(world, folder)
 
     return attack
 
@@ -114,8 +122,8 @@ def payload_edit(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], 
         value = json.loads(data)
         statement = json.loads(base64.b64decode(value["payload"]))
         change(statement)
-        value["payload"] = base64.b64encode(canonical.encode(statement)).decode()
-        return canonical.encode(value)
+        value["payload"] = base64.b64encode(canonical_json.encode(statement)).decode()
+        return canonical_json.encode(value)
 
     return edit_envelope
 
@@ -132,7 +140,7 @@ def padding_bit(data: bytes) -> bytes:
             alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
             put(body[:-1] + alphabet[alphabet.index(body[-1]) ^ 1] + text[len(body) :])
             break
-    changed = canonical.encode(value)
+    changed = canonical_json.encode(value)
     assert base64.b64decode(json.loads(changed)["payload"]) == base64.b64decode(
         json.loads(data)["payload"]
     )
@@ -213,9 +221,9 @@ def signed_policy_json(change: Callable[[dict[str, Any]], None]) -> Callable[[Wo
     def make(world: World, _: Path) -> bytes:
         statement = json.loads(Envelope.parse(world.policy).payload)
         change(statement["predicate"])
-        digest = canonical.sha256(canonical.encode(statement["predicate"]))
+        digest = canonical_json.sha256(canonical_json.encode(statement["predicate"]))
         statement["subject"][0]["digest"]["sha256"] = digest.removeprefix("sha256:")
-        return sign_payload(canonical.encode(statement), world.keys.compliance)
+        return sign_payload(canonical_json.encode(statement), world.keys.compliance)
 
     return make
 
@@ -375,7 +383,7 @@ def share_of_gamma(share: float | None) -> Callable[[Attestation], dict[str, Any
 
 def note_by_another_key(world: World, folder: Path) -> bytes:
     document = unchecked(
-        Attestation, (folder / bundle.ATTESTATION).read_bytes(), world.operator
+        Attestation, (folder / model_folder.ATTESTATION).read_bytes(), world.operator
     ).document
     root = bytes.fromhex(document.ledger.root.removeprefix("sha256:"))
     return sign_checkpoint(
@@ -384,7 +392,7 @@ def note_by_another_key(world: World, folder: Path) -> bytes:
 
 
 def note_of_another_run(world: World, folder: Path) -> bytes:
-    leaves = read_leaves((folder / bundle.LEDGER).read_bytes())
+    leaves = read_leaves((folder / model_folder.LEDGER).read_bytes())
     return Ledger("another-run", leaves).sign(world.keys.operator)
 
 
@@ -401,8 +409,12 @@ def rename(old: str, new: str) -> Attack:
 
 def extra_tensor(world: World, folder: Path) -> None:
     """The operator attests weights that hold a tensor of no layer group."""
-    names = bundle.Bundle(folder).tensor_file(bundle.WEIGHTS).tensor_names(bundle.WEIGHTS)
-    (folder / bundle.WEIGHTS).write_bytes(safetensors([*names, "secret.weight"]))
+    names = (
+        model_folder.Bundle(folder)
+        .tensor_file(model_folder.WEIGHTS)
+        .tensor_names(model_folder.WEIGHTS)
+    )
+    (folder / model_folder.WEIGHTS).write_bytes(safetensors([*names, "secret.weight"]))
     reattest()(world, folder)
 
 
@@ -412,11 +424,13 @@ def weights(
     """The operator attests weights whose header says another thing of the bytes behind it."""
 
     def attack(world: World, folder: Path) -> None:
-        data = (folder / bundle.WEIGHTS).read_bytes()
+        data = (folder / model_folder.WEIGHTS).read_bytes()
         end = 8 + int.from_bytes(data[:8], "little")
         header, content = change(json.loads(data[8:end]), data[end:])
         text = json.dumps(header).encode()
-        (folder / bundle.WEIGHTS).write_bytes(len(text).to_bytes(8, "little") + text + content)
+        (folder / model_folder.WEIGHTS).write_bytes(
+            len(text).to_bytes(8, "little") + text + content
+        )
         reattest()(world, folder)
 
     return attack
@@ -435,28 +449,30 @@ def remove_acme(time: str) -> Attack:
     """The operator removes the adapter, and says when."""
 
     def attack(world: World, folder: Path) -> None:
-        shutil.rmtree(folder / bundle.ADAPTERS)
+        shutil.rmtree(folder / model_folder.ADAPTERS)
         reattest(removed_at(time))(world, folder)
 
     return attack
 
 
 def missing_adapter_tensor(world: World, folder: Path) -> None:
-    (folder / bundle.adapter_files("acme")[1]).write_bytes(safetensors(["acme.lora_A.weight"]))
+    (folder / model_folder.adapter_files("acme")[1]).write_bytes(
+        safetensors(["acme.lora_A.weight"])
+    )
     reattest()(world, folder)
 
 
 def unattested_adapter(world: World, folder: Path) -> None:
     """The operator covers an adapter's files that no route trains."""
-    for name in bundle.adapter_files("evil"):
+    for name in model_folder.adapter_files("evil"):
         write(folder / name, safetensors(["evil.weight"]))
     reattest()(world, folder)
 
 
 def symlink(world: World, folder: Path) -> None:
     target = folder.parent / "elsewhere.safetensors"
-    shutil.move(folder / bundle.WEIGHTS, target)
-    (folder / bundle.WEIGHTS).symlink_to(target)
+    shutil.move(folder / model_folder.WEIGHTS, target)
+    (folder / model_folder.WEIGHTS).symlink_to(target)
 
 
 # The attestation
@@ -471,7 +487,7 @@ def claim_replay(a: Attestation) -> dict[str, Any]:
         corpus="acme",
         party="world",
         plan=a.plan.without("acme").digest,
-        files={bundle.WEIGHTS: DIGEST},
+        files={model_folder.WEIGHTS: DIGEST},
         environment=a.environment,
     )
     return {"replays": (evidence,)} | raise_level(a)
@@ -541,7 +557,7 @@ def another_payload_type(data: bytes) -> bytes:
 
 def another_predicate(world: World, folder: Path) -> None:
     """The operator's true signature over a true statement of another kind."""
-    shutil.copyfile(folder / bundle.MANIFEST, folder / bundle.ATTESTATION)
+    shutil.copyfile(folder / model_folder.MANIFEST, folder / model_folder.ATTESTATION)
 
 
 # Whole bundles
@@ -594,11 +610,12 @@ CASES = [
     Case(
         "manifest row changed on disk",
         edit(
-            bundle.MANIFEST, payload_edit(lambda s: s["predicate"]["corpora"][0]["records"].pop())
+            model_folder.MANIFEST,
+            payload_edit(lambda s: s["predicate"]["corpora"][0]["records"].pop()),
         ),
         "step 4 (files)",
         Refused,
-        bundle.MANIFEST,
+        model_folder.MANIFEST,
     ),
     Case(
         "reserved record trained on",
@@ -619,7 +636,7 @@ CASES = [
         reattest(lambda _: {"manifest": DIGEST}),
         "step 7 (manifest)",
         Refused,
-        bundle.MANIFEST,
+        model_folder.MANIFEST,
     ),
     Case(
         "credential out of its issuer's scope",
@@ -667,7 +684,9 @@ CASES = [
     ),
     Case(
         "credential twice",
-        repin(bundle.CREDENTIALS, lambda _, f: (f / bundle.CREDENTIALS).read_bytes() * 2),
+        repin(
+            model_folder.CREDENTIALS, lambda _, f: (f / model_folder.CREDENTIALS).read_bytes() * 2
+        ),
         "step 6 (credentials)",
         Refused,
         "acme: ",
@@ -675,8 +694,8 @@ CASES = [
     Case(
         "credential left out",
         repin(
-            bundle.CREDENTIALS,
-            lambda _, f: without_line(2)((f / bundle.CREDENTIALS).read_bytes()),
+            model_folder.CREDENTIALS,
+            lambda _, f: without_line(2)((f / model_folder.CREDENTIALS).read_bytes()),
         ),
         "step 6 (credentials)",
         Refused,
@@ -692,7 +711,7 @@ CASES = [
     # Policy
     Case(
         "two signatures by one key",
-        repin(bundle.POLICY, signed_twice_by_one),
+        repin(model_folder.POLICY, signed_twice_by_one),
         "step 5 (policy)",
         Untrusted,
         "signed by 1 of 2 distinct keys",
@@ -700,7 +719,7 @@ CASES = [
     Case(
         "policy signed by the operator",
         repin(
-            bundle.POLICY,
+            model_folder.POLICY,
             lambda w, _: sign_payload(Envelope.parse(w.policy).payload, [w.keys.operator]),
         ),
         "step 5 (policy)",
@@ -709,7 +728,7 @@ CASES = [
     ),
     Case(
         "policy with an unknown field",
-        repin(bundle.POLICY, signed_policy_json(lambda p: p.update(exemptions=["acme"]))),
+        repin(model_folder.POLICY, signed_policy_json(lambda p: p.update(exemptions=["acme"]))),
         "step 5 (policy)",
         Malformed,
         "exemptions",
@@ -734,17 +753,17 @@ CASES = [
     ),
     Case(
         "two adapters in one meet",
-        repin(bundle.POLICY, signed_policy_json(second_adapter)),
+        repin(model_folder.POLICY, signed_policy_json(second_adapter)),
         "step 5 (policy)",
         Malformed,
         "'contracts' and 'other'",
     ),
     Case(
         "another true policy",
-        repin(bundle.POLICY, lambda w, _: signed_policy(("0.3", "0.4"))(w)),
+        repin(model_folder.POLICY, lambda w, _: signed_policy(("0.3", "0.4"))(w)),
         "step 5 (policy)",
         Refused,
-        bundle.POLICY,
+        model_folder.POLICY,
     ),
     # Routes, plan
     Case(
@@ -796,10 +815,10 @@ CASES = [
     # Ledger
     Case(
         "leaf edited on disk",
-        edit(bundle.LEDGER, lambda d: d.replace(b'"worldSize":2', b'"worldSize":3', 1)),
+        edit(model_folder.LEDGER, lambda d: d.replace(b'"worldSize":2', b'"worldSize":3', 1)),
         "step 4 (files)",
         Refused,
-        bundle.LEDGER,
+        model_folder.LEDGER,
     ),
     Case(
         "leaf edited, then pinned",
@@ -943,21 +962,33 @@ CASES = [
     ),
     Case(
         "note by a stranger",
-        repin(bundle.CHECKPOINT, note_by_another_key),
+        repin(model_folder.CHECKPOINT, note_by_another_key),
         "step 10 (ledger)",
         Untrusted,
         "checkpoint",
     ),
     Case(
         "note of another run",
-        repin(bundle.CHECKPOINT, note_of_another_run),
+        repin(model_folder.CHECKPOINT, note_of_another_run),
         "step 10 (ledger)",
         Untrusted,
         "another-run",
     ),
     # Model files
-    Case("weights changed", edit(bundle.WEIGHTS, flip), "step 4 (files)", Refused, bundle.WEIGHTS),
-    Case("config changed", edit(bundle.CONFIG, flip), "step 4 (files)", Refused, bundle.CONFIG),
+    Case(
+        "weights changed",
+        edit(model_folder.WEIGHTS, flip),
+        "step 4 (files)",
+        Refused,
+        model_folder.WEIGHTS,
+    ),
+    Case(
+        "config changed",
+        edit(model_folder.CONFIG, flip),
+        "step 4 (files)",
+        Refused,
+        model_folder.CONFIG,
+    ),
     Case(
         "adapter added",
         add("adapters/evil/adapter_model.safetensors"),
@@ -1002,10 +1033,10 @@ CASES = [
     ),
     Case(
         "weights renamed",
-        rename(bundle.WEIGHTS, "weights.safetensors"),
+        rename(model_folder.WEIGHTS, "weights.safetensors"),
         "step 4 (files)",
         Refused,
-        f"{bundle.WEIGHTS}: ",
+        f"{model_folder.WEIGHTS}: ",
     ),
     Case(
         "adapter renamed",
@@ -1031,10 +1062,10 @@ CASES = [
     ),
     Case(
         "weights not covered",
-        reattest(subjects=lambda s: [x for x in s if x.name != bundle.WEIGHTS]),
+        reattest(subjects=lambda s: [x for x in s if x.name != model_folder.WEIGHTS]),
         "step 4 (files)",
         Refused,
-        bundle.WEIGHTS,
+        model_folder.WEIGHTS,
     ),
     Case(
         "subject that climbs out",
@@ -1087,46 +1118,50 @@ CASES = [
     ),
     Case(
         "governance file not pinned",
-        reattest(lambda a: {"files": {n: d for n, d in a.files.items() if n != bundle.LEDGER}}),
+        reattest(
+            lambda a: {"files": {n: d for n, d in a.files.items() if n != model_folder.LEDGER}}
+        ),
         "step 4 (files)",
         Refused,
-        bundle.LEDGER,
+        model_folder.LEDGER,
     ),
     # Attestation
     Case(
         "attestation field changed",
-        edit(bundle.ATTESTATION, payload_edit(lambda s: s["predicate"]["run"].update(name="x"))),
+        edit(
+            model_folder.ATTESTATION, payload_edit(lambda s: s["predicate"]["run"].update(name="x"))
+        ),
         "step 2 (signature)",
         Untrusted,
         "attestation: ",
     ),
     Case(
         "payload type changed",
-        edit(bundle.ATTESTATION, another_payload_type),
+        edit(model_folder.ATTESTATION, another_payload_type),
         "step 2 (signature)",
         Malformed,
         "attestation: ",
     ),
     Case(
         "base64 padding bit set",
-        edit(bundle.ATTESTATION, padding_bit),
+        edit(model_folder.ATTESTATION, padding_bit),
         "step 2 (signature)",
         Malformed,
         "base64 is not in its canonical form",
     ),
     Case(
         "a stranger's signature added",
-        edit(bundle.ATTESTATION, further_signature),
+        edit(model_folder.ATTESTATION, further_signature),
         "step 2 (signature)",
         Refused,
-        bundle.ATTESTATION,
+        model_folder.ATTESTATION,
     ),
     Case(
         "key hint changed",
-        edit(bundle.ATTESTATION, another_hint),
+        edit(model_folder.ATTESTATION, another_hint),
         "step 2 (signature)",
         Refused,
-        bundle.ATTESTATION,
+        model_folder.ATTESTATION,
     ),
     Case(
         "another kind of statement",
@@ -1298,7 +1333,7 @@ def test_without_its_check_the_attack_passes(
 ) -> None:
     [case] = [case for case in CASES if case.name == name]
     case.attack(world, model)
-    place = verify_ledger if hasattr(verify_ledger, check) else verifier
+    place = ledger_steps if hasattr(ledger_steps, check) else verifier
     monkeypatch.setattr(place, check, lambda *_: None)
     verify(model, trust_root=world.root, at=AT)
 

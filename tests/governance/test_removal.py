@@ -17,11 +17,11 @@ import pytest
 from world import AT, World
 
 from govray.errors import GovrayError, Refused, UsageError, VerificationFailed
-from govray.governance import bundle, removal
-from govray.governance.attestation import without_adapter
-from govray.governance.removal import remove_adapter_files
-from govray.governance.statement import seal
-from govray.governance.verify import VerifiedModel, verify
+from govray.governance.attestation import adapter_removal, model_folder
+from govray.governance.attestation.adapter_removal import remove_adapter_files
+from govray.governance.attestation.model_attestation import without_adapter
+from govray.governance.formats.statement import seal
+from govray.governance.verify.verifier import VerifiedModel, verify
 
 # What changes the disk, as CPython's audit hooks name it; `open` counts if it writes.
 ACTS = {
@@ -76,7 +76,9 @@ def state(world: World, folder: Path) -> str:
     """Which of the two whole folders this is; raises if it is neither."""
     found: VerifiedModel = verify(folder, trust_root=world.root, at=AT)
     assert found.uncovered == ()
-    present = {name.split("/")[1] for name in bundle.Bundle(folder).names() if "adapters/" in name}
+    present = {
+        name.split("/")[1] for name in model_folder.Bundle(folder).names() if "adapters/" in name
+    }
     if not found.attestation.removals:
         assert present == {"acme"}
         return "old"
@@ -108,19 +110,19 @@ def test_a_crash_at_any_act_leaves_the_old_folder_or_the_new_one(world: World, m
 def test_removing_in_place_would_break_it(world: World, model: Path) -> None:
     """The negative control: the same changes one after the other, stopped after the first."""
     envelope = signed_removal(world, model)
-    for name in bundle.adapter_files("acme"):
+    for name in model_folder.adapter_files("acme"):
         (model / name).unlink()
     with pytest.raises(VerificationFailed):
         state(world, model)
-    (model / bundle.ATTESTATION).write_bytes(envelope)
+    (model / model_folder.ATTESTATION).write_bytes(envelope)
     assert state(world, model) == "new"
 
 
 def test_what_stays_is_the_same_bytes_and_nothing_else_is_left(world: World, model: Path) -> None:
     kept = {
         name: (model / name).read_bytes()
-        for name in bundle.Bundle(model).names()
-        if not name.startswith("adapters/") and name != bundle.ATTESTATION
+        for name in model_folder.Bundle(model).names()
+        if not name.startswith("adapters/") and name != model_folder.ATTESTATION
     }
     mode = model.stat().st_mode
     remove_adapter_files(model, "acme", signed_removal(world, model), accept=lambda folder: None)
@@ -162,7 +164,7 @@ def test_without_an_exchange_and_without_hard_links_it_works_too(
         raise OSError(1, "Operation not permitted")
 
     envelope = signed_removal(world, model)
-    monkeypatch.setattr(removal, "_exchange_atomically", lambda one, two: False)
+    monkeypatch.setattr(adapter_removal, "_exchange_atomically", lambda one, two: False)
     monkeypatch.setattr(os, "link", no_links)
     remove_adapter_files(model, "acme", envelope, accept=lambda folder: state(world, folder))
     assert state(world, model) == "new"
@@ -181,7 +183,7 @@ def test_without_an_exchange_a_failed_rename_puts_the_old_folder_back(
             raise OSError(5, "Input/output error")
         rename(source, target)
 
-    monkeypatch.setattr(removal, "_exchange_atomically", lambda one, two: False)
+    monkeypatch.setattr(adapter_removal, "_exchange_atomically", lambda one, two: False)
     monkeypatch.setattr(os, "rename", second_fails)
     with pytest.raises(GovrayError, match="Input/output error"):
         remove_adapter_files(model, "acme", envelope, accept=lambda folder: None)

@@ -14,18 +14,19 @@ from witnessing import REPLAYED, attested, check_of, signed
 from world import AT, DIGEST, FINISHED, World, write
 
 from govray.errors import Malformed, Refused, Untrusted, VerificationFailed
-from govray.governance import bundle, canonical
-from govray.governance.attestation import without_adapter
-from govray.governance.authority import Authority
-from govray.governance.document import parse_time
-from govray.governance.envelope import Envelope
-from govray.governance.keys import LocalSigner
-from govray.governance.removal import remove_adapter_files
-from govray.governance.replay_check import MAX_CHECKS, subjects_of
-from govray.governance.statement import Subject, seal
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.adapter_removal import remove_adapter_files
+from govray.governance.attestation.model_attestation import without_adapter
+from govray.governance.attestation.replay_check import MAX_CHECKS, subjects_of
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import parse_time
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import Subject, seal
+from govray.governance.trust.authority import Authority
+from govray.governance.verify.verifier import verify
 
-FILE = bundle.replay_file("auditor")
+FILE = model_folder.replay_file("auditor")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_after_a_removal_the_statement_is_gone(world: World, model: Path) -> Non
     write(model / FILE, signed(world, model))
     before = verify(model, trust_root=world.root, at=AT)
     after = without_adapter(before.attestation, before.routes, "acme", at=REPLAYED)
-    kept = [s for s in before.subjects if not s.name.startswith(f"{bundle.ADAPTERS}/acme/")]
+    kept = [s for s in before.subjects if not s.name.startswith(f"{model_folder.ADAPTERS}/acme/")]
     envelope = seal(after, kept, [world.keys.operator])
     remove_adapter_files(model, "acme", envelope, accept=lambda folder: None)
     found = verify(model, trust_root=world.root, at=AT)
@@ -109,9 +110,9 @@ def about(
 
 def forged(world: World, model: Path) -> bytes:
     """A true signature under another payload."""
-    value: Any = canonical.parse(signed(world, model, party="somebody"))
-    true: Any = canonical.parse(signed(world, model))
-    return canonical.encode(value | {"signatures": true["signatures"]})
+    value: Any = canonical_json.parse(signed(world, model, party="somebody"))
+    true: Any = canonical_json.parse(signed(world, model))
+    return canonical_json.encode(value | {"signatures": true["signatures"]})
 
 
 def attestation_itself(world: World, model: Path) -> bytes:
@@ -137,12 +138,12 @@ CASES = [
     Case("before the run ended", changed(replayed="2026-11-10T08:59:59Z"), Refused, "before"),
     Case("in the future", changed(replayed="2026-11-21T00:00:00Z"), Refused, "after the reference"),
     Case("another party's file", changed(party="somebody"), Refused, "not its file's name"),
-    Case("no attestation", about(lambda s: s[:-1]), Refused, bundle.ATTESTATION),
+    Case("no attestation", about(lambda s: s[:-1]), Refused, model_folder.ATTESTATION),
     Case(
         "another attestation",
-        about(lambda s: (*s[:-1], Subject.of(bundle.ATTESTATION, DIGEST))),
+        about(lambda s: (*s[:-1], Subject.of(model_folder.ATTESTATION, DIGEST))),
         Refused,
-        bundle.ATTESTATION,
+        model_folder.ATTESTATION,
     ),
     Case("a file left out", about(lambda s: s[1:]), Refused, "about another"),
     Case("a file added", about(lambda s: (OTHER, *s)), Refused, "about another x"),
@@ -150,11 +151,11 @@ CASES = [
         "another weight file",
         about(
             lambda s: tuple(
-                Subject.of(e.name, DIGEST) if e.name == bundle.WEIGHTS else e for e in s
+                Subject.of(e.name, DIGEST) if e.name == model_folder.WEIGHTS else e for e in s
             )
         ),
         Refused,
-        bundle.WEIGHTS,
+        model_folder.WEIGHTS,
     ),
 ]
 
@@ -261,7 +262,7 @@ def test_other_files_beside_the_attestation_are_refused_as_before(
     world: World, model: Path
 ) -> None:
     for name in ("replay-.dsse.json", "replay-auditor.json", "replays.dsse.json"):
-        path = model / bundle.GOVERNANCE / name
+        path = model / model_folder.GOVERNANCE / name
         path.write_bytes(signed(world, model))
         with pytest.raises(VerificationFailed, match="step 4"):
             verify(model, trust_root=world.root, at=AT)
@@ -269,6 +270,8 @@ def test_other_files_beside_the_attestation_are_refused_as_before(
 
 
 def test_file_names_name_the_party() -> None:
-    assert bundle.replay_party(bundle.replay_file("audit.example-1")) == "audit.example-1"
-    assert bundle.replay_party(f"{bundle.GOVERNANCE}/sub/replay-a.dsse.json") is None
+    assert (
+        model_folder.replay_party(model_folder.replay_file("audit.example-1")) == "audit.example-1"
+    )
+    assert model_folder.replay_party(f"{model_folder.GOVERNANCE}/sub/replay-a.dsse.json") is None
     assert REPLAYED > FINISHED

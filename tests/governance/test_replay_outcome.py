@@ -13,15 +13,16 @@ from witnessing import REPLAYED
 from world import AT, DIGEST, ENVIRONMENT, RUN, World, write
 
 from govray.errors import VerificationFailed
-from govray.governance import bundle, canonical
-from govray.governance import verify as verifying
-from govray.governance.attestation import Attestation, Replay
-from govray.governance.authority import Authority
-from govray.governance.bundle import Bundle
-from govray.governance.envelope import Envelope
-from govray.governance.keys import LocalSigner
-from govray.governance.replay_outcome import ReplayOutcome, seal_outcome
-from govray.governance.verify import VerifiedModel, verify
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation, Replay
+from govray.governance.attestation.model_folder import Bundle
+from govray.governance.attestation.replay_outcome import ReplayOutcome, seal_outcome
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.trust.authority import Authority
+from govray.governance.verify import verifier as verifying
+from govray.governance.verify.verifier import VerifiedModel, verify
 
 
 def outcome_of(attestation: Attestation, weights: str, **changes: Any) -> ReplayOutcome:
@@ -35,8 +36,8 @@ def outcome_of(attestation: Attestation, weights: str, **changes: Any) -> Replay
         "max_steps": attestation.plan.max_steps,
         "plan": attestation.plan.without("acme").digest,
         "identical": True,
-        "original": {bundle.WEIGHTS: weights},
-        "replayed": {bundle.WEIGHTS: weights},
+        "original": {model_folder.WEIGHTS: weights},
+        "replayed": {model_folder.WEIGHTS: weights},
         "finished": REPLAYED,
         "environment": ENVIRONMENT,
         "differences": (),
@@ -63,25 +64,27 @@ def deploy(
 ) -> Path:
     """A model whose attestation states a replay without acme, and the outcome beside it."""
     plain = verify(world.deploy(folder / "plain"), trust_root=world.root, at=AT)
-    weights = next(s.sha256 for s in plain.subjects if s.name == bundle.WEIGHTS)
+    weights = next(s.sha256 for s in plain.subjects if s.name == model_folder.WEIGHTS)
     envelope = sign(world, outcome_of(plain.attestation, weights, **changes))
     replay = Replay(
         corpus="acme",
         party=stated,
         plan=plain.attestation.plan.without("acme").digest,
-        files={bundle.WEIGHTS: weights},
+        files={model_folder.WEIGHTS: weights},
         environment=ENVIRONMENT,
-        outcome=canonical.sha256(Envelope.parse(envelope).payload) if named else None,
+        outcome=canonical_json.sha256(Envelope.parse(envelope).payload) if named else None,
     )
     data = b"".join(line + b"\n" for line in lines(envelope))
 
     def pinning(attestation: Attestation) -> Attestation:
-        files = dict(attestation.files) | ({bundle.REPLAYS: canonical.sha256(data)} if data else {})
+        files = dict(attestation.files) | (
+            {model_folder.REPLAYS: canonical_json.sha256(data)} if data else {}
+        )
         return attestation.model_copy(update={"files": files})
 
     model = folder / "model"
     if data:
-        write(model / bundle.REPLAYS, data)
+        write(model / model_folder.REPLAYS, data)
     return world.deploy(model, replays=[replay], attestation=pinning)
 
 
@@ -135,7 +138,7 @@ CASES = [
     Case("a difference", {"changes": {"identical": False}}, "not whole and identical"),
     Case(
         "other files",
-        {"changes": {n: {bundle.WEIGHTS: DIGEST} for n in ("original", "replayed")}},
+        {"changes": {n: {model_folder.WEIGHTS: DIGEST} for n in ("original", "replayed")}},
         "another replayed",
     ),
     Case(
@@ -181,7 +184,7 @@ def test_outcomes_that_were_swapped_after_they_were_hashed_are_refused(
 ) -> None:
     """A further signature changes no outcome, so only the digest of the file shows it."""
     model = deploy(world, tmp_path)
-    path = model / bundle.REPLAYS
+    path = model / model_folder.REPLAYS
     other = Envelope.parse(path.read_bytes()[:-1]).cosign([LocalSigner.generate()]) + b"\n"
     check = verifying._check_files
 
@@ -195,12 +198,14 @@ def test_outcomes_that_were_swapped_after_they_were_hashed_are_refused(
     monkeypatch.setattr(verifying, "_check_files", checked)
     with pytest.raises(VerificationFailed, match="changed while it was being checked") as caught:
         verify(model, trust_root=world.root, at=AT)
-    assert caught.value.where == bundle.REPLAYS
+    assert caught.value.where == model_folder.REPLAYS
     # The control: without the digest the swapped file is believed.
     lines = Bundle.lines
 
     def unbound(self: Bundle, name: str, **named: Any) -> Any:
-        return lines(self, name, **(named | ({"digest": None} if name == bundle.REPLAYS else {})))
+        return lines(
+            self, name, **(named | ({"digest": None} if name == model_folder.REPLAYS else {}))
+        )
 
     monkeypatch.setattr(Bundle, "lines", unbound)
     assert who(verify(model, trust_root=world.root, at=AT)) == ["auditor"]
@@ -221,11 +226,11 @@ def test_a_witness_with_the_operators_key_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"identical": True, "replayed": {bundle.WEIGHTS: DIGEST}}, {"start": 3, "stop": 3}],
+    [{"identical": True, "replayed": {model_folder.WEIGHTS: DIGEST}}, {"start": 3, "stop": 3}],
 )
 def test_an_outcome_agrees_with_itself(
     world: World, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     plan = verify(world.deploy(tmp_path / "m"), trust_root=world.root, at=AT).attestation
     with pytest.raises(ValueError, match=r"digests differ|not of the plan"):
-        outcome_of(plan, canonical.sha256(b"w"), **changes)
+        outcome_of(plan, canonical_json.sha256(b"w"), **changes)

@@ -14,25 +14,26 @@ from hypothesis import strategies as st
 from world import AT, FINISHED, POLICY, STARTED, World
 
 from govray.errors import CouldNotCheck, Malformed, Untrusted, VerificationFailed
-from govray.governance import bundle
-from govray.governance.anchor import TrustAnchor
-from govray.governance.credential import Period, verify_credential
-from govray.governance.document import format_time, parse_time
-from govray.governance.envelope import Envelope
-from govray.governance.gates import Gate, encode_gates, gated, read_gates
-from govray.governance.keys import LocalSigner
-from govray.governance.ledger import CorpusUse, Leaf
-from govray.governance.policy import seal_policy, verify_policy
-from govray.governance.policy_source import read_policy
-from govray.governance.revocation import (
+from govray.governance.attestation import model_folder
+from govray.governance.formats.document import format_time, parse_time
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import Subject, read, seal
+from govray.governance.policy.credential import Period, verify_credential
+from govray.governance.policy.depth_policy import seal_policy, verify_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.policy.revoked import revoked_credential, revoked_policy
+from govray.governance.record.gates import Gate, encode_gates, gated, read_gates
+from govray.governance.record.ledger import CorpusUse, Leaf
+from govray.governance.trust.anchor import TrustAnchor
+from govray.governance.trust.revocation_list import (
     Revocation,
     RevocationList,
     Revocations,
     seal_revocations,
     verify_revocations,
 )
-from govray.governance.statement import Subject, read, seal
-from govray.governance.verify import verify
+from govray.governance.verify.verifier import verify
 
 BEFORE = "2026-11-09T00:00:00Z"
 DURING = "2026-11-10T08:30:00Z"
@@ -69,17 +70,17 @@ def test_a_list_is_what_its_issuer_signed(world: World) -> None:
     assert verify_revocations(world.trust, data, at=AT).document.sequence == 1
     [found] = Revocations.load(world.trust, [data], at=AT).lists
     credential = verify_credential(world.trust, world.credentials["acme"], at=AT)
-    revoked = Revocations((found,)).of_credential(credential)
+    revoked = revoked_credential(Revocations((found,)), credential)
     assert revoked is not None
     assert (format_time(revoked.since), revoked.reason) == (AFTERWARDS, "withdrawn")
     other = verify_credential(world.trust, world.credentials["alpha"], at=AT)
-    assert Revocations((found,)).of_credential(other) is None
+    assert revoked_credential(Revocations((found,)), other) is None
 
 
 def test_a_credential_can_be_revoked_by_digest_and_the_earliest_counts(world: World) -> None:
     credential = verify_credential(world.trust, world.credentials["acme"], at=AT)
     data = revoke(world, entry(), entry(DURING, credential=credential.digest))
-    revoked = Revocations.load(world.trust, [data], at=AT).of_credential(credential)
+    revoked = revoked_credential(Revocations.load(world.trust, [data], at=AT), credential)
     assert revoked is not None
     assert format_time(revoked.since) == DURING
 
@@ -87,7 +88,7 @@ def test_a_credential_can_be_revoked_by_digest_and_the_earliest_counts(world: Wo
 def test_a_delegator_revokes_what_its_delegate_issued(world: World) -> None:
     data = revoke(world, entry(), issuer="archive", by=(world.keys.archive,))
     credential = verify_credential(world.trust, world.credentials["acme"], at=AT)
-    assert Revocations.load(world.trust, [data], at=AT).of_credential(credential)
+    assert revoked_credential(Revocations.load(world.trust, [data], at=AT), credential)
 
 
 def test_a_policy_authority_revokes_a_policy(world: World) -> None:
@@ -95,7 +96,7 @@ def test_a_policy_authority_revokes_a_policy(world: World) -> None:
         world, entry(policy=policy_digest(world)), issuer="compliance", by=world.keys.compliance
     )
     policy = verify_policy(world.trust, world.policy, at=AT)
-    assert Revocations.load(world.trust, [data], at=AT).of_policy(policy)
+    assert revoked_policy(Revocations.load(world.trust, [data], at=AT), policy)
 
 
 Make = Callable[[World], bytes]
@@ -139,7 +140,7 @@ def test_a_digest_out_of_scope_is_refused_where_it_would_count(world: World) -> 
         world.trust, [revoke(world, entry(credential=credential.digest))], at=AT
     )
     with pytest.raises(Untrusted, match="outside the scope"):
-        lists.of_credential(credential)
+        revoked_credential(lists, credential)
 
 
 def test_changed_bytes_are_refused(world: World) -> None:
@@ -151,7 +152,7 @@ def test_changed_bytes_are_refused(world: World) -> None:
 
 
 def _base64(data: bytes) -> bytes:
-    from govray.governance.envelope import encode_base64
+    from govray.governance.formats.dsse import encode_base64
 
     return encode_base64(data).encode()
 
@@ -355,7 +356,7 @@ def test_a_gate_that_does_not_fit_is_refused(
 def test_a_gate_file_is_pinned_by_the_attestation(world: World, tmp_path: Path) -> None:
     folder = deploy(world, tmp_path / "model", EXPIRED)
     moved = encode_gates([_gate(step=2)])
-    (folder / bundle.GATES).write_bytes(moved)
+    (folder / model_folder.GATES).write_bytes(moved)
     with pytest.raises(VerificationFailed, match="step 4"):
         verify(folder, trust_root=world.root, at=AT)
 

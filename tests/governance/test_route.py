@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import Refused
-from govray.governance import canonical
-from govray.governance.credential import CredentialClass
-from govray.governance.policy import Decision, Policy
-from govray.governance.route import Route, domains, profile_weights, resolve
-from govray.governance.selector import parse_selector
+from govray.governance.formats import canonical_json
+from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.depth_policy import Decision, Policy
+from govray.governance.policy.route import Route, domains, profile_weights, resolve
+from govray.governance.policy.selector import parse_selector
 
 GROUPS = ("embedding", "block.0", "block.1", "block.2", "block.3", "final_norm", "head")
 CLS = CredentialClass(
@@ -113,7 +113,7 @@ def test_control_rounding_outward_takes_in_a_block_that_lies_partly_outside() ->
     groups = [f"block.{i}" for i in range(5)]
     strict = parse_selector("blocks[0.5:]").select(groups)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("govray.governance.selector.math.ceil", math.floor)
+        patch.setattr("govray.governance.policy.selector.math.ceil", math.floor)
         assert parse_selector("blocks[0.5:]").select(groups) == strict | {"block.2"}
 
 
@@ -126,7 +126,7 @@ def test_golden_route() -> None:
     route = resolve(decide({"layers": layers, "adapter": "{corpus}", "rank": 8}), GROUPS)
     assert route.weights == {"block.2": 1.0, "block.3": 1.0, "final_norm": 1.0, "head": 0.5}
     assert route.groups == ("block.2", "block.3", "final_norm", "head", "adapter:acme")
-    assert canonical.encode(route.to_json()) == (
+    assert canonical_json.encode(route.to_json()) == (
         b'{"adapter":{"name":"acme","rank":8},'
         b'"weights":{"block.2":1,"block.3":1,"final_norm":1,"head":0.5}}'
     )
@@ -263,7 +263,7 @@ def test_control_a_meet_that_takes_the_largest_weight_widens() -> None:
     half, all_ = {"layers": {"blocks[0.5:]": 1}}, {"layers": {"all": 1}}
     before = resolve(decide(half), GROUPS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("govray.governance.route.min", max, raising=False)
+        patch.setattr("govray.governance.policy.route.min", max, raising=False)
         after = resolve(decide(half, all_), GROUPS)
     assert not after.weights.items() <= before.weights.items()
     assert resolve(decide(half, all_), GROUPS) == before

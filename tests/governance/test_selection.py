@@ -9,11 +9,11 @@ import pytest
 from world import AT, World
 
 from govray.errors import Refused, VerificationFailed
-from govray.governance import verify as verifier
-from govray.governance.attestation import Attestation
-from govray.governance.plan import BatchPlan
-from govray.governance.selection import Selection, check_selection, selecting_corpora
-from govray.governance.verify import VerifiedModel, verify
+from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.selection_taint import Selection, check_selection, selecting_corpora
+from govray.governance.verify import verifier
+from govray.governance.verify.verifier import VerifiedModel, verify
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Malformed, UsageError
-from govray.governance import canonical
-from govray.governance.document import Count, Document
-from govray.governance.envelope import Envelope, sign_payload
-from govray.governance.keys import LocalSigner
-from govray.governance.statement import Subject, read, seal, self_subject
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import Count, Document
+from govray.governance.formats.dsse import Envelope, sign_payload
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import Subject, read, seal, self_subject
 
 SIGNER = LocalSigner.generate()
 
@@ -48,7 +48,7 @@ def statement(**members: Any) -> bytes:
         "predicateType": Note.PREDICATE_TYPE,
         "subject": [{"name": "model.safetensors", "digest": {"sha256": "1" * 64}}],
     } | members
-    return canonical.encode({key: item for key, item in value.items() if item is not ...})
+    return canonical_json.encode({key: item for key, item in value.items() if item is not ...})
 
 
 def opened(payload: bytes, **options: str) -> Envelope:
@@ -73,13 +73,13 @@ def test_golden_payload() -> None:
 )
 def test_what_was_sealed_is_read(text: str, count: int, names: list[str]) -> None:
     note = Note(text=text, count=count)
-    subjects = [Subject.of(name, canonical.sha256(name.encode())) for name in names]
+    subjects = [Subject.of(name, canonical_json.sha256(name.encode())) for name in names]
     envelope = Envelope.parse(seal(note, subjects, [SIGNER]))
     sealed = read(Note, envelope)
     assert sealed.document == note
     assert sealed.subjects == tuple(subjects)
     assert sealed.payload == envelope.payload
-    assert sealed.digest == canonical.sha256(envelope.payload)
+    assert sealed.digest == canonical_json.sha256(envelope.payload)
 
 
 def test_a_further_signature_keeps_the_digest() -> None:
@@ -155,4 +155,4 @@ def test_a_subject_speaks_both_forms_of_its_digest() -> None:
 
 def test_a_document_can_be_its_own_subject() -> None:
     subject = self_subject("a", NOTE)
-    assert subject.sha256 == canonical.sha256(b'{"count":"3","text":"a"}')
+    assert subject.sha256 == canonical_json.sha256(b'{"count":"3","text":"a"}')

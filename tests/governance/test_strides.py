@@ -9,11 +9,11 @@ import pytest
 from world import AT, World, record
 
 from govray.errors import VerificationFailed
-from govray.governance.ledger import Leaf
-from govray.governance.manifest import Manifest
-from govray.governance.plan import BatchPlan, StreamPlan
-from govray.governance.trace import trace
-from govray.governance.verify import verify
+from govray.governance.record.batch_plan import BatchPlan, StreamPlan
+from govray.governance.record.ledger import Leaf
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.verify.trace import trace
+from govray.governance.verify.verifier import verify
 
 
 def with_acme(plan: BatchPlan, **changes: Any) -> BatchPlan:

@@ -11,8 +11,8 @@ import pytest
 import safetensors
 
 from govray.errors import Malformed
-from govray.governance import tensor_header
-from govray.governance.tensor_header import DTYPE_BITS, read_header
+from govray.governance.formats import tensor_header
+from govray.governance.formats.tensor_header import DTYPE_BITS, read_header
 
 
 def file(header: object, content: int = 0) -> bytes:

@@ -9,10 +9,10 @@ import pytest
 from world import AT, World, write
 
 from govray.errors import UsageError, VerificationFailed
-from govray.governance import bundle
-from govray.governance.pinned_root import pinned_trust_root
-from govray.governance.trace import Sighting, trace
-from govray.governance.verify import VerifiedModel, verify
+from govray.governance.attestation import model_folder
+from govray.governance.trust.pinned_root import pinned_trust_root
+from govray.governance.verify.trace import Sighting, trace
+from govray.governance.verify.verifier import VerifiedModel, verify
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,6 @@ def test_a_folder_is_verified_first(
     write(pinned_trust_root(), world.root)
     [sighting] = trace(model, world.records["alpha"][0][0][0])
     assert isinstance(sighting, Sighting)
-    (model / bundle.CONFIG).write_bytes(b"{}")
+    (model / model_folder.CONFIG).write_bytes(b"{}")
     with pytest.raises(VerificationFailed, match="step 4"):
         trace(model, world.records["alpha"][0][0][0])

@@ -15,8 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Malformed, Untrusted
-from govray.governance import canonical
-from govray.governance.authority import (
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import Document
+from govray.governance.formats.dsse import IN_TOTO, Envelope, Signature, pae, sign_payload
+from govray.governance.formats.keys import LocalSigner, PublicKey, Signer
+from govray.governance.formats.statement import Subject, read, seal
+from govray.governance.trust.authority import (
     SENSITIVITIES,
     Authority,
     Delegation,
@@ -25,12 +29,8 @@ from govray.governance.authority import (
     Sensitivity,
     TrustRoot,
 )
-from govray.governance.document import Document
-from govray.governance.envelope import IN_TOTO, Envelope, Signature, pae, sign_payload
-from govray.governance.keys import LocalSigner, PublicKey, Signer
-from govray.governance.license import LICENSE_CATEGORIES, LicenseCategory
-from govray.governance.statement import Subject, read, seal
-from govray.governance.trust import TrustState, sign_delegation, sign_root
+from govray.governance.trust.license import LICENSE_CATEGORIES, LicenseCategory
+from govray.governance.trust.trust_state import TrustState, sign_delegation, sign_root
 
 AT = datetime(2026, 6, 1, tzinfo=UTC)
 ROOT_EXPIRES = "2028-01-01T00:00:00Z"
@@ -614,7 +614,7 @@ def test_two_authorities_of_one_name_are_malformed() -> None:
 
 def test_a_root_survives_its_bytes() -> None:
     root = SIM.root()
-    assert TrustRoot.from_json(canonical.parse(canonical.encode(root.to_json()))) == root
+    assert TrustRoot.from_json(canonical_json.parse(canonical_json.encode(root.to_json()))) == root
     assert SIM.trust().root == root
 
 

@@ -9,8 +9,8 @@ import pytest
 from world import AT, World, write
 
 from govray.errors import Malformed, UsageError, VerificationFailed
-from govray.governance import bundle
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.verify.verifier import verify
 
 # What tools that load models load or execute, and what nobody can say is not.
 LOADABLE = re.findall(
@@ -57,14 +57,14 @@ FOLDERS = ["", "sub/", "a/b/c/", "onnx.d/", "README.md.d/", "sub/.git/", ".gitx/
 def test_the_rule_for_what_may_be_loaded(folder: str) -> None:
     for name in LOADABLE:
         for spelling in (name, name.upper(), name.lower()):
-            assert not bundle.inert(folder + spelling), spelling
+            assert not model_folder.inert(folder + spelling), spelling
 
 
 def test_the_rule_for_what_is_harmless() -> None:
     for name in HARMLESS:
-        assert bundle.inert(name), name
-        assert bundle.inert(name.upper()), name
-        assert not bundle.covered(name), name
+        assert model_folder.inert(name), name
+        assert model_folder.inert(name.upper()), name
+        assert not model_folder.covered(name), name
 
 
 @pytest.mark.parametrize(
@@ -164,5 +164,5 @@ def test_control_without_the_rule_a_module_beside_the_model_passes(
     world: World, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(model / "modeling_gpt.py", b"import os")
-    monkeypatch.setattr(bundle, "inert", lambda name: True)
+    monkeypatch.setattr(model_folder, "inert", lambda name: True)
     assert verify(model, trust_root=world.root, at=AT).uncovered == ("modeling_gpt.py",)

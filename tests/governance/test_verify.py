@@ -17,14 +17,14 @@ import pytest
 from world import AT, POLICY, World, write
 
 from govray.errors import CouldNotCheck, Malformed, Untrusted, UsageError, VerificationFailed
-from govray.governance import bundle
-from govray.governance import verify as verifying
-from govray.governance.credential import Period
-from govray.governance.ledger import Leaf
-from govray.governance.pinned_root import pinned_trust_root
-from govray.governance.policy import seal_policy
-from govray.governance.policy_source import read_policy
-from govray.governance.verify import (
+from govray.governance.attestation import model_folder
+from govray.governance.policy.credential import Period
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.record.ledger import Leaf
+from govray.governance.trust.pinned_root import pinned_trust_root
+from govray.governance.verify import verifier as verifying
+from govray.governance.verify.verifier import (
     VerifiedModel,
     verify,
     verify_corpus_credential,
@@ -112,7 +112,11 @@ def test_coverage_of_the_unknown_is_an_error(
 
 
 def test_a_file_verifies_with_its_folder(world: World, untouched: Path) -> None:
-    for name in (bundle.WEIGHTS, "adapters/acme/adapter_config.json", bundle.ATTESTATION):
+    for name in (
+        model_folder.WEIGHTS,
+        "adapters/acme/adapter_config.json",
+        model_folder.ATTESTATION,
+    ):
         assert verify(untouched / name, trust_root=world.root, at=AT).path == untouched
 
 
@@ -175,7 +179,7 @@ def test_what_is_reached_through_a_folder_is_not_thereby_in_it(
 
     # Negative control: by the letters of its path, each of them lies in the folder.
     by_letters = (tmp_path / spelling).parents
-    assert any((p / bundle.ATTESTATION).is_file() for p in by_letters)
+    assert any((p / model_folder.ATTESTATION).is_file() for p in by_letters)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +278,7 @@ def test_no_such_path(world: World, tmp_path: Path) -> None:
         verify(world.deploy(tmp_path / "m"), trust_root=tmp_path / "absent.json", at=AT)
 
 
-@pytest.mark.parametrize("name", [bundle.ATTESTATION, bundle.LEDGER])
+@pytest.mark.parametrize("name", [model_folder.ATTESTATION, model_folder.LEDGER])
 def test_without_attestation_or_ledger_nothing_is_said(
     world: World, model: Path, name: str
 ) -> None:
@@ -363,28 +367,28 @@ def test_a_real_runs_size_takes_under_three_seconds(tmp_path: Path) -> None:
 
 
 def test_many_files_cost_a_bounded_amount(world: World, model: Path) -> None:
-    for depth in range(bundle.MAX_DEPTH + 1):
+    for depth in range(model_folder.MAX_DEPTH + 1):
         write(model.joinpath(*["d"] * (depth + 1), "x"), b"x")
     with pytest.raises(VerificationFailed, match="folders deep"):
         verify(model, trust_root=world.root, at=AT)
 
 
 def test_a_pipe_is_not_waited_for(world: World, model: Path) -> None:
-    (model / bundle.CONFIG).unlink()
-    os.mkfifo(model / bundle.CONFIG)
+    (model / model_folder.CONFIG).unlink()
+    os.mkfifo(model / model_folder.CONFIG)
     with pytest.raises(VerificationFailed, match="neither a file nor a folder"):
         verify(model, trust_root=world.root, at=AT)
     with pytest.raises(Malformed, match="not a regular file"):
-        bundle.Bundle(model).read(bundle.CONFIG, limit=10)
+        model_folder.Bundle(model).read(model_folder.CONFIG, limit=10)
 
 
 def test_reading_is_confined(world: World, model: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     shutil.copytree(model, secret)
     (model / "linked").symlink_to(secret)
-    opened = bundle.Bundle(model)
+    opened = model_folder.Bundle(model)
     for name in ("../secret/config.json", "/etc/hostname", "linked/config.json", "a//b", "", "."):
         with pytest.raises(Malformed):
             opened.read(name, limit=1 << 20)
     with pytest.raises(Malformed, match="larger than 10"):
-        opened.read(bundle.ATTESTATION, limit=10)
+        opened.read(model_folder.ATTESTATION, limit=10)

@@ -7,19 +7,20 @@ from typing import Any
 
 from world import ENVIRONMENT, RUN, World, unchecked
 
-from govray.governance import bundle, canonical
-from govray.governance.attestation import Attestation
-from govray.governance.keys import LocalSigner
-from govray.governance.replay_check import ReplayCheck, sign_replay_check
-from govray.governance.trust import Verified
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.attestation.replay_check import ReplayCheck, sign_replay_check
+from govray.governance.formats import canonical_json
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.trust.trust_state import Verified
 
 REPLAYED = "2026-11-12T10:00:00Z"
 
 
 def attested(world: World, model: Path) -> tuple[Verified[Attestation], str]:
-    data = (model / bundle.ATTESTATION).read_bytes()
+    data = (model / model_folder.ATTESTATION).read_bytes()
     found = unchecked(Attestation, data, world.operator)
-    return found, canonical.sha256(data)
+    return found, canonical_json.sha256(data)
 
 
 def check_of(world: World, model: Path, **changes: Any) -> ReplayCheck:

@@ -19,18 +19,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from govray.governance import attestation as attesting
-from govray.governance import bundle, canonical, coverage
-from govray.governance.attestation import Attestation, LayerGroup, Reference
-from govray.governance.authority import Authority, Delegation, Scope, TrustRoot
-from govray.governance.credential import Credential, Period, Records, seal_credential
-from govray.governance.document import Document
-from govray.governance.envelope import Envelope
-from govray.governance.environment import Environment
-from govray.governance.gates import Gate, encode_gates, gated
-from govray.governance.keys import LocalSigner
-from govray.governance.ledger import AnyLeaf, CorpusUse, GradientNorms, Leaf, Ledger, Pass
-from govray.governance.manifest import (
+from govray.governance.attestation import coverage, model_folder
+from govray.governance.attestation import model_attestation as attesting
+from govray.governance.attestation.model_attestation import Attestation, LayerGroup, Reference
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import Document
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.merkle import root as merkle_root
+from govray.governance.formats.statement import Subject, read, seal, self_subject
+from govray.governance.policy.credential import Credential, Period, Records, seal_credential
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.policy.route import Route
+from govray.governance.record.batch_plan import BatchPlan, plan_streams, slice_rank
+from govray.governance.record.environment import Environment
+from govray.governance.record.gates import Gate, encode_gates, gated
+from govray.governance.record.ledger import AnyLeaf, CorpusUse, GradientNorms, Leaf, Ledger, Pass
+from govray.governance.record.prepare_manifest import (
     Manifest,
     Part,
     PreparedCorpus,
@@ -41,13 +47,8 @@ from govray.governance.manifest import (
     RowGroup,
     Tokenizer,
 )
-from govray.governance.merkle import root as merkle_root
-from govray.governance.plan import BatchPlan, plan_streams, slice_rank
-from govray.governance.policy import seal_policy
-from govray.governance.policy_source import read_policy
-from govray.governance.route import Route
-from govray.governance.statement import Subject, read, seal, self_subject
-from govray.governance.trust import TrustState, Verified, sign_delegation, sign_root
+from govray.governance.trust.authority import Authority, Delegation, Scope, TrustRoot
+from govray.governance.trust.trust_state import TrustState, Verified, sign_delegation, sign_root
 
 D = TypeVar("D", bound=Document)
 T = TypeVar("T")
@@ -58,7 +59,7 @@ FINISHED = "2026-11-10T09:00:00Z"
 AT = datetime(2026, 11, 20, tzinfo=UTC)
 FAR = "2030-01-01T00:00:00Z"
 RUN = "run-7f3a"
-DIGEST = canonical.sha256(b"stands for something that no test looks into")
+DIGEST = canonical_json.sha256(b"stands for something that no test looks into")
 
 POLICY = """
 schema: govray.dev/depth-policy/v1
@@ -402,7 +403,7 @@ class World:
         prepared = manifest(self.prepare(records(self.records), verified))
         sealed = seal(prepared, [self_subject("manifest", prepared)], [operator])
         # Not read back: a hook may have made a manifest that no reader accepts.
-        digest = canonical.sha256(Envelope.parse(sealed).payload)
+        digest = canonical_json.sha256(Envelope.parse(sealed).payload)
         pinned = Verified(prepared, digest, (), (self.operator,), frozenset())
         _, routes = attesting.admit(ruled.document, verified, [g.group for g in GROUPS])
         labels = {
@@ -428,22 +429,22 @@ class World:
         adapters = sorted({r.adapter for r in routes.values() if r.adapter})
         tensors = {a: (f"{a}.lora_A.weight", f"{a}.lora_B.weight") for a in adapters}
         model = {
-            bundle.CONFIG: b'{"entrypoint":"world:Model"}',
-            bundle.WEIGHTS: safetensors([p for g in GROUPS for p in g.parameters]),
+            model_folder.CONFIG: b'{"entrypoint":"world:Model"}',
+            model_folder.WEIGHTS: safetensors([p for g in GROUPS for p in g.parameters]),
         }
         for adapter in adapters:
-            config, weights = bundle.adapter_files(adapter)
+            config, weights = model_folder.adapter_files(adapter)
             model |= {config: b'{"r":2}', weights: safetensors(tensors[adapter])}
         governance = {
-            bundle.POLICY: policy,
-            bundle.MANIFEST: sealed,
-            bundle.CREDENTIALS: b"".join(e + b"\n" for e in envelopes.values()),
-            bundle.DELEGATIONS: b"".join(d + b"\n" for d in self.delegations),
-            bundle.LEDGER: ledger_data(ledger.data),
-            bundle.CHECKPOINT: ledger.sign(operator),
+            model_folder.POLICY: policy,
+            model_folder.MANIFEST: sealed,
+            model_folder.CREDENTIALS: b"".join(e + b"\n" for e in envelopes.values()),
+            model_folder.DELEGATIONS: b"".join(d + b"\n" for d in self.delegations),
+            model_folder.LEDGER: ledger_data(ledger.data),
+            model_folder.CHECKPOINT: ledger.sign(operator),
         }
         if recorded := gates_data(encode_gates(gates)):
-            governance[bundle.GATES] = recorded
+            governance[model_folder.GATES] = recorded
         root = read(TrustRoot, Envelope.parse(self.root))
         document = attestation(
             attesting.build(
@@ -462,7 +463,7 @@ class World:
                     "ledger": ledger,
                     "adapter_tensors": tensors,
                     "environment": ENVIRONMENT,
-                    "files": {n: canonical.sha256(d) for n, d in governance.items()},
+                    "files": {n: canonical_json.sha256(d) for n, d in governance.items()},
                 }
                 | built
             )
@@ -481,10 +482,14 @@ class World:
         operator: LocalSigner | None = None,
     ) -> None:
         """Sign ``document`` over the model files that the folder holds now."""
-        names = [n for n in bundle.Bundle(folder).names() if not n.startswith(bundle.GOVERNANCE)]
-        named = [Subject.of(n, canonical.sha256((folder / n).read_bytes())) for n in names]
+        names = [
+            n
+            for n in model_folder.Bundle(folder).names()
+            if not n.startswith(model_folder.GOVERNANCE)
+        ]
+        named = [Subject.of(n, canonical_json.sha256((folder / n).read_bytes())) for n in names]
         signed = seal(document, subjects(named), [operator or self.keys.operator])
-        write(folder / bundle.ATTESTATION, signed)
+        write(folder / model_folder.ATTESTATION, signed)
 
 
 def record(

@@ -17,12 +17,12 @@ from people import Service, serve
 from shelf_of_models import KEY, Shelf
 from sqlmodel import Session
 
-from govray.governance import bundle
-from govray.governance.verify import VerifiedModel
+from govray.governance.attestation import model_folder
+from govray.governance.verify.verifier import VerifiedModel
 from govray.store.database import open_store
 from govray.store.record_key import KEY_ENV
 from govray.store.tables import Ledger, Model, ModelVersion
-from govray.store.tile_folder import LocalTileFolder
+from govray.store.tile_storage import LocalTileFolder
 from govray.store.tiles import write_tiles
 
 SUPPLIERS = {"supplier": "acme-legal", "other": "archive"}
@@ -44,7 +44,7 @@ class Library:
         return self.model(name).digest
 
     def envelope(self, name: str) -> bytes:
-        return (self.shelf.models[name] / bundle.ATTESTATION).read_bytes()
+        return (self.shelf.models[name] / model_folder.ATTESTATION).read_bytes()
 
     def get(self, kind: str, path: str, **headers: str):  # type: ignore[no-untyped-def]
         return self.service.client(kind, **headers).get(f"/v1{path}")
@@ -100,5 +100,5 @@ def library(folder: Path, url: str | None = None) -> Iterator[Library]:
 
 def write(model: VerifiedModel, folder: Path) -> None:
     """The tiles of a model's ledger."""
-    checkpoint = (model.path / bundle.CHECKPOINT).read_bytes()
+    checkpoint = (model.path / model_folder.CHECKPOINT).read_bytes()
     write_tiles(LocalTileFolder(folder), (leaf.line for leaf in model.ledger.leaves), checkpoint)

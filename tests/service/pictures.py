@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from shown import RECORD
 from test_pages_browser import give, open_model, paths, reading, settled, sited
 
-from govray.governance.verify import verify
+from govray.governance.verify.verifier import verify
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pages"
 LARGEST = 150_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
+from govray.store.states import CheckpointState, ExperimentState, TrialState
 from govray.store.tables import Checkpoint, Decision, Experiment, Metric, Trial
 
 DIGEST = "sha256:" + "a" * 64

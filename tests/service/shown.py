@@ -17,14 +17,14 @@ from sqlmodel import Session
 from test_incidents import Monitored, from_step
 from world import FINISHED, STARTED, World
 
-from govray.governance import bundle
-from govray.governance.attestation import Attestation
-from govray.governance.verify import VerifiedModel, verify
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.store import tables
-from govray.store.index import index_model
-from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
+from govray.store.model_index import index_model
 from govray.store.record_key import load_key
-from govray.store.tile_folder import tile_folder
+from govray.store.states import CheckpointState, ExperimentState, TrialState
+from govray.store.tile_storage import tile_folder
 from govray.store.tiles import write_tiles
 
 HOSTILE = "<script>window.hacked = 1</script>\"'><img src=x onerror=hacked=1> " + "long" * 40
@@ -84,7 +84,7 @@ def index(
     """A model and the tiles of its ledger, which are written below ``folder``."""
     tiles = folder / f"tiles-{model.digest[7:19]}"
     lines = model.ledger.data.split(b"\n")[:-1]
-    note = (model.path / bundle.CHECKPOINT).read_bytes()
+    note = (model.path / model_folder.CHECKPOINT).read_bytes()
     write_tiles(tile_folder(str(tiles)), lines, note)
     index_model(
         session,

@@ -16,7 +16,7 @@ from govray.errors import UsageError
 from govray.service import access, caller, tokens
 from govray.service.access import CallerDep, require
 from govray.service.caller import LOCAL, PUBLIC, ROLES, SCOPES, Caller, Role
-from govray.service.readable import own_corpora
+from govray.service.visibility import own_corpora
 from govray.store.database import open_store
 from govray.store.tables import AuditEntry, Corpus, Token, User
 

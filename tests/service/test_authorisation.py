@@ -18,7 +18,7 @@ from runs import add_runs
 from sqlalchemy import true
 from sqlmodel import Session, select
 
-from govray.service import access, readable
+from govray.service import access, visibility
 from govray.service.routes import corpora, records
 from govray.store.tables import Attestation, AuditEntry
 
@@ -327,7 +327,7 @@ def test_without_the_condition_on_corpora_the_table_does_not_hold(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control."""
-    for module in (readable, corpora, records):
+    for module in (visibility, corpora, records):
         monkeypatch.setattr(module, "own_corpora", lambda _: true())
     assert any("200, not" in each for each in differences(place, "/v1/corpora/"))
     for part in ("/first/versions/1.0.0/lineage", "/v1/corpora", "/v1/records/"):

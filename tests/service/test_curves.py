@@ -14,7 +14,7 @@ from sqlmodel import Session
 from govray.service.pages import experiments
 from govray.store import tables
 from govray.store.database import open_store
-from govray.store.lifecycle import ExperimentState, TrialState
+from govray.store.states import ExperimentState, TrialState
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from people import Service, serve
 from sqlmodel import Session, select
 from world import AT, FAR, World
 
-from govray.governance import bundle
-from govray.governance.authority import Authority, Delegation
-from govray.governance.keys import LocalSigner
-from govray.governance.trust import sign_delegation
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.trust.authority import Authority, Delegation
+from govray.governance.trust.trust_state import sign_delegation
+from govray.governance.verify.verifier import verify
 from govray.store import tables
 from govray.store.database import open_store
-from govray.store.index import index_model
+from govray.store.model_index import index_model
 
 DSSE = {"Content-Type": "application/vnd.dsse.envelope.v1+json"}
 
@@ -79,7 +79,7 @@ def uploaded(service: Service, kind: str, data: bytes) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["admin", "supplier", "public"])
 def test_its_signature_passes(service: Service, folder: Path, kind: str) -> None:
-    told = uploaded(service, kind, (folder / bundle.ATTESTATION).read_bytes())
+    told = uploaded(service, kind, (folder / model_folder.ATTESTATION).read_bytes())
     assert (told["outcome"], told["signer"]) == ("partlyChecked", "night-shift")
     assert [each["status"] for each in told["steps"][:3]] == ["passed"] * 3
 
@@ -89,7 +89,7 @@ def test_the_store_has_the_delegations_as_they_were_signed(
 ) -> None:
     with Session(service.engine) as session:
         (row,) = session.exec(select(tables.Delegations)).all()
-    assert row.lines == (folder / bundle.DELEGATIONS).read_bytes()
+    assert row.lines == (folder / model_folder.DELEGATIONS).read_bytes()
     assert row.lines.split(b"\n")[:-1] == world.delegations
 
 
@@ -101,7 +101,7 @@ def test_without_the_delegations_it_is_nobody(service: Service, folder: Path) ->
         session.delete(row)
         session.commit()
     try:
-        told = uploaded(service, "admin", (folder / bundle.ATTESTATION).read_bytes())
+        told = uploaded(service, "admin", (folder / model_folder.ATTESTATION).read_bytes())
         assert (told["outcome"], told["steps"][1]["status"]) == ("failed", "failed")
     finally:
         with Session(service.engine) as session:
@@ -114,5 +114,5 @@ def test_a_delegation_of_a_stranger_helps_nobody(
 ) -> None:
     stranger = LocalSigner.generate()
     path = world.deploy(tmp_path / "model", operator=stranger)
-    told = uploaded(service, "admin", (path / bundle.ATTESTATION).read_bytes())
+    told = uploaded(service, "admin", (path / model_folder.ATTESTATION).read_bytes())
     assert told["outcome"] == "failed"

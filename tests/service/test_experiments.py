@@ -14,8 +14,8 @@ from people import Service, serve
 from runs import add_runs, metric
 from sqlmodel import Session, select
 
-from govray.service.routes import stream
-from govray.store.lifecycle import TrialState
+from govray.service.routes import live_metrics
+from govray.store.states import TrialState
 from govray.store.tables import AuditEntry, Metric, Trial
 
 __all__ = ["made_file", "postgres", "store_url"]
@@ -149,7 +149,7 @@ def test_a_live_stream_sends_what_comes_and_stops(
 ) -> None:
     polls = []
 
-    def poll(engine: object, trial: str, position: stream.Position) -> object:
+    def poll(engine: object, trial: str, position: live_metrics.Position) -> object:
         polls.append(position)
         if len(polls) == 2:
             with Session(on_sqlite.engine) as session:
@@ -161,9 +161,9 @@ def test_a_live_stream_sends_what_comes_and_stops(
                 session.commit()
         return real(engine, trial, position)  # type: ignore[arg-type]
 
-    real = stream._poll
-    monkeypatch.setattr(stream, "_poll", poll)
-    monkeypatch.setattr(stream, "POLL_SECONDS", 0.01)
+    real = live_metrics._poll
+    monkeypatch.setattr(live_metrics, "_poll", poll)
+    monkeypatch.setattr(live_metrics, "POLL_SECONDS", 0.01)
     text = on_sqlite.client("auditor").get("/v1/trials/going/metrics/stream").text
     assert [line for line in text.splitlines() if line.startswith("id")] == [
         "id: 0.1.1",
@@ -201,12 +201,12 @@ numbers = st.lists(
 @given(numbers, st.data())
 def test_wherever_a_stream_is_cut_nothing_is_lost(rows: list[Metric], data: st.DataObject) -> None:
     rows.sort(key=lambda m: (m.attempt, m.step, m.group))
-    whole = stream.events(rows, (0, 0, 0))
+    whole = live_metrics.events(rows, (0, 0, 0))
     cut = data.draw(st.integers(0, len(whole)))
     before = whole[:cut]
     position = before[-1][1] if before else (0, 0, 0)
     if before:
-        assert stream.read_position(before[-1][0].id) == position
+        assert live_metrics.read_position(before[-1][0].id) == position
     left = [m for m in rows if (m.attempt, m.step) >= position[:2]]
-    after = stream.events(left, position)
+    after = live_metrics.events(left, position)
     assert [e.id for e, _ in [*before, *after]] == [e.id for e, _ in whole]

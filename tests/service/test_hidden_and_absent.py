@@ -8,7 +8,7 @@ import pytest
 from library import Library, library
 from sqlalchemy import true
 
-from govray.service import readable
+from govray.service import visibility
 
 PAGE = {"accept": "text/html"}
 NOWHERE = "0" * 64
@@ -101,7 +101,7 @@ def test_without_the_rule_a_hidden_model_is_shown(
     shelf: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control: the rule is the one function, for pages and routes."""
-    monkeypatch.setattr(readable, "versions", lambda _: true())
+    monkeypatch.setattr(visibility, "versions", lambda _: true())
     assert said(shelf, "public", "/v1/models/guarded/versions/1.0.0")[0] == 200
-    monkeypatch.setattr(readable, "attestations", lambda _: true())
+    monkeypatch.setattr(visibility, "attestations", lambda _: true())
     assert said(shelf, "public", "/ledgers/run-guarded")[0] == 200

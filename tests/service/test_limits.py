@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from people import Service, serve
 
-from govray.governance.envelope_check import EnvelopeCheck
+from govray.governance.verify.envelope_check import EnvelopeCheck
 from govray.service.limits import MAX_BUCKETS, Buckets
 from govray.service.problems import MEDIA_TYPE, Problem
 from govray.service.routes import attestations

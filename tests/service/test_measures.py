@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from people import make_tokens
 
 from govray.service.app import create_app
-from govray.service.measures import Forwarded
+from govray.service.prometheus import Forwarded
 from govray.service.settings import Settings
 from govray.store.database import open_store
 

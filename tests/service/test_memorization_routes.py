@@ -8,11 +8,8 @@ import pytest
 from library import Library, library
 from sqlmodel import Session
 
-from govray.governance import bundle, canonical
-from govray.governance.envelope import Envelope
-from govray.governance.incidents import Findings
-from govray.governance.memorization import Decision, Measure, Side
-from govray.governance.memorization_manifest import (
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.memorization_manifest import (
     CorpusEvidence,
     MemorizationManifest,
     RecordEvidence,
@@ -20,13 +17,17 @@ from govray.governance.memorization_manifest import (
     Unchecked,
     seal_memorization_manifest,
 )
-from govray.governance.statement import read
-from govray.service.readable import full_digest
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.governance.record.entropy_profile import Decision, Measure, Side
+from govray.governance.record.incidents import Findings
 from govray.service.routes import memorization
 from govray.service.routes.memorization import own_findings
+from govray.service.visibility import full_digest
 from govray.store import tables
 
-DIGEST = canonical.sha256(b"something")
+DIGEST = canonical_json.sha256(b"something")
 
 
 def measure(corpus: str) -> Measure:
@@ -46,14 +47,16 @@ AUDIT = MemorizationManifest(
     step=6,
     made="2026-11-11T00:00:00Z",
     manifest=DIGEST,
-    files={bundle.WEIGHTS: DIGEST, "adapters/acme/adapter_model.safetensors": DIGEST},
+    files={model_folder.WEIGHTS: DIGEST, "adapters/acme/adapter_model.safetensors": DIGEST},
     settings=Settings(rows=4, prefix_tokens=4, suffix_tokens=4, candidates=10, controls=0, seed=1),
     corpora=tuple(
         CorpusEvidence(
             corpus=corpus,
             groups=("head",),
             measures=(measure(corpus),),
-            records=(RecordEvidence(record=canonical.sha256(corpus.encode()), extracted_rows=1),),
+            records=(
+                RecordEvidence(record=canonical_json.sha256(corpus.encode()), extracted_rows=1),
+            ),
         )
         for corpus in ("acme", "beta")
     ),
@@ -77,8 +80,12 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
 
 def audit(running: Library) -> MemorizationManifest:
     """The audit of the weights that the attestation of ``first`` is about."""
-    (weights,) = (s.sha256 for s in running.model("first").subjects if s.name == bundle.WEIGHTS)
-    return AUDIT.model_copy(update={"files": {**AUDIT.files, bundle.WEIGHTS: full_digest(weights)}})
+    (weights,) = (
+        s.sha256 for s in running.model("first").subjects if s.name == model_folder.WEIGHTS
+    )
+    return AUDIT.model_copy(
+        update={"files": {**AUDIT.files, model_folder.WEIGHTS: full_digest(weights)}}
+    )
 
 
 def sealed(running: Library, document: MemorizationManifest) -> tables.MemorizationManifest:
@@ -86,7 +93,7 @@ def sealed(running: Library, document: MemorizationManifest) -> tables.Memorizat
     return tables.MemorizationManifest(
         digest=read(MemorizationManifest, Envelope.parse(envelope)).digest,
         run=document.run,
-        weights=document.files[bundle.WEIGHTS],
+        weights=document.files[model_folder.WEIGHTS],
         signer="operator",
         made=document.made,
         envelope=envelope,

@@ -23,8 +23,8 @@ from shown import LIVE, RECORD, SEARCH, Shown, add_number, fill, index
 from sqlalchemy import Engine
 from sqlmodel import Session, select
 
-from govray.governance import bundle
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.verify.verifier import verify
 from govray.service.app import create_app
 from govray.service.settings import Settings
 from govray.store.database import open_store
@@ -240,17 +240,17 @@ def test_one_flipped_byte_of_what_the_server_sends_unticks(site: Site) -> None:
 
 def test_one_flipped_byte_of_a_file_unticks(site: Site, tmp_path: Path) -> None:
     copy = tmp_path / "model"
-    for name in bundle.Bundle(site.shown.folder).names():
+    for name in model_folder.Bundle(site.shown.folder).names():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_bytes((site.shown.folder / name).read_bytes())
-    weights = bytearray((copy / bundle.WEIGHTS).read_bytes())
+    weights = bytearray((copy / model_folder.WEIGHTS).read_bytes())
     weights[-1] ^= 1
-    (copy / bundle.WEIGHTS).write_bytes(weights)
+    (copy / model_folder.WEIGHTS).write_bytes(weights)
     with reading(site) as page:
         open_model(page, site)
         give(page, site, copy)
         expect(page.locator("#verdict")).to_contain_text("Step 4 failed", timeout=30_000)
-        expect(page.locator("#verdict")).to_contain_text(bundle.WEIGHTS)
+        expect(page.locator("#verdict")).to_contain_text(model_folder.WEIGHTS)
 
 
 def test_a_ledger_entry_is_proven_and_one_flipped_byte_of_a_tile_is_not(site: Site) -> None:

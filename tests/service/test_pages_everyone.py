@@ -30,8 +30,8 @@ from govray.service.pages import rendering
 from govray.service.settings import Settings
 from govray.store import tables
 from govray.store.database import open_store
-from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
 from govray.store.record_key import KEY_ENV
+from govray.store.states import CheckpointState, ExperimentState, TrialState
 
 ROLES = ("admin", "engineer", "auditor", "supplier", "other supplier", "public")
 STAFF = ROLES[:3]

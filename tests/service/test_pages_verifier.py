@@ -21,12 +21,13 @@ from playwright.sync_api import Page, Route
 from world import FINISHED, World
 
 from govray.errors import GovrayError
-from govray.governance import bundle, canonical, merkle
-from govray.governance.envelope import Envelope, sign_payload
-from govray.governance.verify import verify
-from govray.service.pages import kinds as kinds_module
-from govray.service.pages.kinds import kinds
-from govray.service.pages.steps import steps
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json, merkle
+from govray.governance.formats.dsse import Envelope, sign_payload
+from govray.governance.verify.verifier import verify
+from govray.service.pages import document_kinds as kinds_module
+from govray.service.pages.document_kinds import kinds
+from govray.service.pages.verifier_steps import steps
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +78,7 @@ def world() -> World:
 def folder(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     path = world.deploy(tmp_path_factory.mktemp("model"))
     verify(path, trust_root=world.root)  # the reference: it passes there
-    return {name: (path / name).read_bytes() for name in bundle.Bundle(path).names()}
+    return {name: (path / name).read_bytes() for name in model_folder.Bundle(path).names()}
 
 
 def _text(data: bytes) -> str:
@@ -97,7 +98,7 @@ def checked(
         CHECK,
         {
             "root": root and _text(root),
-            "attestation": _text(attestation or files[bundle.ATTESTATION]),
+            "attestation": _text(attestation or files[model_folder.ATTESTATION]),
             "files": {name: _text(data) for name, data in files.items()},
             "names": sorted(files) if whole else None,
             "at": at,
@@ -142,27 +143,27 @@ def test_without_a_trust_root_nothing_is_ticked(
 def test_without_files_the_signature_and_the_statement_are_checked_and_no_more(
     page: Page, world: World, folder: dict[str, bytes]
 ) -> None:
-    delegations = {bundle.DELEGATIONS: folder[bundle.DELEGATIONS]}
-    attestation = folder[bundle.ATTESTATION]
+    delegations = {model_folder.DELEGATIONS: folder[model_folder.DELEGATIONS]}
+    attestation = folder[model_folder.ATTESTATION]
     found = checked(page, world.root, delegations, whole=False, attestation=attestation)
     assert [n for n, state in states(found).items() if state == "checked"] == [1, 2, 3, 12]
     # The control: delegations that were not given are missed in the step that they belong to.
     found = checked(page, world.root, {}, whole=False, attestation=attestation)
     assert [n for n, state in states(found).items() if state == "checked"] == [2, 3, 12]
-    assert found[1]["needs"] == [bundle.DELEGATIONS]
+    assert found[1]["needs"] == [model_folder.DELEGATIONS]
 
 
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        (bundle.DELEGATIONS, 1),
-        (bundle.ATTESTATION, 2),
-        (bundle.WEIGHTS, 4),
-        (bundle.POLICY, 4),
-        (bundle.MANIFEST, 4),
-        (bundle.CREDENTIALS, 4),
-        (bundle.LEDGER, 4),
-        (bundle.CHECKPOINT, 4),
+        (model_folder.DELEGATIONS, 1),
+        (model_folder.ATTESTATION, 2),
+        (model_folder.WEIGHTS, 4),
+        (model_folder.POLICY, 4),
+        (model_folder.MANIFEST, 4),
+        (model_folder.CREDENTIALS, 4),
+        (model_folder.LEDGER, 4),
+        (model_folder.CHECKPOINT, 4),
     ],
 )
 def test_one_flipped_byte_fails(
@@ -177,7 +178,7 @@ def test_one_flipped_byte_fails(
 def test_a_signature_over_other_bytes_and_another_root_fail(
     page: Page, world: World, folder: dict[str, bytes]
 ) -> None:
-    envelope = Envelope.parse(folder[bundle.ATTESTATION])
+    envelope = Envelope.parse(folder[model_folder.ATTESTATION])
     altered = Envelope(
         envelope.payload_type,
         envelope.payload.replace(b'"worldSize":2', b'"worldSize":3').replace(b"world", b"wormd", 1),
@@ -200,13 +201,13 @@ def test_time_counts(page: Page, world: World, folder: dict[str, bytes]) -> None
 
 def _insider(world: World, folder: dict[str, bytes], **changes: Any) -> bytes:
     """The attestation changed and signed again by the operator: only its content is wrong."""
-    envelope = Envelope.parse(folder[bundle.ATTESTATION])
-    statement = canonical.parse(envelope.payload)
+    envelope = Envelope.parse(folder[model_folder.ATTESTATION])
+    statement = canonical_json.parse(envelope.payload)
     assert isinstance(statement, dict)
     predicate = statement["predicate"]
     assert isinstance(predicate, dict)
     predicate.update(changes)
-    return sign_payload(canonical.encode(statement), [world.keys.operator])
+    return sign_payload(canonical_json.encode(statement), [world.keys.operator])
 
 
 @pytest.mark.parametrize(
@@ -225,10 +226,10 @@ def test_what_an_insider_states_and_signs_fails_where_it_is_recomputed(
     page: Page, world: World, folder: dict[str, bytes], changes: dict[str, Any], step: int
 ) -> None:
     attestation = _insider(world, folder, **changes)
-    found = checked(page, world.root, folder | {bundle.ATTESTATION: attestation})
+    found = checked(page, world.root, folder | {model_folder.ATTESTATION: attestation})
     # A change further back may hide behind an earlier step; here each is the first.
     assert [n for n, s in states(found).items() if s == "failed"] == [step], found[step]
-    unchanged = folder | {bundle.ATTESTATION: _insider(world, folder)}
+    unchanged = folder | {model_folder.ATTESTATION: _insider(world, folder)}
     assert states(checked(page, world.root, unchanged))[step] != "failed"
 
 
@@ -243,7 +244,7 @@ def test_a_folder_of_another_attestation_or_with_more_or_less_in_it_fails(
     found = checked(page, world.root, folder | {"README.md": b""})
     assert found[4]["state"] == "checked"
     assert any("README.md" in each for each in found[4]["did"])
-    less = {name: data for name, data in folder.items() if name != bundle.WEIGHTS}
+    less = {name: data for name, data in folder.items() if name != model_folder.WEIGHTS}
     assert "missing" in checked(page, world.root, less)[4]["error"]
 
 
@@ -296,7 +297,7 @@ def test_json_is_read_as_strictly_as_python_reads_it(page: Page) -> None:
 
 def _accepts(text: bytes) -> bool:
     try:
-        canonical.parse_canonical(text)
+        canonical_json.parse_canonical(text)
     except GovrayError:
         return False
     return True

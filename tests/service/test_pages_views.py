@@ -16,13 +16,13 @@ from typer.core import TyperGroup as Group
 from typer.main import get_command
 
 from govray.cli.app import app
-from govray.governance.verify import verify
+from govray.governance.verify.verifier import verify
 from govray.service.pages import rendering
-from govray.service.pages.entropy import ticks
+from govray.service.pages.entropy_chart import ticks
 from govray.service.pages.heatmap import SHADES, heat_map, shade
-from govray.service.pages.parallel import axis
+from govray.service.pages.parallel_plot import axis
 from govray.service.pages.signing_in import own_path
-from govray.service.pages.steps import steps
+from govray.service.pages.verifier_steps import steps
 from govray.store.lineage import lineage
 
 PAGE = {"accept": "text/html"}

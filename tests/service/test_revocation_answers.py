@@ -12,20 +12,20 @@ from people import NOW, Service, serve
 from sqlmodel import Session
 from world import World
 
-from govray.governance import bundle
-from govray.governance.keys import LocalSigner
-from govray.governance.revocation import (
+from govray.governance.attestation import model_folder
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.trust.revocation_list import (
     Revocation,
     RevocationList,
     Revocations,
     seal_revocations,
 )
-from govray.governance.verify import verify
+from govray.governance.verify.verifier import verify
 from govray.service import revocations
 from govray.service.app import create_app
 from govray.service.settings import Settings
 from govray.store.database import open_store
-from govray.store.index import index_model
+from govray.store.model_index import index_model
 from govray.store.registry import By, register
 
 FIRST = "2026-11-16T00:00:00Z"
@@ -67,7 +67,7 @@ def service_of(world: World, folder: Path, lists: Path) -> Iterator[tuple[Servic
         )
         session.commit()
     engine.dispose()
-    envelope = (path / bundle.ATTESTATION).read_bytes()
+    envelope = (path / model_folder.ATTESTATION).read_bytes()
     promotion = Path(__file__).parents[2] / "policies" / "promotion.yaml"
     with serve(url, revocations=(lists,), promotion=promotion) as service:
         yield service, model.digest, envelope

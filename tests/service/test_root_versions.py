@@ -13,13 +13,13 @@ from sqlmodel import Session
 from test_delegated_operator import DSSE, Delegating
 from world import AT
 
-from govray.governance import bundle
-from govray.governance.keys import LocalSigner
-from govray.governance.trust import TrustState
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.trust.trust_state import TrustState
+from govray.governance.verify.verifier import verify
 from govray.store import tables
 from govray.store.database import open_store
-from govray.store.index import index_model
+from govray.store.model_index import index_model
 
 EVERYONE = ["admin", "supplier", "public"]
 
@@ -36,7 +36,7 @@ def envelope(
     """A model that an operator signed, and its attestation."""
     signer = world.night if request.param == "by delegation" else world.keys.operator
     folder = world.deploy(tmp_path / "model", operator=signer)
-    return folder, (folder / bundle.ATTESTATION).read_bytes()
+    return folder, (folder / model_folder.ATTESTATION).read_bytes()
 
 
 @pytest.fixture

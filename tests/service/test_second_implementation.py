@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from library import Library, library
 
-from govray.governance.envelope import Envelope
-from govray.governance.keys import LocalSigner, PublicKey
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner, PublicKey
 
 HERE = Path(__file__).parent / "second_implementation"
 

@@ -11,9 +11,9 @@ import pytest
 from process import serving
 
 from govray.cli import main
-from govray.governance.source import read_yaml
+from govray.governance.formats.strict_yaml import read_yaml
 from govray.service import access, oidc, pagination
-from govray.service.routes import stream
+from govray.service.routes import live_metrics
 from govray.service.settings import MIB, OidcSettings, Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "service.md"
@@ -81,7 +81,7 @@ def test_the_page_states_the_bounds_that_hold() -> None:
         f"| {default.burst} at once, then {default.rate:g} a second | 429 |",
         f"| {pagination.MAX_LIMIT} | 422 |",
         f"| {default.max_streams} | 503 |",
-        f"| {stream.MAX_SECONDS / 60:g} minutes",
+        f"| {live_metrics.MAX_SECONDS / 60:g} minutes",
         f"for {access.REMEMBERED:g} seconds",
         " or ".join((", ".join(oidc.ALGORITHMS[:-1]), oidc.ALGORITHMS[-1])),
         f"with {oidc.LEEWAY.seconds} seconds",

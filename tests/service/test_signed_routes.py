@@ -14,14 +14,15 @@ from people import KINDS
 from typer.testing import CliRunner
 
 from govray.cli.app import app as command
-from govray.governance import bundle, canonical, merkle
-from govray.governance.envelope import Envelope
-from govray.governance.keys import LocalSigner
-from govray.governance.note import verify_checkpoint
-from govray.governance.policy import Policy
-from govray.governance.statement import read
-from govray.governance.trace import sighting
-from govray.governance.verify import verify
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json, merkle
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.signed_note import verify_checkpoint
+from govray.governance.formats.statement import read
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.verify.trace import sighting
+from govray.governance.verify.verifier import verify
 from govray.service.routes import policies
 from govray.store.tiles import TileName, decode_bundle, decode_tile, edge, parse_path
 
@@ -61,11 +62,11 @@ def test_an_attestation_is_byte_for_byte_the_file_and_verifies(
     folder = tmp_path / "model"
     folder.mkdir()
     for path in shelf.shelf.models["first"].rglob("*"):
-        if path.is_file() and path.name != Path(bundle.ATTESTATION).name:
+        if path.is_file() and path.name != Path(model_folder.ATTESTATION).name:
             target = folder / path.relative_to(shelf.shelf.models["first"])
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
-    (folder / bundle.ATTESTATION).write_bytes(fetched.content)
+    (folder / model_folder.ATTESTATION).write_bytes(fetched.content)
     root = tmp_path / "root.json"
     root.write_bytes(shelf.shelf.root)
     done = CliRunner().invoke(
@@ -81,7 +82,7 @@ def test_it_may_be_cached_for_ever_and_is_not_sent_again(shelf: Library) -> None
         path = f"/attestations/{shelf.digest(name)}"
         first = shelf.get(who, path)
         assert first.headers["cache-control"] == f"{whose}, max-age=31536000, immutable"
-        assert first.headers["etag"] == f'"{canonical.sha256(shelf.envelope(name))}"'
+        assert first.headers["etag"] == f'"{canonical_json.sha256(shelf.envelope(name))}"'
         for asked in (first.headers["etag"], f'"x", W/{first.headers["etag"]}', "*"):
             again = shelf.get(who, path, **{"If-None-Match": asked})
             assert (again.status_code, again.content) == (304, b"")
@@ -96,7 +97,7 @@ def test_who_may_read_an_attestation(shelf: Library) -> None:
 
 
 def test_a_304_needs_the_right_to_read(shelf: Library) -> None:
-    tag = f'"{canonical.sha256(shelf.envelope("first"))}"'
+    tag = f'"{canonical_json.sha256(shelf.envelope("first"))}"'
     path = f"/attestations/{shelf.digest('first')}"
     assert shelf.get("public", path, **{"If-None-Match": tag}).status_code == 404
 
@@ -124,7 +125,7 @@ def test_pages_have_everything_once(shelf: Library, kind: str) -> None:
 
 
 def test_a_file_leads_to_its_attestations(shelf: Library) -> None:
-    subject = next(s for s in shelf.model("first").subjects if s.name == bundle.WEIGHTS)
+    subject = next(s for s in shelf.model("first").subjects if s.name == model_folder.WEIGHTS)
     path = f"/attestations:by-subject?sha256={subject.digest['sha256']}"
     # All models of the shelf have the same zeros for weights.
     assert {i["run"] for i in shelf.get("admin", path).json()["items"]} == {

@@ -11,8 +11,8 @@ from people import Service, serve
 from sqlalchemy import event
 from sqlmodel import Session, col, func, select
 
-from govray.service import audit
-from govray.service.audit import Refusals
+from govray.service import audit_log
+from govray.service.audit_log import Refusals
 from govray.service.limits import Buckets
 from govray.store.database import open_store
 from govray.store.tables import AuditEntry
@@ -79,7 +79,7 @@ def refusals(app: FastAPI) -> int:
 def test_refusals_of_strangers_make_a_bounded_number_of_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "ANONYMOUS_BURST", 3)
+    monkeypatch.setattr(audit_log, "ANONYMOUS_BURST", 3)
     url = f"sqlite:///{tmp_path / 'store.db'}"
     open_store(url, create=True).dispose()
     now = [0.0]

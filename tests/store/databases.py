@@ -22,7 +22,7 @@ import pytest
 from sqlalchemy import Engine
 
 from govray.store.database import connect, open_store, parse_url
-from govray.store.upgrade import to_head
+from govray.store.schema_upgrade import to_head
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 INIT = [

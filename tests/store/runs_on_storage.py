@@ -10,20 +10,20 @@ from typing import Any
 from shelf_of_models import KEY
 from world import ENVIRONMENT, World
 
-from govray.engine import checkpoint
-from govray.governance import canonical
-from govray.governance.anchor import TrustAnchor
-from govray.governance.document import parse_time
-from govray.governance.plan import BatchPlan
-from govray.train import events
-from govray.train.config import parse_experiment
-from govray.train.indexing import Settings
-from govray.train.record import RunRecord
-from govray.train.storage import folder_name
-from govray.tune.config import parse_search
-from govray.tune.record import SearchRecord
+from govray.checkpoint import commit_folder
+from govray.checkpoint.storage import folder_name
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import parse_time
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.trust.anchor import TrustAnchor
+from govray.train.index.indexer import Settings
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_record import RunRecord
+from govray.train.run_folder import events
+from govray.tune.search_config import parse_search
+from govray.tune.search_record import SearchRecord
 
-DIGEST = canonical.sha256(b"a manifest that nobody reads")
+DIGEST = canonical_json.sha256(b"a manifest that nobody reads")
 STARTED = datetime(2026, 11, 10, 8, tzinfo=UTC)
 EXPERIMENT = {
     "name": "tiny",
@@ -100,7 +100,7 @@ def happen(folder: Path, log: Sequence[events.AnyEvent]) -> None:
 def commit(folder: Path, step: int, data: bytes = b"weights") -> Path:
     """A whole commit whose next step is ``step``."""
     place = folder / folder_name(step)
-    checkpoint.commit(place, {"model.safetensors": data})
+    commit_folder.commit(place, {"model.safetensors": data})
     return place
 
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from sqlmodel import Session
 from world import AT, World
 
-from govray.governance.credential import Period
-from govray.governance.verify import VerifiedModel, verify
-from govray.store.index import index_model
+from govray.governance.policy.credential import Period
+from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.store.model_index import index_model
 from govray.store.tables import Attestation
 
 KEY = b"the secret of a store in a test."

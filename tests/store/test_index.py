@@ -14,10 +14,11 @@ from sqlmodel import Session, SQLModel, select
 from world import AT, World
 
 from govray.errors import Damaged
-from govray.governance import bundle, canonical
-from govray.governance.trace import sighting, sightings, trace
-from govray.governance.verify import verify
-from govray.store import index, tables
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.verify.trace import sighting, sightings, trace
+from govray.governance.verify.verifier import verify
+from govray.store import model_index, tables
 from govray.store.record_key import record_key
 
 DERIVED: tuple[type[SQLModel], ...] = (
@@ -58,8 +59,8 @@ def test_rows_say_what_the_model_says(store: Engine, shelf: Shelf) -> None:
     with Session(store) as session:
         row = session.exec(select(tables.Attestation)).one()
         assert row.digest == model.digest
-        assert row.envelope == (model.path / bundle.ATTESTATION).read_bytes()
-        assert row.envelope_digest == canonical.sha256(row.envelope)
+        assert row.envelope == (model.path / model_folder.ATTESTATION).read_bytes()
+        assert row.envelope_digest == canonical_json.sha256(row.envelope)
         assert (row.public, row.folder) == (False, str(model.path))
         assert json.loads(row.lineage)["attestation"] == model.digest
         for use in session.exec(select(tables.CorpusUse)):
@@ -80,7 +81,7 @@ def test_rows_say_what_the_model_says(store: Engine, shelf: Shelf) -> None:
             assert credential.envelope == sealed
         assert session.exec(select(tables.TrustRoot)).one().envelope == shelf.root
         ledger = session.exec(select(tables.Ledger)).one()
-        assert ledger.checkpoint == (model.path / bundle.CHECKPOINT).read_bytes()
+        assert ledger.checkpoint == (model.path / model_folder.CHECKPOINT).read_bytes()
         assert ledger.size == model.ledger.size
 
 
@@ -163,7 +164,7 @@ def test_an_interrupted_index_leaves_nothing(
     store: Engine, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = rows_of(store)
-    monkeypatch.setattr(index, "_BATCH", 3)
+    monkeypatch.setattr(model_index, "_BATCH", 3)
     real, calls = insert, itertools.count()
 
     def dies(table: Any) -> Any:
@@ -171,14 +172,20 @@ def test_an_interrupted_index_leaves_nothing(
             raise KeyboardInterrupt
         return real(table)
 
-    monkeypatch.setattr(index, "insert", dies)
+    monkeypatch.setattr(model_index, "insert", dies)
     with Session(store) as session, pytest.raises(KeyboardInterrupt):
         shelf.index(session, "first")
     assert rows_of(store) == expected
 
 
 @pytest.mark.parametrize(
-    "name", [bundle.ATTESTATION, bundle.POLICY, bundle.CREDENTIALS, bundle.CHECKPOINT]
+    "name",
+    [
+        model_folder.ATTESTATION,
+        model_folder.POLICY,
+        model_folder.CREDENTIALS,
+        model_folder.CHECKPOINT,
+    ],
 )
 def test_a_file_that_changed_since_it_was_verified_is_refused(
     store: Engine, tmp_path: Path, name: str
@@ -188,8 +195,8 @@ def test_a_file_that_changed_since_it_was_verified_is_refused(
     other = World().deploy(tmp_path / "other")
     (model.path / name).write_bytes((other / name).read_bytes())
     with Session(store) as session, pytest.raises(Damaged, match="no longer"):
-        index.index_model(session, model, trust_root=world.root, key=KEY)
+        model_index.index_model(session, model, trust_root=world.root, key=KEY)
     world.deploy(model.path)
     model = verify(model.path, trust_root=world.root, at=AT)
     with Session(store) as session, pytest.raises(Damaged, match="trust root"):
-        index.index_model(session, model, trust_root=World().root, key=KEY)
+        model_index.index_model(session, model, trust_root=World().root, key=KEY)

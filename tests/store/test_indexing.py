@@ -21,31 +21,32 @@ from sqlmodel import Session, select
 from test_incidents import Monitored, from_step
 from world import POLICY, World
 
+from govray.checkpoint.storage import folder_name
 from govray.errors import Refused
-from govray.governance import bundle, canonical
-from govray.governance.credential import Period
-from govray.governance.gates import Gate
-from govray.governance.memorization_manifest import (
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.memorization_manifest import (
     MemorizationManifest,
     seal_memorization_manifest,
 )
-from govray.governance.policy import seal_policy
-from govray.governance.policy_source import read_policy
-from govray.governance.verify import verify
+from govray.governance.formats import canonical_json
+from govray.governance.policy.credential import Period
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.record.gates import Gate
+from govray.governance.verify.verifier import verify
 from govray.store import rebuild as rebuilding
 from govray.store import tables
 from govray.store.database import open_store
-from govray.store.lifecycle import ExperimentState, TrialState
 from govray.store.rebuild import derived, rebuild
+from govray.store.states import ExperimentState, TrialState
 from govray.store.usage import usage
-from govray.train import driver, events
-from govray.train.audit import DEFAULTS
-from govray.train.event_rows import numbers as numbers_of
-from govray.train.event_rows import worker_seconds
-from govray.train.indexed_models import MEMORIZATION
-from govray.train.indexing import index_run, index_storage
-from govray.train.storage import folder_name
-from govray.tune.listing import searches
+from govray.train.attest.memorization_audit import DEFAULTS
+from govray.train.index.event_rows import numbers as numbers_of
+from govray.train.index.event_rows import worker_seconds
+from govray.train.index.indexer import index_run, index_storage
+from govray.train.index.model_rows import MEMORIZATION
+from govray.train.run_folder import events, run_lock
+from govray.tune.index_source import searches
 
 Rows = dict[str, list[Any]]
 
@@ -146,7 +147,7 @@ def test_a_partial_checkpoint_is_never_completed(
 
     folder = storage / "tiny-2"
     assert states() == {2: "COMPLETED", 4: "ERROR"}
-    with driver.hold(folder):
+    with run_lock.hold(folder):
         # Somebody writes now: what has no manifest, or another name, is not whole.
         (folder / folder_name(6)).mkdir()
         (folder / folder_name(6) / "model.safetensors").write_bytes(b"half")
@@ -162,7 +163,9 @@ def test_a_partial_checkpoint_is_never_completed(
     assert states() == {2: "DELETED", 4: "COMPLETED", 6: "DELETED", 8: "ERROR"}
 
 
-@pytest.mark.parametrize("name", [bundle.WEIGHTS, bundle.LEDGER, bundle.ATTESTATION])
+@pytest.mark.parametrize(
+    "name", [model_folder.WEIGHTS, model_folder.LEDGER, model_folder.ATTESTATION]
+)
 def test_a_model_that_was_changed_is_left_out_and_stops_nothing(
     store: Engine, storage: Path, world: World, name: str
 ) -> None:
@@ -220,7 +223,7 @@ def test_what_the_ledger_decided_and_measured_is_indexed(store: Engine, tmp_path
     world = Monitored(deviations=from_step("alpha", 6))
     folder = begin_run(tmp_path / "runs", "tiny-1", world, finished=at(50))
     model = world.run(folder / "model", run="tiny-1")
-    shutil.copy(model / bundle.LEDGER, folder / "ledger.ahead.jsonl")
+    shutil.copy(model / model_folder.LEDGER, folder / "ledger.ahead.jsonl")
     happen(folder, [events.Finished(at=at(50), step=20)])
     assert index_storage(store, tmp_path / "runs", settings(world)).left_out == {}
     with Session(store) as session:
@@ -267,8 +270,8 @@ def test_a_memorization_manifest_is_indexed_if_an_operator_signed_it(
         run="tiny-1",
         step=12,
         made=at(60),
-        manifest=canonical.sha256(b"prepared"),
-        files={bundle.WEIGHTS: canonical.sha256(b"weights")},
+        manifest=canonical_json.sha256(b"prepared"),
+        files={model_folder.WEIGHTS: canonical_json.sha256(b"weights")},
         settings=DEFAULTS,
         corpora=(),
     )
@@ -487,7 +490,7 @@ def test_a_search_is_one_experiment_of_its_trials(
         begin_run(folder, name, world)
     lines = [{"step": 4, "loss": 2.5}, {"step": 8, "loss": 2.25, "memorization": 0.5}]
     (folder / one.run / "reports.jsonl").write_bytes(
-        b"".join(canonical.encode(line) + b"\n" for line in lines)
+        b"".join(canonical_json.encode(line) + b"\n" for line in lines)
     )
 
     def look() -> tuple[tables.Experiment, dict[str, tables.Trial]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from pyarrow import parquet
 from world import AT, World
 
-from govray.governance.verify import verify
-from govray.store.ledger_table import FILE, SCHEMA, write_table
-from govray.store.tile_folder import LocalTileFolder
+from govray.governance.verify.verifier import verify
+from govray.store.ledger_parquet import FILE, SCHEMA, write_table
+from govray.store.tile_storage import LocalTileFolder
 
 
 def test_its_sums_are_the_attestations(tmp_path: Path) -> None:

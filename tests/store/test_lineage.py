@@ -7,11 +7,11 @@ from pydantic import ValidationError
 from world import AT, World
 
 from govray.errors import Malformed, UsageError
-from govray.governance import canonical
-from govray.governance.ancestry import Ancestor
-from govray.governance.attestation import Attestation, Removal
-from govray.governance.selection import Selection
-from govray.governance.verify import VerifiedModel, verify
+from govray.governance.attestation.model_attestation import Attestation, Removal
+from govray.governance.formats import canonical_json
+from govray.governance.record.ancestry import Ancestor
+from govray.governance.record.selection_taint import Selection
+from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.store.lineage import Lineage, decode, encode, lineage, of_corpora, of_group
 
 OTHERS = ("alpha", "beta", "gamma", "delta")
@@ -102,7 +102,7 @@ def test_what_no_run_of_ours_brought_is_shown_with_the_group(storied: Lineage) -
 
 def test_the_bytes_are_canonical_and_come_back(storied: Lineage) -> None:
     data = encode(storied)
-    canonical.parse_canonical(data, where="lineage")
+    canonical_json.parse_canonical(data, where="lineage")
     assert decode(data) == storied
     with pytest.raises(Malformed):
         decode(data.replace(b'"whole"', b'"all"'))

@@ -10,7 +10,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Column, Engine, MetaData, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from govray.store import upgrade
+from govray.store import schema_upgrade
 from govray.store.database import connect, parse_url
 from govray.store.tables import TABLES
 
@@ -32,7 +32,7 @@ def tables_of(engine: Engine) -> set[str]:
 
 def test_the_migrations_make_the_tables_of_the_classes(empty_url: str) -> None:
     engine = connect(parse_url(empty_url))
-    upgrade.to_head(engine)
+    schema_upgrade.to_head(engine)
     assert differences(engine) == []
     assert tables_of(engine) == set(TABLES.tables)
     more = MetaData()
@@ -46,22 +46,22 @@ def test_the_migrations_make_the_tables_of_the_classes(empty_url: str) -> None:
 
 def test_every_revision_goes_down_and_up_again_and_keeps_what_is_there(empty_url: str) -> None:
     engine = connect(parse_url(empty_url))
-    known = upgrade.revisions()
-    assert known[-1] == upgrade.head()
-    upgrade.to_revision(engine, known[0])
+    known = schema_upgrade.revisions()
+    assert known[-1] == schema_upgrade.head()
+    schema_upgrade.to_revision(engine, known[0])
     with engine.begin() as connection:
         connection.execute(text(ROW))
     for before, after in pairwise(known):
-        upgrade.to_revision(engine, after)
-        upgrade.down_to(engine, before)
-        upgrade.to_revision(engine, after)
-    upgrade.to_head(engine)  # nothing to do
+        schema_upgrade.to_revision(engine, after)
+        schema_upgrade.down_to(engine, before)
+        schema_upgrade.to_revision(engine, after)
+    schema_upgrade.to_head(engine)  # nothing to do
     with engine.connect() as connection:
         assert connection.execute(text("SELECT name FROM model")).scalars().all() == ["kept"]
-        assert upgrade.revision(connection) == known[-1]
-    upgrade.down_to(engine, "base")
+        assert schema_upgrade.revision(connection) == known[-1]
+    schema_upgrade.down_to(engine, "base")
     assert tables_of(engine) == set()
-    upgrade.to_head(engine)
+    schema_upgrade.to_head(engine)
     assert differences(engine) == []
     engine.dispose()
 
@@ -72,6 +72,6 @@ def test_an_upgrade_that_fails_half_way_leaves_nothing(empty_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE token (x integer)"))
     with pytest.raises(DBAPIError, match="token"):
-        upgrade.to_head(engine)
+        schema_upgrade.to_head(engine)
     assert tables_of(engine) == {"token"}
     engine.dispose()

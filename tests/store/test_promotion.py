@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from world import World
 
 from govray.errors import Malformed, Refused
-from govray.governance.attestation import Attestation, Removal, Replay
-from govray.governance.envelope import Envelope
-from govray.governance.incidents import Findings
-from govray.governance.memorization import Decision
-from govray.governance.statement import read
-from govray.store.promotion import (
+from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.governance.record.entropy_profile import Decision
+from govray.governance.record.incidents import Findings
+from govray.store.promotion_gates import (
     GATES,
     SCHEMA,
     Evidence,

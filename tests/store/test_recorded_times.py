@@ -11,11 +11,12 @@ from sqlalchemy import Engine
 from sqlmodel import Session, select
 from world import World
 
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
 from govray.store import tables
-from govray.store.lifecycle import TrialState
-from govray.train import event_rows, events
-from govray.train.indexing import index_storage
+from govray.store.states import TrialState
+from govray.train.index import event_rows
+from govray.train.index.indexer import index_storage
+from govray.train.run_folder import events
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_a_checkpoint_was_committed_when_the_log_says(
     folder = begin_run(storage, "tiny-1", world)
     happen(folder, [events.AttemptStarted(at=at(0), attempt=1, world_size=1, step=0)])
     said, unsaid, other = (commit(folder, step) for step in (2, 4, 6))
-    digest = checkpoint.open_commit(said).digest
+    digest = commit_folder.open_commit(said).digest
     happen(
         folder,
         [
@@ -49,7 +50,7 @@ def test_a_checkpoint_was_committed_when_the_log_says(
     expected = {("tiny-1", 2): at(7), ("tiny-1", 4): None, ("tiny-1", 6): None}
     assert checkpoints(store) == expected
     for place in (said, unsaid, other):  # as a copy or a backup would leave them
-        os.utime(place / checkpoint.MANIFEST, (0, 0))
+        os.utime(place / commit_folder.MANIFEST, (0, 0))
     index_storage(store, storage, settings(world))
     assert checkpoints(store) == expected
 
@@ -59,7 +60,7 @@ def test_a_finished_run_keeps_its_times_when_it_is_looked_at_again(
 ) -> None:
     storage = tmp_path / "runs"
     folder = finished_run(storage, "tiny-1", world)
-    digest = checkpoint.open_commit(dict(_commits(folder))[12]).digest
+    digest = commit_folder.open_commit(dict(_commits(folder))[12]).digest
     happen(folder, [events.Committed(at=at(49), step=12, digest=digest)])
     for _ in range(2):  # the second finds a log that has not grown
         index_storage(store, storage, settings(world))

@@ -11,10 +11,10 @@ from sqlmodel import Session, col, select
 from world import AT, World
 
 from govray.errors import Refused, UsageError
-from govray.governance.verify import VerifiedModel, verify
-from govray.store import promotion, registry, tables
-from govray.store.index import index_model
-from govray.store.promotion import SCHEMA, PromotionPolicy, read_promotion_policy
+from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.store import promotion_gates, registry, tables
+from govray.store.model_index import index_model
+from govray.store.promotion_gates import SCHEMA, PromotionPolicy, read_promotion_policy
 from govray.store.registry import By
 from govray.store.tables import AuditEntry, Model, ModelVersion
 
@@ -238,7 +238,7 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> threading.Barrier:
     """The gates wait for each other, for a while: both promotions then stand between reading and
     writing, if nothing keeps them apart."""
     barrier = threading.Barrier(2)
-    asked = promotion.failures
+    asked = promotion_gates.failures
 
     def waiting(gates: object, evidence: object) -> object:
         try:
@@ -248,7 +248,7 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> threading.Barrier:
             pass
         return asked(gates, evidence)
 
-    monkeypatch.setattr(promotion, "failures", waiting)
+    monkeypatch.setattr(promotion_gates, "failures", waiting)
     return barrier
 
 
@@ -331,9 +331,9 @@ def test_a_missing_credential_fails_the_share(store: Engine, attestation: str) -
         session.flush()
         fewer = registry.evidence(session, attestation)
     gates = RACING.gates("production")
-    assert promotion.failures(gates, found) == ()
-    assert len(promotion.failures(gates, fewer)) == 1
-    assert promotion.failures(gates, replace(fewer, records=found.records)) == ()
+    assert promotion_gates.failures(gates, found) == ()
+    assert len(promotion_gates.failures(gates, fewer)) == 1
+    assert promotion_gates.failures(gates, replace(fewer, records=found.records)) == ()
 
 
 # Who and when

@@ -10,10 +10,10 @@ from sqlmodel import Session, select
 from world import AT, RUN, World
 
 from govray.errors import CouldNotCheck, Refused
-from govray.governance.verify import VerifiedModel, verify
-from govray.store import heads, tables, upgrade
+from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.store import heads, schema_upgrade, tables
 from govray.store.database import connect, parse_url
-from govray.store.index import index_model
+from govray.store.model_index import index_model
 from govray.store.rebuild import rebuild
 
 KEY = bytes(32)
@@ -116,7 +116,7 @@ def test_a_rebuild_forgets_no_head(
 
 def test_the_upgrade_keeps_the_heads_that_are_known(empty_url: str) -> None:
     engine = connect(parse_url(empty_url))
-    upgrade.to_revision(engine, "0001")
+    schema_upgrade.to_revision(engine, "0001")
     with engine.begin() as connection:
         connection.execute(
             text(
@@ -124,6 +124,6 @@ def test_the_upgrade_keeps_the_heads_that_are_known(empty_url: str) -> None:
                 " VALUES ('run-1', 'o', 7, 'sha256:00', '', '')"
             )
         )
-    upgrade.to_head(engine)
+    schema_upgrade.to_head(engine)
     assert sizes(engine) == [7]
     engine.dispose()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Refused
-from govray.store.lifecycle import (
+from govray.store.states import (
     CHECKPOINT,
     EXPERIMENT,
     TRIAL,

@@ -19,7 +19,7 @@ from govray.service.app import create_app
 from govray.service.settings import Settings
 from govray.store import secret_fingerprint
 from govray.store.database import open_store
-from govray.store.index import index_model
+from govray.store.model_index import index_model
 from govray.store.record_key import KEY_ENV, load_key
 from govray.store.secret_fingerprint import fingerprint, indexing_key, key_of, recorded
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import CouldNotCheck, Damaged, Malformed
-from govray.governance import merkle
-from govray.governance.keys import LocalSigner
-from govray.governance.note import sign_checkpoint
-from govray.store.tile_folder import LocalTileFolder, TileFolder, tile_folder
+from govray.governance.formats import merkle
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.signed_note import sign_checkpoint
+from govray.store.tile_storage import LocalTileFolder, TileFolder, tile_folder
 from govray.store.tiles import (
     TileName,
     TileReader,

@@ -12,9 +12,9 @@ import pytest
 import ray
 from deployment import Deployment
 
-from govray.train.cluster import start_ray
-from govray.train.config import parse_experiment
-from govray.train.trainer import from_experiment
+from govray.train.driver.ray_cluster import start_ray
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
 
 
 @pytest.fixture(scope="session")

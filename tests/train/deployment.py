@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from govray.data.corpus import build, unsigned_credential
-from govray.governance.authority import Authority, Scope, TrustRoot
-from govray.governance.credential import Period, seal_credential
-from govray.governance.document import format_time
-from govray.governance.keys import LocalSigner
-from govray.governance.policy import seal_policy
-from govray.governance.policy_source import read_policy
-from govray.governance.trust import sign_root
+from govray.governance.formats.document import format_time
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.policy.credential import Period, seal_credential
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.trust.authority import Authority, Scope, TrustRoot
+from govray.governance.trust.trust_state import sign_root
 
 POLICY = """
 schema: govray.dev/depth-policy/v1

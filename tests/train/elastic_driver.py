@@ -23,11 +23,11 @@ import ray.train
 from deployment import Deployment
 from ray.cluster_utils import Cluster
 
-from govray.train import events
-from govray.train.artifact import write_model
-from govray.train.cluster import start_ray
-from govray.train.config import parse_experiment
-from govray.train.trainer import from_experiment
+from govray.train.attest.write_model import write_model
+from govray.train.driver.ray_cluster import start_ray
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.run_folder import events
 
 STEPS = 300
 EVERY = 10

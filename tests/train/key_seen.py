@@ -18,11 +18,11 @@ import ray
 from deployment import Deployment
 
 from govray.errors import Refused
-from govray.governance.verify import verify
-from govray.train import driver_key
-from govray.train.cluster import start_ray
-from govray.train.config import parse_experiment
-from govray.train.trainer import from_experiment
+from govray.governance.verify.verifier import verify
+from govray.train.driver.ray_cluster import start_ray
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.run_folder import operator_key
 
 VARIABLES = ("GOVRAY_KEY", "OTHER_KEY")
 
@@ -55,9 +55,9 @@ def main(folder: Path, control: bool) -> None:
     deployment.key.unlink()
     os.environ.update(dict.fromkeys(VARIABLES, pem))
     if control:
-        driver_key.take = lambda *_: None  # type: ignore[assignment]
+        operator_key.take = lambda *_: None  # type: ignore[assignment]
     else:
-        driver_key.take("env:OTHER_KEY")
+        operator_key.take("env:OTHER_KEY")
     start_ray(num_cpus=2)
     told = {"task": ray.get(ray.remote(num_cpus=0.1)(holders).remote())}
     experiment = deployment.experiment(attestation_key="env:OTHER_KEY", max_steps=2)

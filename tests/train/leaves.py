@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from govray.governance.ledger import CorpusUse, GradientNorms, Leaf, Pass
+from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf, Pass
 
 DIGEST = "sha256:" + "ab" * 32
 

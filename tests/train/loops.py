@@ -15,12 +15,14 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from govray.data.reader import StepReader
-from govray.engine import gpt
+from govray.data.step_reader import StepReader
+from govray.engine.model import gpt
 from govray.errors import Refused
-from govray.train import experiment, govern, shard, snapshot
-from govray.train.config import Experiment
-from govray.train.revoking import POLL_S
+from govray.train import govern, shard
+from govray.train.inputs.experiment_config import Experiment
+from govray.train.inputs.revocation_feed import POLL_S
+from govray.train.state import snapshot
+from govray.train.worker import experiment_loop
 
 
 def script(config: dict[str, Any]) -> None:
@@ -135,7 +137,7 @@ def _fail_once(flag: Path) -> None:
 
 def _run(config: dict[str, Any], before_loss: Any, after_step: Any = lambda metrics: None) -> None:
     settings = Experiment.model_validate(config)
-    model, loss = experiment.load_entrypoint(settings)
+    model, loss = experiment_loop.load_entrypoint(settings)
     shard(model)
     optimizer = torch.optim.AdamW(
         model.parameters(),
@@ -146,7 +148,7 @@ def _run(config: dict[str, Any], before_loss: Any, after_step: Any = lambda metr
     run = govern(model, optimizer)
     for batch in run.batches():
         for group in optimizer.param_groups:
-            group["lr"] = experiment.learning_rate(
+            group["lr"] = experiment_loop.learning_rate(
                 settings.optimizer, batch.step, settings.max_steps
             )
 
@@ -192,7 +194,7 @@ def fails_always(config: dict[str, Any]) -> None:
 def refuses_alone(config: dict[str, Any]) -> None:
     """Rank 1 is refused outside any agreement, while rank 0 waits for it in one."""
     settings = Experiment.model_validate(config)
-    model, loss = experiment.load_entrypoint(settings)
+    model, loss = experiment_loop.load_entrypoint(settings)
     run = govern(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
     for batch in run.batches():
         if batch.step == 3 and dist.get_rank() == 1:

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from pyarrow import fs
 
-from govray.engine.checkpoint import Folder
-from govray.train.object_store import ObjectFolder, ObjectStore
+from govray.checkpoint.commit_folder import Folder
+from govray.checkpoint.object_store import ObjectFolder, ObjectStore
 
 # moto lets everybody in; pyarrow wants to have something to say.
 CREDENTIALS = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from govray.engine import gpt
+from govray.engine.model import gpt
 
 GPT = gpt.GPT
 

@@ -15,13 +15,15 @@ import pytest
 import torch
 
 from govray.data import admission
-from govray.data.reader import StepReader, StepRows
-from govray.train import attempts, cluster, rollback, worker
-from govray.train.discovery import Loop
-from govray.train.driver import begin_attempt
-from govray.train.gating import Decisions
-from govray.train.order import Assignment, Order, current
-from govray.train.progress import StepCallback
+from govray.data.step_reader import StepReader, StepRows
+from govray.train.driver import attempts, ray_cluster
+from govray.train.driver.discovery import Loop
+from govray.train.driver.progress import StepCallback
+from govray.train.inputs.gating import Decisions
+from govray.train.inputs.order import Assignment, Order, current
+from govray.train.run_folder.run_lock import begin_attempt
+from govray.train.state import resume_point
+from govray.train.worker import run
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
         folder = Path(order.folder)
         while True:
             attempt = begin_attempt(folder, order.driver).attempt
-            found = rollback.resolve(folder, order)
+            found = resume_point.resolve(folder, order)
             torch.manual_seed(order.seed)
             torch.set_num_threads(order.threads)
             shard = Rows(order, found.step, found.checkpoint, attempt, found.decisions)
@@ -60,9 +62,9 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
             token = current.set(assignment)
             try:
                 loop(dict(config or {}))
-            except worker.StopRun as stop:
+            except run.StopRun as stop:
                 return stop.step
-            except rollback.RolledBack:
+            except resume_point.RolledBack:
                 continue
             finally:
                 current.reset(token)
@@ -70,5 +72,5 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(admission, "pack_all", pack)
     monkeypatch.setattr(attempts, "fit", fit)
-    monkeypatch.setattr(cluster, "start_ray", lambda *args, **kwargs: None)
-    monkeypatch.setattr(worker.ray.train, "report", lambda *args, **kwargs: None)
+    monkeypatch.setattr(ray_cluster, "start_ray", lambda *args, **kwargs: None)
+    monkeypatch.setattr(run.ray.train, "report", lambda *args, **kwargs: None)

@@ -10,11 +10,11 @@ import pytest
 from deployment import Deployment
 
 import govray
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
 from govray.errors import VerificationFailed
-from govray.governance import bundle
-from govray.train import snapshot
-from govray.train.artifact import write_model
+from govray.governance.attestation import model_folder
+from govray.train.attest.write_model import write_model
+from govray.train.state import snapshot
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
@@ -24,19 +24,21 @@ def test_attesting_reads_no_weights_and_gives_the_same_subjects(
 ) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     before = govray.verify(run / "model", trust_root=deployment.root).subjects
-    read = checkpoint._read
+    read = commit_folder._read
 
     def counting(path: Path, size: int) -> Any:
         assert path.suffix != ".safetensors", path
         return read(path, size)
 
-    monkeypatch.setattr(checkpoint, "_read", counting)
+    monkeypatch.setattr(commit_folder, "_read", counting)
     model = write_model(run, deployment.signers["operator"])
     assert govray.verify(model, trust_root=deployment.root).subjects == before
     found = snapshot.latest(run)
     assert found is not None
-    weights = found[0] / bundle.WEIGHTS
-    assert weights.stat().st_ino != (model / bundle.WEIGHTS).stat().st_ino, "a copy, not a link"
+    weights = found[0] / model_folder.WEIGHTS
+    assert weights.stat().st_ino != (model / model_folder.WEIGHTS).stat().st_ino, (
+        "a copy, not a link"
+    )
 
 
 def test_a_bit_that_flipped_since_the_commit_is_found_by_verify(
@@ -45,10 +47,10 @@ def test_a_bit_that_flipped_since_the_commit_is_found_by_verify(
     run = shutil.copytree(finished, tmp_path / "run")
     found = snapshot.latest(run)
     assert found is not None
-    weights = found[0] / bundle.WEIGHTS
+    weights = found[0] / model_folder.WEIGHTS
     data = bytearray(weights.read_bytes())
     data[-3] ^= 4
     weights.write_bytes(data)
     model = write_model(run, deployment.signers["operator"])
-    with pytest.raises(VerificationFailed, match=bundle.WEIGHTS):
+    with pytest.raises(VerificationFailed, match=model_folder.WEIGHTS):
         govray.verify(model, trust_root=deployment.root)

@@ -15,28 +15,29 @@ from deployment import Deployment
 from solo import run_here
 
 from govray.cli import main
-from govray.data.reader import ArrowRows
+from govray.data.step_reader import ArrowRows
 from govray.errors import CouldNotCheck, Refused, UsageError
-from govray.governance import bundle, canonical
-from govray.governance.envelope import Envelope
-from govray.governance.keys import LocalSigner
-from govray.governance.manifest import Manifest
-from govray.governance.memorization_manifest import (
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.memorization_manifest import (
     CorpusEvidence,
     MemorizationManifest,
     seal_memorization_manifest,
     verify_memorization_manifest,
 )
-from govray.governance.statement import read, seal
-from govray.governance.trace import trace
-from govray.governance.trust import TrustState
-from govray.governance.verify import verify
-from govray.train.artifact import write_model
-from govray.train.audit import DEFAULTS, audit
-from govray.train.config import parse_experiment
-from govray.train.record import read_record
-from govray.train.recorded import recorded_inputs
-from govray.train.trainer import from_experiment
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import read, seal
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.trust.trust_state import TrustState
+from govray.governance.verify.trace import trace
+from govray.governance.verify.verifier import verify
+from govray.train.attest.memorization_audit import DEFAULTS, audit
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.recorded_inputs import recorded_inputs
+from govray.train.inputs.run_record import read_record
 
 pytestmark = pytest.mark.slow  # a dozen seconds on a quiet machine
 
@@ -213,8 +214,8 @@ def test_the_command_signs_what_others_verify(
     assert command("show", signed)[0] == 0
     envelope = Envelope.parse(signed.read_bytes())
     sealed = read(MemorizationManifest, envelope)
-    digest = canonical.sha256((run / "model" / bundle.WEIGHTS).read_bytes())
-    assert {s.name: s.sha256 for s in sealed.subjects}[bundle.WEIGHTS] == digest
+    digest = canonical_json.sha256((run / "model" / model_folder.WEIGHTS).read_bytes())
+    assert {s.name: s.sha256 for s in sealed.subjects}[model_folder.WEIGHTS] == digest
     # Neither another's key nor other files: the control.
     auditor = [here.signers["auditor"]]
     for data in (
@@ -234,7 +235,7 @@ def test_the_command_without_a_key_writes_canonical_json(
     assert code == 0, err
     told = json.loads(out)
     assert (told["signed"], told["file"]) == (False, str(to))
-    written = canonical.parse_canonical(to.read_bytes())
+    written = canonical_json.parse_canonical(to.read_bytes())
     assert MemorizationManifest.from_json(written).run == run.name
 
 

@@ -8,8 +8,8 @@ import pytest
 import ray
 
 from govray.errors import InfrastructureFailed
-from govray.train import cluster
-from govray.train.cluster import ray_running, start_ray
+from govray.train.driver import ray_cluster
+from govray.train.driver.ray_cluster import ray_running, start_ray
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_cluster_is_left_unless_it_was_there(
     told: list[str] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: there)
     monkeypatch.setattr(ray, "shutdown", lambda: told.append("left"))
-    monkeypatch.setattr(cluster, "start_ray", lambda: told.append("started"))
+    monkeypatch.setattr(ray_cluster, "start_ray", lambda: told.append("started"))
     with pytest.raises(ZeroDivisionError), ray_running():
         told.append(str(1 // (len(told) - 1)))  # after the start, and an error all the same
     assert told == ["started"] + ["left"] * (not there)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from govray.train.code import git_state, source_of
-from govray.train.environment import environment_here
+from govray.train.run_folder.environment_probe import environment_here
+from govray.train.run_folder.source_code import git_state, source_of
 
 
 def git(folder: Path, *words: str) -> None:

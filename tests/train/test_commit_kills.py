@@ -15,11 +15,11 @@ import pytest
 import torch
 from test_commits import Training
 
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
+from govray.checkpoint.retention import Rules
 from govray.errors import Damaged
-from govray.train import snapshot
-from govray.train.retention import Rules
-from govray.train.snapshot import committed_folders, folder_name, latest
+from govray.train.state import snapshot
+from govray.train.state.snapshot import committed_folders, folder_name, latest
 
 STEPS = 10
 RULES = Rules(best=1, latest=2)
@@ -49,7 +49,7 @@ def expected_digests(folder: Path) -> dict[int, str]:
         a_step(training)
         training.begin(step, loss=loss_of(step))
         training.commits.settle(None)
-        digests[step] = checkpoint.load(folder / folder_name(step)).digest
+        digests[step] = commit_folder.load(folder / folder_name(step)).digest
     return digests
 
 
@@ -93,12 +93,12 @@ def check(folder: Path, expected: dict[int, str]) -> int:
     """Every folder loads as in the undisturbed run, or not at all; returns the newest step."""
     newest = 0
     for step, found in committed_folders(folder):
-        if (found / checkpoint.MANIFEST).exists():
-            assert checkpoint.load(found).digest == expected[step]
+        if (found / commit_folder.MANIFEST).exists():
+            assert commit_folder.load(found).digest == expected[step]
             newest = max(newest, step)
         else:
             with pytest.raises(Damaged):
-                checkpoint.load(found)
+                commit_folder.load(found)
     return newest
 
 
@@ -152,8 +152,8 @@ def test_the_control_a_resume_without_its_generators_is_caught(
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_whatever_happens_to_any_file_the_older_commit_is_next(tmp_path: Path, damage: str) -> None:
     expected = expected_digests(tmp_path)
-    whole_one = checkpoint.load(tmp_path / folder_name(STEPS))
-    names = [*sorted(whole_one.entries), checkpoint.MANIFEST]
+    whole_one = commit_folder.load(tmp_path / folder_name(STEPS))
+    names = [*sorted(whole_one.entries), commit_folder.MANIFEST]
     random_place = random.Random(7)
     older = (tmp_path / folder_name(STEPS - 1), STEPS - 1)
     for name in names:
@@ -168,7 +168,7 @@ def test_whatever_happens_to_any_file_the_older_commit_is_next(tmp_path: Path, d
             data[random_place.randrange(len(data))] ^= 1 << random_place.randrange(8)
             path.write_bytes(data)
         with pytest.raises(Damaged):
-            checkpoint.load(tmp_path / folder_name(STEPS))
+            commit_folder.load(tmp_path / folder_name(STEPS))
         found = latest(tmp_path)
         if found != older:
             # Only the bytes tell: the worker that loads it puts it aside.
@@ -180,4 +180,4 @@ def test_whatever_happens_to_any_file_the_older_commit_is_next(tmp_path: Path, d
             [aside] = tmp_path.glob(f"*{snapshot.CORRUPT}")
             aside.rename(tmp_path / folder_name(STEPS))
         path.write_bytes(whole)
-        assert checkpoint.load(tmp_path / folder_name(STEPS)).digest == expected[STEPS]
+        assert commit_folder.load(tmp_path / folder_name(STEPS)).digest == expected[STEPS]

@@ -20,11 +20,11 @@ from leaves import leaf
 from ranks import RankPool
 from test_commits import Training
 
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
+from govray.checkpoint.retention import Rules
 from govray.errors import GovrayError, InfrastructureFailed, RankFailed, Refused
-from govray.train import commits
-from govray.train.retention import Rules
-from govray.train.snapshot import folder_name, latest
+from govray.train.state import committer
+from govray.train.state.snapshot import folder_name, latest
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def test_every_rank_gets_its_own_generator_back(ranks: RankPool, tmp_path: Path)
 def _restore_damaged_on_rank_one(folder: Path) -> None:
     """Rank 1 alone reads a byte that is not what was committed."""
     if dist.get_rank() == 1:
-        read = checkpoint._read
-        checkpoint._read = (
+        read = commit_folder._read
+        commit_folder._read = (
             lambda path, size: (  # type: ignore[assignment]
                 read(path, size)[:-1] + b"?" if path.name == "optimizer.json" else read(path, size)
             )
@@ -77,7 +77,7 @@ def _restore_damaged_on_rank_one(folder: Path) -> None:
         training.state.restore(folder / folder_name(2), training.order)
     finally:
         if dist.get_rank() == 1:
-            checkpoint._read = read
+            commit_folder._read = read
 
 
 def test_damage_that_one_rank_sees_stops_all_and_leads_to_the_older_commit(
@@ -95,14 +95,14 @@ def _restore_unreadable_on_rank_one(folder: Path) -> None:
     def unreadable(path: Path, size: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    read = checkpoint._read
+    read = commit_folder._read
     if dist.get_rank() == 1:
-        checkpoint._read = unreadable
+        commit_folder._read = unreadable
     try:
         training = Training(folder, resumed=2)
         training.state.restore(folder / folder_name(2), training.order)
     finally:
-        checkpoint._read = read
+        commit_folder._read = read
 
 
 def test_a_storage_error_on_one_rank_stops_all_and_puts_nothing_aside(
@@ -131,7 +131,7 @@ def _settle_slowly(folder: Path, fails: bool) -> Any:
     """Rank 0's thread takes several of the others' patiences."""
     import time
 
-    write, commits.PATIENCE_S = checkpoint.write, 0.05
+    write, committer.PATIENCE_S = commit_folder.write, 0.05
 
     def slow(*arguments: Any) -> Any:
         time.sleep(0.3)
@@ -139,13 +139,13 @@ def _settle_slowly(folder: Path, fails: bool) -> Any:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(*arguments)
 
-    checkpoint.write = slow
+    commit_folder.write = slow
     try:
         training = Training(folder)
         training.begin(1)
         return training.commits.settle(None)
     finally:
-        checkpoint.write, commits.PATIENCE_S = write, 10.0
+        commit_folder.write, committer.PATIENCE_S = write, 10.0
 
 
 def test_all_ranks_wait_for_the_last_commit_and_share_its_outcome(ranks: RankPool) -> None:

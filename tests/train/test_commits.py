@@ -14,17 +14,18 @@ import torch.distributed as dist
 from leaves import DIGEST, leaf
 from torch import nn
 
-from govray.engine import checkpoint
-from govray.engine.adapters import Adapters
+from govray.checkpoint import commit_folder
+from govray.checkpoint.retention import Rules
+from govray.engine.model.adapters import Adapters
 from govray.errors import GovrayError
-from govray.governance import canonical
-from govray.governance.plan import BatchPlan
-from govray.train import events, snapshot
-from govray.train.commits import Commits
-from govray.train.driver import Fence, begin_attempt, take_over
-from govray.train.order import Order
-from govray.train.retention import Rules
-from govray.train.snapshot import State, folder_name, generator_seed, latest
+from govray.governance.formats import canonical_json
+from govray.governance.record.batch_plan import BatchPlan
+from govray.train.inputs.order import Order
+from govray.train.run_folder import events
+from govray.train.run_folder.run_lock import Fence, begin_attempt, take_over
+from govray.train.state import snapshot
+from govray.train.state.committer import Commits
+from govray.train.state.snapshot import State, folder_name, generator_seed, latest
 
 
 def an_order(folder: Path, **changes: Any) -> Order:
@@ -85,13 +86,13 @@ class Training:
 def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Commits wait in their first write until the event is set."""
     release = threading.Event()
-    write = checkpoint.write
+    write = commit_folder.write
 
     def waiting(*arguments: Any) -> Any:
         assert release.wait(30)
         return write(*arguments)
 
-    monkeypatch.setattr(checkpoint, "write", waiting)
+    monkeypatch.setattr(commit_folder, "write", waiting)
     return release
 
 
@@ -108,9 +109,9 @@ def test_the_bytes_are_those_of_a_synchronous_commit(tmp_path: Path, held: threa
     behind.step()
     torch.rand(7)
     held.set()
-    digest = checkpoint.commit(tmp_path / "straight" / folder_name(1), captured.files())
+    digest = commit_folder.commit(tmp_path / "straight" / folder_name(1), captured.files())
     assert behind.commits.settle(None) == behind.folder / folder_name(1)
-    assert checkpoint.load(behind.folder / folder_name(1)).digest == digest
+    assert commit_folder.load(behind.folder / folder_name(1)).digest == digest
     # When it became whole is in the event log: a file's time is its copier's.
     told = [each for each in events.read(behind.folder) if isinstance(each, events.Committed)]
     assert [(each.step, each.digest) for each in told] == [(1, digest)]
@@ -118,7 +119,7 @@ def test_the_bytes_are_those_of_a_synchronous_commit(tmp_path: Path, held: threa
     torch.manual_seed(5)
     later = behind.state.capture(1, behind.order, [leaf(0)], loss=1.0)
     assert later is not None
-    assert checkpoint.commit(tmp_path / "later", later.files()) != digest
+    assert commit_folder.commit(tmp_path / "later", later.files()) != digest
 
 
 def test_the_loop_goes_on_while_one_is_in_flight_and_the_next_waits_for_it(
@@ -148,7 +149,7 @@ def test_a_failure_is_told_and_no_other_commit_follows(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.os, "fsync", full)
+        patch.setattr(commit_folder.os, "fsync", full)
         training.begin(1)
         training.begin(2)  # the disk has room again only after this
     assert "step 1 could not be written" in str(training.commits.failure)
@@ -184,7 +185,9 @@ def test_the_rules_are_applied_behind_each_commit(tmp_path: Path) -> None:
         folder_name(4),
         folder_name(5),
     ]
-    state: Any = canonical.parse(checkpoint.load(tmp_path / folder_name(2)).files["state.json"])
+    state: Any = canonical_json.parse(
+        commit_folder.load(tmp_path / folder_name(2)).files["state.json"]
+    )
     assert state["loss"] == 1.0
 
 

@@ -9,10 +9,10 @@ import torch
 from leaves import DIGEST, leaf, norms
 from torch import Tensor
 
-from govray.engine import checkpoint
-from govray.governance import bundle
-from govray.governance.ledger import AnyLeaf, CorpusUse
-from govray.train.comparison import (
+from govray.checkpoint import commit_folder
+from govray.governance.attestation import model_folder
+from govray.governance.record.ledger import AnyLeaf, CorpusUse
+from govray.train.replay.comparison import (
     LeafDifference,
     TensorDifference,
     compared_files,
@@ -21,7 +21,7 @@ from govray.train.comparison import (
 )
 
 OTHER = "sha256:" + "cd" * 32
-ADAPTER = bundle.adapter_files("a")[1]
+ADAPTER = model_folder.adapter_files("a")[1]
 
 Tensors = dict[str, Tensor]
 
@@ -62,11 +62,15 @@ def test_leaves_without_a_corpus_lack_its_uses_and_nothing_else() -> None:
     )
 
 
-def committed(folder: Path, **files: Tensors | bytes) -> checkpoint.Committed:
-    names = {"weights": bundle.WEIGHTS, "adapter": ADAPTER, "moments": "optimizer.safetensors"}
+def committed(folder: Path, **files: Tensors | bytes) -> commit_folder.Committed:
+    names = {
+        "weights": model_folder.WEIGHTS,
+        "adapter": ADAPTER,
+        "moments": "optimizer.safetensors",
+    }
     content = {names[name]: value for name, value in files.items()}
-    checkpoint.commit(folder, {"optimizer.json": b"{}"} | content)
-    return checkpoint.load(folder)
+    commit_folder.commit(folder, {"optimizer.json": b"{}"} | content)
+    return commit_folder.load(folder)
 
 
 def test_the_first_tensor_that_differs_is_named_with_its_size(tmp_path: Path) -> None:
@@ -80,7 +84,7 @@ def test_the_first_tensor_that_differs_is_named_with_its_size(tmp_path: Path) ->
     theirs = {step: committed(tmp_path / f"t{step}", weights=base) for step in (2, 4, 6, 8)}
     names = compared_files(ours[2], theirs[2])
     found = first_tensor(theirs, ours, 0, names)
-    assert found == TensorDifference(4, 2, bundle.WEIGHTS, "b", 0.5)
+    assert found == TensorDifference(4, 2, model_folder.WEIGHTS, "b", 0.5)
     assert str(found) == "checkpoint of step 4: model.safetensors: b, by at most 0.5"
     assert first_tensor(theirs, {2: ours[2]}, 0, names) is None
 
@@ -101,7 +105,7 @@ def test_what_has_no_size_is_named_without_one(
     one = committed(tmp_path / "one", weights={"a": torch.zeros(3)})
     two = committed(tmp_path / "two", weights=other)
     found = first_tensor({1: one}, {1: two}, 0, compared_files(one, two))
-    assert found == TensorDifference(1, 0, bundle.WEIGHTS, tensor, max_abs)
+    assert found == TensorDifference(1, 0, model_folder.WEIGHTS, tensor, max_abs)
 
 
 def test_an_adapter_that_one_run_lacks_differs_unless_only_shared_ones_count(

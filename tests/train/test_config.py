@@ -8,8 +8,14 @@ import pytest
 import yaml
 
 from govray.errors import UsageError
-from govray.train.config import Experiment, Optimizer, Quota, parse_experiment, read_experiment
-from govray.train.experiment import learning_rate
+from govray.train.inputs.experiment_config import (
+    Experiment,
+    Optimizer,
+    Quota,
+    parse_experiment,
+    read_experiment,
+)
+from govray.train.worker.experiment_loop import learning_rate
 
 JOB = Path(__file__).parents[2] / "jobs" / "train.yaml"
 

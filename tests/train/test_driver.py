@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from govray.errors import Malformed, Refused, UsageError
-from govray.train import driver, events
+from govray.train.run_folder import events, run_lock
 
 HOLD = """
 import pathlib, sys, time
-from govray.train.driver import hold
+from govray.train.run_folder.run_lock import hold
 with hold(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -26,18 +26,18 @@ with hold(pathlib.Path(sys.argv[1])):
 def test_a_second_driver_is_refused_and_told_who_has_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_PATIENCE_S", 0.1)
-    assert not driver.driving(tmp_path)
-    with driver.hold(tmp_path) as number:
+    monkeypatch.setattr(run_lock, "_PATIENCE_S", 0.1)
+    assert not run_lock.driving(tmp_path)
+    with run_lock.hold(tmp_path) as number:
         assert number == 1
-        assert driver.driving(tmp_path)
+        assert run_lock.driving(tmp_path)
         with (
             pytest.raises(UsageError, match=f"process {os.getpid()} on"),
-            driver.hold(tmp_path),
+            run_lock.hold(tmp_path),
         ):
             pytest.fail("two drivers")
-    assert not driver.driving(tmp_path)
-    with driver.hold(tmp_path) as number:
+    assert not run_lock.driving(tmp_path)
+    with run_lock.hold(tmp_path) as number:
         assert number == 2
     assert [event.kind for event in events.read(tmp_path)] == ["driverStarted"] * 2
 
@@ -49,42 +49,42 @@ def test_the_death_of_a_driver_frees_its_run(tmp_path: Path) -> None:
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "held\n"
-        assert driver.driving(tmp_path)
-        found = driver.holder(tmp_path)
+        assert run_lock.driving(tmp_path)
+        found = run_lock.holder(tmp_path)
         assert found is not None
         assert found.here
         assert found.pid == child.pid
     finally:
         child.send_signal(signal.SIGKILL)
         child.communicate(timeout=30)
-    assert not driver.driving(tmp_path)
+    assert not run_lock.driving(tmp_path)
 
 
 def test_what_an_earlier_driver_or_attempt_left_may_not_write(tmp_path: Path) -> None:
-    first = driver.begin_attempt(tmp_path, driver.take_over(tmp_path))
+    first = run_lock.begin_attempt(tmp_path, run_lock.take_over(tmp_path))
     first.check()
-    second = driver.begin_attempt(tmp_path, first.driver)
+    second = run_lock.begin_attempt(tmp_path, first.driver)
     second.check()
     with pytest.raises(Refused, match="driver 1, attempt 1; now 1 and 2"):
         first.check()
-    number = driver.take_over(tmp_path)
+    number = run_lock.take_over(tmp_path)
     with pytest.raises(Refused, match="taken over"):
         second.check()
     with pytest.raises(Refused, match="taken over"):
-        driver.begin_attempt(tmp_path, first.driver)
-    driver.begin_attempt(tmp_path, number).check()
-    assert driver.last_attempt(tmp_path) == 3
+        run_lock.begin_attempt(tmp_path, first.driver)
+    run_lock.begin_attempt(tmp_path, number).check()
+    assert run_lock.last_attempt(tmp_path) == 3
 
 
 @pytest.mark.parametrize("content", [b"[1]", b'{"driver":1}', b"[1,", b'["a","b"]'])
 def test_a_fence_that_is_none_lets_nobody_write(tmp_path: Path, content: bytes) -> None:
-    fence = driver.begin_attempt(tmp_path, driver.take_over(tmp_path))
-    (tmp_path / driver.FENCE).write_bytes(content)
+    fence = run_lock.begin_attempt(tmp_path, run_lock.take_over(tmp_path))
+    (tmp_path / run_lock.FENCE).write_bytes(content)
     with pytest.raises(Malformed):
         fence.check()
 
 
 def test_the_lock_says_who_in_canonical_json(tmp_path: Path) -> None:
-    with driver.hold(tmp_path):
-        value = json.loads((tmp_path / driver.LOCK).read_bytes())
+    with run_lock.hold(tmp_path):
+        value = json.loads((tmp_path / run_lock.LOCK).read_bytes())
         assert value.keys() == {"pid", "host", "since"}

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from govray.errors import Refused, UsageError
-from govray.governance.keys import LocalSigner
-from govray.train import attempts, driver_key
+from govray.governance.formats.keys import LocalSigner
+from govray.train.driver import attempts
+from govray.train.run_folder import operator_key
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
 def nothing_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_key, "_taken", {})
+    monkeypatch.setattr(operator_key, "_taken", {})
     for name in ("GOVRAY_KEY", "OTHER", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -38,12 +39,12 @@ def test_a_key_leaves_the_environment_and_can_be_loaded_again(
     monkeypatch.setenv("OTHER", f"\n{pem}")
     for reference in ("env:OTHER", "env:GOVRAY_KEY"):
         for _ in range(2):
-            assert driver_key.load(reference).public_key == expected
+            assert operator_key.load(reference).public_key == expected
     assert {"GOVRAY_KEY", "OTHER"}.isdisjoint(os.environ)
     # Set again, the newer one counts.
     other = LocalSigner.generate()
     monkeypatch.setenv("OTHER", other.to_pem().decode())
-    assert driver_key.load("env:OTHER").public_key == other.public_key
+    assert operator_key.load("env:OTHER").public_key == other.public_key
 
 
 def test_a_path_in_the_variable_stays_and_nothing_there_is_said(
@@ -54,10 +55,10 @@ def test_a_path_in_the_variable_stays_and_nothing_there_is_said(
     file.chmod(0o600)
     monkeypatch.setenv("GOVRAY_KEY", str(file))
     for reference in ("env:GOVRAY_KEY", str(file)):
-        driver_key.load(reference)
+        operator_key.load(reference)
     assert os.environ["GOVRAY_KEY"] == str(file)
     with pytest.raises(UsageError, match="OTHER is not set"):
-        driver_key.load("env:OTHER")
+        operator_key.load("env:OTHER")
 
 
 def test_a_key_in_the_job_s_runtime_environment_is_refused(
@@ -69,24 +70,24 @@ def test_a_key_in_the_job_s_runtime_environment_is_refused(
 
     submitted(GOVRAY_KEY=pem)
     with pytest.raises(Refused, match="GOVRAY_KEY holds the operator's key") as told:
-        driver_key.take()
+        operator_key.take()
     assert pem.splitlines()[1] not in str(told.value)
     submitted(OTHER=pem)
-    driver_key.take()
+    operator_key.take()
     with pytest.raises(Refused, match="OTHER holds"):
-        driver_key.take("env:OTHER")
+        operator_key.take("env:OTHER")
     submitted(GOVRAY_KEY="/keys/operator.pem")
-    driver_key.take()
+    operator_key.take()
     for odd in ("", "{", "[]", '{"runtime_env": null}'):
         monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", odd)
-        driver_key.take()
+        operator_key.take()
 
 
 def test_a_worker_whose_node_was_started_with_the_key_refuses(
     pem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Order:
-        key_variables = driver_key.variables("env:OTHER")
+        key_variables = operator_key.variables("env:OTHER")
 
     class Context:
         def get_world_rank(self) -> int:

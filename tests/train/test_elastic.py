@@ -20,11 +20,12 @@ import safetensors.torch
 from elastic_driver import EVERY, STEPS
 
 import govray
-from govray.governance import bundle
-from govray.governance.ledger import Leaf, read_leaves
-from govray.governance.plan import BatchPlan
-from govray.train import events, snapshot
-from govray.train.record import read_record
+from govray.governance.attestation import model_folder
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.ledger import Leaf, read_leaves
+from govray.train.inputs.run_record import read_record
+from govray.train.run_folder import events
+from govray.train.state import snapshot
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +139,9 @@ def ran(folder: Path, name: str) -> list[tuple[int, float]]:
 
 def apart(folder: Path, other: Path) -> float:
     """The largest relative distance of any tensor."""
-    one, two = (safetensors.torch.load_file(each / bundle.WEIGHTS) for each in (folder, other))
+    one, two = (
+        safetensors.torch.load_file(each / model_folder.WEIGHTS) for each in (folder, other)
+    )
     assert one.keys() == two.keys()
     return max(float((one[name] - two[name]).norm() / two[name].norm()) for name in one)
 

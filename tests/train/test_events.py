@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Malformed
-from govray.train import events
+from govray.train.run_folder import events
 
 AT = "2026-11-21T09:30:00Z"
 STARTED = events.AttemptStarted(at=AT, attempt=1, world_size=2, step=0)

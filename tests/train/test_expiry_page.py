@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from govray.governance import bundle
-from govray.governance.policy import Policy
-from govray.train.config import Governance
-from govray.train.revoking import PATIENCE_S, POLL_S
+from govray.governance.attestation import model_folder
+from govray.governance.policy.depth_policy import Policy
+from govray.train.inputs.experiment_config import Governance
+from govray.train.inputs.revocation_feed import PATIENCE_S, POLL_S
 
 PAGE = (Path(__file__).parents[2] / "docs" / "expiry.md").read_text()
 CHOICES, EXPERIMENT = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
@@ -22,6 +22,6 @@ def test_the_page_is_valid_and_its_numbers_hold() -> None:
     assert offered == schema["properties"]["onExpiry"]["enum"]
     governance = Governance(**yaml.safe_load(EXPERIMENT)["governance"])
     assert len(governance.revocations) == 1
-    assert bundle.GATES in PAGE
+    assert model_folder.GATES in PAGE
     assert f"Every {({2.0: 'two'})[POLL_S]} seconds" in PAGE
     assert f"for {({60.0: 'a minute'})[PATIENCE_S]}; then the run stops" in PAGE

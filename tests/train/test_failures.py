@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, RankFailed, Refused
-from govray.train.events import Failed
-from govray.train.failures import MAX_STALLED, classify, controller_lost, decide, preempted
+from govray.train.driver.failures import MAX_STALLED, classify, controller_lost, decide, preempted
+from govray.train.run_folder.events import Failed
 
 DEAD = WorkerHealthCheckFailedError("worker died", ray.exceptions.RayActorError())
 GLOO = RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]")

@@ -14,15 +14,15 @@ import pytest
 from deployment import Deployment
 from solo import run_here
 
-from govray.governance import bundle
-from govray.governance.verify import verify
-from govray.train import events
-from govray.train import replay as replaying
-from govray.train.artifact import write_model
-from govray.train.config import parse_experiment
-from govray.train.gating import UNDECIDED
-from govray.train.replay import replay
-from govray.train.trainer import from_experiment
+from govray.governance.attestation import model_folder
+from govray.governance.verify.verifier import verify
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.gating import UNDECIDED
+from govray.train.replay import replayed_run as replaying
+from govray.train.replay.replayed_run import replay
+from govray.train.run_folder import events
 
 WAITS_AT = 3
 
@@ -63,7 +63,7 @@ def test_a_gated_run_is_attested_verified_and_replayed(
     assert (gate.corpus, gate.step, gate.reason) == ("open-one", WAITS_AT + 1, "expired")
     read = {leaf.step for leaf in model.ledger.steps if "open-one" in leaf.corpora}
     assert read == set(range(WAITS_AT + 1))
-    assert (run / "model" / bundle.GATES).is_file()
+    assert (run / "model" / model_folder.GATES).is_file()
     assert [e.gate for e in events.read(run) if isinstance(e, events.Gated)] == [gate]
 
     # Long after the credential ended, a replay leaves out what the run left out.

@@ -16,20 +16,28 @@ import numpy as np
 import pytest
 import torch
 
-from govray.data.reader import StepRows
-from govray.engine import checkpoint
-from govray.engine.gpt import GPT, loss
-from govray.engine.lapse import Lapsed
-from govray.engine.layers import layer_groups
-from govray.governance.gates import Gate, read_gates
-from govray.governance.plan import BatchPlan, StreamCorpus, StreamPlan
-from govray.governance.route import Route
-from govray.train import events, worker
-from govray.train.driver import begin_attempt
-from govray.train.gating import GATES, UNDECIDED, Decisions, credential_name, decisions, resumed
-from govray.train.order import Assignment, Order
-from govray.train.snapshot import latest
-from govray.train.worker import Run
+from govray.checkpoint import commit_folder
+from govray.data.step_reader import StepRows
+from govray.engine.collective.expiry import Lapsed
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.layer_groups import layer_groups
+from govray.governance.policy.route import Route
+from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
+from govray.governance.record.gates import Gate, read_gates
+from govray.train.inputs.gating import (
+    GATES,
+    UNDECIDED,
+    Decisions,
+    credential_name,
+    decisions,
+    resumed,
+)
+from govray.train.inputs.order import Assignment, Order
+from govray.train.run_folder import events
+from govray.train.run_folder.run_lock import begin_attempt
+from govray.train.state.snapshot import latest
+from govray.train.worker import run as worker
+from govray.train.worker.run import Run
 
 DIGEST = "sha256:" + "0" * 64
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -154,7 +162,7 @@ def ledger(folder: Path) -> bytes:
     found = latest(folder)
     assert found is not None
     assert found[1] == STEPS
-    return checkpoint.load(found[0]).files["ledger.jsonl"]
+    return commit_folder.load(found[0]).files["ledger.jsonl"]
 
 
 @pytest.fixture
@@ -180,7 +188,7 @@ def test_a_gate_is_an_event_in_the_log_and_in_the_commit(
     )
     found = latest(folder)
     assert found is not None
-    assert read_gates(checkpoint.load(found[0]).files[GATES]) == (event.gate,)
+    assert read_gates(commit_folder.load(found[0]).files[GATES]) == (event.gate,)
     assert decisions(folder) == Decisions(STEPS, (event.gate,))
     lines = ledger(folder).split(b"\n")
     assert [b'"two"' in line for line in lines if b"worldSize" in line] == [

@@ -15,34 +15,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import AT, World
 
-from govray.engine.lapse import Lapse, Lapsed
+from govray.engine.collective.expiry import Lapse, Lapsed
 from govray.errors import RankFailed, Refused, Untrusted
-from govray.governance.credential import verify_credential
-from govray.governance.document import format_time
-from govray.governance.gates import Gate
-from govray.governance.keys import Signer
-from govray.governance.ledger import Leaf
-from govray.governance.policy import verify_policy
-from govray.governance.revocation import (
+from govray.governance.formats.document import format_time
+from govray.governance.formats.keys import Signer
+from govray.governance.policy.credential import verify_credential
+from govray.governance.policy.depth_policy import verify_policy
+from govray.governance.record.gates import Gate
+from govray.governance.record.ledger import Leaf
+from govray.governance.trust.revocation_list import (
     Revocation,
     RevocationList,
     Revocations,
     seal_revocations,
 )
-from govray.governance.verify import verify
-from govray.train import events
-from govray.train.config import parse_experiment
-from govray.train.gating import (
-    Decisions,
-    Gating,
-    credential_name,
-    decide,
-    decisions,
-)
-from govray.train.inputs import Inputs, load_inputs
-from govray.train.revoking import RevocationFeed, RevocationSource, read_lists
-from govray.train.trainer import from_experiment
-from govray.train.writeahead import FILE, WriteAhead
+from govray.governance.verify.verifier import verify
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.gating import Decisions, Gating, credential_name, decide, decisions
+from govray.train.inputs.revocation_feed import RevocationFeed, RevocationSource, read_lists
+from govray.train.inputs.verified_inputs import Inputs, load_inputs
+from govray.train.run_folder import events
+from govray.train.run_folder.ledger_wal import FILE, WriteAhead
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 NAMES = {corpus: credential_name(corpus) for corpus in "abc"}

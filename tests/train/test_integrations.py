@@ -29,12 +29,13 @@ from transformers import (
 )
 
 import govray
-from govray.engine.gpt import GPT
+from govray.engine.model.gpt import GPT
 from govray.errors import Refused, UsageError
-from govray.train import GovernedTrainer, govern, huggingface, lightning
-from govray.train.discovery import discover
-from govray.train.host import PlannedBatches, replay_schedule
-from govray.train.order import Assignment, current
+from govray.train import GovernedTrainer, govern
+from govray.train.driver.discovery import discover
+from govray.train.inputs.order import Assignment, current
+from govray.train.integrations import huggingface_trainer, lightning_trainer
+from govray.train.integrations.host_loop import PlannedBatches, replay_schedule
 
 PAGE = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text()
 STEPS = 8
@@ -51,7 +52,7 @@ def plain_llama(config: dict[str, Any]) -> None:
     run = govern(model, optimizer)
     schedule = get_scheduler("linear", optimizer, num_warmup_steps=1, num_training_steps=STEPS)
     for batch in run.batches():
-        run.report(run.step(batch, huggingface.causal_lm_loss))
+        run.report(run.step(batch, huggingface_trainer.causal_lm_loss))
         schedule.step()
 
 
@@ -243,17 +244,17 @@ def test_a_setting_that_acts_beside_the_step_is_refused(
     name: str, value: Any, do: str, tmp_path: Path
 ) -> None:
     args = arguments(tmp_path)
-    huggingface.refuse_settings(args)
+    huggingface_trainer.refuse_settings(args)
     # Some can't be made on this machine, but on another.
     setattr(args, name, value)
     with pytest.raises(Refused, match=name) as caught:
-        huggingface.refuse_settings(args)
+        huggingface_trainer.refuse_settings(args)
     assert do in str(caught.value)
 
 
 def test_a_trainer_says_what_the_run_does_or_nothing(tmp_path: Path) -> None:
     def check(**changes: Any) -> None:
-        huggingface.require_plan(arguments(tmp_path, **changes), max_steps=8, clip_norm=0.5)
+        huggingface_trainer.require_plan(arguments(tmp_path, **changes), max_steps=8, clip_norm=0.5)
 
     check(max_grad_norm=0.5)
     check(max_grad_norm=0, max_steps=8)
@@ -287,10 +288,10 @@ def test_a_trainer_with_a_part_that_would_not_run_is_refused(
     kind: type[Trainer], given: dict[str, Any], what: str, tmp_path: Path
 ) -> None:
     model = AutoModelForCausalLM.from_config(LLAMA)
-    callback = huggingface.GovernCallback(model)
+    callback = huggingface_trainer.GovernCallback(model)
     trainer = kind(model, arguments(tmp_path), callbacks=[callback], **given)
     with pytest.raises(Refused, match=what):
-        huggingface.govern_trainer(trainer)
+        huggingface_trainer.govern_trainer(trainer)
 
 
 @pytest.mark.usefixtures("assigned")
@@ -298,23 +299,25 @@ def test_a_schedule_made_before_the_adapters_is_refused(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_config(LLAMA)
     optimizer = torch.optim.SGD(model.parameters())
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    callback = huggingface.GovernCallback(model)
+    callback = huggingface_trainer.GovernCallback(model)
     trainer = Trainer(
         model, arguments(tmp_path), callbacks=[callback], optimizers=(optimizer, schedule)
     )
     with pytest.raises(Refused, match="scheduler made before"):
-        huggingface.govern_trainer(trainer)
+        huggingface_trainer.govern_trainer(trainer)
 
 
 @pytest.mark.usefixtures("assigned")
 def test_a_trainer_needs_its_callback_and_the_callback_its_call(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_config(LLAMA)
     with pytest.raises(UsageError, match="0 callbacks of kind GovernCallback"):
-        huggingface.govern_trainer(Trainer(model, arguments(tmp_path)))
-    callback = huggingface.GovernCallback(model)
+        huggingface_trainer.govern_trainer(Trainer(model, arguments(tmp_path)))
+    callback = huggingface_trainer.GovernCallback(model)
     other = AutoModelForCausalLM.from_config(LLAMA)
     with pytest.raises(UsageError, match="another model"):
-        huggingface.govern_trainer(Trainer(other, arguments(tmp_path), callbacks=[callback]))
+        huggingface_trainer.govern_trainer(
+            Trainer(other, arguments(tmp_path), callbacks=[callback])
+        )
     rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}]
     trainer = Trainer(model, arguments(tmp_path), callbacks=[callback], train_dataset=rows)
     with pytest.raises(UsageError, match="not governed"):
@@ -334,7 +337,7 @@ def made(**changes: Any) -> L.Trainer:
     given: dict[str, Any] = {
         "accelerator": "cpu",
         "devices": 1,
-        "strategy": lightning.GovernStrategy(),
+        "strategy": lightning_trainer.GovernStrategy(),
         "enable_checkpointing": False,
         "logger": False,
     }
@@ -354,15 +357,15 @@ def made(**changes: Any) -> L.Trainer:
 def test_a_lightning_setting_that_acts_beside_the_step_is_refused(
     changes: dict[str, Any], do: str
 ) -> None:
-    lightning.refuse_settings(made())
+    lightning_trainer.refuse_settings(made())
     with pytest.raises(Refused) as caught:
-        lightning.refuse_settings(made(**changes))
+        lightning_trainer.refuse_settings(made(**changes))
     assert do in str(caught.value)
 
 
 def test_a_lightning_trainer_says_what_the_run_does_or_nothing() -> None:
     def check(**changes: Any) -> None:
-        lightning.require_plan(made(**changes), max_steps=8, clip_norm=0.5)
+        lightning_trainer.require_plan(made(**changes), max_steps=8, clip_norm=0.5)
 
     check()
     check(gradient_clip_val=0.5, max_steps=8)
@@ -377,8 +380,8 @@ def test_a_lightning_trainer_says_what_the_run_does_or_nothing() -> None:
 @pytest.mark.parametrize(
     "callback",
     [
-        lambda: huggingface.GovernCallback(AutoModelForCausalLM.from_config(LLAMA)),
-        lambda: lightning.GovernCallback(Module()),
+        lambda: huggingface_trainer.GovernCallback(AutoModelForCausalLM.from_config(LLAMA)),
+        lambda: lightning_trainer.GovernCallback(Module()),
     ],
 )
 def test_making_the_callback_answers_a_discovery_and_is_refused_elsewhere(callback: Any) -> None:

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from deployment import Deployment
 
-from govray.engine import checkpoint
-from govray.train import snapshot
+from govray.checkpoint import commit_folder
+from govray.train.state import snapshot
 
 pytestmark = pytest.mark.slow
 
@@ -55,4 +55,4 @@ def test_an_interrupted_run_leaves_whole_checkpoints_only(tmp_path: Path) -> Non
     assert found is not None
     assert f"stopped at step {found[1]} of 100000" in errors
     for whole in folder.glob("checkpoint_" + "[0-9]" * 9):
-        checkpoint.load(whole)
+        commit_folder.load(whole)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from govray.train import events
-from govray.train.attempts import _Journal
+from govray.train.driver.attempts import _Journal
+from govray.train.run_folder import events
 
 
 def steps(folder: Path) -> list[int]:

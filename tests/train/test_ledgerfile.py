@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from leaves import leaf, norms
 
-from govray.governance.ledger import AnyLeaf, Ledger
-from govray.train.ledgerfile import LedgerFile
+from govray.governance.record.ledger import AnyLeaf, Ledger
+from govray.train.run_folder.ledger_tree import LedgerFile
 
 EVERY: list[AnyLeaf] = [
     each for i in range(40) for each in ([leaf(i), norms(i)] if i % 7 == 0 else [leaf(i)])

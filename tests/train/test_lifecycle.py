@@ -25,26 +25,29 @@ import yaml
 from deployment import Deployment
 
 from govray import cli
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
 from govray.errors import GovrayError, Refused
-from govray.governance import bundle
-from govray.train import GovernedTrainer, driver, events, runs, snapshot
-from govray.train.config import parse_experiment
-from govray.train.record import read_record
-from govray.train.trainer import from_experiment
-from govray.train.writeahead import recorded_steps
+from govray.governance.attestation import model_folder
+from govray.train import GovernedTrainer
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs import run_listing
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_record import read_record
+from govray.train.run_folder import events, run_lock
+from govray.train.run_folder.ledger_wal import recorded_steps
+from govray.train.state import snapshot
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
-COMPARED = (bundle.WEIGHTS, "optimizer.safetensors", "optimizer.json", snapshot.LEDGER)
+COMPARED = (model_folder.WEIGHTS, "optimizer.safetensors", "optimizer.json", snapshot.LEDGER)
 
 
 def outcome(run: Path) -> dict[str, bytes]:
     """Everything that a run ends with, of its last commit."""
     found = snapshot.latest(run)
     assert found is not None
-    files = checkpoint.load(found[0]).files
-    adapters = [name for name in files if name.endswith(bundle.ADAPTER_WEIGHTS)]
+    files = commit_folder.load(found[0]).files
+    adapters = [name for name in files if name.endswith(model_folder.ADAPTER_WEIGHTS)]
     return {name: files[name] for name in (*COMPARED, *adapters)}
 
 
@@ -96,12 +99,12 @@ def test_a_killed_worker_restarts_and_does_not_count(
     finished: Path, deployment: Deployment, tmp_path: Path
 ) -> None:
     def kill() -> None:
-        os.kill(runs.workers(only_run(deployment, "worker"))[1].pid, signal.SIGKILL)
+        os.kill(run_listing.workers(only_run(deployment, "worker"))[1].pid, signal.SIGKILL)
 
     # max_restarts is 0.
     run = meeting(trainer_of(deployment, "worker"), tmp_path / "held", kill).train()
     assert failures_of(run) == [("infrastructure", "restart")]
-    assert runs.inspect(run).attempts == 2
+    assert run_listing.inspect(run).attempts == 2
     assert outcome(run) == outcome(finished)
 
 
@@ -133,7 +136,7 @@ def test_the_users_own_failures_count(deployment: Deployment) -> None:
         trainer.train()
     run = only_run(deployment, "user")
     assert failures_of(run) == [("user", "restart"), ("user", "stop")]
-    assert runs.inspect(run).state == "failed"
+    assert run_listing.inspect(run).state == "failed"
 
 
 def test_a_rank_that_fails_in_its_optimizer_and_one_that_leaves_cost_an_attempt_each(
@@ -165,14 +168,14 @@ def test_one_rank_that_is_refused_alone_ends_the_run_at_once(deployment: Deploym
         trainer.train()
     run = only_run(deployment, "alone")
     assert failures_of(run) == [("refused", "stop")]
-    assert runs.inspect(run).attempts == 1
+    assert run_listing.inspect(run).attempts == 1
 
 
 def test_workers_of_a_driver_that_was_overtaken_write_no_more(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     def overtake() -> None:
-        driver.take_over(only_run(deployment, "overtaken"))
+        run_lock.take_over(only_run(deployment, "overtaken"))
 
     trainer = trainer_of(deployment, "overtaken", max_restarts=3)
     trainer = meeting(trainer, tmp_path / "held", overtake)
@@ -180,7 +183,7 @@ def test_workers_of_a_driver_that_was_overtaken_write_no_more(
         trainer.train()
     run = only_run(deployment, "overtaken")
     assert recorded_steps(run) < 12
-    assert runs.inspect(run).attempts == 1
+    assert run_listing.inspect(run).attempts == 1
 
 
 def test_the_same_command_goes_on_after_a_stop_and_after_the_drivers_death(
@@ -256,4 +259,4 @@ def test_the_same_command_goes_on_after_a_stop_and_after_the_drivers_death(
     assert list(storage.glob("line-*")) == [run]
     assert state(run)["state"] == "attested"
     assert outcome(run) == outcome(finished)
-    assert runs.find_unfinished(read_record(run).experiment) is None
+    assert run_listing.find_unfinished(read_record(run).experiment) is None

@@ -18,16 +18,19 @@ from deployment import POLICY, Deployment, targets_of
 from leaves import leaf
 
 import govray
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
 from govray.errors import GovrayError, Refused, UsageError, VerificationFailed
-from govray.governance import bundle
-from govray.train import GovernedTrainer, events, runs, snapshot
-from govray.train.artifact import write_model
-from govray.train.config import parse_experiment
-from govray.train.outcome import evidence
-from govray.train.record import read_record
-from govray.train.replay import replay
-from govray.train.trainer import from_experiment
+from govray.governance.attestation import model_folder
+from govray.train import GovernedTrainer
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs import run_listing
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_record import read_record
+from govray.train.replay.replay_outcome import evidence
+from govray.train.replay.replayed_run import replay
+from govray.train.run_folder import events
+from govray.train.state import snapshot
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
@@ -35,7 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 def weights(run: Path) -> str:
     found = snapshot.latest(run)
     assert found is not None
-    return hashlib.sha256(checkpoint.load(found[0]).files[bundle.WEIGHTS]).hexdigest()
+    return hashlib.sha256(commit_folder.load(found[0]).files[model_folder.WEIGHTS]).hexdigest()
 
 
 def trainer_of(deployment: Deployment, **changes: Any) -> GovernedTrainer:
@@ -57,10 +60,10 @@ def test_the_model_verifies_alone_and_says_what_the_ledger_says(
     assert table["acme", "embedding"].tokens == 0
     assert not table["acme", "embedding"].indirect
     assert [entry.corpus for entry in verified.attestation.quarantine] == ["mystery"]
-    data = bytearray((model / bundle.WEIGHTS).read_bytes())
+    data = bytearray((model / model_folder.WEIGHTS).read_bytes())
     data[-1] ^= 1
-    (model / bundle.WEIGHTS).write_bytes(data)
-    with pytest.raises(VerificationFailed, match=bundle.WEIGHTS):
+    (model / model_folder.WEIGHTS).write_bytes(data)
+    with pytest.raises(VerificationFailed, match=model_folder.WEIGHTS):
         govray.verify(model, trust_root=deployment.root)
 
 
@@ -86,7 +89,7 @@ def test_a_replay_without_a_trunk_corpus_names_the_first_tensor_that_differs(
     assert not outcome.identical
     assert outcome.leaf is None
     assert outcome.tensor is not None
-    assert outcome.tensor.file == bundle.WEIGHTS
+    assert outcome.tensor.file == model_folder.WEIGHTS
     assert outcome.tensor.max_abs
     found = evidence(finished, at=datetime.now(UTC))
     assert [each.replay.corpus for each in found] in (["acme"], [])
@@ -197,9 +200,9 @@ def test_a_changed_shard_is_refused_once_and_names_rank_and_file(tmp_path: Path)
         trainer.train()
     assert "rank" in str(caught.value)
     assert ".parquet" in str(caught.value)
-    [run] = runs.list_runs(broken.folder / "runs")
-    assert runs.inspect(run).attempts == 1
-    assert runs.inspect(run).state == "failed"
+    [run] = run_listing.list_runs(broken.folder / "runs")
+    assert run_listing.inspect(run).attempts == 1
+    assert run_listing.inspect(run).state == "failed"
 
 
 def test_a_full_disk_in_mid_checkpoint_leaves_nothing_that_loads(
@@ -244,7 +247,7 @@ def test_the_job_entry_point_runs_under_ray_job_submit(
 ) -> None:
     from ray.job_submission import JobStatus, JobSubmissionClient
 
-    from govray.train.submit import submit
+    from govray.train.driver.submit import submit
 
     work = tmp_path / "deployment"
     shutil.copytree(Path(__file__).parents[2] / "jobs", work / "jobs")

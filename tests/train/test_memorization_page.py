@@ -7,10 +7,10 @@ from pathlib import Path
 
 from deployment import POLICY
 
-from govray.governance import bundle
-from govray.governance.calibration import DEFAULT_K, into_source
-from govray.governance.monitoring import Monitoring
-from govray.governance.policy_source import read_policy
+from govray.governance.attestation import model_folder
+from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.record.calibration import DEFAULT_K, into_source
 
 PAGE = (Path(__file__).parents[2] / "docs" / "memorization.md").read_text()
 [SECTION] = re.findall(r"```yaml\n(memorization:.*?)```", PAGE, re.S)
@@ -27,7 +27,7 @@ def test_the_section_is_accepted_and_shows_every_field() -> None:
 
 def test_what_the_page_names_is_there() -> None:
     assert f"`--k` being {DEFAULT_K:g} by default" in PAGE
-    assert bundle.GATES in PAGE
+    assert model_folder.GATES in PAGE
     lines = SECTION.splitlines(keepends=True)
     bands = next(n for n, line in enumerate(lines) if line.startswith("  bands:"))
     source = "".join([*lines[:bands], "  bands: calibrated\n", *lines[bands + 3 :]])

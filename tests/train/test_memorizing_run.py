@@ -19,18 +19,19 @@ from deployment import POLICY, Deployment
 from safetensors.torch import load
 from solo import run_here
 
+from govray.checkpoint import commit_folder
 from govray.data.corpus import build, unsigned_credential
-from govray.engine import checkpoint, exposure
-from govray.engine.gpt import GPT
-from govray.governance import bundle
-from govray.governance.credential import Period, seal_credential
-from govray.governance.document import format_time
-from govray.governance.verify import VerifiedModel, verify
-from govray.train import events
-from govray.train.artifact import write_model
-from govray.train.config import parse_experiment
-from govray.train.snapshot import latest
-from govray.train.trainer import GovernedTrainer, from_experiment
+from govray.engine.memorization import exposure
+from govray.engine.model.gpt import GPT
+from govray.governance.attestation import model_folder
+from govray.governance.formats.document import format_time
+from govray.governance.policy.credential import Period, seal_credential
+from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.run_folder import events
+from govray.train.state.snapshot import latest
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ def one_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     salted = SimpleNamespace(
         token_bytes=lambda size: bytes(range(size)), token_hex=secrets.token_hex
     )
-    monkeypatch.setattr("govray.train.trainer.secrets", salted)
+    monkeypatch.setattr("govray.train.driver.trainer.secrets", salted)
 
 
 PLANTED = "weak-one"
@@ -119,7 +120,7 @@ def mean_exposure(run: Path, model: VerifiedModel) -> float:
     """Of the ends of the planted records that were trained on, in bits, at most 10 each."""
     found = latest(run)
     assert found is not None
-    weights: Any = checkpoint.load(found[0]).files[bundle.WEIGHTS]
+    weights: Any = commit_folder.load(found[0]).files[model_folder.WEIGHTS]
     gpt = GPT(blocks=2, width=64, context=DIGITS, vocabulary=257)
     gpt.load_state_dict(load(weights))
     gpt.eval()

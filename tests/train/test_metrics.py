@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.governance import canonical
-from govray.train import events, metrics
-from govray.train.metrics import MAX_METRICS, MetricLog, grouped
+from govray.governance.formats import canonical_json
+from govray.train.run_folder import events, loop_metrics
+from govray.train.run_folder.loop_metrics import MAX_METRICS, MetricLog, grouped
 
 NAMES = st.text("abc/_é", max_size=6)
 
@@ -31,7 +31,7 @@ def test_every_report_makes_lines_that_the_log_takes(reported: dict[str, object]
         event = events.Reported(
             at="2026-01-01T00:00:00Z", attempt=0, step=1, group=group, values=values
         )
-        assert len(canonical.encode(event.to_json())) < events.MAX_LINE
+        assert len(canonical_json.encode(event.to_json())) < events.MAX_LINE
 
 
 def test_more_metrics_than_a_line_holds_are_left_out() -> None:
@@ -41,12 +41,12 @@ def test_more_metrics_than_a_line_holds_are_left_out() -> None:
     event = events.Reported(
         at="2026-01-01T00:00:00Z", attempt=0, step=1, group="training", values=values
     )
-    assert len(canonical.encode(event.to_json())) < events.MAX_LINE
+    assert len(canonical_json.encode(event.to_json())) < events.MAX_LINE
 
 
 def test_a_group_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(metrics.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(loop_metrics.time, "monotonic", lambda: clock[0])
     log = MetricLog(tmp_path, attempt=2)
     for step in range(20):
         log.note(
@@ -54,7 +54,7 @@ def test_a_group_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.Mon
             {"loss": 1.0, "validation/loss": float(step), "bad": math.nan, "huge": 10**400},
             {"loss"},
         )
-        clock[0] += metrics.EVERY_S / 4
+        clock[0] += loop_metrics.EVERY_S / 4
     found = [event for event in events.read(tmp_path) if isinstance(event, events.Reported)]
     assert [event.step for event in found] == [0, 4, 8, 12, 16]
     assert all(event.group == "validation" and event.attempt == 2 for event in found)

@@ -14,20 +14,21 @@ import pytest
 from deployment import POLICY, Deployment
 from solo import run_here
 
-from govray.engine import checkpoint
-from govray.engine.probe import Probe
+from govray.checkpoint import commit_folder
+from govray.engine.memorization.probe_sharing import Probe
 from govray.errors import Refused
-from govray.governance import bundle
-from govray.governance.memorization import EntropyProfile, Measure, Side
-from govray.governance.monitoring import Statistic
-from govray.governance.verify import VerifiedModel, verify
-from govray.train import events, worker
-from govray.train.artifact import write_model
-from govray.train.config import parse_experiment
-from govray.train.replay import replay
-from govray.train.snapshot import latest
-from govray.train.trainer import GovernedTrainer, from_experiment
-from govray.train.writeahead import recorded_leaves
+from govray.governance.attestation import model_folder
+from govray.governance.policy.memorization_section import Statistic
+from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side
+from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.replay.replayed_run import replay
+from govray.train.run_folder import events
+from govray.train.run_folder.ledger_wal import recorded_leaves
+from govray.train.state.snapshot import latest
+from govray.train.worker import run as worker
 
 SECTION = """
 memorization:
@@ -111,11 +112,11 @@ def attested(here: Deployment, trainer: GovernedTrainer) -> tuple[Path, Verified
     return run, verify(run / "model", trust_root=here.root)
 
 
-def tensors(run: Path, name: str = bundle.WEIGHTS) -> bytes:
+def tensors(run: Path, name: str = model_folder.WEIGHTS) -> bytes:
     found = latest(run)
     assert found is not None
     assert found[1] == STEPS
-    content = checkpoint.load(found[0]).files[name]
+    content = commit_folder.load(found[0]).files[name]
     assert isinstance(content, bytes)
     return content
 
@@ -124,7 +125,7 @@ def read_steps(model: VerifiedModel, corpus: str) -> list[tuple[int, int]]:
     return [(leaf.branch, leaf.step) for leaf in model.ledger.steps if corpus in leaf.corpora]
 
 
-ACME = bundle.adapter_files("acme")[1]
+ACME = model_folder.adapter_files("acme")[1]
 
 
 @pytest.mark.slow
@@ -232,7 +233,7 @@ def test_a_rollback_survives_a_crash(
     model = verify(run / "model", trust_root=here.root)
     assert model.attestation.memorization is not None
     assert model.attestation.memorization.branches == (0, 4)
-    for name in (bundle.WEIGHTS, ACME):
+    for name in (model_folder.WEIGHTS, ACME):
         assert tensors(run, name) == tensors(whole, name)
     assert lines(run) == lines(whole)
 
@@ -305,7 +306,7 @@ def test_the_engines_monitor_leaves_no_trace(
     here: Deployment, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same policy and data, measured and not: equal weights, and measures of every layer."""
-    from govray.engine.monitor import Monitor
+    from govray.engine.memorization.monitor import Monitor
 
     silent = trainer_of(here).train()
     monkeypatch.setattr(worker, "Monitor", Monitor)

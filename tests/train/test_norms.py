@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Refused
-from govray.governance.ledger import (
+from govray.governance.policy.route import Route
+from govray.governance.record.ledger import (
     MAX_SQUARED_NORM,
     CorpusUse,
     GradientNorms,
@@ -18,8 +19,7 @@ from govray.governance.ledger import (
     Ledger,
     read_leaves,
 )
-from govray.governance.route import Route
-from govray.train.norms import gradient_norms
+from govray.train.worker.ledger_norms import gradient_norms
 
 GROUPS = ("embedding", "block.0", "head")
 TRUNK = Route(dict.fromkeys(GROUPS, 1.0))

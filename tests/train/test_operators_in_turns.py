@@ -13,10 +13,10 @@ from deployment import Deployment
 from solo import run_here
 
 from govray.cli import main
-from govray.governance.authority import TrustRoot
-from govray.governance.keys import LocalSigner
-from govray.train.config import parse_experiment
-from govray.train.trainer import from_experiment
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.trust.authority import TrustRoot
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
 
 PASSWORD = b"a long secret"
 

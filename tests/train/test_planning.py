@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from govray.governance import canonical
-from govray.governance.plan import BatchPlan, plan_streams
-from govray.train.planning import MOST_DUE, advice, busiest
+from govray.governance.formats import canonical_json
+from govray.governance.record.batch_plan import BatchPlan, plan_streams
+from govray.train.inputs.planning import MOST_DUE, advice, busiest
 
 
 def plan(customers: int, every: int, max_steps: int = 2000, excluded: int = 0) -> BatchPlan:
     routes = {
-        f"customer-{i:03d}": (canonical.sha256(b"%d" % i), "removable") for i in range(customers)
+        f"customer-{i:03d}": (canonical_json.sha256(b"%d" % i), "removable")
+        for i in range(customers)
     }
-    routes["open"] = (canonical.sha256(b"open"), "everything")
+    routes["open"] = (canonical_json.sha256(b"open"), "everything")
     return BatchPlan(
         seed=1,
         max_steps=max_steps,
-        manifest=canonical.sha256(b""),
+        manifest=canonical_json.sha256(b""),
         context=8,
         excluded=tuple(f"customer-{i:03d}" for i in range(excluded)),
         streams=plan_streams(

@@ -20,18 +20,19 @@ from world import AT, World
 
 import govray
 from govray.cli import main
-from govray.engine.gpt import GPT, loss  # noqa: F401  # the entrypoint finds it here
-from govray.engine.huggingface import CausalLM
-from govray.engine.layers import layer_groups
+from govray.engine.model.causal_lm import CausalLM
+from govray.engine.model.gpt import GPT, loss  # noqa: F401  # the entrypoint finds it here
+from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Malformed, Refused, UsageError
-from govray.governance import bundle, canonical
-from govray.governance.verify import verify
-from govray.train.config import parse_experiment
-from govray.train.discovery import discover
-from govray.train.experiment import declared_start
-from govray.train.pretrained import Start, check_fits, find_weights, load_start, read_start
-from govray.train.replay import replay
-from govray.train.trainer import from_experiment
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.verify.verifier import verify
+from govray.train.driver.discovery import discover
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.pretrained import Start, check_fits, find_weights, load_start, read_start
+from govray.train.replay.replayed_run import replay
+from govray.train.worker.experiment_loop import declared_start
 
 Tensors = dict[str, Tensor]
 
@@ -64,14 +65,14 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 
 def test_a_file_a_folder_and_shards_fill_the_model_alike(tmp_path: Path) -> None:
     source = gpt(1)
-    save(source, tmp_path / bundle.WEIGHTS)
+    save(source, tmp_path / model_folder.WEIGHTS)
     (tmp_path / "optimizer.safetensors").write_bytes(b"somebody else's")
     shards = tmp_path / "shards"
     shards.mkdir()
     items = list(source.state_dict().items())
     safetensors.torch.save_file(dict(items[:4]), shards / "model-00001-of-00002.safetensors")
     safetensors.torch.save_file(dict(items[4:]), shards / "model-00002-of-00002.safetensors")
-    for path, files in ((tmp_path / bundle.WEIGHTS, 1), (tmp_path, 1), (shards, 2)):
+    for path, files in ((tmp_path / model_folder.WEIGHTS, 1), (tmp_path, 1), (shards, 2)):
         model = gpt(2)
         assert not same(model, source)
         start = start_of(path, model)
@@ -85,7 +86,7 @@ def test_a_file_a_folder_and_shards_fill_the_model_alike(tmp_path: Path) -> None
 def test_the_digest_is_that_of_the_file_and_the_record_keeps_it(tmp_path: Path) -> None:
     path = save(gpt(1), tmp_path / "start.safetensors")
     start = start_of(path, gpt(2))
-    assert start.files == {"start.safetensors": canonical.sha256(path.read_bytes())}
+    assert start.files == {"start.safetensors": canonical_json.sha256(path.read_bytes())}
     assert set(start.taint.values()) == {("unknown",)}
     assert Start.from_json(json.loads(json.dumps(start.to_json()))) == start
     assert start.digest != start_of(save(gpt(2), tmp_path / "other.safetensors"), gpt(2)).digest
@@ -121,7 +122,7 @@ def test_what_does_not_fit_is_named_and_nothing_is_filled(
 ) -> None:
     tensors = dict(gpt(1).state_dict())
     change(tensors)
-    safetensors.torch.save_file(tensors, tmp_path / bundle.WEIGHTS)
+    safetensors.torch.save_file(tensors, tmp_path / model_folder.WEIGHTS)
     model = gpt(2)
     start = start_of(tmp_path, model)
     with pytest.raises(UsageError, match=message):
@@ -141,7 +142,7 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
 def test_a_tied_tensor_may_stand_under_any_of_its_names(tmp_path: Path) -> None:
     source = gpt(1, tied=True)
     tensors = {name: value.clone() for name, value in source.state_dict().items()}
-    path = tmp_path / bundle.WEIGHTS
+    path = tmp_path / model_folder.WEIGHTS
     for left_out in ((), ("head.weight",), ("embedding.tokens.weight",)):
         kept = {name: value for name, value in tensors.items() if name not in left_out}
         safetensors.torch.save_file(kept, path)
@@ -163,7 +164,7 @@ def test_only_safetensors_are_opened(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "pytorch_model.bin"):
         with pytest.raises(UsageError, match=r"no safetensors.*pickled weights are not opened"):
             start_of(path, gpt(1))
-    (tmp_path / bundle.WEIGHTS).write_bytes((tmp_path / "pytorch_model.bin").read_bytes())
+    (tmp_path / model_folder.WEIGHTS).write_bytes((tmp_path / "pytorch_model.bin").read_bytes())
     start = start_of(tmp_path, gpt(1))
     for attempt in (check_fits, load_start):
         with pytest.raises(Malformed, match="not a safetensors file"):
@@ -172,14 +173,16 @@ def test_only_safetensors_are_opened(tmp_path: Path) -> None:
 
 def test_files_of_several_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    paths = [save(gpt(1), folder / bundle.WEIGHTS) for folder in (tmp_path, tmp_path / "other")]
+    paths = [
+        save(gpt(1), folder / model_folder.WEIGHTS) for folder in (tmp_path, tmp_path / "other")
+    ]
     with pytest.raises(UsageError, match="several folders"):
         read_start(paths, layer_groups(gpt(1)), trust_root=NO_ROOT, at=AT)
 
 
 @pytest.mark.parametrize("loaded_by_model", [False, True])
 def test_a_file_that_changed_since_is_refused(tmp_path: Path, loaded_by_model: bool) -> None:
-    path = save(gpt(1), tmp_path / bundle.WEIGHTS)
+    path = save(gpt(1), tmp_path / model_folder.WEIGHTS)
     model = gpt(2)
     groups = layer_groups(model)
     start = read_start([path], groups, trust_root=NO_ROOT, at=AT, loaded_by_model=loaded_by_model)
@@ -198,7 +201,7 @@ def _rank(rank: int, folder: str, told: Any) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
     )
-    path = Path(folder) / bundle.WEIGHTS
+    path = Path(folder) / model_folder.WEIGHTS
     model = gpt(2)
     start = start_of(path, model)
     dist.barrier()
@@ -212,7 +215,7 @@ def _rank(rank: int, folder: str, told: Any) -> None:
 
 
 def test_what_rank_zero_refuses_every_rank_refuses(tmp_path: Path) -> None:
-    save(gpt(1), tmp_path / bundle.WEIGHTS)
+    save(gpt(1), tmp_path / model_folder.WEIGHTS)
     told = mp.get_context("spawn").SimpleQueue()
     mp.spawn(_rank, args=(str(tmp_path), told), nprocs=2)
     first, second = sorted([told.get(), told.get()])
@@ -246,7 +249,7 @@ def test_a_model_that_verifies_brings_its_attested_taint_by_tensor(
     expected = {entry.group: entry.transitive for entry in model.taint if entry.group in groups}
     assert "alpha" in expected["embedding"]
     assert "acme" not in expected["embedding"]
-    for path in (attested, attested / bundle.WEIGHTS):
+    for path in (attested, attested / model_folder.WEIGHTS):
         assert brought(path, world.root, groups) == expected
     # Other groups, and a tensor that nothing is known of.
     cut = {"trunk": (*groups["embedding"], *groups["block.0"]), "new": ("adapter.weight",)}
@@ -261,7 +264,9 @@ def test_a_model_that_does_not_verify_here_is_unknown(
     assert brought(attested, world.root, groups)["head"] != ("unknown",)
     assert brought(attested, World().root, groups) == {"head": ("unknown",)}
     copy = Path(shutil.copytree(attested, tmp_path / "copy"))
-    (copy / bundle.WEIGHTS).write_bytes((copy / bundle.WEIGHTS).read_bytes()[:-1] + b"\1")
+    (copy / model_folder.WEIGHTS).write_bytes(
+        (copy / model_folder.WEIGHTS).read_bytes()[:-1] + b"\1"
+    )
     assert brought(copy, world.root, groups) == {"head": ("unknown",)}
 
 
@@ -314,7 +319,7 @@ def test_a_hugging_face_folder_is_a_start_with_no_word_more(here: Deployment) ->
     CausalLM(32, 257, config=config).language_model.save_pretrained(folder)
     named = {"entrypoint": "govray.engine.huggingface:CausalLM"}
     value = experiment(here, **named, hyperparameters={"context": 32, "path": str(folder)})
-    assert declared_start(value) == [folder / bundle.WEIGHTS]
+    assert declared_start(value) == [folder / model_folder.WEIGHTS]
     fresh = experiment(here, **named, hyperparameters={"context": 32, "config": config})
     assert declared_start(fresh) == []
 
@@ -324,7 +329,9 @@ def test_a_hugging_face_folder_is_a_start_with_no_word_more(here: Deployment) ->
     start = trainer._start(inputs, found, here.at)
     assert start is not None
     assert start.loaded_by_model
-    assert start.files == {bundle.WEIGHTS: canonical.sha256((folder / bundle.WEIGHTS).read_bytes())}
+    assert start.files == {
+        model_folder.WEIGHTS: canonical_json.sha256((folder / model_folder.WEIGHTS).read_bytes())
+    }
     assert start.taint == dict.fromkeys(found.groups, ("unknown",))
 
 
@@ -351,14 +358,14 @@ def test_a_run_from_existing_weights_is_attested_as_one(
 ) -> None:
     source = gpt(7, width=32, context=32, vocabulary=257, dropout=0.1)
     path = save(source, tmp_path / "start.safetensors")
-    digest = canonical.sha256(path.read_bytes())
+    digest = canonical_json.sha256(path.read_bytes())
     tiny_steps = {"lr": 1e-9, "weight_decay": 0.0}  # so the result shows where it began
     trainer = from_experiment(
         experiment(deployment, pretrained=str(path), optimizer=tiny_steps, max_steps=2)
     )
     run = Path(trainer.fit().path)
 
-    trained = safetensors.torch.load_file(run / "model" / bundle.WEIGHTS)
+    trained = safetensors.torch.load_file(run / "model" / model_folder.WEIGHTS)
     for name, value in source.state_dict().items():
         torch.testing.assert_close(trained[name], value, rtol=0, atol=1e-6)
     model = govray.verify(run / "model", trust_root=deployment.root)

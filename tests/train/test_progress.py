@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from govray.train import progress
+from govray.train.driver import progress
 
 
 class Actor:

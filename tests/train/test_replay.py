@@ -20,20 +20,22 @@ from deployment import POLICY, Deployment
 from solo import run_here
 
 import govray
+from govray.checkpoint import commit_folder
 from govray.cli import main
-from govray.engine import checkpoint
 from govray.errors import CouldNotCheck, Damaged, Refused, UsageError
-from govray.governance import bundle, canonical
-from govray.governance.ledger import read_leaves
-from govray.train import gating, worker
-from govray.train import replay as replaying
-from govray.train.artifact import write_model
-from govray.train.config import parse_experiment
-from govray.train.record import read_record
-from govray.train.recorded import recorded_inputs
-from govray.train.replay import commits, replay
-from govray.train.segments import last_branch
-from govray.train.trainer import from_experiment
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.record.ledger import read_leaves
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs import gating
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.recorded_inputs import recorded_inputs
+from govray.train.inputs.run_record import read_record
+from govray.train.replay import replayed_run as replaying
+from govray.train.replay.replayed_run import commits, replay
+from govray.train.replay.segments import last_branch
+from govray.train.worker import run as worker
 
 PAGE = Path(govray.__file__).parents[1] / "docs" / "replay.md"
 RUN = {
@@ -109,12 +111,12 @@ def command(
 def tamper(run: Path, *path: str, value: object) -> None:
     """Change one field of a run's record."""
     file = run / "record" / "run.json"
-    summary: Any = canonical.parse_canonical(file.read_bytes())
+    summary: Any = canonical_json.parse_canonical(file.read_bytes())
     inner = summary
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    file.write_bytes(canonical.encode(summary))
+    file.write_bytes(canonical_json.encode(summary))
 
 
 def test_a_second_party_replays_the_whole_run_and_signs(run: Path, command: Any) -> None:
@@ -124,11 +126,11 @@ def test_a_second_party_replays_the_whole_run_and_signs(run: Path, command: Any)
     assert told["identical"] is True
     assert (told["start"], told["stop"], told["checkpoints"]) == (0, 6, [2, 4, 6])
     assert told["original"] == told["replayed"]
-    assert {bundle.WEIGHTS, "optimizer.safetensors"} <= told["original"].keys()
+    assert {model_folder.WEIGHTS, "optimizer.safetensors"} <= told["original"].keys()
     assert "leaf" not in told
     assert told["differences"] == []
     assert read_record(run / "replays" / told["run"]).replay_of == run.name
-    assert Path(told["statement"]) == run / "model" / bundle.replay_file("auditor")
+    assert Path(told["statement"]) == run / "model" / model_folder.replay_file("auditor")
     code, out = command("verify", run)
     assert code == 0
     assert "replayChecked by auditor: not shown are" in out
@@ -190,7 +192,7 @@ def test_where_no_checkpoint_is_kept_the_ledger_alone_is_compared(
 def test_a_damaged_checkpoint_is_an_error_and_not_a_difference(
     copied: Path,
 ) -> None:
-    weights = commits(copied)[4] / bundle.WEIGHTS
+    weights = commits(copied)[4] / model_folder.WEIGHTS
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
@@ -215,7 +217,7 @@ def test_without_a_corpus_all_else_is_the_same_and_can_be_attested(
     # From a state that has the corpus's adapter, which the replay then leaves alone.
     outcome = replay(copied, steps=(2, 4), without="acme")
     assert outcome.identical
-    assert list(outcome.original) == [bundle.WEIGHTS]
+    assert list(outcome.original) == [model_folder.WEIGHTS]
 
 
 def test_another_hyperparameter_in_the_record_is_found_and_not_signed(
@@ -228,26 +230,26 @@ def test_another_hyperparameter_in_the_record_is_found_and_not_signed(
     assert told["identical"] is False
     assert "leaf" not in told  # the same data, another update
     assert (told["tensor"]["step"], told["tensor"]["after"]) == (2, 0)
-    assert told["tensor"]["file"] == bundle.WEIGHTS
+    assert told["tensor"]["file"] == model_folder.WEIGHTS
     assert told["tensor"]["max_abs"] > 0
     assert "statement" not in told
-    assert not (copied / "model" / bundle.replay_file("auditor")).exists()
+    assert not (copied / "model" / model_folder.replay_file("auditor")).exists()
 
 
 def test_a_changed_weight_under_a_matching_manifest_is_found_by_name(
     copied: Path, command: Any
 ) -> None:
     folder = commits(copied)[4]
-    files = dict(checkpoint.load(folder).files)
-    tensors = checkpoint.load(folder).tensors(bundle.WEIGHTS)
+    files = dict(commit_folder.load(folder).files)
+    tensors = commit_folder.load(folder).tensors(model_folder.WEIGHTS)
     name = sorted(tensors)[-1]
     with torch.no_grad():
         tensors[name].view(-1)[0] += 0.5
     shutil.rmtree(folder)
-    checkpoint.commit(folder, files | {bundle.WEIGHTS: tensors})
+    commit_folder.commit(folder, files | {model_folder.WEIGHTS: tensors})
     code, out = command("steps", copied)
     assert code == 1
-    assert f"checkpoint of step 4: {bundle.WEIGHTS}: {name}, by at most 0.5" in out
+    assert f"checkpoint of step 4: {model_folder.WEIGHTS}: {name}, by at most 0.5" in out
     assert "steps 2 to 3" in out
 
 
@@ -293,7 +295,7 @@ def test_a_replay_leaves_out_what_the_run_left_out_and_looks_at_no_clock(
         patch.setattr(worker, "time", clock)
         experiment = parse_experiment(value, where="test")
         run = Path(from_experiment(experiment, on_step=clock.tell).train())
-    leaves = last_branch(read_leaves(checkpoint.load(commits(run)[6]).files["ledger.jsonl"]))
+    leaves = last_branch(read_leaves(commit_folder.load(commits(run)[6]).files["ledger.jsonl"]))
     assert ["weak-one" in leaf.corpora for leaf in leaves] == [True] * 3 + [False] * 3
     assert replay(run).identical
     assert replay(run, steps=(2, 4)).identical

@@ -20,16 +20,17 @@ from solo import run_here
 
 from govray.cli import main
 from govray.errors import Refused, Untrusted
-from govray.governance import bundle, canonical
-from govray.governance.envelope import Envelope
-from govray.governance.keys import LocalSigner
-from govray.governance.replay_outcome import ReplayOutcome, seal_outcome
-from govray.governance.statement import read
-from govray.governance.trust import TrustState
-from govray.train.config import parse_experiment
-from govray.train.outcome import FILE, FOLDER, SIGNED, Outcome, evidence
-from govray.train.replay import replay
-from govray.train.trainer import from_experiment
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.replay_outcome import ReplayOutcome, seal_outcome
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import read
+from govray.governance.trust.trust_state import TrustState
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.replay.replay_outcome import FILE, FOLDER, SIGNED, Outcome, evidence
+from govray.train.replay.replayed_run import replay
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -120,7 +121,7 @@ def test_the_operators_own_replay_is_called_so(
     code, out, _ = attest(run, deployment, capsys)
     assert code == 0
     assert "acme by operator" in out
-    assert not (run / "model" / bundle.REPLAYS).exists()
+    assert not (run / "model" / model_folder.REPLAYS).exists()
     said = verdict(run, deployment, capsys)
     assert "acme 2 (replay identical, by operator itself)" in said
     assert "selfAttested" in said
@@ -138,7 +139,7 @@ def test_a_witness_is_named_and_its_outcome_goes_with_the_model(
     code, out, _ = attest(run, deployment, capsys, "--replay", str(sent))
     assert code == 0
     assert "acme by auditor" in out
-    assert (run / "model" / bundle.REPLAYS).read_bytes() == Path(sent).read_bytes() + b"\n"
+    assert (run / "model" / model_folder.REPLAYS).read_bytes() == Path(sent).read_bytes() + b"\n"
     assert "acme 2 (replay identical, by auditor)" in verdict(run, deployment, capsys)
     sign(run, outcome, deployment, "operator")
     attest(run, deployment, capsys, "--replay", str(sent))
@@ -154,8 +155,8 @@ def test_a_witness_is_named_and_its_outcome_goes_with_the_model(
         ({"without": "weak-one"}, "another plan"),
         (
             {
-                "original": {bundle.WEIGHTS: "sha256:" + "00" * 32},
-                "replayed": {bundle.WEIGHTS: "sha256:" + "00" * 32},
+                "original": {model_folder.WEIGHTS: "sha256:" + "00" * 32},
+                "replayed": {model_folder.WEIGHTS: "sha256:" + "00" * 32},
             },
             "compared another model.safetensors",
         ),
@@ -189,10 +190,10 @@ def test_nobody_else_may_sign_and_nothing_signed_may_change(
     assert "operator signed it" in err
     assert "witness's signature" in err
     # Another digest under the true signature.
-    true: Any = canonical.parse(sign(run, outcome, deployment, "operator").read_bytes())
+    true: Any = canonical_json.parse(sign(run, outcome, deployment, "operator").read_bytes())
     other = seal_outcome(document.model_copy(update={"replay": "x"}), [LocalSigner.generate()])
-    forged: Any = canonical.parse(other)
-    path.write_bytes(canonical.encode(forged | {"signatures": true["signatures"]}))
+    forged: Any = canonical_json.parse(other)
+    path.write_bytes(canonical_json.encode(forged | {"signatures": true["signatures"]}))
     assert attest(run, deployment, capsys)[0] == 1
 
 
@@ -204,7 +205,7 @@ def test_a_replay_that_differed_outweighs_an_identical_one(
     path = sign(run, outcome, deployment, "auditor")
     document = read(ReplayOutcome, Envelope.parse(path.read_bytes())).document
     differs = document.model_copy(
-        update={"identical": False, "replayed": {bundle.WEIGHTS: "sha256:" + "00" * 32}}
+        update={"identical": False, "replayed": {model_folder.WEIGHTS: "sha256:" + "00" * 32}}
     )
     path.write_bytes(seal_outcome(differs, [deployment.signers["auditor"]]))
     assert evidence(run, at=now()) == ()

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from deployment import Deployment
 
-from govray.engine import checkpoint
-from govray.governance import bundle
-from govray.governance.ledger import Leaf, read_leaves
-from govray.train import replay as replaying
-from govray.train.config import parse_experiment
-from govray.train.record import read_record
-from govray.train.recorded import recorded_inputs
-from govray.train.replay import commits, replay
-from govray.train.segments import Segment
-from govray.train.trainer import from_experiment
+from govray.checkpoint import commit_folder
+from govray.governance.attestation import model_folder
+from govray.governance.record.ledger import Leaf, read_leaves
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.recorded_inputs import recorded_inputs
+from govray.train.inputs.run_record import read_record
+from govray.train.replay import replayed_run as replaying
+from govray.train.replay.replayed_run import commits, replay
+from govray.train.replay.segments import Segment
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
@@ -53,8 +53,11 @@ def test_a_replay_follows_the_recorded_world_sizes(run: Path) -> None:
     resized = Path(order.folder)
     outcome = replay(resized)
     assert outcome.identical
-    last = checkpoint.load(commits(resized / "replays" / outcome.run)[6])
+    last = commit_folder.load(commits(resized / "replays" / outcome.run)[6])
     leaves = read_leaves(last.files["ledger.jsonl"])
     assert [leaf.world_size for leaf in leaves if isinstance(leaf, Leaf)] == [2, 2, 1, 1, 1, 1]
     # Not what two workers give: sums over ranks are rounded in another order.
-    assert last.files[bundle.WEIGHTS] != checkpoint.load(commits(run)[6]).files[bundle.WEIGHTS]
+    assert (
+        last.files[model_folder.WEIGHTS]
+        != commit_folder.load(commits(run)[6]).files[model_folder.WEIGHTS]
+    )

@@ -11,14 +11,14 @@ import pytest
 import ray.train
 from deployment import Deployment
 
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
 from govray.errors import GovrayError
-from govray.governance import bundle
-from govray.governance.ledger import GradientNorms, Leaf, read_leaves
-from govray.train import snapshot
-from govray.train.config import parse_experiment
-from govray.train.record import read_record
-from govray.train.trainer import from_experiment
+from govray.governance.attestation import model_folder
+from govray.governance.record.ledger import GradientNorms, Leaf, read_leaves
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_record import read_record
+from govray.train.state import snapshot
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
@@ -27,7 +27,7 @@ def files(run: Path) -> dict[str, str]:
     """Digests of what an undisturbed run and a resumed one must have in common."""
     found = snapshot.latest(run)
     assert found is not None
-    entries = checkpoint.load(found[0]).entries
+    entries = commit_folder.load(found[0]).entries
     return {name: entry.digest for name, entry in entries.items() if name != snapshot.STATE}
 
 
@@ -54,13 +54,13 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_run_ends_with_the_same_bytes(
         trainer(0).train()
     found = snapshot.latest(run)
     assert found == (run / snapshot.folder_name(5), 5)
-    path = found[0] / bundle.WEIGHTS
+    path = found[0] / model_folder.WEIGHTS
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     trainer(1).train()
     assert files(run) == files(finished)
-    leaves = read_leaves(checkpoint.load(snapshot.latest(run)[0]).files[snapshot.LEDGER])
+    leaves = read_leaves(commit_folder.load(snapshot.latest(run)[0]).files[snapshot.LEDGER])
     assert [leaf.step for leaf in leaves if isinstance(leaf, Leaf)] == list(range(12))
     assert [leaf.step for leaf in leaves if isinstance(leaf, GradientNorms)] == [0]
     [aside] = run.glob(f"*{snapshot.CORRUPT}")

@@ -17,14 +17,17 @@ from deployment import POLICY, Deployment
 from solo import run_here
 
 from govray import cli
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder as checkpoint
 from govray.errors import Refused, Stopped, UsageError
-from govray.governance import bundle
-from govray.train import driver, events, runs, snapshot, stopping, worker
-from govray.train import trainer as trainer_module
-from govray.train.config import parse_experiment
-from govray.train.record import read_record
-from govray.train.trainer import GovernedTrainer, from_experiment
+from govray.governance.attestation import model_folder
+from govray.train.driver import trainer as trainer_module
+from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.inputs import run_listing
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_record import read_record
+from govray.train.run_folder import events, run_lock, stop_request
+from govray.train.state import snapshot
+from govray.train.worker import run as worker
 
 
 @pytest.fixture
@@ -37,7 +40,10 @@ def outcome(run: Path) -> dict[str, bytes]:
     found = snapshot.latest(run)
     assert found is not None
     files = checkpoint.load(found[0]).files
-    return {name: files[name] for name in (bundle.WEIGHTS, "optimizer.safetensors", "ledger.jsonl")}
+    return {
+        name: files[name]
+        for name in (model_folder.WEIGHTS, "optimizer.safetensors", "ledger.jsonl")
+    }
 
 
 def trainer_of(here: Deployment, **more: Any) -> GovernedTrainer:
@@ -50,8 +56,8 @@ def asking(here: Deployment, step: int) -> Callable[[int, Any], None]:
 
     def on_step(now: int, metrics: Any) -> None:
         if now == step:
-            [run] = runs.list_runs(here.folder / "runs")
-            stopping.request(run, "a test")
+            [run] = run_listing.list_runs(here.folder / "runs")
+            stop_request.request(run, "a test")
 
     return on_step
 
@@ -60,7 +66,7 @@ def stopped_at(here: Deployment, step: int) -> Path:
     with pytest.raises(Stopped, match=f"stopped at step {step + 2} of 12") as caught:
         trainer_of(here, on_step=asking(here, step)).train()
     assert caught.value.exit_code == 75
-    [run] = runs.list_runs(here.folder / "runs")
+    [run] = run_listing.list_runs(here.folder / "runs")
     return run
 
 
@@ -69,11 +75,11 @@ def test_a_stopped_run_has_committed_and_ends_with_the_same_bytes(here: Deployme
     found = snapshot.latest(run)
     assert found is not None
     assert found[1] == 4
-    assert runs.inspect(run).state == "stopped"
+    assert run_listing.inspect(run).state == "stopped"
     resumed = trainer_of(here, resume=run).train()
     assert resumed == run
-    assert not stopping.requested(run)
-    assert runs.inspect(run).state == "finished"
+    assert not stop_request.requested(run)
+    assert run_listing.inspect(run).state == "finished"
     undisturbed = trainer_of(here, name="other").train()
     assert outcome(run) == outcome(undisturbed)
     assert [e.step for e in events.read(run) if isinstance(e, events.Stopped)] == [4]
@@ -89,10 +95,10 @@ def test_the_same_command_resumes_then_attests_then_starts_anew(
     said = capsys.readouterr()
     assert f"Resuming {run}" in said.err
     assert json.loads(said.out)["run"] == str(run)
-    assert runs.inspect(run).state == "attested"
+    assert run_listing.inspect(run).state == "attested"
     assert cli.main(["train", str(config)]) == 0
     assert "Resuming" not in capsys.readouterr().err
-    assert len(runs.list_runs(run.parent)) == 2
+    assert len(run_listing.list_runs(run.parent)) == 2
 
 
 def test_ray_hears_of_no_checkpoint_that_retention_may_delete(
@@ -114,16 +120,16 @@ def test_new_leaves_the_unfinished_run_alone(here: Deployment, tmp_path: Path) -
     config = tmp_path / "tiny.yaml"
     config.write_text(yaml.safe_dump(here.experiment()))
     assert cli.main(["train", str(config), "--new"]) == 0
-    assert runs.inspect(run).state == "stopped"
+    assert run_listing.inspect(run).state == "stopped"
 
 
 def test_a_finished_run_is_attested_without_another_step(here: Deployment) -> None:
     run = trainer_of(here).train()
     before = read_record(run)
     assert cli.main(["runs", "resume", str(run)]) == 0
-    assert runs.inspect(run).state == "attested"
+    assert run_listing.inspect(run).state == "attested"
     assert read_record(run) == before
-    assert driver.last_attempt(run) == 1
+    assert run_lock.last_attempt(run) == 1
 
 
 def test_a_run_whose_inputs_changed_is_refused_by_name(here: Deployment) -> None:
@@ -138,14 +144,14 @@ def test_a_run_whose_inputs_changed_is_refused_by_name(here: Deployment) -> None
         prepared.rename(prepared.with_suffix(".away"))
     with pytest.raises(Refused, match="the prepared data that the run reads are gone"):
         trainer_of(here, resume=run).train()
-    assert runs.inspect(run).state == "interrupted"
+    assert run_listing.inspect(run).state == "interrupted"
 
 
 def test_a_second_driver_is_refused(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     run = stopped_at(here, 2)
-    monkeypatch.setattr(driver, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(run_lock, "_PATIENCE_S", 0.1)
     with (
-        driver.hold(run),
+        run_lock.hold(run),
         pytest.raises(UsageError, match="being driven by process"),
     ):
         trainer_of(here, resume=run).train()
@@ -156,8 +162,8 @@ def test_a_run_that_was_taken_over_writes_no_more(here: Deployment) -> None:
 
     def on_step(now: int, metrics: Any) -> None:
         if now == 3:
-            taken.extend(runs.list_runs(here.folder / "runs"))
-            driver.take_over(taken[0])
+            taken.extend(run_listing.list_runs(here.folder / "runs"))
+            run_lock.take_over(taken[0])
 
     with pytest.raises(Refused, match="taken over"):
         trainer_of(here, on_step=on_step).train()

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
+from govray.checkpoint.retention import Commit, Rules, kept
 from govray.errors import GovrayError, Malformed, UsageError
-from govray.governance import canonical
-from govray.train import collection
-from govray.train.collection import apply, inventory, pin, pin_start, read_pins, sweep
-from govray.train.retention import Commit, Rules, kept
-from govray.train.snapshot import folder_name
+from govray.governance.formats import canonical_json
+from govray.train.state import garbage_collection
+from govray.train.state.garbage_collection import apply, inventory, pin, pin_start, read_pins, sweep
+from govray.train.state.snapshot import folder_name
 
 LOSSES = st.none() | st.floats(-1e6, 1e6)
 COMMITS = st.dictionaries(st.integers(0, 30), LOSSES, max_size=12).map(
@@ -69,8 +69,8 @@ def run(tmp_path: Path) -> Path:
     for step, loss in ((1, 4.0), (2, 1.0), (3, 3.0), (4, None), (5, 2.0)):
         state = {"step": step, "keep": {"best": 1, "latest": 1}}
         state |= {} if loss is None else {"loss": loss}
-        checkpoint.commit(
-            tmp_path / folder_name(step), {"state.json": canonical.encode(state), "w": b"123"}
+        commit_folder.commit(
+            tmp_path / folder_name(step), {"state.json": canonical_json.encode(state), "w": b"123"}
         )
     return tmp_path
 
@@ -127,8 +127,8 @@ def test_what_is_not_whole_is_left_alone_and_named(run: Path) -> None:
 
 def test_leftovers_are_swept(run: Path) -> None:
     """Of a write, of a deletion cut short, and of commits put aside."""
-    partial = checkpoint.stage(run / folder_name(6))
-    checkpoint.write(partial, "w", b"1")
+    partial = commit_folder.stage(run / folder_name(6))
+    commit_folder.write(partial, "w", b"1")
     (run / folder_name(1) / "manifest.json").unlink()
     aside = (run / folder_name(2)).rename(run / f"{folder_name(2)}.abcd.corrupt")
     names = (aside.name, folder_name(1), partial.name)
@@ -145,7 +145,7 @@ def test_a_link_is_not_followed(run: Path, tmp_path_factory: pytest.TempPathFact
     (run / folder_name(1)).symlink_to(elsewhere)
     apply(run, Rules(best=0))
     sweep(run)
-    checkpoint.load(elsewhere)
+    commit_folder.load(elsewhere)
 
 
 def test_the_newest_stays_even_if_the_rules_forget_it(run: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_deletion_that_the_storage_refuses_is_an_error(
     def refused(*_: object) -> None:
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr(collection.checkpoint.shutil, "rmtree", refused)
+    monkeypatch.setattr(garbage_collection.checkpoint.shutil, "rmtree", refused)
     with pytest.raises(GovrayError, match="could not be deleted: Permission denied"):
         apply(run, Rules())
     # Its manifest went first, so it does not load.

@@ -17,14 +17,15 @@ from leaves import DIGEST
 
 from govray import cli
 from govray.data.admission import read_credentials
-from govray.engine import gpt
+from govray.engine.model import gpt
 from govray.errors import Refused, UsageError
-from govray.governance.plan import BatchPlan
-from govray.train import driver, events, runs, stopping
-from govray.train.config import Experiment, parse_experiment
-from govray.train.environment import environment_here
-from govray.train.record import RunRecord
-from govray.train.runs import experiment_inputs, find_unfinished, inspect
+from govray.governance.record.batch_plan import BatchPlan
+from govray.train.inputs import run_listing
+from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.inputs.run_listing import experiment_inputs, find_unfinished, inspect
+from govray.train.inputs.run_record import RunRecord
+from govray.train.run_folder import events, run_lock, stop_request
+from govray.train.run_folder.environment_probe import environment_here
 
 AT = "2026-11-21T09:30:00Z"
 FAILED = events.Failed(
@@ -56,7 +57,7 @@ def record(here: Deployment) -> RunRecord:
         environment=environment_here(
             seed=17,
             threads=1,
-            source=runs.source_of(gpt.loss, experiment.entrypoint),
+            source=run_listing.source_of(gpt.loss, experiment.entrypoint),
         ),
         start=None,
     )
@@ -73,10 +74,10 @@ def run(record: RunRecord, here: Deployment) -> Iterator[Path]:
 
 def test_states_follow_the_files(run: Path, record: RunRecord) -> None:
     assert inspect(run).state == "interrupted"
-    with driver.hold(run):
+    with run_lock.hold(run):
         assert inspect(run).state == "running"
-        stopping.request(run, "a test")
-        stopping.request(run, "a test")
+        stop_request.request(run, "a test")
+        stop_request.request(run, "a test")
         assert inspect(run).state == "stopping"
         events.append(run, events.AttemptStarted(at=AT, attempt=1, world_size=2, step=0))
         events.append(run, events.Progress(at=AT, step=4, loss=2.5))
@@ -84,8 +85,8 @@ def test_states_follow_the_files(run: Path, record: RunRecord) -> None:
     stopped = inspect(run)
     assert (stopped.state, stopped.step, stopped.loss) == ("stopped", 7, 2.5)
     assert (stopped.world_size, stopped.attempts, stopped.max_steps) == (2, 1, 12)
-    with driver.hold(run):
-        stopping.clear(run)
+    with run_lock.hold(run):
+        stop_request.clear(run)
     assert inspect(run).state == "interrupted"
     events.append(run, FAILED)
     failed = inspect(run)
@@ -106,7 +107,7 @@ def test_only_an_unfinished_run_of_this_very_experiment_goes_on(
     assert experiment is not None
     assert find_unfinished(experiment) == run
     assert find_unfinished(experiment.model_copy(update={"seed": 18})) is None
-    with driver.hold(run):
+    with run_lock.hold(run):
         assert find_unfinished(experiment) is None
     changed = record.environment.model_copy(update={"code_digest": DIGEST})
     replace(record, environment=changed).write(run)
@@ -121,25 +122,27 @@ def test_only_an_unfinished_run_of_this_very_experiment_goes_on(
 def test_inputs_that_changed_are_named(record: RunRecord, here: Deployment, tmp_path: Path) -> None:
     assert record.experiment is not None
     files = experiment_inputs(record.experiment)
-    assert runs.changed(record, files) == []
+    assert run_listing.changed(record, files) == []
     policy = here.sign_policy(POLICY.replace("rank: 4", "rank: 8"))
     corpora = shutil.copytree(here.corpora, tmp_path / "corpora")
     shutil.rmtree(corpora / "acme")
     with pytest.raises(Refused, match=f"policy {policy}, credential acme"):
-        runs.refuse_changes(record, replace(files, policy=policy, corpora=corpora), where="run x")
+        run_listing.refuse_changes(
+            record, replace(files, policy=policy, corpora=corpora), where="run x"
+        )
     with pytest.raises(UsageError, match="no trust root"):
-        runs.changed(record, replace(files, trust_root=tmp_path / "none.json"))
+        run_listing.changed(record, replace(files, trust_root=tmp_path / "none.json"))
 
 
 def test_another_plan_or_source_is_named(record: RunRecord) -> None:
-    runs.refuse_other_run(record, replace(record, started=datetime.now(UTC)))
+    run_listing.refuse_other_run(record, replace(record, started=datetime.now(UTC)))
     plan = record.plan.model_copy(update={"seed": 1})
     environment = record.environment.model_copy(update={"source": None})
     made = replace(record, plan=plan, environment=environment)
     with pytest.raises(Refused, match="batch plan, code of the model or loop"):
-        runs.refuse_other_run(record, made)
+        run_listing.refuse_other_run(record, made)
     tuples = replace(record, config={"betas": (0.9, 0.95)})
-    runs.refuse_other_run(replace(record, config={"betas": [0.9, 0.95]}), tuples)
+    run_listing.refuse_other_run(replace(record, config={"betas": [0.9, 0.95]}), tuples)
 
 
 def say(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
@@ -172,7 +175,7 @@ def test_a_run_that_nobody_drives_is_not_stopped(
     code, said = say(capsys, verb, str(run))
     assert code == 2
     assert "nobody drives it" in said["error"]["what"]
-    assert not stopping.requested(run)
+    assert not stop_request.requested(run)
 
 
 def test_an_attested_run_and_a_folder_that_is_none_are_not_resumed(
@@ -197,5 +200,5 @@ def test_the_page_about_faults_names_verbs_and_settings_that_exist(
         in page
     )
     assert set(re.findall(r"^\| ([a-z]+)(?:, ([a-z]+))? \|", page, re.M)) >= {
-        (state, "") for state in get_args(runs.State) if state not in ("running", "stopping")
+        (state, "") for state in get_args(run_listing.State) if state not in ("running", "stopping")
     } | {("running", "stopping")}

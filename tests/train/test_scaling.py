@@ -25,16 +25,17 @@ from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
     ResizeDecision,
 )
 
-from govray.train import events, resizing, scaling
-from govray.train.config import Resources
-from govray.train.scaling import (
+from govray.train.driver import scaling_policy
+from govray.train.driver.scaling_policy import (
     PATIENCE_S,
     START_TIMEOUT_S,
     Elastic,
     ElasticTrainer,
     workers_beside_a_reader,
 )
-from govray.train.shards import READ_CPUS
+from govray.train.inputs.experiment_config import Resources
+from govray.train.run_folder import events, resize_request
+from govray.train.worker.planned_shard import READ_CPUS
 
 
 @pytest.mark.parametrize(
@@ -108,8 +109,8 @@ def test_a_node_that_is_gone_does_not_answer() -> None:
         server.bind(("127.0.0.1", 0))
         server.listen()
         address = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": server.getsockname()[1]}
-        assert scaling._answers(address)
-    assert not scaling._answers(address)
+        assert scaling_policy._answers(address)
+    assert not scaling_policy._answers(address)
 
 
 class Policy(Elastic):
@@ -137,28 +138,28 @@ def test_healthy_workers_are_exchanged_once_they_have_committed(
     def decide() -> object:
         return policy.make_decision_for_running_worker_group(running, None)
 
-    assert not resizing.asked(tmp_path)
+    assert not resize_request.asked(tmp_path)
     assert isinstance(decide(), NoopDecision)
-    assert resizing.asked(tmp_path)
+    assert resize_request.asked(tmp_path)
     [wanted] = events.read(tmp_path)
     assert isinstance(wanted, events.ResizeWanted)
     assert (wanted.before, wanted.after) == (1, 3)
     assert isinstance(decide(), NoopDecision)  # no answer yet
     assert len(events.read(tmp_path)) == 1
-    resizing.answer(tmp_path)
-    assert not resizing.asked(tmp_path)
+    resize_request.answer(tmp_path)
+    assert not resize_request.asked(tmp_path)
     decision = decide()
     assert isinstance(decision, ResizeDecision)
     assert decision.num_workers == 3
-    assert not resizing.answered(tmp_path)
+    assert not resize_request.answered(tmp_path)
     # A group that fails while its commit is awaited is started as always, and not asked again.
     assert isinstance(decide(), NoopDecision)
-    monkeypatch.setattr(scaling, "_alive", list)
+    monkeypatch.setattr(scaling_policy, "_alive", list)
     assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)
-    assert not resizing.asked(tmp_path)
+    assert not resize_request.asked(tmp_path)
     policy.room = 1
     assert isinstance(decide(), NoopDecision)
-    assert not resizing.asked(tmp_path)
+    assert not resize_request.asked(tmp_path)
 
 
 def test_no_worker_is_started_while_a_node_does_not_answer(
@@ -166,9 +167,9 @@ def test_no_worker_is_started_while_a_node_does_not_answer(
 ) -> None:
     policy = Policy(ScalingConfig(num_workers=(1, 3)), tmp_path)
     clock = [100.0]
-    monkeypatch.setattr(scaling, "time_monotonic", lambda: clock[0])
-    monkeypatch.setattr(scaling, "_alive", lambda: [{}])
-    monkeypatch.setattr(scaling, "_answers", lambda node: False)
+    monkeypatch.setattr(scaling_policy, "time_monotonic", lambda: clock[0])
+    monkeypatch.setattr(scaling_policy, "_alive", lambda: [{}])
+    monkeypatch.setattr(scaling_policy, "_answers", lambda node: False)
     assert isinstance(policy.make_decision_for_non_running_worker_group(), NoopDecision)
     clock[0] += PATIENCE_S + 1
     assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)

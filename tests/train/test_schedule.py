@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import lr_scheduler as schedulers
 
 from govray.errors import Refused, UsageError
-from govray.train.schedule import learning_rates, make_schedule, require_rates
+from govray.train.worker.lr_schedule import learning_rates, make_schedule, require_rates
 
 MAKES: list[Callable[[torch.optim.Optimizer], schedulers.LRScheduler]] = [
     lambda o: schedulers.CosineAnnealingLR(o, 20),

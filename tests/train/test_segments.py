@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leaves import leaf, norms
 
 from govray.errors import CouldNotCheck, UsageError
-from govray.train.segments import Segment, last_branch, parse_steps, segments, start_and_stop
+from govray.train.replay.segments import Segment, last_branch, parse_steps, segments, start_and_stop
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=30), st.data())

@@ -22,19 +22,20 @@ from ranks import Hung, RankPool
 from test_commits import Training, _attempt
 from torch import Tensor
 
-from govray.engine import assembly, checkpoint, committed, tensor_file
-from govray.engine.adapters import Adapters
-from govray.engine.gpt import GPT, loss
-from govray.engine.optimizer_state import optimizer_state
-from govray.engine.parts import part_name
-from govray.engine.sharding import shard, whole
+from govray.checkpoint import commit_folder, commit_reader, safetensors_stream, storage, whole_file
+from govray.checkpoint.optimizer_state import optimizer_state
+from govray.checkpoint.retention import Rules
+from govray.checkpoint.sharded_file import part_name
+from govray.checkpoint.tensor_shards import shard, whole
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
 from govray.errors import Damaged, GovrayError, InfrastructureFailed
-from govray.governance import bundle, canonical
-from govray.train import collection, commits, storage
-from govray.train.commits import Commits
-from govray.train.comparison import compared_files, first_tensor
-from govray.train.retention import Rules
-from govray.train.snapshot import State, base_tensors, committed_folders, folder_name, latest
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.train.replay.comparison import compared_files, first_tensor
+from govray.train.state import committer, garbage_collection
+from govray.train.state.committer import Commits
+from govray.train.state.snapshot import State, base_tensors, committed_folders, folder_name, latest
 
 OPTIMIZER = "optimizer.safetensors"
 
@@ -73,7 +74,10 @@ class Shared(Training):
         moments, _ = optimizer_state(self.optimizer, self.state._names())
         return {
             file: {name: whole(live[name]).detach().clone() for name in sorted(live)}
-            for file, live in ((bundle.WEIGHTS, base_tensors(self.model)), (OPTIMIZER, moments))
+            for file, live in (
+                (model_folder.WEIGHTS, base_tensors(self.model)),
+                (OPTIMIZER, moments),
+            )
         }
 
 
@@ -126,21 +130,28 @@ def test_the_parts_are_what_one_rank_would_have_gathered(
     expected = ranks.run(train, tmp_path, 0, 2)[0]
     found = latest(tmp_path)
     assert found == (tmp_path / folder_name(2), 2)
-    commit = checkpoint.load(found[0])
+    commit = commit_folder.load(found[0])
     for file, tensors in expected.items():
-        data = b"".join(bytes(piece) for piece in tensor_file.pieces(tensors, where=file))
-        assert assembly.entry(commit, file).digest == canonical.sha256(data)
+        data = b"".join(bytes(piece) for piece in safetensors_stream.pieces(tensors, where=file))
+        assert whole_file.entry(commit, file).digest == canonical_json.sha256(data)
         assert file not in commit.entries
     held = [
-        sum(t.numel() for t in commit._stored(part_name(bundle.WEIGHTS, rank, ranks.size)).values())
+        sum(
+            t.numel()
+            for t in commit._stored(part_name(model_folder.WEIGHTS, rank, ranks.size)).values()
+        )
         for rank in range(ranks.size)
     ]
     # The control: nobody wrote much more than its share.
     assert max(held) < sum(held) * 1.5 / ranks.size
-    assert {bundle.adapter_files("acme")[1], "state.json", "ledger.jsonl"} <= commit.entries.keys()
-    [newest, _] = collection.inventory(tmp_path).commits
+    assert {
+        model_folder.adapter_files("acme")[1],
+        "state.json",
+        "ledger.jsonl",
+    } <= commit.entries.keys()
+    [newest, _] = garbage_collection.inventory(tmp_path).commits
     assert newest.size == commit.size > 0
-    assert not collection.inventory(tmp_path).leftovers
+    assert not garbage_collection.inventory(tmp_path).leftovers
 
 
 def test_it_loads_into_any_number_of_ranks(two: RankPool, four: RankPool, tmp_path: Path) -> None:
@@ -155,7 +166,9 @@ def test_it_loads_into_any_number_of_ranks(two: RankPool, four: RankPool, tmp_pa
     for expected, folder in (ended_two, by_two), (ended_four, by_four):
         alone = Shared(folder, resumed=1, cut=False)
         # The control: before it is loaded, it is another model.
-        assert not torch.equal(alone.model.head.weight, expected[bundle.WEIGHTS]["head.weight"])
+        assert not torch.equal(
+            alone.model.head.weight, expected[model_folder.WEIGHTS]["head.weight"]
+        )
         alone.resume(1)
         assert same(alone.gathered(), expected)
 
@@ -173,26 +186,31 @@ def test_a_resumed_run_ends_with_the_same_bytes(two: RankPool, tmp_path: Path) -
     two.run(train, tmp_path / "broken", 0, 1)
     two.run(train, tmp_path / "broken", 1, 3)
     straight, broken = (
-        checkpoint.load(tmp_path / each / folder_name(3)) for each in ("straight", "broken")
+        commit_folder.load(tmp_path / each / folder_name(3)) for each in ("straight", "broken")
     )
     assert straight.digest == broken.digest
     # The control: the steps did move the weights.
-    assert straight.digest != checkpoint.load(tmp_path / "straight" / folder_name(2)).digest
+    assert straight.digest != commit_folder.load(tmp_path / "straight" / folder_name(2)).digest
 
 
 def test_a_replay_compares_it_with_whole_files(two: RankPool, tmp_path: Path) -> None:
     """Byte by byte, and by tensor where they differ."""
     expected = two.run(train, tmp_path, 0, 2)[0]
-    parted = [checkpoint.open_commit(tmp_path / folder_name(step)) for step in (1, 2)]
+    parted = [commit_folder.open_commit(tmp_path / folder_name(step)) for step in (1, 2)]
     others = {name: parted[1].files[name] for name in parted[1].names - expected.keys()}
-    checkpoint.commit(tmp_path / "whole", {**others, **expected})
-    whole_one = checkpoint.open_commit(tmp_path / "whole")
+    commit_folder.commit(tmp_path / "whole", {**others, **expected})
+    whole_one = commit_folder.open_commit(tmp_path / "whole")
     files = compared_files(whole_one, parted[1])
-    assert files == [bundle.WEIGHTS, bundle.adapter_files("acme")[1], OPTIMIZER, "optimizer.json"]
+    assert files == [
+        model_folder.WEIGHTS,
+        model_folder.adapter_files("acme")[1],
+        OPTIMIZER,
+        "optimizer.json",
+    ]
     assert first_tensor({2: whole_one}, {2: parted[1]}, 0, files) is None
     found = first_tensor({2: whole_one}, {2: parted[0]}, 0, files)
     assert found is not None
-    assert (found.file, found.tensor) == (bundle.WEIGHTS, min(expected[bundle.WEIGHTS]))
+    assert (found.file, found.tensor) == (model_folder.WEIGHTS, min(expected[model_folder.WEIGHTS]))
 
 
 def _flip(path: Path) -> None:
@@ -201,7 +219,7 @@ def _flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("file", [bundle.WEIGHTS, OPTIMIZER])
+@pytest.mark.parametrize("file", [model_folder.WEIGHTS, OPTIMIZER])
 def test_a_flipped_bit_in_one_ranks_part_leads_to_the_older_commit(
     two: RankPool, tmp_path: Path, file: str
 ) -> None:
@@ -215,11 +233,11 @@ def test_a_flipped_bit_in_one_ranks_part_leads_to_the_older_commit(
 
 
 def _restored_unchecked(folder: Path) -> dict[str, dict[str, Tensor]]:
-    digest, committed.canonical.sha256 = committed.canonical.sha256, lambda data: Anything()  # type: ignore[assignment,return-value]
+    digest, commit_reader.canonical.sha256 = commit_reader.canonical.sha256, lambda data: Anything()  # type: ignore[assignment,return-value]
     try:
         return restored(folder, 2)
     finally:
-        committed.canonical.sha256 = digest
+        commit_reader.canonical.sha256 = digest
 
 
 class Anything(str):
@@ -236,7 +254,7 @@ def test_the_control_without_digests_the_flipped_bit_is_loaded(
     two: RankPool, tmp_path: Path
 ) -> None:
     expected = two.run(train, tmp_path, 0, 2)[0]
-    _flip(tmp_path / folder_name(2) / part_name(bundle.WEIGHTS, 1, 2))
+    _flip(tmp_path / folder_name(2) / part_name(model_folder.WEIGHTS, 1, 2))
     assert not any(same(each, expected) for each in two.run(_restored_unchecked, tmp_path))
 
 
@@ -246,7 +264,7 @@ def _with_rank_one(folder: Path, patch: Callable[[], None]) -> Any:
     training.step()
     training.begin(1)
     training.commits.settle(None)
-    kept = checkpoint.write, commits._gathered
+    kept = commit_folder.write, committer._gathered
     if dist.get_rank() == 1:
         patch()
     try:
@@ -259,32 +277,32 @@ def _with_rank_one(folder: Path, patch: Callable[[], None]) -> Any:
     except GovrayError as error:
         return [*failures, str(error)]
     finally:
-        checkpoint.write, commits._gathered = kept
+        commit_folder.write, committer._gathered = kept
 
 
 def _full() -> None:
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    checkpoint.write = full
+    commit_folder.write = full
 
 
 def _elsewhere() -> None:
     """Rank 1 has a disk of its own under the same path."""
-    write = checkpoint.write
-    checkpoint.write = lambda staged, *rest: write(staged.with_name("elsewhere"), *rest)  # type: ignore[union-attr]
+    write = commit_folder.write
+    commit_folder.write = lambda staged, *rest: write(staged.with_name("elsewhere"), *rest)  # type: ignore[union-attr]
 
 
 def _unnoticed() -> None:
     """Rank 1 says that it wrote what is not there."""
-    write = checkpoint.write
+    write = commit_folder.write
 
     def lost(staged: Any, name: str, content: Any) -> Any:
         entry = write(staged, name, content)
         (staged / name).unlink()
         return entry
 
-    checkpoint.write = lost
+    commit_folder.write = lost
 
 
 @pytest.mark.parametrize(
@@ -304,7 +322,7 @@ def test_what_fails_on_one_rank_all_hear_and_nothing_of_it_stays(
         for failure in each:
             assert re.search(text, failure), failure
     assert [step for step, _ in committed_folders(tmp_path)] == [1]
-    assert not collection.inventory(tmp_path).leftovers
+    assert not garbage_collection.inventory(tmp_path).leftovers
 
 
 def _unstorable(folder: Path) -> list[str]:
@@ -338,9 +356,9 @@ def _die(folder: Path, who: int, publishing: bool) -> None:
 
     if dist.get_rank() == who:
         if publishing:
-            checkpoint.publish = die
+            commit_folder.publish = die
         else:
-            write = checkpoint.write
+            write = commit_folder.write
 
             def last(staged: Any, name: str, content: Any) -> Any:
                 entry = write(staged, name, content)
@@ -348,7 +366,7 @@ def _die(folder: Path, who: int, publishing: bool) -> None:
                     die()
                 return entry
 
-            checkpoint.write = last
+            commit_folder.write = last
     training.step()
     training.begin(2)
     training.commits.settle(None)
@@ -365,10 +383,10 @@ def test_a_rank_that_dies_before_the_manifest_leaves_what_never_loads(
     finally:
         pool.close()
     assert latest(tmp_path) == (tmp_path / folder_name(1), 1)
-    for name in collection.inventory(tmp_path).leftovers:
+    for name in garbage_collection.inventory(tmp_path).leftovers:
         with pytest.raises(Damaged):
-            checkpoint.open_commit(tmp_path / name)
-    collection.sweep(tmp_path)
+            commit_folder.open_commit(tmp_path / name)
+    garbage_collection.sweep(tmp_path)
     assert [each.name for each in tmp_path.glob("checkpoint_*")] == [folder_name(1)]
 
 
@@ -399,8 +417,8 @@ def test_ranks_upload_their_parts_to_remote_storage(two: RankPool, tmp_path: Pat
     expected = two.run(_train_remotely, run)[0]
     found = latest(run)
     assert found is not None
-    commit = checkpoint.open_commit(found[0])
-    assert part_name(bundle.WEIGHTS, 1, 2) in commit.entries
+    commit = commit_folder.open_commit(found[0])
+    assert part_name(model_folder.WEIGHTS, 1, 2) in commit.entries
     assert same({file: commit.tensors(file) for file in expected}, expected)
-    assert assembly.copy(commit, bundle.WEIGHTS, tmp_path / "copy").size > 0
-    assert not collection.inventory(run).leftovers
+    assert whole_file.copy(commit, model_folder.WEIGHTS, tmp_path / "copy").size > 0
+    assert not garbage_collection.inventory(run).leftovers

@@ -13,8 +13,8 @@ from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.data_integration.interfaces import DatasetShardMetadata
 
 from govray.errors import Refused
-from govray.train.attempts import _Trainer
-from govray.train.shards import DATASET, Configured
+from govray.train.driver.attempts import _Trainer
+from govray.train.worker.planned_shard import DATASET, Configured
 
 
 class Numbers(ray.train.DataConfig):

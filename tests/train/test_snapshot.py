@@ -10,14 +10,14 @@ import torch
 from leaves import DIGEST, leaf, norms
 from torch import nn
 
-from govray.engine import checkpoint
-from govray.engine.adapters import Adapters
-from govray.governance import canonical
-from govray.governance.ledger import AnyLeaf, Ledger
-from govray.governance.plan import BatchPlan
-from govray.train.order import Order
-from govray.train.snapshot import Capture, State, folder_name
-from govray.train.writeahead import WriteAhead
+from govray.checkpoint import commit_folder
+from govray.engine.model.adapters import Adapters
+from govray.governance.formats import canonical_json
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.ledger import AnyLeaf, Ledger
+from govray.train.inputs.order import Order
+from govray.train.run_folder.ledger_wal import WriteAhead
+from govray.train.state.snapshot import Capture, State, folder_name
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def order(tmp_path: Path) -> Order:
 def commit(captured: Capture | None, order: Order) -> Path:
     assert captured is not None
     folder = Path(order.folder) / folder_name(captured.step)
-    checkpoint.commit(folder, captured.files())
+    commit_folder.commit(folder, captured.files())
     return folder
 
 
@@ -67,8 +67,8 @@ def test_a_resumed_run_ends_with_the_ledger_of_an_undisturbed_one(order: Order) 
     resumed.append(leaf(1))
     resumed.append(leaf(2), norms(2))
     assert resumed.leaves == every
-    last = checkpoint.load(commit(state().capture(3, order, resumed.leaves), order))
+    last = commit_folder.load(commit(state().capture(3, order, resumed.leaves), order))
     ledger = Ledger("run-1", every)
     assert last.files["ledger.jsonl"] == ledger.data == path.read_bytes()
-    recorded: Any = canonical.parse_canonical(last.files["state.json"])
+    recorded: Any = canonical_json.parse_canonical(last.files["state.json"])
     assert recorded["ledger"] == {"size": 5, "root": "sha256:" + ledger.root.hex()}

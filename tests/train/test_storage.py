@@ -19,15 +19,17 @@ from object_server import Raw, Server
 from pyarrow import fs
 from test_commits import Training
 
-from govray.engine import checkpoint
-from govray.engine.checkpoint import MANIFEST
+from govray.checkpoint import commit_folder, storage
+from govray.checkpoint.commit_folder import MANIFEST
+from govray.checkpoint.object_store import ASIDE, ObjectStore
+from govray.checkpoint.retention import Rules
+from govray.checkpoint.storage_url import below, check_url
 from govray.errors import Damaged, GovrayError, InfrastructureFailed, Refused, UsageError
-from govray.train import collection, driver, gating, storage
-from govray.train.config import parse_experiment
-from govray.train.object_store import ASIDE, ObjectStore
-from govray.train.retention import Rules
-from govray.train.snapshot import CORRUPT, committed_folders, folder_name, latest
-from govray.train.storage_url import below, check_url
+from govray.train.inputs import gating
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.run_folder import run_lock
+from govray.train.state import garbage_collection
+from govray.train.state.snapshot import CORRUPT, committed_folders, folder_name, latest
 
 ALL = Rules(best=9, latest=9)
 
@@ -87,7 +89,7 @@ def steps(run: Path) -> list[int]:
     return [step for step, _ in committed_folders(run)]
 
 
-def commit_of(run: Path, step: int) -> checkpoint.Folder:
+def commit_of(run: Path, step: int) -> commit_folder.Folder:
     return dict(committed_folders(run))[step]
 
 
@@ -121,7 +123,7 @@ def test_every_storage_holds_the_same_bytes(tmp_path: Path, remote: Path) -> Non
     local = tmp_path / "local"
     for each in (local, remote):
         trained(each)
-    here, there = (checkpoint.load(commit_of(each, 3)) for each in (local, remote))
+    here, there = (commit_folder.load(commit_of(each, 3)) for each in (local, remote))
     assert here.digest == there.digest
     assert dict(here.files) == dict(there.files)
     assert not list(remote.glob("checkpoint_*"))
@@ -129,15 +131,15 @@ def test_every_storage_holds_the_same_bytes(tmp_path: Path, remote: Path) -> Non
 
 def test_a_file_of_many_requests_comes_back(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger than a part of an upload and than one read."""
-    monkeypatch.setattr("govray.train.object_store.PIECE", 1 << 20)
+    monkeypatch.setattr("govray.checkpoint.object_store.PIECE", 1 << 20)
     data = bytes(range(256)) * (12 << 12)
     place = storage.storage_of(run).place(1, (1, 1))
-    checkpoint.commit(place, {"big": data, "empty": b""})
-    assert checkpoint.load(place).files == {"big": data, "empty": b""}
+    commit_folder.commit(place, {"big": data, "empty": b""})
+    assert commit_folder.load(place).files == {"big": data, "empty": b""}
     copy = run / "copy"
-    checkpoint.copy_file(place, "big", copy)
+    commit_folder.copy_file(place, "big", copy)
     assert copy.read_bytes() == data
-    with checkpoint.open_file(place, "big") as file:
+    with commit_folder.open_file(place, "big") as file:
         assert file.read(7) == data[:7]
 
 
@@ -168,7 +170,7 @@ def test_what_is_not_whole_is_passed_over(run: Path, damage: Callable[[Raw], Non
     assert found is not None
     assert found[1] == 1
     with pytest.raises(Damaged):
-        checkpoint.load(place)
+        commit_folder.load(place)
 
 
 def test_a_flipped_bit_is_found_on_loading_and_the_commit_put_aside(run: Path) -> None:
@@ -181,68 +183,68 @@ def test_a_flipped_bit_is_found_on_loading_and_the_commit_put_aside(run: Path) -
     with pytest.raises(InfrastructureFailed, match=r"put aside.*model\.safetensors"):
         resumed.state.restore(found[0], resumed.order)
     assert steps(run) == [1]
-    assert len(collection.inventory(run).leftovers) == 1
+    assert len(garbage_collection.inventory(run).leftovers) == 1
     # The step is reached again, and committed beside what was put aside.
     again = Training(run, resumed=1, keep=ALL)
     again.begin(2)
     again.commits.settle(None)
     assert steps(run) == [2, 1]
-    [swept] = collection.sweep(run)
+    [swept] = garbage_collection.sweep(run)
     assert swept.startswith(folder_name(2))
     assert steps(run) == [2, 1]
-    checkpoint.load(commit_of(run, 2))
+    commit_folder.load(commit_of(run, 2))
 
 
 def test_what_lies_beyond_the_resumed_step_is_put_aside(run: Path) -> None:
     trained(run, 3)
     Training(run, resumed=1)
     assert steps(run) == [1]
-    assert len(collection.inventory(run).leftovers) == 2
+    assert len(garbage_collection.inventory(run).leftovers) == 2
 
 
 def test_rules_pins_and_inventory(run: Path) -> None:
     trained(run, 4)
-    collection.pin(run, folder_name(2), "released")
+    garbage_collection.pin(run, folder_name(2), "released")
     with pytest.raises(UsageError, match="no such commit"):
-        collection.pin(run, folder_name(9), "gone")
-    found = collection.inventory(run)
+        garbage_collection.pin(run, folder_name(9), "gone")
+    found = garbage_collection.inventory(run)
     assert [each.step for each in found.commits] == [4, 3, 2, 1]
     assert all(each.size > 0 for each in found.commits)
-    assert collection.apply(run, Rules(best=0)) == (folder_name(3), folder_name(1))
+    assert garbage_collection.apply(run, Rules(best=0)) == (folder_name(3), folder_name(1))
     assert steps(run) == [4, 2]
     for step in (4, 2):
-        checkpoint.load(commit_of(run, step))
+        commit_folder.load(commit_of(run, step))
 
 
 def test_a_damaged_commit_is_left_for_a_person(run: Path) -> None:
     trained(run, 2)
     Raw(commit_of(run, 1)).delete("optimizer.json")
-    found = collection.inventory(run)
+    found = garbage_collection.inventory(run)
     assert [each.step for each in found.commits] == [2]
     assert "optimizer.json: missing" in found.damaged[folder_name(1)]
-    collection.apply(run, Rules())
-    collection.sweep(run)
+    garbage_collection.apply(run, Rules())
+    garbage_collection.sweep(run)
     assert steps(run) == [2, 1]
 
 
 def test_a_deletion_cut_short_is_a_leftover(run: Path) -> None:
     trained(run, 2)
     Raw(commit_of(run, 1)).delete(MANIFEST)
-    [(name, size)] = collection.inventory(run).leftovers.items()
+    [(name, size)] = garbage_collection.inventory(run).leftovers.items()
     assert name.startswith(folder_name(1))
     assert size > 0
-    assert collection.sweep(run) == (name,)
+    assert garbage_collection.sweep(run) == (name,)
     assert steps(run) == [2]
 
 
 def test_whoever_was_overtaken_publishes_nothing(run: Path) -> None:
     training = trained(run, 1)
-    driver.take_over(run)
+    run_lock.take_over(run)
     training.begin(2)
     with pytest.raises(GovrayError, match="taken over"):
         training.commits.settle(None)
     assert steps(run) == [1]
-    assert not collection.inventory(run).leftovers
+    assert not garbage_collection.inventory(run).leftovers
 
 
 # What an object store alone can do to a commit
@@ -314,7 +316,7 @@ def test_a_kill_in_an_upload_leaves_what_never_loads(remote: Path) -> None:
         import os, signal, sys
         from pathlib import Path
         from govray.engine import checkpoint
-        from govray.train.storage import storage_of
+        from govray.checkpoint.storage import storage_of
         def die():
             os.kill(os.getpid(), signal.SIGKILL)
         place = storage_of(Path(sys.argv[1])).place(7, (1, 1))
@@ -324,49 +326,49 @@ def test_a_kill_in_an_upload_leaves_what_never_loads(remote: Path) -> None:
         [sys.executable, "-c", textwrap.dedent(code), str(remote)], timeout=60, check=False
     )
     assert result.returncode == -signal.SIGKILL
-    [(name, size)] = collection.inventory(remote).leftovers.items()
+    [(name, size)] = garbage_collection.inventory(remote).leftovers.items()
     assert name.startswith(f"{folder_name(7)}.1.1.")
     assert size == 3
     assert latest(remote) is None
     # The control: it is the manifest alone that is lacking.
     place, _ = storage.storage_of(remote).leftovers()[name]
-    lacking = checkpoint.commit(
+    lacking = commit_folder.commit(
         storage.storage_of(remote).place(8, (1, 1)), {"a": b"1", "b": b"22"}
     )
     Raw(place).write(MANIFEST, Raw(commit_of(remote, 8)).read(MANIFEST))
-    assert checkpoint.load(place).digest == lacking
+    assert commit_folder.load(place).digest == lacking
     assert steps(remote) == [8, 7]
 
 
 def test_of_two_writers_of_one_step_the_later_attempt_counts(remote: Path) -> None:
     place = storage.storage_of(remote).place
     for writer in [(1, 2), (1, 10), (1, 9)]:  # the last is late
-        checkpoint.commit(place(5, writer), {"state.json": b"%d" % writer[1]})
-    assert checkpoint.load(commit_of(remote, 5)).files == {"state.json": b"10"}
+        commit_folder.commit(place(5, writer), {"state.json": b"%d" % writer[1]})
+    assert commit_folder.load(commit_of(remote, 5)).files == {"state.json": b"10"}
     assert len(storage.storage_of(remote).leftovers()) == 2
     # A later attempt's that is cut short, or was put aside, does not count.
     later = place(5, (2, 11))
-    checkpoint.commit(later, {"state.json": b"11"})
+    commit_folder.commit(later, {"state.json": b"11"})
     assert commit_of(remote, 5) == later
-    checkpoint.put_aside(later, CORRUPT)
-    assert checkpoint.load(commit_of(remote, 5)).files == {"state.json": b"10"}
+    commit_folder.put_aside(later, CORRUPT)
+    assert commit_folder.load(commit_of(remote, 5)).files == {"state.json": b"10"}
     with pytest.raises(Damaged, match=f"{ASIDE}.corrupt: not in"):
-        checkpoint.load(later)
+        commit_folder.load(later)
 
 
 def test_what_an_attempt_that_was_shut_out_publishes_late_does_not_count(remote: Path) -> None:
     """Nor beyond what a later attempt has reached: it may be of a branch that was left."""
     place = storage.storage_of(remote).place
     for step, writer in [(5, (1, 1)), (10, (1, 1)), (15, (1, 2)), (20, (1, 2))]:
-        checkpoint.commit(place(step, writer), {"a": b""})
+        commit_folder.commit(place(step, writer), {"a": b""})
     assert steps(remote) == [20, 15, 10, 5]
     for step in (15, 25):  # late
-        checkpoint.commit(place(step, (1, 1)), {"a": b"late"})
+        commit_folder.commit(place(step, (1, 1)), {"a": b"late"})
     assert steps(remote) == [20, 15, 10, 5]
-    assert checkpoint.load(commit_of(remote, 15)).files == {"a": b""}
+    assert commit_folder.load(commit_of(remote, 15)).files == {"a": b""}
     assert len(storage.storage_of(remote).leftovers()) == 2
     # The control: no later attempt, and it is simply the newest.
-    checkpoint.commit(place(30, (1, 2)), {"a": b""})
+    commit_folder.commit(place(30, (1, 2)), {"a": b""})
     assert steps(remote)[0] == 30
 
 
@@ -384,8 +386,8 @@ def test_foreign_objects_are_neither_read_nor_deleted(remote: Path) -> None:
     for name in foreign:
         store.write(f"{store.root}/{name}", b"{}", "test")
     assert steps(remote) == [2, 1]
-    collection.apply(remote, Rules())
-    collection.sweep(remote)
+    garbage_collection.apply(remote, Rules())
+    garbage_collection.sweep(remote)
     assert foreign <= objects(remote)
     assert steps(remote) == [2]
 
@@ -403,7 +405,7 @@ def test_two_runs_of_one_name_do_not_meet(tmp_path: Path, bucket: str) -> None:
 def test_deleting_leaves_no_object_of_the_commit(remote: Path) -> None:
     trained(remote, 1)
     commit_of(remote, 1)
-    collection.checkpoint.remove(commit_of(remote, 1))
+    garbage_collection.checkpoint.remove(commit_of(remote, 1))
     assert objects(remote) == {"run.json"}
 
 
@@ -449,7 +451,7 @@ def test_a_store_that_refuses_is_not_an_empty_one(
     with pytest.raises(InfrastructureFailed):
         gating.resumed(remote, place)
     with pytest.raises(InfrastructureFailed):
-        collection.inventory(remote)
+        garbage_collection.inventory(remote)
     with pytest.raises(GovrayError, match="the storage failed"):
         training.commits.settle(None)
     # On resuming, rank 0 alone clears; the others hear of it in the agreement.

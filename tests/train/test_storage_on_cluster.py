@@ -13,13 +13,15 @@ import ray.train
 from deployment import Deployment
 
 import govray
-from govray.engine import checkpoint
-from govray.train import events, runs, snapshot, storage
-from govray.train.collection import inventory
-from govray.train.config import parse_experiment
-from govray.train.record import read_record
-from govray.train.replay import replay
-from govray.train.trainer import from_experiment
+from govray.checkpoint import commit_folder, storage
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs import run_listing
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_record import read_record
+from govray.train.replay.replayed_run import replay
+from govray.train.run_folder import events
+from govray.train.state import snapshot
+from govray.train.state.garbage_collection import inventory
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
@@ -34,7 +36,7 @@ def bucket() -> Iterator[str]:
 def files(run: Path) -> dict[str, str]:
     found = snapshot.latest(run)
     assert found is not None
-    entries = checkpoint.load(found[0]).entries
+    entries = commit_folder.load(found[0]).entries
     return {name: entry.digest for name, entry in entries.items() if name != snapshot.STATE}
 
 
@@ -63,7 +65,7 @@ def test_a_killed_worker_resumes_from_s3_and_the_run_ends_with_the_same_bytes(
     assert files(run) == files(finished)
     assert not list(run.glob("checkpoint_0*"))
     # What else is asked of a run's folder.
-    assert runs.inspect(run).state == "attested"
+    assert run_listing.inspect(run).state == "attested"
     verified = govray.verify(run / "model", trust_root=deployment.root)
     original = govray.verify(finished / "model", trust_root=deployment.root)
     assert verified.subjects == original.subjects

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import yaml
 
-from govray.governance import canonical
-from govray.governance.policy import PER_CORPUS
-from govray.governance.policy_source import read_policy
-from govray.train.config import Data, Quota
-from govray.train.planning import MOST_DUE, busiest
+from govray.governance.formats import canonical_json
+from govray.governance.policy.depth_policy import PER_CORPUS
+from govray.governance.policy.policy_yaml import read_policy
+from govray.train.inputs.experiment_config import Data, Quota
+from govray.train.inputs.planning import MOST_DUE, busiest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "streams.md").read_text()
 POLICY, EXPERIMENT = (
@@ -38,7 +38,7 @@ def test_the_page_is_valid_and_its_numbers_hold() -> None:
     assert quotas["removable"] == Quota(rows=4, every=100)
     assert f"more than {MOST_DUE} streams" in PAGE
     crowds = [
-        busiest([canonical.sha256(b"%d-%d" % (draw, i)) for i in range(300)], 100)
+        busiest([canonical_json.sha256(b"%d-%d" % (draw, i)) for i in range(300)], 100)
         for draw in range(200)
     ]
     assert sum(7 <= crowd <= 11 for crowd in crowds) > 180

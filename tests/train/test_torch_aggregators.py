@@ -12,20 +12,20 @@ import ray.train
 from deployment import Deployment
 
 import govray
-from govray.engine import assembly, checkpoint
-from govray.governance import bundle
-from govray.train import snapshot
-from govray.train.artifact import write_model
-from govray.train.config import parse_experiment
-from govray.train.trainer import from_experiment
+from govray.checkpoint import commit_folder, whole_file
+from govray.governance.attestation import model_folder
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.state import snapshot
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 
-def last(run: Path) -> checkpoint.Committed:
+def last(run: Path) -> commit_folder.Committed:
     found = snapshot.latest(run)
     assert found is not None
-    return checkpoint.load(found[0])
+    return commit_folder.load(found[0])
 
 
 def trained(deployment: Deployment, aggregator: str, **overrides: Any) -> Path:
@@ -50,7 +50,11 @@ def test_it_sums_to_the_weights_of_the_governed_aggregator(
     expected, found = last(ours), last(trained(deployment, aggregator))
     # Whole tensors under the same names, whoever held them while training.
     assert expected.names == found.names
-    for file in (bundle.WEIGHTS, bundle.adapter_files("acme")[1], "optimizer.safetensors"):
+    for file in (
+        model_folder.WEIGHTS,
+        model_folder.adapter_files("acme")[1],
+        "optimizer.safetensors",
+    ):
         ones, others = expected.tensors(file), found.tensors(file)
         assert ones.keys() == others.keys()
         for name, tensor in ones.items():
@@ -81,5 +85,9 @@ def test_a_sharded_run_resumes_to_the_same_bytes(deployment: Deployment, tmp_pat
     )
     resumed = last(failing.train())
     assert (tmp_path / "failed").exists()
-    for file in (bundle.WEIGHTS, bundle.adapter_files("acme")[1], "optimizer.safetensors"):
-        assert assembly.content(undisturbed, file) == assembly.content(resumed, file), file
+    for file in (
+        model_folder.WEIGHTS,
+        model_folder.adapter_files("acme")[1],
+        "optimizer.safetensors",
+    ):
+        assert whole_file.content(undisturbed, file) == whole_file.content(resumed, file), file

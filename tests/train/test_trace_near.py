@@ -19,9 +19,9 @@ from solo import run_here
 
 from govray.cli import main
 from govray.data.corpus import part_files, read_part
-from govray.train.artifact import write_model
-from govray.train.config import Data, parse_experiment
-from govray.train.trainer import from_experiment
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import Data, parse_experiment
 
 PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
 Command = Callable[..., tuple[int, str, str]]

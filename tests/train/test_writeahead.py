@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from leaves import leaf, norms
 
 from govray.errors import Refused
-from govray.governance.ledger import AnyLeaf, Leaf, read_leaves
-from govray.train.writeahead import WriteAhead
+from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
+from govray.train.run_folder.ledger_wal import WriteAhead
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from govray.engine import gpt
-from govray.train.worker import Run
+from govray.engine.model import gpt
+from govray.train.worker.run import Run
 
 _memorizes = 0.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from govray.tune.config import SearchFile, parse_search
+from govray.tune.search_config import SearchFile, parse_search
 
 EXPERIMENT: dict[str, Any] = {
     "name": "tiny",

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from govray.tune.asha import Action, Decision, Promotion, State
 from govray.tune.brackets import Bracket, adaptive
+from govray.tune.successive_halving import Action, Decision, Promotion, State
 
 ONE = (Bracket((1, 3, 9), 9),)
 

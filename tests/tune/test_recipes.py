@@ -9,9 +9,9 @@ import pytest
 from search_files import EXPERIMENT, SEARCH, search_file
 
 from govray.errors import UsageError
-from govray.tune.config import parse_search
-from govray.tune.domains import domains, within
+from govray.tune.ray_space import domains, within
 from govray.tune.recipe import load_searcher
+from govray.tune.search_config import parse_search
 
 FOLDER = Path(__file__).parents[2] / "searchers"
 NAMES = ["asha", "bayesian", "grid", "hyperband", "pbt", "random"]

@@ -8,10 +8,10 @@ from typing import Any
 from ray.tune.search import Searcher
 from search_files import search_file
 
-from govray.train.clock import instant
-from govray.tune.record import SearchRecord, read
-from govray.tune.recorded import Recorded
-from govray.tune.searcher import Points
+from govray.train.run_folder.clock import instant
+from govray.tune.point_searcher import Points
+from govray.tune.repeating_searcher import Recorded
+from govray.tune.search_record import SearchRecord, read
 from govray.tune.trial import NAME
 
 

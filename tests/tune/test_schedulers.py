@@ -16,12 +16,12 @@ import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from search_files import search_file
 
-from govray.tune.asha import Promotion
 from govray.tune.brackets import Bracket
 from govray.tune.objective import report
+from govray.tune.point_searcher import Points, from_sequence
 from govray.tune.recipe import Recipe, load_searcher
 from govray.tune.schedulers import GovernedASHA, PromotionScheduler
-from govray.tune.searcher import Points, from_sequence
+from govray.tune.successive_halving import Promotion
 
 LIMIT = {"statistic": "min_k_plus_plus", "unit": "nats", "tau": 1.0}
 

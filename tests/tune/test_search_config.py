@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from govray.errors import UsageError
-from govray.train.config import Experiment
-from govray.tune.config import Search, SearchFile, parse_search
+from govray.train.inputs.experiment_config import Experiment
+from govray.tune.search_config import Search, SearchFile, parse_search
 
 FILE: dict[str, Any] = {
     "name": "tiny",

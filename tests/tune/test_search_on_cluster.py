@@ -16,13 +16,13 @@ from deployment import Deployment
 from together import TOGETHER
 
 import govray
-from govray.engine import checkpoint
+from govray.checkpoint import commit_folder
+from govray.checkpoint.storage import folder_name
 from govray.errors import CouldNotCheck
-from govray.train import events
-from govray.train.record import read_record
-from govray.train.replay import replay
-from govray.train.storage import folder_name
-from govray.tune.record import TRIALS
+from govray.train.inputs.run_record import read_record
+from govray.train.replay.replayed_run import replay
+from govray.train.run_folder import events
+from govray.tune.search_record import TRIALS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -30,7 +30,7 @@ LR, MEMORIZES, HEADS = "optimizer.lr", "hyperparameters.memorizes", "hyperparame
 
 RECIPE = f"""
 from govray.tune.recipe import METRIC, Recipe
-from govray.tune.simulate import random_points as preview
+from govray.tune.dry_run import random_points as preview
 
 POINTS = [
     {{"{LR}": 0.02, "{MEMORIZES}": 2.0, "{HEADS}": 4}},  # the lowest loss, by memorizing
@@ -43,7 +43,7 @@ POINTS = [
 def recipe(file, concurrent):
     from ray.tune import TuneConfig
 
-    from govray.tune.searcher import Points, from_sequence
+    from govray.tune.point_searcher import Points, from_sequence
 
     points = Points(from_sequence(POINTS), len(POINTS), concurrent)
     return Recipe({{}}, TuneConfig(metric=METRIC, mode="min", search_alg=points, num_samples=-1))
@@ -248,4 +248,4 @@ def test_a_trial_that_falls_behind_goes_on_from_a_better_one(deployment: Deploym
 
 
 def read_commit(folder: Path) -> dict[str, bytes]:
-    return dict(checkpoint.open_commit(folder).files)
+    return dict(commit_folder.open_commit(folder).files)

@@ -12,8 +12,8 @@ import yaml
 from search_files import EXPERIMENT
 
 from govray.cli import app
-from govray.tune.config import VARIABLE, parse_search, read_search
-from govray.tune.record import SEARCH, TRIALS, How
+from govray.tune.search_config import VARIABLE, parse_search, read_search
+from govray.tune.search_record import SEARCH, TRIALS, How
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "search.md").read_text()

@@ -11,9 +11,9 @@ import pytest
 from test_search_config import FILE
 
 from govray.errors import Malformed, UsageError
-from govray.train.clock import instant
-from govray.tune.config import parse_search
-from govray.tune.record import TRIALS, SearchRecord, read
+from govray.train.run_folder.clock import instant
+from govray.tune.search_config import parse_search
+from govray.tune.search_record import TRIALS, SearchRecord, read
 
 
 def begin(folder: Path, **search: Any) -> SearchRecord:

@@ -14,8 +14,8 @@ from search_files import search_file, search_value
 from govray.cli import main
 from govray.errors import UsageError
 from govray.tune.brackets import Bracket
+from govray.tune.dry_run import grid_points, halving, learned_points, random_points, trials_ending
 from govray.tune.recipe import load_searcher
-from govray.tune.simulate import grid_points, halving, learned_points, random_points, trials_ending
 
 
 def test_the_preview_of_the_issue() -> None:

@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 
 from govray.errors import UsageError
-from govray.tune.config import Search
 from govray.tune.objective import Report, report
-from govray.tune.stopping import (
+from govray.tune.search_config import Search
+from govray.tune.stop_rules import (
     Bound,
     Custom,
     Divergence,

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from govray.errors import Malformed, UsageError
-from govray.governance.policy_source import read_policy
-from govray.train.config import Resources
-from govray.train.worker import COMMIT_LOSS
-from govray.tune.config import MemorizationLimit
-from govray.tune.reports import FILE, Measurement, Reporter, read_reports
-from govray.tune.room import TRIAL_CPUS, room
+from govray.governance.policy.policy_yaml import read_policy
+from govray.train.inputs.experiment_config import Resources
+from govray.train.worker.run import COMMIT_LOSS
+from govray.tune.cluster_capacity import TRIAL_CPUS, room
 from govray.tune.search import check_limit
+from govray.tune.search_config import MemorizationLimit
+from govray.tune.trial_reports import FILE, Measurement, Reporter, read_reports
 
 
 def said(step: int, commit: float | None = None, **more: float | None) -> list[dict[str, object]]:

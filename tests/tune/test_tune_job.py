@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from govray.errors import Stopped
-from govray.train import cluster
+from govray.train.driver import ray_cluster
 from govray.tune import search
 from govray.tune.objective import Conclusion
 from govray.tune.search import Outcome
@@ -30,7 +30,7 @@ def told(
         return outcome
 
     monkeypatch.setattr(search, "run", run)
-    monkeypatch.setattr(cluster, "start_ray", lambda: None)
+    monkeypatch.setattr(ray_cluster, "start_ray", lambda: None)
     monkeypatch.setattr(sys, "argv", ["tune.py", "--config", str(JOBS / "tune.yaml")])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(JOBS / "tune.py"), run_name="__main__")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from govray.engine import gpt
+from govray.engine.model import gpt
 
 GPT = gpt.GPT
 

@@ -11,13 +11,13 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from govray.governance.route import ADAPTER
+from govray.governance.policy.route import ADAPTER
 from govray.service.access import AuditDep, Caller, CallerDep, require
-from govray.service.pages.reading import attestation_href, version_href
 from govray.service.pages.rendering import render
+from govray.service.pages.shared_queries import attestation_href, version_href
 from govray.service.pagination import PageDep
-from govray.service.readable import find_corpus, is_staff, own_corpora
 from govray.service.session import SessionDep
+from govray.service.visibility import find_corpus, is_staff, own_corpora
 from govray.store.tables import Attestation, Corpus, CorpusUse, Coverage, Credential, ModelVersion
 
 _NAME: Any = Corpus.name

@@ -13,13 +13,13 @@ from sqlalchemy import func, select, true
 from sqlmodel import Session, col
 
 from govray.service.access import Caller, CallerDep, require
-from govray.service.pages.parallel import parallel
-from govray.service.pages.reading import linked_corpora
+from govray.service.pages.parallel_plot import parallel
 from govray.service.pages.rendering import render
+from govray.service.pages.shared_queries import linked_corpora
 from govray.service.pagination import PageDep
 from govray.service.problems import not_found
 from govray.service.session import SessionDep
-from govray.store.lifecycle import ExperimentState, TrialState
+from govray.store.states import ExperimentState, TrialState
 from govray.store.tables import Attestation, Checkpoint, Decision, Experiment, Metric, Trial
 
 MOST_TRIALS = 500

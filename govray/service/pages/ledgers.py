@@ -10,14 +10,14 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from govray.errors import GovrayError
-from govray.governance import canonical
-from govray.governance.memorization import EntropyProfile
+from govray.governance.formats import canonical_json
+from govray.governance.record.entropy_profile import EntropyProfile
 from govray.service.access import CallerDep
 from govray.service.pages.rendering import render
 from govray.service.pagination import PageDep
-from govray.service.readable import find_ledger, is_staff, ledgers, whole_attestations
 from govray.service.routes.ledgers import reader
 from govray.service.session import SessionDep
+from govray.service.visibility import find_ledger, is_staff, ledgers, whole_attestations
 from govray.store.tables import Attestation, Ledger
 
 MOST_ENTRIES = 20_000
@@ -73,7 +73,7 @@ def entropy_profiles(session: Session, run: str) -> tuple[EntropyProfile, ...]:
     try:
         lines = (tiles.entry(index) for index in range(row.size))
         return tuple(
-            EntropyProfile.from_json(canonical.parse_canonical(line))
+            EntropyProfile.from_json(canonical_json.parse_canonical(line))
             for line in lines
             if _KIND in line
         )

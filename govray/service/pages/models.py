@@ -9,28 +9,28 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlmodel import Session
 
-from govray.governance.attestation import DISCLAIMER
-from govray.governance.incidents import Findings
-from govray.governance.memorization import EntropyProfile
-from govray.governance.memorization_manifest import (
-    MemorizationManifest,
-)
-from govray.governance.policy import Policy
+from govray.governance.attestation.memorization_manifest import MemorizationManifest
+from govray.governance.attestation.model_attestation import DISCLAIMER
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.record.entropy_profile import EntropyProfile
+from govray.governance.record.incidents import Findings
 from govray.service.access import Caller, CallerDep
-from govray.service.pages import entropy
-from govray.service.pages.depth import depth_rows, rule_rows
+from govray.service.pages import entropy_chart
+from govray.service.pages.depth_table import depth_rows, rule_rows
 from govray.service.pages.heatmap import FOLD_ABOVE, heat_map
 from govray.service.pages.ledgers import entropy_profiles
-from govray.service.pages.reading import (
+from govray.service.pages.rendering import brief, count, render
+from govray.service.pages.shared_queries import (
     linked_corpora,
     model_rows,
     signed_policy,
     version_rows,
 )
-from govray.service.pages.rendering import brief, count, render
-from govray.service.pages.steps import steps
+from govray.service.pages.verifier_steps import steps
 from govray.service.pagination import PageDep
-from govray.service.readable import (
+from govray.service.routes.memorization import audits_of, findings_of, own_findings
+from govray.service.session import SessionDep
+from govray.service.visibility import (
     DigestPath,
     corpora_of,
     find_attestation,
@@ -39,8 +39,6 @@ from govray.service.readable import (
     find_version,
     is_staff,
 )
-from govray.service.routes.memorization import audits_of, findings_of, own_findings
-from govray.service.session import SessionDep
 from govray.store import tables
 from govray.store.lineage import Lineage
 
@@ -183,7 +181,7 @@ def _totals(document: Lineage) -> list[tuple[str, str]]:
 
 def _charts(
     profiles: tuple[EntropyProfile, ...], policy: Policy | None, findings: Findings | None
-) -> tuple[entropy.Chart, ...]:
+) -> tuple[entropy_chart.Chart, ...]:
     if not profiles or policy is None or policy.memorization is None:
         return ()
-    return entropy.charts(profiles, policy.memorization, findings)
+    return entropy_chart.charts(profiles, policy.memorization, findings)

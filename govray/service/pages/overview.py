@@ -9,10 +9,10 @@ from sqlmodel import Session, col
 
 from govray.service.access import Caller, CallerDep
 from govray.service.pages import experiments
-from govray.service.pages.reading import model_rows
 from govray.service.pages.rendering import render
-from govray.service.readable import attestations, is_staff, ledgers, own_corpora
+from govray.service.pages.shared_queries import model_rows
 from govray.service.session import SessionDep
+from govray.service.visibility import attestations, is_staff, ledgers, own_corpora
 from govray.store.tables import Attestation, Corpus, Ledger, Trial
 
 router = APIRouter()

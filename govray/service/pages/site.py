@@ -23,7 +23,7 @@ from govray.service.pages import (
     overview,
     signing_in,
 )
-from govray.service.pages.kinds import kinds
+from govray.service.pages.document_kinds import kinds
 from govray.service.pages.rendering import render
 from govray.service.problems import Problem
 

@@ -16,14 +16,16 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import Row, func, select
 from sqlmodel import Session, col
 
-from govray.governance.document import format_time
-from govray.governance.envelope_check import EnvelopeCheck, TrustGiven, check_envelope
-from govray.governance.revocation import Revoked
+from govray.governance.formats.document import format_time
+from govray.governance.trust.revocation_list import Revoked
+from govray.governance.verify.envelope_check import EnvelopeCheck, TrustGiven, check_envelope
 from govray.service.access import Caller, CallerDep
-from govray.service.answers import Answer
+from govray.service.answer import Answer
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem
-from govray.service.readable import (
+from govray.service.revocations import Lists
+from govray.service.session import SessionDep, asked
+from govray.service.visibility import (
     SEE_MODELS,
     DigestPath,
     absent,
@@ -32,8 +34,6 @@ from govray.service.readable import (
     is_staff,
     whole_attestations,
 )
-from govray.service.revocations import Lists
-from govray.service.session import SessionDep, asked
 from govray.store import tables
 from govray.store.tables import Attestation, Subject
 

@@ -13,13 +13,13 @@ from pydantic import Field
 from sqlalchemy import select
 from sqlmodel import Session, col
 
-from govray.governance.route import ADAPTER
+from govray.governance.policy.route import ADAPTER
 from govray.service.access import AuditDep, Caller, CallerDep, require
-from govray.service.answers import Answer
+from govray.service.answer import Answer
 from govray.service.caller import Role
 from govray.service.pagination import Listing, PageDep
-from govray.service.readable import find_corpus, is_staff, own_corpora
 from govray.service.session import SessionDep
+from govray.service.visibility import find_corpus, is_staff, own_corpora
 from govray.store.tables import Attestation, Corpus, CorpusUse, Coverage, Credential, ModelVersion
 
 READERS: tuple[Role, ...] = ("admin", "engineer", "auditor", "supplier")

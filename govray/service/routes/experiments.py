@@ -12,14 +12,14 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import ConfigDict, Field
 from sqlmodel import col, select
 
-from govray.governance.document import Count
+from govray.governance.formats.document import Count
 from govray.service.access import require
-from govray.service.answers import Answer
+from govray.service.answer import Answer
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import not_found
 from govray.service.session import SessionDep
 from govray.store import tables
-from govray.store.lifecycle import CheckpointState, ExperimentState, TrialState
+from govray.store.states import CheckpointState, ExperimentState, TrialState
 
 STAFF = Depends(require("admin", "engineer", "auditor"))
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from govray import __version__
 from govray.service.access import require
-from govray.service.measures import CONTENT_TYPE, Measures
 from govray.service.problems import Problem
+from govray.service.prometheus import CONTENT_TYPE, Measures
 from govray.service.revocations import Lists
 from govray.service.session import SessionDep
 from govray.store.secret_fingerprint import trouble

@@ -17,15 +17,15 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import Field
 
 from govray.errors import CouldNotCheck, Malformed
-from govray.governance.envelope import encode_base64
+from govray.governance.formats.dsse import encode_base64
 from govray.service.access import Caller, CallerDep
-from govray.service.answers import Answer
+from govray.service.answer import Answer
 from govray.service.problems import Problem, not_found
-from govray.service.readable import find_ledger, is_staff
 from govray.service.routes.attestations import immutable
 from govray.service.session import SessionDep
+from govray.service.visibility import find_ledger, is_staff
 from govray.store.tables import Ledger
-from govray.store.tile_folder import tile_folder
+from govray.store.tile_storage import tile_folder
 from govray.store.tiles import TileReader, parse_path
 
 router = APIRouter(tags=["ledgers"])

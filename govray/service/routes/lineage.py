@@ -16,13 +16,8 @@ from starlette.concurrency import run_in_threadpool
 from govray.errors import UsageError
 from govray.service.access import Caller, CallerDep
 from govray.service.problems import Problem
-from govray.service.readable import (
-    DigestPath,
-    find_lineage,
-    full_digest,
-    is_staff,
-)
 from govray.service.session import SessionDep, asked
+from govray.service.visibility import DigestPath, find_lineage, full_digest, is_staff
 from govray.store import tables
 from govray.store.lineage import Lineage, of_group
 

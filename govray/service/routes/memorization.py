@@ -15,15 +15,17 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import Row, Select, select
 from sqlmodel import Session, col
 
-from govray.governance import canonical
-from govray.governance.bundle import WEIGHTS
-from govray.governance.envelope import Envelope
-from govray.governance.incidents import Findings
-from govray.governance.memorization_manifest import MemorizationManifest as Audit
-from govray.governance.statement import read
+from govray.governance.attestation.memorization_manifest import MemorizationManifest as Audit
+from govray.governance.attestation.model_folder import WEIGHTS
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.governance.record.incidents import Findings
 from govray.service.access import Caller, CallerDep
-from govray.service.answers import Answer
-from govray.service.readable import (
+from govray.service.answer import Answer
+from govray.service.routes.lineage import ModelPath, VersionPath
+from govray.service.session import SessionDep
+from govray.service.visibility import (
     SEE_MODELS,
     DigestPath,
     absent,
@@ -31,8 +33,6 @@ from govray.service.readable import (
     full_digest,
     is_staff,
 )
-from govray.service.routes.lineage import ModelPath, VersionPath
-from govray.service.session import SessionDep
 from govray.store.tables import Attestation, MemorizationManifest, ModelVersion, Subject
 
 router = APIRouter(tags=["memorization"])
@@ -143,7 +143,7 @@ def _answer(
 
 def findings_of(envelope: bytes) -> Findings | None:
     """What a stored attestation says of memorization; the rest of it is not read again."""
-    statement: Any = canonical.parse(Envelope.parse(envelope, where="attestation").payload)
+    statement: Any = canonical_json.parse(Envelope.parse(envelope, where="attestation").payload)
     stated = statement["predicate"].get("memorization")
     return None if stated is None else Findings.from_json(stated, where="attestation")
 

@@ -7,7 +7,7 @@ Who sees what
   version and the attestation's digest.
 * Everyone sees the same three, of versions whose attestation is public.
 
-What a caller may not see answers as if it were not there (`govray.service.readable`). Engineers
+What a caller may not see answers as if it were not there (`govray.service.visibility`). Engineers
 and admins write, with a token that has the scope ``write``; every write is in the audit log with
 its transaction. Gates are the service's own document, read anew at each promotion: a caller cannot
 bring another.
@@ -25,17 +25,17 @@ from sqlalchemy import Select
 from sqlmodel import Session, col, select
 
 from govray.errors import CouldNotCheck
-from govray.governance.document import format_time
-from govray.service import readable
+from govray.governance.formats.document import format_time
+from govray.service import visibility
 from govray.service.access import CallerDep, require
 from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
-from govray.service.readable import find_model, find_version, is_staff
 from govray.service.revocations import Lists
 from govray.service.session import SessionDep
+from govray.service.visibility import find_model, find_version, is_staff
 from govray.store import registry, tables
 from govray.store.database import begin_writing
-from govray.store.promotion import PromotionPolicy, read_promotion_policy
+from govray.store.promotion_gates import PromotionPolicy, read_promotion_policy
 from govray.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS, By
 
 router = APIRouter(tags=["models"])
@@ -223,7 +223,7 @@ class Promoted(BaseModel):
 @router.get("/models")
 def models(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Model | ModelName]:
     """The models of which the caller may see a version, by name."""
-    query: Select[Any] = select(tables.Model).where(readable.models(caller))
+    query: Select[Any] = select(tables.Model).where(visibility.models(caller))
     order: list[Any] = [col(tables.Model.name)]
     rows = session.execute(page.keyset(query, order, [str])).scalars().all()
     kept, following = page.cut(rows, order)
@@ -243,7 +243,7 @@ def versions(
     """The versions of a model that the caller may see, the highest first."""
     find_model(session, caller, model)
     v = tables.ModelVersion
-    query: Any = select(v).where(col(v.model) == model, readable.versions(caller))
+    query: Any = select(v).where(col(v.model) == model, visibility.versions(caller))
     order: list[Any] = [col(v.major), col(v.minor), col(v.patch)]
     query = page.keyset(query, order, [int, int, int], descending=True)
     kept, following = page.cut(session.execute(query).scalars().all(), order)

@@ -14,23 +14,23 @@ from sqlalchemy import ColumnElement, select, true
 from sqlmodel import Session, col
 
 from govray.errors import Malformed, Refused
-from govray.governance import license as spdx
-from govray.governance import lint
-from govray.governance.authority import Sensitivity
-from govray.governance.credential import CredentialClass
-from govray.governance.envelope import Envelope
-from govray.governance.license import LicenseCategory, Use
-from govray.governance.lint import Outcome
-from govray.governance.policy import Match
-from govray.governance.policy import Policy as PolicyDocument
-from govray.governance.statement import read
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.governance.policy import lint
+from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.depth_policy import Match
+from govray.governance.policy.depth_policy import Policy as PolicyDocument
+from govray.governance.policy.lint import Outcome
+from govray.governance.trust import license as spdx
+from govray.governance.trust.authority import Sensitivity
+from govray.governance.trust.license import LicenseCategory, Use
 from govray.service.access import Caller, CallerDep
-from govray.service.answers import Answer
+from govray.service.answer import Answer
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem
-from govray.service.readable import DigestPath, absent, full_digest, is_staff, whole_attestations
 from govray.service.routes.attestations import DSSE, ENVELOPE_CONTENT, immutable
 from govray.service.session import SessionDep
+from govray.service.visibility import DigestPath, absent, full_digest, is_staff, whole_attestations
 from govray.store.lineage import decode
 from govray.store.tables import Attestation, Policy, TrustRoot
 

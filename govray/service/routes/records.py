@@ -22,12 +22,12 @@ from sqlmodel import Session, col
 
 from govray.errors import CouldNotCheck, InfrastructureFailed, Refused, UsageError
 from govray.service.access import AuditDep, Caller, CallerDep, require
-from govray.service.answers import Answer
+from govray.service.answer import Answer
 from govray.service.problems import Problem
-from govray.service.readable import is_staff, own_corpora
 from govray.service.routes.corpora import READERS
 from govray.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.service.session import SessionDep
+from govray.service.visibility import is_staff, own_corpora
 from govray.store.ledger_search import leaves_of_step
 from govray.store.record_key import KEY_BYTES, record_key
 from govray.store.secret_fingerprint import key_of

@@ -1,4 +1,4 @@
-// Strict JSON in, RFC 8785 out; the rules of `govray/governance/canonical.py`.
+// Strict JSON in, RFC 8785 out; the rules of `govray/governance/formats/canonical_json.py`.
 //
 // Text is accepted if writing its value again gives the same text. That refuses repeated keys,
 // white space, other number forms and other escapes; what it would let through is refused by name.

@@ -1,5 +1,5 @@
 // DSSE envelopes and in-toto statements, in govray's one spelling: the bytes are verified first,
-// and only then is the payload opened. The rules are those of `envelope.py` and `statement.py`.
+// and only then is the payload opened. The rules are those of `dsse.py` and `statement.py`.
 
 import { concat, digestOf, fromBase64, sha256, hex, utf8 } from "./bytes.js";
 import { encode, parseCanonical } from "./canonical.js";

@@ -1,6 +1,6 @@
 // Public keys: Ed25519 (RFC 8032) and ECDSA P-256 with SHA-256, checked by WebCrypto.
 //
-// As in `govray/governance/keys.py`, a key has one DER encoding, and Ed25519 points of small
+// As in `govray/governance/formats/keys.py`, a key has one DER encoding, and Ed25519 points of small
 // order are refused. What the browser cannot check is an error of its own kind, never a "no".
 
 import { concat, equal, fromBase64, fromHex, hex, sha256 } from "./bytes.js";

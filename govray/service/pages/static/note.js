@@ -1,4 +1,4 @@
-// Signed checkpoints: C2SP signed-note and tlog-checkpoint, as `govray/governance/note.py` reads
+// Signed checkpoints: C2SP signed-note and tlog-checkpoint, as `govray/governance/formats/signed_note.py` reads
 // them. Signatures by unknown keys are ignored; a bad one by a known key refuses the note.
 
 import { concat, equal, fromBase64, sha256, text, utf8 } from "./bytes.js";

@@ -5,7 +5,7 @@ export const groupsOf = (route) => [
   ...(route.adapter ? [`adapter:${route.adapter.name}`] : []),
 ];
 
-// The least fixpoint of `govray/governance/coverage.py`, over what the attestation states.
+// The least fixpoint of `govray/governance/attestation/coverage.py`, over what the attestation states.
 export function checkTaint(document) {
   const base = document.groups.map((group) => group.group);
   const excluded = new Set(document.plan.excluded);

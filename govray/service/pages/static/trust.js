@@ -1,6 +1,6 @@
 // Trust: a root that the reader gives, its authorities, and those that they delegate to.
 //
-// The rules of `govray/governance/trust.py`: distinct keys count, everything is used at a
+// The rules of `govray/governance/trust/trust_state.py`: distinct keys count, everything is used at a
 // reference time and refused from its expiry on, and a delegation only narrows.
 
 import { checkSelf, parseEnvelope, readStatement, signedBy } from "./dsse.js";

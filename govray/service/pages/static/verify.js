@@ -1,4 +1,4 @@
-// The numbered steps of `govray/governance/verify.py`, as far as a browser goes.
+// The numbered steps of `govray/governance/verify/verifier.py`, as far as a browser goes.
 //
 // Each step says what it did, what it did not, and what it still needs; its state follows from
 // that and from nothing else (`state`). A step that did everything is "checked", one that left

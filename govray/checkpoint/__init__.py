@@ -1,0 +1,1 @@
+"""Commits of a run: folders that are whole or absent, on a disk or on object storage."""

@@ -1,0 +1,120 @@
+"""The bytes of a safetensors file in pieces, without a copy of the whole.
+
+The same bytes as ``safetensors.torch.save``: an 8-byte little-endian length, that
+many bytes of JSON padded with spaces to a multiple of 8, then the tensors, widest
+dtype first and by name within one. Equal tensors give equal bytes.
+
+What it does not do: read. ``safetensors`` itself reads tensors, and
+`govray.governance.formats.tensor_header` what stands before them.
+
+Source: https://github.com/huggingface/safetensors (format, and the order that its
+``serialize`` writes).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from govray.errors import UsageError
+from govray.governance.formats.tensor_header import Described
+
+PIECE = 1 << 20
+"""Bytes of one piece: large enough that hashing and writing release the interpreter lock."""
+
+# The library's own order of dtypes, in which it writes from the last to the first.
+_DTYPES = {
+    dtype: (place, name)
+    for place, (name, dtype) in enumerate(
+        [
+            ("BOOL", torch.bool),
+            ("U8", torch.uint8),
+            ("I8", torch.int8),
+            ("F8_E5M2", torch.float8_e5m2),
+            ("F8_E4M3", torch.float8_e4m3fn),
+            ("I16", torch.int16),
+            ("U16", torch.uint16),
+            ("F16", torch.float16),
+            ("BF16", torch.bfloat16),
+            ("I32", torch.int32),
+            ("U32", torch.uint32),
+            ("F32", torch.float32),
+            ("C64", torch.complex64),
+            ("F64", torch.float64),
+            ("I64", torch.int64),
+            ("U64", torch.uint64),
+        ]
+    )
+}
+
+
+def header(tensors: Iterable[Described], *, where: str) -> bytes:
+    """The length and the JSON that a file of these tensors, in this order, begins with.
+
+    Raises:
+        UsageError: A name is no Unicode text.
+    """
+    described: dict[str, Any] = {}
+    begin = 0
+    for each in tensors:
+        described[each.name] = {
+            "dtype": each.dtype,
+            "shape": list(each.shape),
+            "data_offsets": [begin, begin + each.size],
+        }
+        begin += each.size
+    try:
+        text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise UsageError("a tensor's name is no Unicode text", where=where) from None
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def pieces(tensors: Mapping[str, Tensor], *, where: str) -> Iterator[bytes | memoryview]:
+    """The file's bytes in order.
+
+    Args:
+        tensors: By name. A strided or shared one is written whole, once a name.
+        where: The file, for errors.
+
+    Raises:
+        UsageError: A tensor's dtype or layout has no place in the format.
+    """
+    order = sorted(tensors, key=lambda name: (-_dtype(tensors[name], name, where)[0], name))
+    entries = []
+    for name in order:
+        tensor = tensors[name]
+        kind = _dtype(tensor, name, where)[1]
+        entries.append(Described(name, kind, tuple(tensor.shape), tensor.nbytes))
+    yield header(entries, where=where)
+    for name in order:
+        yield from _bytes(tensors[name])
+
+
+def _bytes(tensor: Tensor) -> Iterator[memoryview]:
+    if not tensor.numel():
+        return
+    plain = tensor.detach().cpu().contiguous().reshape(-1)
+    content: Any = plain.view(torch.uint8).numpy()
+    data = memoryview(content)
+    for start in range(0, len(data), PIECE):
+        yield data[start : start + PIECE]
+
+
+def _dtype(tensor: Tensor, name: str, where: str) -> tuple[int, str]:
+    found = _DTYPES.get(tensor.dtype)
+    if name == "__metadata__":
+        raise UsageError("a tensor is called __metadata__, as the format's own field", where=where)
+    if found is None or tensor.layout is not torch.strided:
+        raise UsageError(
+            f"{name}: a {tensor.dtype} tensor of layout {tensor.layout} cannot be stored",
+            where=where,
+            do="Keep parameters, buffers and optimizer state dense and of a common dtype",
+        )
+    return found

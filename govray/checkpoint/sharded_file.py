@@ -1,0 +1,193 @@
+"""A file of tensors in parts: of a model that ranks share, each commits the rows that it holds.
+
+Rank r of w writes ``parts/<r>-of-<w>/NAME``, a safetensors file. A sharded tensor is in every
+part: rank after rank, its rows (first dimension) are those of the whole. What is not sharded is
+in the first part alone. ``parts.json`` names the sharded tensors with the rows of the whole. So
+the parts have one meaning, NAME, whoever reads them:
+
+* `cut` says which rows a rank holds, as torch's ``Shard(0)`` does, so a reader of any number of
+  ranks knows which parts have its rows before it opens one.
+* Tensors stand in a part in the order in which they stand in the whole (``safetensors_stream.py``).
+  So NAME is made by reading each part once from its beginning to its end (``whole_file.py``),
+  hashed on the way, and is byte for byte the file that one rank would have written.
+
+Pure: names, numbers and tensors. What it does not do: read or write, other cuts than rows.
+
+Why not ``torch.distributed.checkpoint``: its default writer pickles the metadata. Its
+``HuggingFaceStorageWriter`` does not, but it plans each save in collectives of the training
+loop, takes no digests, and leaves a file that needs other files' headers to be understood.
+
+Source: torch.distributed.tensor.placement_types.Shard (which rank holds which rows).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from govray.errors import Damaged, Malformed
+from govray.governance.formats import canonical_json
+
+INDEX = "parts.json"
+
+_PART = re.compile(r"parts/(\d{5,9})-of-(\d{5,9})/(.+)")
+
+
+def part_name(name: str, rank: int, world: int) -> str:
+    """The file with a rank's part of the file ``name``."""
+    return f"parts/{rank:05d}-of-{world:05d}/{name}"
+
+
+def cut(rows: int, rank: int, world: int) -> range:
+    """The rows that a rank holds: equal chunks, of which the last ones are short or empty."""
+    chunk = -(-rows // world)
+    return range(min(rows, chunk * rank), min(rows, chunk * (rank + 1)))
+
+
+@dataclass(frozen=True)
+class Index:
+    """What ``parts.json`` says.
+
+    Attributes:
+        world: How many ranks wrote parts.
+        rows: File → sharded tensor → rows of the whole. All files that lie in parts are here.
+    """
+
+    world: int
+    rows: Mapping[str, Mapping[str, int]]
+
+    def encode(self) -> bytes:
+        """Canonical JSON."""
+        rows = {name: dict(tensors) for name, tensors in self.rows.items()}
+        return canonical_json.encode({"rows": rows, "world": self.world})
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> Index:
+        """The index that was encoded.
+
+        Raises:
+            Damaged: These are not the bytes of one.
+        """
+        where = f"{where}/{INDEX}"
+        try:
+            value: Any = canonical_json.parse_canonical(data, where=where)
+        except Malformed as error:
+            raise Damaged(error.what, where=error.where, do=error.do) from error
+        match value:
+            case {"world": int(world), "rows": dict(rows), **rest} if not rest and _are_rows(rows):
+                if type(world) is int and world > 0:
+                    return cls(world, rows)
+        raise Damaged("expected the fields rows and world", where=where)
+
+
+def file_names(entries: Collection[str]) -> frozenset[str]:
+    """The files of a commit as its readers see them, one for all of its parts.
+
+    Args:
+        entries: The names in the manifest.
+    """
+    matches = {name: _PART.fullmatch(name) for name in entries if name != INDEX}
+    return frozenset(match[3] if match else name for name, match in matches.items())
+
+
+def require_complete(entries: Collection[str], where: str) -> None:
+    """Accept the names in a manifest if the part of no rank is missing.
+
+    Raises:
+        Damaged: One is.
+    """
+    found = [(match, name) for name in entries if (match := _PART.fullmatch(name))]
+    if not found and INDEX not in entries:
+        return
+    worlds = {match[2] for match, _ in found}
+    if len(worlds) != 1 or INDEX not in entries:
+        raise Damaged(
+            f"expected {INDEX} and the parts of one number of ranks",
+            where=where,
+            do="Resume from another checkpoint",
+        )
+    world = int(worlds.pop())
+    files = {match[3] for match, _ in found}
+    if len(found) != len(files) * world or not files.isdisjoint(entries):
+        raise Damaged(
+            f"{len(found)} parts, which is not one of {world} ranks for each of "
+            f"{', '.join(sorted(files))}",
+            where=where,
+            do="Resume from another checkpoint",
+        )
+    for file in files:
+        for rank in range(world):
+            if part_name(file, rank, world) not in entries:
+                raise Damaged("missing", where=f"{where}/{part_name(file, rank, world)}")
+
+
+def held_rows(
+    index: Index,
+    name: str,
+    read: Callable[[str], Mapping[str, Tensor]],
+    wanted: Callable[[str, int], range],
+) -> dict[str, Tensor]:
+    """What a reader needs of a file that lies in parts; the parts without any of it stay unread.
+
+    Args:
+        index: Of the commit.
+        name: The whole file's.
+        read: The tensors of one part, checked; one part is held at a time.
+        wanted: ``(tensor, rows of the whole) -> rows``, for each sharded tensor.
+
+    Returns:
+        By name: the wanted rows of sharded tensors, and all others whole.
+
+    Raises:
+        Damaged: A part does not hold what the index says.
+    """
+    rows = index.rows[name]
+    spans = {tensor: wanted(tensor, count) for tensor, count in rows.items()}
+    found: dict[str, Tensor] = {}
+    for rank in range(index.world):
+        shares = {
+            tensor: _shared(cut(rows[tensor], rank, index.world), spans[tensor]) for tensor in rows
+        }
+        if rank and not any(shares.values()):
+            continue
+        file = part_name(name, rank, index.world)
+        part = read(file)
+        if rank == 0:
+            found = {tensor: value for tensor, value in part.items() if tensor not in rows}
+        for tensor, share in shares.items():
+            own = cut(rows[tensor], rank, index.world)
+            value = part.get(tensor)
+            if value is None or not value.ndim or len(value) != len(own):
+                raise Damaged(
+                    f"does not hold rows {own.start} to {own.stop} of {tensor}", where=file
+                )
+            if rank == 0:
+                shape = (len(spans[tensor]), *value.shape[1:])
+                found[tensor] = torch.empty(shape, dtype=value.dtype)
+            into = found[tensor]
+            if value.shape[1:] != into.shape[1:] or value.dtype != into.dtype:
+                raise Damaged(f"has {tensor} in another form than the first part", where=file)
+            start = spans[tensor].start
+            into[share.start - start : share.stop - start] = value[
+                share.start - own.start : share.stop - own.start
+            ]
+    return found
+
+
+def _shared(one: range, other: range) -> range:
+    """Rows of both; empty, and at the beginning of ``other``, if there are none."""
+    start, stop = max(one.start, other.start), min(one.stop, other.stop)
+    return range(start, stop) if start < stop else range(other.start, other.start)
+
+
+def _are_rows(value: dict[str, Any]) -> bool:
+    return all(
+        isinstance(tensors, dict)
+        and all(type(count) is int and count >= 0 for count in tensors.values())
+        for tensors in value.values()
+    )

@@ -1,0 +1,188 @@
+"""Where a run's commits lie: in its folder, or at a URL that the folder names.
+
+The run's folder itself (write-ahead ledger, events, locks, fence, pins) is always a path
+that the driver and rank 0 share: it needs appends and locks, which object stores don't
+have. A run that commits elsewhere has a file ``storage.json`` from its start, so that
+whoever has the folder finds the commits. The place at the URL is new for each run: what
+another run of the same name left there is not this one's.
+
+What it does not do: decide which commits stay (`govray.checkpoint.retention`), or read one
+(`govray.checkpoint.commit_folder`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from govray.checkpoint.commit_folder import PARTIAL, Folder, committed_at
+from govray.checkpoint.object_store import ObjectStore
+from govray.checkpoint.storage_url import below, check_url
+from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
+from govray.files import put
+from govray.governance.formats import canonical_json
+
+FILE = "storage.json"
+POINTER = "final_commit"
+SUPERSEDED = ".superseded"
+"""Suffix of a commit that a run put aside, since it resumed before it and came there again."""
+CORRUPT = ".corrupt"
+"""Suffix of a commit whose bytes turned out to be others than its manifest says."""
+
+_STEP = re.compile(r"checkpoint_(\d{9})")
+_LEFTOVERS = (PARTIAL, SUPERSEDED, CORRUPT)
+
+
+def folder_name(step: int) -> str:
+    """Name of the commit whose next step is ``step``."""
+    return f"checkpoint_{step:09d}"
+
+
+class Storage(Protocol):
+    """What a run asks of the place where its commits lie."""
+
+    def place(self, step: int, writer: tuple[int, int]) -> Folder:
+        """Where a commit of this step goes; ``writer`` is the fence's driver and attempt."""
+        ...
+
+    def commits(self) -> Sequence[tuple[int, Folder]]:
+        """Every folder under the name of a commit, with its next step; newest first."""
+        ...
+
+    def leftovers(self) -> Mapping[str, tuple[Folder, int]]:
+        """Name → place and bytes of the folders that nothing loads."""
+        ...
+
+
+class RunFolder:
+    """Commits in the run's own folder. One under a commit's name may lack its manifest."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def place(self, step: int, writer: tuple[int, int]) -> Folder:
+        """As `Storage`. A name is taken once: a second writer's rename fails."""
+        return self._path / folder_name(step)
+
+    def commits(self) -> Sequence[tuple[int, Folder]]:
+        """As `Storage`."""
+        return sorted(
+            (
+                (int(match[1]), entry)
+                for entry in self._path.glob("checkpoint_*")
+                if (match := _STEP.fullmatch(entry.name)) and _is_folder(entry)
+            ),
+            reverse=True,
+        )
+
+    def leftovers(self) -> Mapping[str, tuple[Folder, int]]:
+        """As `Storage`: of writes and deletions cut short, and commits put aside."""
+        found = [
+            entry
+            for entry in self._path.glob("checkpoint_*")
+            if entry.name.endswith(_LEFTOVERS) and _is_folder(entry)
+        ]
+        # A commit has a manifest: without one it is a deletion cut short.
+        found += [
+            folder
+            for _, folder in self.commits()
+            if isinstance(folder, Path) and committed_at(folder) is None
+        ]
+        return {entry.name: (entry, _size(entry)) for entry in sorted(found)}
+
+
+def storage_of(run_folder: Path) -> Storage:
+    """The place where a run's commits lie.
+
+    Raises:
+        Malformed: Its ``storage.json`` is not one.
+        InfrastructureFailed: The place cannot be looked up.
+    """
+    chosen = _chosen(run_folder)
+    return ObjectStore(chosen["commits"]) if chosen else RunFolder(run_folder)
+
+
+def require_reachable(url: str) -> None:
+    """Look whether there is anything at a URL where commits may lie, before time is spent.
+
+    Raises:
+        UsageError: It is no such URL, or the store cannot be reached or has no such bucket.
+    """
+    try:
+        ObjectStore(check_url(url)).require_bucket()
+    except ValueError as error:
+        raise UsageError(str(error), where="checkpoint storage") from None
+    except InfrastructureFailed as error:
+        raise UsageError(error.what, where=error.where, do=error.do) from error
+
+
+def choose(run_folder: Path, url: str | None) -> None:
+    """Settle, when a run begins, where its commits lie. On resuming, require the same.
+
+    Args:
+        run_folder: The run's.
+        url: A place for commits of any run, or None for the run's folder.
+
+    Raises:
+        Refused: The run's commits lie elsewhere.
+        UsageError: Nothing can be written at the URL.
+    """
+    path = run_folder / FILE
+    chosen = _chosen(run_folder)
+    begun = chosen is not None or (run_folder / "record" / "run.json").exists()
+    if begun:
+        recorded = chosen["storage"] if chosen else None
+        if recorded != url:
+            raise Refused(
+                f"the run's commits lie {f'at {recorded}' if recorded else 'in its folder'}",
+                where=str(run_folder),
+                do="Resume it with the storage that it began with",
+            )
+    elif url is not None:
+        place = below(url, f"{run_folder.name}.{secrets.token_hex(4)}")
+        ObjectStore(place).begin(run_folder.name)
+        put(path, canonical_json.encode({"storage": url, "commits": place}))
+
+
+def shown_to_ray(run_folder: Path, folder: Folder) -> Path:
+    """A path in the run's folder that stands for a commit; Ray takes no checkpoint elsewhere.
+
+    The commit itself, or a folder with a file that names it.
+    """
+    if isinstance(folder, Path):
+        return folder
+    pointer = run_folder / POINTER
+    pointer.mkdir(exist_ok=True)
+    (pointer / "commit.json").write_bytes(canonical_json.encode({"commit": str(folder)}))
+    return pointer
+
+
+def _chosen(run_folder: Path) -> dict[str, str] | None:
+    path = run_folder / FILE
+    try:
+        value: Any = canonical_json.parse_canonical(path.read_bytes(), where=str(path))
+    except FileNotFoundError:
+        return None
+    match value:
+        case {"storage": str(), "commits": str(), **rest} if not rest:
+            return dict(value)
+    raise Malformed("expected the fields storage and commits", where=str(path))
+
+
+def _is_folder(entry: Path) -> bool:
+    return entry.is_dir() and not entry.is_symlink()
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files below; those that vanish meanwhile don't count."""
+    total = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(directory, name)).st_size
+    return total

@@ -1,0 +1,139 @@
+"""A model's tensors as shards over ranks, and whole again.
+
+``shard`` cuts what the aggregator ``fsdp2`` sums: every repeated block is one unit, what
+is left of the model another. A rank commits the rows that it holds (`held_here`, in the form of
+``sharded_file.py``), and takes those that it is to hold from what other ranks committed, however
+many (`own_rows`, `from_rows`); `spread` does the same from a whole tensor. `whole` gathers one.
+
+What it does not do: several dimensions of ranks (call ``fully_shard`` with a mesh of your
+own), shards of adapters.
+
+Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from govray.checkpoint.sharded_file import cut
+from govray.errors import UsageError
+
+
+def shard(model: nn.Module) -> None:
+    """Cut the model over all ranks, in place. Collective; the optimizer is made afterwards.
+
+    Raises:
+        UsageError: There is no process group, or the model is sharded already.
+    """
+    if not dist.is_initialized():
+        raise UsageError(
+            "a model can't be sharded without a process group",
+            where="aggregator: fsdp2",
+            do="Call torch.distributed.init_process_group, or use aggregator: governed",
+        )
+    if is_sharded(model):
+        raise UsageError(
+            "the model is sharded already",
+            where="aggregator: fsdp2",
+            do="Call shard once, on the plain model",
+        )
+    device = next(model.parameters()).device.type
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    for block in _blocks(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether ``fully_shard`` was called on the model."""
+    return isinstance(model, FSDPModule)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, detached: gathered from all ranks if it is sharded. Collective then."""
+    value = tensor.detach()
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def spread(value: Tensor, like: Tensor) -> Tensor:
+    """This rank's part of a whole tensor that all ranks hold, cut as ``like`` is.
+
+    A value that is cut already stays as it is.
+    """
+    if isinstance(value, DTensor) or not isinstance(like, DTensor):
+        return value
+    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def held_here(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Copies, in host memory, of what this rank commits of named tensors.
+
+    Of a sharded tensor that is the rows that the rank holds, of any other all of it on rank 0
+    and nothing on the others.
+
+    Returns:
+        The copies, and for each sharded tensor the rows (first dimension) of the whole.
+
+    Raises:
+        UsageError: A tensor is sharded otherwise than by rows over all ranks.
+    """
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    copies: dict[str, Tensor] = {}
+    rows: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        value = tensor.detach()
+        if isinstance(value, DTensor) and any(each != Replicate() for each in value.placements):
+            local = value.to_local()
+            if (
+                value.placements != (Shard(0),)
+                or value.device_mesh.size() != dist.get_world_size()
+                or value.device_mesh.get_local_rank() != dist.get_rank()
+                or len(local) != len(own_rows(value, len(value)))
+            ):
+                raise UsageError(
+                    f"{name} is cut as {value.placements} over {value.device_mesh}, and a "
+                    "checkpoint holds rows, over all ranks",
+                    where="aggregator: fsdp2",
+                    do="Call govray.train.shard(model) instead of fully_shard",
+                )
+            rows[name] = len(value)
+            copies[name] = local.to("cpu", copy=True)
+        elif first:
+            value = value.to_local() if isinstance(value, DTensor) else value
+            copies[name] = value.to("cpu", copy=True)
+    return copies, rows
+
+
+def own_rows(like: Tensor | None, rows: int) -> range:
+    """Which of so many rows this rank holds of a tensor that is cut as ``like`` is."""
+    if not isinstance(like, DTensor):
+        return range(rows)
+    return cut(rows, like.device_mesh.get_local_rank(), like.device_mesh.size())
+
+
+def from_rows(local: Tensor, rows: int, like: Tensor | None) -> Tensor:
+    """This rank's rows (`own_rows`) as a part of the tensor of so many rows, cut as ``like``."""
+    if not isinstance(like, DTensor):
+        return local
+    shape = torch.Size((rows, *local.shape[1:]))
+    return DTensor.from_local(
+        local.to(like.device),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=shape,
+        stride=torch.empty(shape, device="meta").stride(),
+    )
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """What the outermost lists hold."""
+    for child in module.children():
+        yield from child if isinstance(child, nn.ModuleList) else _blocks(child)

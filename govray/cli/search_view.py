@@ -1,0 +1,141 @@
+"""What ``govray tune`` shows while a search runs, and how it says what the search found."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.live import Live
+
+from govray.cli.output import Grid, err, field, line, note, print_json, print_table, table
+
+if TYPE_CHECKING:
+    from govray.tune.search import Outcome, Standing, Standings
+    from govray.tune.search_config import SearchFile
+
+_ROWS = 30
+"""Trials that the live table has: the newest; a terminal is not longer."""
+
+
+def search(file: SearchFile, *, new: bool, as_json: bool) -> None:
+    """Run a search under a live table on standard error, and print its outcome."""
+    from govray.train.driver.ray_cluster import ray_running
+    from govray.train.run_folder import operator_key
+    from govray.tune.search import run
+
+    operator_key.take(file.experiment.attestation_key)
+    live = Live(console=err, transient=True, auto_refresh=False)
+    # Ray says on standard output what it thinks of the number of processes; that is the result's.
+    with contextlib.redirect_stdout(sys.stderr), ray_running(), live:
+
+        def show(standings: Standings) -> None:
+            if err.is_terminal:
+                live.update(_table(file, dict(list(standings.items())[-_ROWS:])), refresh=True)
+
+        def resumed(folder: Path) -> None:
+            note(f"Going on with {folder}; --new starts another search")
+
+        outcome = run(file, new=new, on_change=show, on_resume=resumed)
+    if as_json:
+        print_json(to_json(file, outcome))
+    else:
+        _print(file, outcome)
+
+
+def to_json(file: SearchFile, outcome: Outcome) -> dict[str, Any]:
+    """The outcome for programs."""
+    conclusion = outcome.conclusion
+    return {
+        "search": str(outcome.folder),
+        "tau": file.search.memorization and str(file.search.tau),
+        "best": conclusion.best,
+        "front": list(conclusion.front),
+        "lowestLoss": {"trial": conclusion.lowest_loss, "whyNotBest": conclusion.why},
+        "trials": [
+            {
+                "trial": name,
+                "values": dict(each.trial.values),
+                "ended": each.trial.how,
+                "reason": each.trial.reason,
+                "step": each.last and each.last.step,
+                "loss": each.last and _finite(each.last.loss),
+                "memorization": each.last and each.last.memorization,
+                "v": each.last and _finite(each.last.v),
+                "objective": each.last and _finite(each.last.objective),
+                "model": str(outcome.models[name]) if name in outcome.models else None,
+            }
+            for name, each in outcome.standings.items()
+        ],
+    }
+
+
+def _print(file: SearchFile, outcome: Outcome) -> None:
+    standings, conclusion = outcome.standings, outcome.conclusion
+    ends = [each.trial.how or "unfinished" for each in standings.values()]
+    counts = ", ".join(f"{ends.count(how)} {how}" for how in dict.fromkeys(ends))
+    line(f"{file.experiment.name}: {len(ends)} trials, {counts}")
+    print_table(_table(file, standings))
+    line()
+    if conclusion.best is None:
+        line("No trial stayed within the limit of memorization")
+    else:
+        _summary("best", conclusion.best, standings)
+    for name in conclusion.front:
+        _summary("front", name, standings)
+    if conclusion.why and conclusion.lowest_loss:
+        _summary("lowest", conclusion.lowest_loss, standings)
+        line(
+            f"  {conclusion.lowest_loss} has the lowest loss and is not the best: {conclusion.why}"
+        )
+    line()
+    line(f"Search {outcome.folder}")
+    if conclusion.best is not None and conclusion.best in outcome.models:
+        line(f"Next  govray verify {outcome.models[conclusion.best]} --trust-root TRUSTED_ROOT")
+
+
+def _summary(what: str, name: str, standings: Standings) -> None:
+    each = standings[name]
+    values = "  ".join(f"{key}={_short(value)}" for key, value in each.trial.values.items())
+    loss, m = (each.last.loss, each.last.memorization) if each.last else (None, None)
+    measured = f"  M {_short(m)}" if m is not None else ""
+    field(what, f"{name}  loss {_short(loss)}{measured}  {values}")
+
+
+def _table(file: SearchFile, standings: Standings) -> Grid:
+    names = list(file.search.space)
+    short = [name.rpartition(".")[2] for name in names]
+    if len(set(short)) < len(short):
+        short = names
+    grid = table("trial", "step", "loss", "M", *short, "", right=("step", "loss", "M", *short))
+    for name, each in standings.items():
+        grid.row(
+            name.rpartition("-")[0],
+            *_cells(each),
+            *(_short(each.trial.values.get(n)) for n in names),
+            _end(each),
+        )
+    return grid
+
+
+def _cells(each: Standing) -> tuple[str, str, str]:
+    if each.last is None:
+        return "", "", ""
+    return f"{each.last.step:,}", _short(each.last.loss), _short(each.last.memorization)
+
+
+def _end(each: Standing) -> str:
+    if each.trial.how is None:
+        return "running" if each.last else "starting"
+    return f"{each.trial.how}: {each.trial.reason}".splitlines()[0]
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) != float("inf") and value == value else None

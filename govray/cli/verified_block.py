@@ -1,0 +1,279 @@
+"""How a verified model is told: the VERIFIED block, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from govray.cli.output import field, line
+
+if TYPE_CHECKING:
+    from govray.governance.record.selection_taint import Selection
+    from govray.governance.trust.revocation_list import Revocations
+    from govray.governance.trust.trust_state import TrustState
+    from govray.governance.verify.verifier import VerifiedModel
+
+LEVELS = ("declared", "exclusion counted", "replay identical", "removed")
+
+_LISTED = 5
+
+NOT_SHOWN = "not shown are unrecorded data, licence truth, legality"
+
+
+def print_verdict(model: VerifiedModel) -> None:
+    """Print the VERIFIED block."""
+    attestation = model.attestation
+    line(
+        f"VERIFIED {_shown(model.path)}   {len(model.subjects)} files, "
+        f"root {_short(attestation.ledger.root)}, signer {model.signer}",
+        style="bold",
+    )
+    policy = model.policy
+    field("policy", f"{policy.document}, signed by {policy.authority.name}")
+    field("ledger", f"{len(model.ledger.steps)} steps, run {attestation.run.id}")
+    for head in model.heads:
+        field("also", f"its first {head.size} leaves are those of a head signed elsewhere")
+    if start := _start(model):
+        field("started", start)
+    for each in attestation.run.ancestry or ():
+        field("ancestor", f"run {each.run} to step {each.step}, ledger root {_short(each.root)}")
+    for selection in attestation.selection_taint or ():
+        field("selected", f"by search {selection.search}: {_compared(selection)}")
+    field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
+    for removal in attestation.removals:
+        field("removed", f"adapter {removal.adapter}, {removal.removed}")
+    for gate in model.gates:
+        since = f" at {gate.since}" if gate.since else ""
+        field("gated", f"{gate.corpus} from step {gate.step}: {gate.reason}{since}")
+    for found in _incidents(model):
+        field("memorization", found)
+    field("revoked", revocations(model))
+    field("assurance", f"{model.assurance_level}{_by_whom(model)}: {NOT_SHOWN}")
+    field("trust", f"root {model.trust_root.root.name} v{model.trust_root.root.version}")
+    for told in _uncovered(model):
+        field("NOT COVERED", told)
+
+
+def _uncovered(model: VerifiedModel) -> list[str]:
+    """A line for each file that is not covered; folders of many harmless ones get one line."""
+    from govray.governance.attestation import model_folder
+
+    harmless = [name for name in model.uncovered if model_folder.inert(name)]
+    sizes = Counter(name.partition("/")[0] for name in harmless if "/" in name)
+    many = {folder for folder, count in sizes.items() if count > _LISTED}
+    lines = [
+        f"{name}: allowed here, and may be loaded or executed; the attestation says nothing of it"
+        for name in model.uncovered
+        if not model_folder.inert(name)
+    ]
+    lines += [
+        f"{name}: the attestation says nothing about this file"
+        for name in harmless
+        if name.partition("/")[0] not in many
+    ]
+    return lines + [
+        f"{folder}/: the attestation says nothing about {sizes[folder]:,} files below it"
+        for folder in sorted(many)
+    ]
+
+
+def _compared(selection: Selection) -> str:
+    by = " and ".join(filter(None, (selection.metric, selection.statistic)))
+    return f"{by}, which depend on {len(selection.corpora)} corpora at every layer"
+
+
+def _incidents(model: VerifiedModel) -> list[str]:
+    """What was decided about corpora that the model was found to memorize, a line each."""
+    findings = model.attestation.memorization
+    if findings is None:
+        return []
+    if not findings.measured:
+        return ["monitored, but no corpus could be measured"]
+    if not findings.decisions:
+        return [f"{len(findings.measured)} corpora measured, none flagged"]
+    words = {"flag": "flagged", "gate": "gated", "rollback": "rolled back"}
+    return [
+        f"{each.corpus} {words[each.action]} after step {each.step} by {', '.join(each.layers)}"
+        for each in findings.decisions
+    ]
+
+
+def to_json(model: VerifiedModel) -> dict[str, Any]:
+    """The verdict as one JSON value; large counts are strings, as everywhere."""
+    from govray.governance.attestation import model_folder
+    from govray.governance.formats.document import format_time
+
+    attestation = model.attestation
+    return {
+        "verified": True,
+        "path": str(model.path),
+        "attestation": model.digest,
+        "signer": model.signer,
+        "keyids": sorted(model.keyids),
+        "trustRoot": {
+            "name": model.trust_root.root.name,
+            "version": model.trust_root.root.version,
+            "digest": model.trust_root.digest,
+        },
+        "run": attestation.run.to_json(),
+        "policy": attestation.policy.to_json(),
+        "ledger": attestation.ledger.to_json(),
+        "alsoHeads": [
+            {"size": str(head.size), "root": "sha256:" + head.root.hex()} for head in model.heads
+        ],
+        "gradientNormSamples": str(len(model.ledger.norms)),
+        "subjects": {each.name: each.sha256 for each in model.subjects},
+        "uncovered": list(model.uncovered),
+        "uncoveredLoadable": [name for name in model.uncovered if not model_folder.inert(name)],
+        "coverage": [each.to_json() for each in attestation.coverage],
+        "pretrained": {group: list(labels) for group, labels in attestation.pretrained.items()},
+        "taint": [each.to_json() for each in attestation.taint],
+        "selectionTaint": [each.to_json() for each in attestation.selection_taint or ()],
+        "levels": {corpus: dict(groups) for corpus, groups in attestation.levels.items()},
+        "replayedBy": {
+            corpus: [{"party": each.party, "operator": each.is_operator} for each in who]
+            for corpus, who in sorted(model.replayed_by.items())
+        },
+        "removals": [each.to_json() for each in attestation.removals],
+        "gates": [each.to_json() for each in model.gates],
+        "memorization": attestation.memorization.to_json() if attestation.memorization else None,
+        "revocations": None
+        if model.revocations is None or not model.revocations.lists
+        else [
+            {
+                "issuer": each.document.issuer,
+                "sequence": str(each.document.sequence),
+                "issued": each.document.issued,
+                "digest": each.digest,
+            }
+            for each in model.revocations.lists
+        ],
+        "revocationsPassedOver": list(model.revocations.passed_over) if model.revocations else [],
+        "revokedSince": {
+            name: {"since": format_time(each.since), "reason": each.reason, "issuer": each.issuer}
+            for name, each in model.revoked.items()
+        },
+        "quarantine": [each.to_json() for each in attestation.quarantine],
+        "assuranceLevel": model.assurance_level,
+        "replayChecks": [
+            {
+                "witness": each.authority.name,
+                "digest": each.digest,
+                "check": each.document.to_json(),
+            }
+            for each in model.replay_checks
+        ],
+        "disclaimer": attestation.disclaimer,
+    }
+
+
+def revocations(model: VerifiedModel) -> str:
+    """What was revoked since the run, as far as the given lists say."""
+    from govray.governance.formats.document import format_time
+
+    if model.revocations is None or not model.revocations.lists:
+        return checked_lists(model.trust_root)
+    lists = _lists(model.trust_root)
+    since = ", ".join(
+        f"{name} since {format_time(each.since)} ({each.reason})"
+        for name, each in sorted(model.revoked.items())
+    )
+    return f"{since or 'nothing'}, by {lists}"
+
+
+def checked_lists(trust: TrustState) -> str:
+    """By which lists nothing of what was looked at is revoked."""
+    if trust.revocations is None:
+        return "revocations not checked: no list given"
+    if not trust.revocations.lists:
+        return f"revocations not checked: {_passed_over(trust.revocations)}"
+    return f"nothing, by {_lists(trust)}"
+
+
+def _lists(trust: TrustState) -> str:
+    if trust.revocations is None:
+        return ""
+    told = ", ".join(
+        f"{each.document} of {each.document.issued}" for each in trust.revocations.lists
+    )
+    over = _passed_over(trust.revocations)
+    return f"{told}; {over}" if over else told
+
+
+def _passed_over(lists: Revocations) -> str:
+    return "; ".join(f"passed over: {each}" for each in lists.passed_over)
+
+
+def exclusion_level(model: VerifiedModel, corpus: str) -> int | None:
+    """What holds for every layer group of the base model that ``corpus`` does not reach.
+
+    None if it reaches them all. Other corpora's adapters are left out: not to
+    reach those is nothing that anybody asked for.
+    """
+    stated = model.attestation.levels.get(corpus, {})
+    base = [level for group, level in stated.items() if group in model.attestation.base_groups]
+    return min(base, default=None)
+
+
+def _start(model: VerifiedModel) -> str:
+    """From which existing weights the run started, and what they bring; empty if from none."""
+    attestation = model.attestation
+    brought = sorted({label for labels in attestation.pretrained.values() for label in labels})
+    files = attestation.run.initial_weights or {}
+    if not files and not brought:
+        return ""
+    names = ", ".join(f"{name} {_short(digest)}" for name, digest in sorted(files.items()))
+    shown = ", ".join(brought[:_LISTED]) + (" …" if len(brought) > _LISTED else "")
+    return f"from {names or 'existing weights'}, which bring {shown or 'nothing recorded'}"
+
+
+def _by_whom(model: VerifiedModel) -> str:
+    """The witnesses who ran it again, if any."""
+    names = sorted({each.authority.name for each in model.replay_checks})
+    return f" by {', '.join(names)}" if names else ""
+
+
+def _levels(model: VerifiedModel) -> list[str]:
+    """One phrase per licence category or corpus that is kept out of some layer group.
+
+    Corpora of one category that share a level are named by the category; a
+    corpus with an adapter of its own is always named itself.
+    """
+    lowest = {
+        entry.corpus: level
+        for entry in model.attestation.corpora
+        if (level := exclusion_level(model, entry.corpus)) is not None
+    }
+    named: dict[str, set[str]] = defaultdict(set)
+    for entry in model.attestation.corpora:
+        if entry.corpus in lowest:
+            alone = entry.route.adapter is not None
+            named[entry.corpus if alone else entry.credential_class.license_category].add(
+                entry.corpus
+            )
+    phrases = []
+    for name, corpora in sorted(named.items()):
+        # The least of them is what can be said of all.
+        level = min(lowest[corpus] for corpus in corpora)
+        phrases.append(f"{name} {level} ({LEVELS[level]}{_replayers(model, corpora, level)})")
+    return phrases
+
+
+def _replayers(model: VerifiedModel, corpora: set[str], level: int) -> str:
+    """Who says so, from level 2 on: those who replayed the run without each of ``corpora``."""
+    if level < LEVELS.index("replay identical"):
+        return ""
+    by = [{str(each) for each in model.replayed_by.get(corpus, ())} for corpus in corpora]
+    names = set.intersection(*by) or set.union(*by)
+    return f"{', by' if level == 2 else '; replayed by'} {' and '.join(sorted(names))}"
+
+
+def _shown(path: Path) -> Path:
+    """``path`` as a person in this folder would write it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _short(digest: str) -> str:
+    kind, _, digits = digest.partition(":")
+    return f"{kind}:{digits[:8]}…"

@@ -1,0 +1,97 @@
+"""Planting canaries: their records become rows of their own, in a shard beside the corpus's.
+
+Each row is one canary and its separator, so that it is read whole and from its beginning, as an
+audit reads it; ``repeats`` rows of each, one canary after the other. The plan's permutation
+spreads them over the run.
+
+What this module does not do: draw canaries (``governance/record/canary.py``), or sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from govray.data import shard_file
+from govray.data.tokenizer import Tokenizer
+from govray.errors import Refused, UsageError
+from govray.governance.record.canary import Canaries
+from govray.governance.record.prepare_manifest import Planted, PreparedCorpus, Record
+
+FILE = "planted.parquet"
+
+
+def check_corpora(canaries: Mapping[str, Canaries], admitted: Collection[str]) -> None:
+    """Raises ``UsageError`` if canaries are asked for in a corpus that is not admitted."""
+    if missing := sorted(canaries.keys() - set(admitted)):
+        raise UsageError(
+            f"no corpus {missing[0]!r} is admitted, so nothing can be planted in it",
+            where="canaries",
+            do="Name corpora that the policy admits",
+        )
+
+
+def plant(
+    corpora: Sequence[PreparedCorpus],
+    canaries: Mapping[str, Canaries],
+    folder: Path,
+    tokenizer: Tokenizer,
+    context: int,
+) -> tuple[PreparedCorpus, ...]:
+    """The corpora, with the canaries that they were to get.
+
+    Args:
+        corpora: As prepared.
+        canaries: By corpus.
+        folder: That of the shards.
+        tokenizer: From content to tokens.
+        context: Loss targets of a full row.
+
+    Raises:
+        UsageError: A canary does not fit into a row.
+        Refused: A corpus has a canary's text as a record.
+        OSError: The disk's.
+    """
+    records = {record.sha256 for each in corpora for record in each.records} if canaries else set()
+    found = []
+    for corpus in corpora:
+        asked = canaries.get(corpus.corpus)
+        if asked:
+            planted = _planted(corpus, asked, folder, tokenizer, context)
+            if not records.isdisjoint(record.sha256 for record in planted.records):
+                raise Refused(
+                    "a canary is also a record of a corpus, so it would measure nothing",
+                    where=corpus.corpus,
+                    do="Give the canaries another seed",
+                )
+            corpus = corpus.model_copy(update={"planted": planted})
+        found.append(corpus)
+    return tuple(found)
+
+
+def _planted(
+    corpus: PreparedCorpus, canaries: Canaries, folder: Path, tokenizer: Tokenizer, context: int
+) -> Planted:
+    dtype = shard_file.storage_dtype(tokenizer.vocabulary)
+    records, rows, lengths = [], [], []
+    for canary in canaries.planted(corpus.corpus):
+        tokens = np.append(tokenizer.encode(canary.content), tokenizer.separator).astype(dtype)
+        if tokens.size > context + 1:
+            raise UsageError(
+                f"a canary has {tokens.size - 1} tokens, a row of context {context} holds as many "
+                f"as {context}",
+                where=f"canaries of {corpus.corpus}",
+                do="Use a longer context, or a shorter format",
+            )
+        records.append(Record(canary.sha256, tokens.size - 1, "train"))
+        rows += [tokens] * canaries.repeats
+        lengths += [tokens.size] * canaries.repeats
+    partition = PurePosixPath(f"class={corpus.class_digest.removeprefix('sha256:')[:12]}")
+    file = str(partition / f"{corpus.corpus}-{FILE}")
+    (folder / partition).mkdir(exist_ok=True)
+    groups = shard_file.write_rows(
+        folder / file, shard_file.Rows(np.concatenate(rows), np.array(lengths)), context
+    )
+    return Planted(canaries=canaries, records=tuple(records), file=file, row_groups=groups)

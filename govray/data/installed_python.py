@@ -1,0 +1,212 @@
+"""The Python source of this machine as corpora: real data that every installation has.
+
+One corpus per installed distribution and one for the standard library, a record per ``.py``
+file. The licence is what the distribution's own metadata states and nothing else:
+
+1. ``License-Expression`` (PEP 639), an SPDX expression.
+2. Otherwise the ``License`` field and the trove classifiers, read through the table in
+   ``trove_classifiers.py``. Every name found has to be understood, and together they have to leave
+   exactly one licence.
+3. Otherwise ``NOASSERTION``, with the reason in words.
+
+Code of other projects inside a distribution (``pip/_vendor/certifi``) is not under the
+distribution's licence. It goes to a corpus of its own, ``<distribution>.vendored``, as
+``NOASSERTION``. It is recognised by a folder's customary name, or by a licence file or a
+``.dist-info`` of its own below the top-level package.
+
+Invariants: the result is a function of the installed files; names are normalised (PEP 503); a
+file that several distributions list belongs to the first by name; empty files are no records.
+
+What this module does not do: write corpora (``corpus.py``), sign, or read licence texts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageMetadata, distributions
+from pathlib import Path, PurePosixPath
+
+from govray.data import trove_classifiers
+from govray.data.corpus import read_file
+from govray.errors import Malformed
+from govray.governance.trust import license as spdx
+
+NOASSERTION = "NOASSERTION"
+STANDARD_LIBRARY = "python-stdlib"
+
+_VENDORED_FOLDER = re.compile(
+    r"_?(vendor|vendors|vendored|vendored_\w+|extern|externs|externals|bundled"
+    r"|third[_-]?party(_files)?)",
+    re.IGNORECASE,
+)
+_LICENCE_FILE = re.compile(r"(licen[cs]e|copying|unlicense)([._-].*)?", re.IGNORECASE)
+
+# Folders of the standard library that many installations leave out, or that belong to others.
+_STDLIB_EXCLUDED = frozenset(
+    {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "_bundled"}
+)
+
+
+@dataclass(frozen=True)
+class SourceCorpus:
+    """The source files of one distribution (or of what it vendors), ready to be built.
+
+    ``license`` is an SPDX expression, ``reason`` says in words where it comes from, for reports.
+    ``files`` are (record name, path), sorted by name.
+    """
+
+    corpus: str
+    license: str
+    reason: str
+    files: tuple[tuple[str, Path], ...]
+
+    def records(self) -> Iterator[tuple[str, bytes]]:
+        """(record name, content), in order. Raises ``UsageError`` naming an unreadable file."""
+        for name, path in self.files:
+            yield name, read_file(path)
+
+
+def python_source(paths: Sequence[Path] | None = None) -> tuple[SourceCorpus, ...]:
+    """The standard library and the installed distributions, sorted by corpus name.
+
+    Distributions without a ``.py`` file of their own (editable installations, wrappers of
+    binaries) are left out.
+
+    Args:
+        paths: Folders that distributions are installed in; this environment's by default.
+    """
+    if paths is None:
+        paths = [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
+    # The first folder wins, as on sys.path.
+    found: dict[str, Distribution] = {}
+    for distribution in distributions(path=list(dict.fromkeys(map(str, paths)))):
+        if name := distribution.metadata["Name"]:
+            found.setdefault(_normalise(name), distribution)
+    taken: set[Path] = set()
+    corpora = [standard_library()]
+    for name in sorted(found.keys() - {STANDARD_LIBRARY}):
+        corpora += _distribution(name, found[name], taken)
+    return tuple(sorted(corpora, key=lambda c: c.corpus))
+
+
+def standard_library() -> SourceCorpus:
+    """The standard library of the running Python, without its tests."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files: list[tuple[str, Path]] = []
+    for parent, folders, names in os.walk(root):
+        folders[:] = [f for f in folders if f not in _STDLIB_EXCLUDED]
+        # _sysconfigdata describes one machine's build.
+        paths = (Path(parent, n) for n in names if not n.startswith("_sysconfigdata"))
+        files += [(p.relative_to(root).as_posix(), p) for p in paths if p.suffix == ".py"]
+    return SourceCorpus(STANDARD_LIBRARY, "PSF-2.0", "Python's own licence", _present(files))
+
+
+def classify(distribution: Distribution) -> tuple[str, str]:
+    """The distribution's licence as (SPDX expression, reason), ``NOASSERTION`` if it is unclear."""
+    metadata = distribution.metadata
+    if expression := _field(metadata, "License-Expression"):
+        try:
+            return spdx.normalise(expression), "License-Expression"
+        except Malformed:
+            return NOASSERTION, f"{_quote(expression)} is no SPDX expression"
+    names = [c for c in metadata.get_all("Classifier", []) if c.startswith("License ::")]
+    names = [c for c in names if c not in trove_classifiers.NEUTRAL]
+    text = _field(metadata, "License")
+    # A field of several lines holds a licence's text, which is not read.
+    if text and "\n" not in text and text.upper() != "UNKNOWN":
+        names.append(text)
+    if not names:
+        return NOASSERTION, "the metadata names no licence"
+    meanings = {name: _meanings(name) for name in names}
+    said = dict.fromkeys(map(_quote, names))  # a name in both places is said once
+    for name, meaning in meanings.items():
+        if not meaning:
+            return NOASSERTION, f"{_quote(name)} is no SPDX licence"
+    left = set.intersection(*map(set, meanings.values()))
+    if len(left) == 1:
+        return left.pop(), " and ".join(said)
+    if left:
+        return NOASSERTION, f"{_quote(names[0])} is no SPDX licence"
+    return NOASSERTION, "unclear how it combines " + " and ".join(said)
+
+
+def _field(metadata: PackageMetadata, name: str) -> str:
+    values: list[str] = metadata.get_all(name) or [""]
+    return values[0].strip()
+
+
+def _meanings(name: str) -> tuple[str, ...]:
+    """The SPDX licences that a classifier or the ``License`` field may mean; none if unknown."""
+    if name.startswith("License ::"):
+        return trove_classifiers.CLASSIFIERS.get(_short(name), ())
+    if known := trove_classifiers.NAMES.get(name.lower()):
+        return known
+    try:
+        expression = spdx.normalise(name)
+    except Malformed:
+        return ()
+    return () if spdx.category(expression) in (None, "unknown") else (expression,)
+
+
+def _short(classifier: str) -> str:
+    return classifier.removeprefix("License :: ").removeprefix("OSI Approved :: ")
+
+
+def _quote(name: str) -> str:
+    short = _short(name)
+    return f'"{short if len(short) <= 60 else short[:59] + "…"}"'
+
+
+def _distribution(
+    name: str, distribution: Distribution, taken: set[Path]
+) -> Iterator[SourceCorpus]:
+    """The distribution's own corpus and the vendored one, each only if it has records."""
+    listed = [PurePosixPath(f) for f in distribution.files or ()]
+    borrowed = _vendored_folders(listed)
+    own: list[tuple[str, Path]] = []
+    vendored: list[tuple[str, Path]] = []
+    for file in listed:
+        # "../../bin/tool" is a script that the installer wrote.
+        if file.suffix != ".py" or ".." in file.parts or file.is_absolute():
+            continue
+        path = Path(str(distribution.locate_file(file)))
+        if path in taken:
+            continue
+        taken.add(path)
+        (own if borrowed.isdisjoint(file.parents) else vendored).append((str(file), path))
+    license, reason = classify(distribution)
+    if files := _present(own):
+        yield SourceCorpus(name, license, reason, files)
+    if files := _present(vendored):
+        # The deepest folder says most about whose code it is.
+        example = max((PurePosixPath(f).parent for f, _ in files), key=lambda f: len(f.parts))
+        reason = f"{name} is {license}, {example} is code of others"
+        yield SourceCorpus(f"{name}.vendored", NOASSERTION, reason, files)
+
+
+def _vendored_folders(listed: Sequence[PurePosixPath]) -> frozenset[PurePosixPath]:
+    """The folders of a distribution that hold code of others."""
+    found: set[PurePosixPath] = set()
+    for file in listed:
+        folders = [f for f in file.parents if f.name]
+        found.update(f for f in folders if _VENDORED_FOLDER.fullmatch(f.name))
+        metadata = [f for f in folders if f.name.endswith((".dist-info", ".egg-info"))]
+        if metadata:
+            # Its own lies at the top; one further down came with copied code.
+            found.update(f.parent for f in metadata if f.parent.name)
+        elif len(folders) > 1 and _LICENCE_FILE.fullmatch(file.name):
+            found.add(file.parent)
+    return frozenset(found)
+
+
+def _present(files: Iterable[tuple[str, Path]]) -> tuple[tuple[str, Path], ...]:
+    """The files that exist and are not empty, sorted by name."""
+    return tuple((n, p) for n, p in sorted(files) if p.is_file() and p.stat().st_size)
+
+
+def _normalise(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,162 @@
+"""The rows that a corpus is measured by: those it trained on last, and some of its reserve.
+
+Invariants:
+
+* **Probe rows were trained on.** They are the corpus's newest rows of the plan up to a step, less
+  what a gate left out; a row that was read twice counts once.
+* **Reserve rows never were**, and which ones are taken is a function of (seed, corpus, step).
+* Planted canaries are not among them: the reserve has nothing like them.
+* What is chosen depends on the corpus alone: no other one moves a row.
+* Every rank chooses the same rows; each reads the slice that is asked of it, verified.
+
+What it does not do: score, or know tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from govray.data import plan_permutation
+from govray.data.step_reader import ArrowRows, Tokens
+from govray.governance.record.batch_plan import BatchPlan, round_keys
+from govray.governance.record.incidents import LEAST_ROWS
+from govray.governance.record.prepare_manifest import Manifest, Split
+
+_CHUNK = 1 << 16
+"""Positions of the plan that are looked at together, from the newest back."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The rows of one corpus for one probe.
+
+    Attributes:
+        corpus: Whose.
+        trained: Rows trained on, the newest first.
+        reserve: Reserve rows.
+        trained_records: Hash of the record that each trained row has most tokens of.
+        reserve_records: The same of each reserve row.
+    """
+
+    corpus: str
+    trained: tuple[int, ...]
+    reserve: tuple[int, ...]
+    trained_records: tuple[str, ...]
+    reserve_records: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.trained) + len(self.reserve)
+
+
+class Probes:
+    """Chooses and reads probe rows in a prepared folder.
+
+    Args:
+        folder: The prepared folder; a path on this machine.
+        manifest: Its prepare manifest, verified.
+        plan: The batch plan over it.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, plan: BatchPlan) -> None:
+        self._manifest = manifest
+        self._plan = plan
+        self._trained = ArrowRows(folder, manifest)
+        self._reserve = ArrowRows(folder, manifest, reserve=True)
+
+    def choose(self, corpus: str, step: int, rows: int, *, gate: int | None = None) -> Chosen:
+        """Rows of a corpus after a step.
+
+        Args:
+            corpus: Whose.
+            step: The last step that the weights hold.
+            rows: How many of each side; fewer where there are fewer.
+            gate: The first step that left the corpus out, if one did.
+        """
+        last = step if gate is None else min(step, gate - 1)
+        # Canaries have no like in the reserve.
+        own = self._manifest.own_rows(corpus)
+        trained = newest_rows(self._plan, corpus, last, rows, below=own)
+        if len(trained) < LEAST_ROWS:  # so early that canaries are all that was read
+            trained = newest_rows(self._plan, corpus, last, rows)
+        held = self._manifest.reserve_rows(corpus)
+        keys = round_keys(self._plan.seed, f"reserve of {corpus}", step)
+        reserve = plan_permutation.permute(keys, held, np.arange(min(rows, held))) if held else ()
+        chosen = tuple(int(row) for row in reserve)
+        return Chosen(
+            corpus,
+            trained,
+            chosen,
+            self._records(corpus, trained, "train"),
+            self._records(corpus, chosen, "reserve"),
+        )
+
+    def read(self, chosen: Chosen, part: range) -> tuple[Tokens, npt.NDArray[np.int64]]:
+        """Some of the chosen rows, trained ones first.
+
+        Args:
+            chosen: From `choose`.
+            part: Which, of ``range(len(chosen))``.
+
+        Returns:
+            Token ids ``[rows, T+1]``, zeros beyond a row's length, and lengths ``[rows]``.
+
+        Raises:
+            Refused: The rows are not those of the manifest, or a shard is missing.
+        """
+        tokens = np.zeros((len(part), self._plan.context + 1), dtype=np.uint32)
+        lengths = np.zeros(len(part), dtype=np.int64)
+        for place, index in enumerate(part):
+            if index < len(chosen.trained):
+                row = self._trained.row(chosen.corpus, chosen.trained[index])
+            else:
+                number = chosen.reserve[index - len(chosen.trained)]
+                row = self._reserve.row(chosen.corpus, number)
+            lengths[place] = len(row)
+            tokens[place, : len(row)] = row
+        return tokens, lengths
+
+    def _records(self, corpus: str, rows: Sequence[int], split: Split) -> tuple[str, ...]:
+        found = []
+        for row in rows:
+            spans = self._manifest.row_records(corpus, row, split)
+            most = max(spans, key=lambda span: (span.stop - span.start, -span.record))
+            found.append(self._manifest.record(corpus, most.record).sha256)
+        return tuple(found)
+
+
+def newest_rows(
+    plan: BatchPlan, corpus: str, step: int, count: int, *, below: int | None = None
+) -> tuple[int, ...]:
+    """The last rows of a corpus that a plan reads up to and with ``step``, newest first.
+
+    With ``below``, only rows of smaller number.
+    """
+    stream = plan.stream_of(corpus)
+    if stream is None or corpus in plan.excluded or step < stream.first_step:
+        return ()
+    before = 0
+    for each in stream.corpora:
+        if each.corpus == corpus:
+            break
+        before += each.rows
+    bound = each.rows if below is None else min(below, each.rows)
+    due = (step - stream.first_step) // stream.every * stream.every + stream.first_step
+    found: dict[int, None] = {}
+    stop = stream.positions(due).stop
+    while stop and len(found) < count:
+        # A chunk lies in one epoch, for each has a permutation of its own.
+        epoch = (stop - 1) // stream.n
+        start = max(epoch * stream.n, stop - _CHUNK)
+        positions = np.arange(start, stop, dtype=np.uint64) - np.uint64(epoch * stream.n)
+        keys = plan.epoch_keys(stream.id, epoch)
+        rows = plan_permutation.permute(keys, stream.n, positions).astype(np.int64) - before
+        own = rows[(rows >= 0) & (rows < bound)]
+        for row in own[::-1][: count + len(found)].tolist():
+            found[row] = None
+        stop = start
+    return tuple(found)[:count]

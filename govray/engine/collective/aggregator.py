@@ -1,0 +1,215 @@
+"""The aggregators: who sums gradients over ranks, and what the step asks of each.
+
+``governed`` sends buckets itself (``bucket_reducer.py``). ``ddp`` and ``fsdp2`` leave the base
+model to torch's DistributedDataParallel and ``fully_shard`` (``ddp.py``, ``fsdp2.py``), and
+send only what those do not hold, the adapters, themselves. All three return the
+undivided sum; dividing by N_l, the check for infinities, clipping and the agreement
+are the step's, and the same.
+
+torch's hosts need two things that the reducer does not:
+
+* Every backward reaches every parameter that they hold, so their passes are sliced,
+  and a rank with fewer rows than others runs ghosts (``padding_pass.py``).
+* Their collectives run where a rank that failed can't answer. So ranks meet before:
+  ``meet`` returns on all ranks or raises on all. What a rank owes after that, it pays.
+
+What it does not do: divide, clip, or decide whether the step goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Literal
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from govray.engine.collective.allreduce import BucketLayout, Domain, lay_out
+from govray.engine.collective.bucket_reducer import Counts, Reducer
+from govray.engine.gradients.pass_planner import Pass
+
+Name = Literal["governed", "ddp", "fsdp2"]
+
+Meet = Callable[[], None]
+"""Returns if all ranks are well, raises on all if one is not. Collective."""
+
+
+class Governed:
+    """Sums every gradient in buckets of its own; what the others build on.
+
+    Args:
+        model: The base model.
+        domains: In the order of their passes, with all their parameters.
+        layout: How what torch does not hold is put into buckets.
+        held: Parameters that torch holds.
+        timeout: How long a collective on a process group of its own waits for other ranks.
+
+    Attributes:
+        held: Parameters that torch holds: every sliced backward has to reach them.
+        only_sliced: Places of the domains whose passes must be sliced.
+        tries: Whether one rank may try a pass by itself.
+        zeros: Whether a parameter without permitted rows needs a gradient of zeros.
+        host: Who sums what it holds, for people.
+        underway: Whether a host has begun in this step what a failure would leave half done.
+            Equal on all ranks when a step fails.
+    """
+
+    host = "govray"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        domains: Sequence[Domain],
+        layout: BucketLayout,
+        held: Collection[str] = (),
+        *,
+        timeout: timedelta | None = None,
+    ) -> None:
+        self.held = frozenset(held)
+        self.only_sliced: frozenset[int] = frozenset()
+        self.tries = True
+        self.zeros = False
+        self.underway = False
+        self._model = model
+        self._domains = domains
+        self._parameters = {n: p for domain in domains for n, p in domain.parameters.items()}
+        self._rest = [self._without_held(domain, layout) for domain in domains]
+        # Its collectives may not take turns with those of torch, which come in another order.
+        own = self.held and dist.is_initialized()
+        group = dist.new_group(timeout=timeout) if own else None
+        self._reducer = Reducer(self._rest, group)
+
+    def passes_needed(self, passes: Mapping[int, int]) -> list[int]:
+        """The passes that all ranks must do of each domain, because this one has rows for them.
+
+        Args:
+            passes: Place of a domain → this rank's passes of it.
+        """
+        return [0] * len(self._domains)
+
+    def begin(self, counts: Counts, meet: Meet) -> None:
+        """Before anything of a step can fail.
+
+        Args:
+            counts: Awaits the agreement.
+            meet: Awaits that all ranks are well.
+        """
+        self._reducer.begin(counts)
+
+    def expect(self, passes: Sequence[Pass]) -> None:
+        """Before the first backward of a step: this rank's passes, in order."""
+        names = (name for each in passes for name in each.weights)
+        self._reducer.expect(Counter(name for name in names if name not in self.held))
+
+    @contextmanager
+    def during(self, place: int) -> Iterator[nn.Module]:
+        """Around forward and backward of the pass at a place: the model to call."""
+        yield self._model
+
+    def before_backward(self, place: int) -> None:
+        """Between them."""
+
+    def send_rest(self) -> None:
+        """Send what is still owed, whatever happened before."""
+        self._reducer.send_rest()
+
+    def sums(self) -> dict[str, Tensor]:
+        """Wait; the sum over ranks by parameter name, laid out as the parameter."""
+        return self._reducer.sums()
+
+    def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
+        """This rank's gradients before the sum, or a number that is finite where they were.
+
+        Args:
+            names: Of the parameters that are asked for.
+        """
+        return {name: self._parameters[name].grad for name in names}
+
+    def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """The 2-norm of gradients together, equal on all ranks. Collective."""
+        return get_total_norm(gradients.values())
+
+    def local(self, gradient: Tensor) -> Tensor:
+        """What this rank holds of a summed gradient."""
+        return gradient
+
+    def end(self) -> None:
+        """After a step, done or not."""
+        self._reducer.end()
+
+    def _without_held(self, domain: Domain, layout: BucketLayout) -> Domain:
+        if self.held.isdisjoint(domain.parameters):
+            return domain
+        rest = {name: p for name, p in domain.parameters.items() if name not in self.held}
+        return lay_out(domain.name, domain.groups, rest, layout)
+
+
+class Hosted(Governed):
+    """What DDP and FSDP2 have in common: torch holds parameters, and sums them.
+
+    Args:
+        model, domains, layout, timeout: As for ``Governed``.
+        held: The parameters that torch holds, by name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        domains: Sequence[Domain],
+        layout: BucketLayout,
+        held: Mapping[str, nn.Parameter],
+        *,
+        timeout: timedelta | None = None,
+    ) -> None:
+        super().__init__(model, domains, layout, held, timeout=timeout)
+        self._held = held
+        self._meet: Meet = _alone
+        # Of this rank's gradients, before torch sums them in place.
+        self._largest: dict[str, Tensor] = {}
+
+    def begin(self, counts: Counts, meet: Meet) -> None:
+        super().begin(counts, meet)
+        self.underway = False
+        self._meet = meet
+        self._largest = {}
+
+    def sums(self) -> dict[str, Tensor]:
+        return super().sums() | _taken(self._held)
+
+    def end(self) -> None:
+        super().end()
+        self._meet = _alone
+
+    def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
+        return super().own(names) | {name: self._largest.get(name) for name in self._held}
+
+
+def _alone() -> None:
+    """Outside a step nobody is met: forwards and backwards there are the user's own."""
+
+
+def base_domains(domains: Sequence[Domain], held: Collection[str]) -> list[int]:
+    """Places of the domains that have a parameter of the base model."""
+    return [
+        place
+        for place, domain in enumerate(domains)
+        if not domain.parameters.keys().isdisjoint(held)
+    ]
+
+
+def _taken(held: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """What torch put into ``.grad``, out of it: also into that of parameters that no route reaches,
+    and there the optimizer would decay it."""
+    gradients = {name: p.grad for name, p in held.items() if p.grad is not None}
+    for parameter in held.values():
+        parameter.grad = None
+    return gradients
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The base model's parameters that may learn, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -1,0 +1,163 @@
+"""The base model sharded over ranks by torch's ``fully_shard`` (FSDP2).
+
+Parameters, gradients and optimizer states are DTensors, of which a rank holds its shard.
+Forward gathers the parameters of a unit, backward gathers them again and scatters the
+sum of its gradients: so all ranks do equal passes, in the same order, and every pass is
+sliced, adapters' too, with a gradient through every layer. Gradients are summed, not
+averaged, once a step, in the backward of the last pass; a parameter without a permitted
+row counts as zeros there, so that all ranks scatter the same buffers, which are a
+function of the model alone.
+
+Norms are taken over all shards, so clipping is that of the unsharded model up to
+rounding. Adapters stay whole, and are summed as ever.
+
+Ranks meet before every forward, every backward, and every collective inside them, so a rank
+that fails at any point stops all. The model stays half gathered then: the step function is over.
+
+What it does not do: shard anything (``fully_shard`` blocks and model before the optimizer
+is made), resharding to other meshes, parameters that are left out of sharding, collectives of
+the user's own (``set_custom_all_gather``, ``set_custom_reduce_scatter``), which it replaces.
+
+Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
+    DefaultAllGather,
+    DefaultReduceScatter,
+)
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
+
+from govray.engine.collective.aggregator import Hosted, trainable
+from govray.engine.collective.allreduce import BucketLayout, Domain
+from govray.engine.gradients.pass_planner import Pass
+from govray.errors import UsageError
+
+
+class FSDP2(Hosted):
+    """See ``Governed`` for the arguments.
+
+    Raises:
+        UsageError: The model is not sharded, or only in part.
+    """
+
+    host = "torch's FSDP2"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        domains: Sequence[Domain],
+        layout: BucketLayout,
+        *,
+        timeout: timedelta | None = None,
+    ) -> None:
+        held = trainable(model)
+        for name, parameter in held.items():
+            if not isinstance(model, FSDPModule) or not isinstance(parameter, DTensor):
+                raise UsageError(
+                    f"parameter {name} is not sharded",
+                    where="aggregator: fsdp2",
+                    do="Call govray.train.shard(model), or torch's fully_shard on the blocks and "
+                    "the model, before the optimizer is made",
+                )
+        super().__init__(model, domains, layout, held, timeout=timeout)
+        assert isinstance(model, FSDPModule)
+        self._root = model
+        self.only_sliced = frozenset(range(len(domains)))
+        self.tries = False
+        self.zeros = True
+        self._last = -1
+        self._watched: set[int] = set()
+        for fqn, module in model.named_modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)
+                module.set_gradient_divide_factor(1.0)
+                module.set_custom_all_gather(_AllGather(self))
+                module.set_custom_reduce_scatter(_ReduceScatter(self))
+            if any(parameter is not None for parameter in module._parameters.values()):
+                module.register_forward_pre_hook(self._watch(f"{fqn}." if fqn else ""))
+
+    def passes_needed(self, passes: Mapping[int, int]) -> list[int]:
+        return [passes.get(place, 0) for place in range(len(self._domains))]
+
+    def expect(self, passes: Sequence[Pass]) -> None:
+        super().expect(passes)
+        self._last = len(passes) - 1
+
+    @contextmanager
+    def during(self, place: int) -> Iterator[nn.Module]:
+        self._meet()
+        self.underway = True
+        self._root.set_requires_gradient_sync(place == self._last)
+        yield self._model
+
+    def before_backward(self, place: int) -> None:
+        self._meet()
+
+    def before_collective(self) -> None:
+        """Inside forward and backward; outside a step nothing is to meet."""
+        self._meet()
+
+    def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        sharded = [g for name, g in gradients.items() if name in self.held]
+        whole = [g for name, g in gradients.items() if name not in self.held]
+        norms = [get_total_norm(whole)] if whole else []
+        if sharded:
+            total = get_total_norm(sharded)
+            assert isinstance(total, DTensor)
+            norms.append(total.full_tensor())
+        return torch.linalg.vector_norm(torch.stack(norms))
+
+    def local(self, gradient: Tensor) -> Tensor:
+        return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+    def _watch(self, prefix: str) -> Any:
+        """Note how large this rank's gradients get, on the tensors that forward really uses."""
+
+        def hook(module: nn.Module, _: Any) -> None:
+            for name, parameter in module._parameters.items():
+                if parameter is None or not parameter.requires_grad:
+                    continue
+                if isinstance(parameter, DTensor) or id(parameter) in self._watched:
+                    continue
+                self._watched.add(id(parameter))
+                parameter.register_hook(lambda g, name=prefix + name: self._note(name, g))
+
+        return hook
+
+    def _note(self, name: str, gradient: Tensor) -> None:
+        size = torch.linalg.vector_norm(gradient, torch.inf)
+        before = self._largest.get(name)
+        self._largest[name] = size if before is None else torch.maximum(before, size)
+
+
+class _AllGather(DefaultAllGather):
+    """Torch's, once all ranks are there."""
+
+    def __init__(self, aggregator: FSDP2) -> None:
+        self._aggregator = aggregator
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._aggregator.before_collective()
+        return super().__call__(*args, **kwargs)
+
+
+class _ReduceScatter(DefaultReduceScatter):
+    """Torch's, once all ranks are there."""
+
+    def __init__(self, aggregator: FSDP2) -> None:
+        self._aggregator = aggregator
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._aggregator.before_collective()
+        return super().__call__(*args, **kwargs)

@@ -1,0 +1,119 @@
+"""One sample of gradient norms, put together from all ranks.
+
+On a sampled step every rank measures its own pieces (``norm_accounting.py``). Here they
+become one table over all ranks, the same on each: per (corpus, layer group) the sum
+of squared norms, divided by N_l², so that it is about the gradient that the optimizer
+saw. A group that some rank could not measure is in no entry.
+
+It runs after the optimizer step and adds to no number of the training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+
+from govray.engine.batch import MicroBatch
+from govray.engine.collective.agreement import Agreement
+from govray.engine.gradients.norm_accounting import Piece
+from govray.engine.gradients.pass_planner import Pass
+from govray.engine.gradients.routing import Routed
+
+_PIECE = 4  # pass, stream, corpus, rows
+
+
+@dataclass(frozen=True)
+class NormSample:
+    """What was measured in one step, the same on all ranks.
+
+    Attributes:
+        pieces: (rank, stream, rows by corpus) for each stream of each pass.
+        squares: (corpus, layer group) → Σ over its pieces of ‖g‖², g divided by N_l.
+    """
+
+    pieces: tuple[tuple[int, str, Mapping[str, int]], ...]
+    squares: Mapping[tuple[str, str], float]
+
+
+def pieces_of(each: Pass, routed: Mapping[str, Routed]) -> list[Piece]:
+    """The pieces of a pass: runs of rows of one corpus and one stream."""
+    pieces: list[Piece] = []
+    for part, (start, _) in zip(each.parts, each.spans, strict=True):
+        # A staircase's are in its losses, so the gradients that arrive have them already.
+        own = routed[part.stream].weights
+        weights = own if each.method == "sliced" else {name: each.weights[name] for name in own}
+        for corpus, rows in _runs(part):
+            pieces.append(Piece(corpus, start, start + rows, weights))
+            start += rows
+    return pieces
+
+
+def gather(
+    agreement: Agreement,
+    passes: Sequence[Pass],
+    squares: Mapping[tuple[str, str], float],
+    group_targets: Mapping[str, int],
+    *,
+    routed: Mapping[str, Routed],
+    corpora: Sequence[str],
+) -> NormSample:
+    """Sum over ranks. Collective.
+
+    Args:
+        agreement: The run's.
+        passes: This rank's, of the sampled step.
+        squares: What it measured, not yet divided. An absent entry of a (corpus, group)
+            that its rows may update says that the group could not be measured.
+        group_targets: N_l.
+        routed: Stream id → route, in one order on all ranks.
+        corpora: All corpora, in one order on all ranks.
+    """
+    streams, groups = list(routed), list(group_targets)
+    own = [
+        [place, streams.index(part.stream), corpora.index(corpus), rows]
+        for place, each in enumerate(passes)
+        for part in each.parts
+        for corpus, rows in _runs(part)
+    ]
+    table = torch.zeros(len(corpora), len(groups), dtype=torch.float64)
+    for _, stream, corpus, _ in own:
+        for group in routed[streams[stream]].groups:
+            square = squares.get((corpora[corpus], group), math.nan)
+            table[corpus, groups.index(group)] = square
+    total = torch.stack(agreement.exchange(table)).sum(0)
+
+    counts = [int(n) for n in agreement.exchange(torch.tensor([len(own)]))]
+    padded = torch.zeros(max(counts), _PIECE, dtype=torch.int64)
+    if own:
+        padded[: len(own)] = torch.tensor(own, dtype=torch.int64)
+    pieces: dict[tuple[int, int, str], dict[str, int]] = {}
+    for rank, (rows_of_rank, count) in enumerate(
+        zip(agreement.exchange(padded), counts, strict=True)
+    ):
+        for place, stream, corpus, rows in rows_of_rank[:count].tolist():
+            held = pieces.setdefault((rank, place, streams[stream]), {})
+            held[corpora[corpus]] = held.get(corpora[corpus], 0) + rows
+    updated = {
+        (corpus, group)
+        for (_, _, stream), held in pieces.items()
+        for corpus in held
+        for group in routed[stream].groups
+    }
+    divided = {
+        (corpus, group): float(total[corpora.index(corpus), groups.index(group)])
+        / group_targets[group] ** 2
+        for corpus, group in sorted(updated)
+    }
+    return NormSample(
+        pieces=tuple((rank, stream, held) for (rank, _, stream), held in pieces.items()),
+        squares={key: square for key, square in divided.items() if math.isfinite(square)},
+    )
+
+
+def _runs(part: MicroBatch) -> list[tuple[str, int]]:
+    """(corpus, rows) of consecutive rows."""
+    return [(corpus, len(list(run))) for corpus, run in groupby(part.corpora)]

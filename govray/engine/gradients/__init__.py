@@ -1,0 +1,1 @@
+"""Which parameters a row may reach, and the passes that keep to it."""

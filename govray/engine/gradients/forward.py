@@ -1,0 +1,203 @@
+"""One pass through the model, under its route: losses of each part, ready for backward.
+
+Everything that must hold while rows of one pass are in the model is a context, and
+``Forward`` stacks them: which parameters require grad, which adapter is read, whose
+dropout masks are drawn, that no buffer changes, where rows join. Backward belongs
+inside too, for activation checkpointing runs the forward again.
+
+What it does not do: backward, or anything about other ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+
+from govray.engine.batch import IGNORED
+from govray.engine.gradients.pass_planner import Pass
+from govray.engine.gradients.routing import (
+    lost_gradients_refused,
+    permitted,
+    refuse_float16,
+    unchanged_buffers,
+)
+from govray.engine.gradients.sliced_pass import sliced
+from govray.engine.gradients.staircase import Places, Stair, staircase
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.keyed_dropout import Keyed
+from govray.errors import UsageError
+from govray.governance.policy.route import ADAPTER
+
+LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
+"""(model, tensors) → losses of the shape of ``tensors["targets"]``, not reduced."""
+
+
+@dataclass(frozen=True)
+class PartLoss:
+    """Of one part of a pass.
+
+    Attributes:
+        stream: Its route stream.
+        sum: Σ of its losses, with the graph behind it.
+        targets: The number of its loss targets, on the device.
+        stated: The same, as the batch said.
+    """
+
+    stream: str
+    sum: Tensor
+    targets: Tensor
+    stated: int
+
+
+class Forward:
+    """Runs passes of one model.
+
+    Args:
+        model: The model.
+        parameters: All parameters by name, adapters' included.
+        adapters: The model's.
+        keyed: The model's dropout.
+        zeros: Whether a sliced pass gives a parameter without permitted rows zeros.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        adapters: Adapters,
+        keyed: Keyed,
+        *,
+        zeros: bool = False,
+    ) -> None:
+        self._zeros = zeros
+        self._model = model
+        base = dict(model.named_parameters())
+        # What a pass can reach: no forward reads an adapter that is not active.
+        self._reached: dict[str | None, dict[str, nn.Parameter]] = {None: base}
+        for group, names in adapters.groups.items():
+            adapter = group.removeprefix(ADAPTER)
+            self._reached[adapter] = base | {name: parameters[name] for name in names}
+        self._adapters = adapters
+        self._keyed = keyed
+        self._tried: set[str] = set()
+        self.places = Places()
+        if "torch._dynamo" in sys.modules:
+            # A graph from before may not know of the hooks that adapters have put in since.
+            torch.compiler.reset()
+
+    def reached(self, passes: Iterable[Pass]) -> dict[str, nn.Parameter]:
+        """Every parameter that these passes could write a gradient to, and the base model's."""
+        found = dict(self._reached[None])
+        for adapter in {each.adapter for each in passes}:
+            found |= self._reached[adapter]
+        return found
+
+    @contextmanager
+    def __call__(
+        self,
+        each: Pass,
+        step: int,
+        loss_fn: LossFn,
+        observed: AbstractContextManager[None] | None = None,
+    ) -> Iterator[tuple[PartLoss, ...]]:
+        """Do the forward of a pass; do its backward inside.
+
+        Args:
+            each: The pass.
+            step: The global step.
+            loss_fn: The user's.
+            observed: Entered around it when ``requires_grad`` is as it stays.
+
+        Raises:
+            UsageError: ``loss_fn`` returned another shape, or losses that depend on
+                nothing that may learn.
+            Refused: The model can't be routed as planned.
+        """
+        targets = each.tensors["targets"]
+        stairs = stairs_of(each)
+        # Once for each stream: it empties Python's memory of which warnings were shown.
+        untried = {part.stream for part in each.parts} - self._tried
+        with (
+            lost_gradients_refused() if untried else nullcontext(),
+            permitted(self._reached[each.adapter], each.weights),
+            self._adapters.active(each.adapter),
+            self._keyed.rows(step, each.rows, [stair.start for stair in stairs]),
+            unchanged_buffers(self._model),
+            self._stairs(each, stairs, step),
+            self._slices(each),
+            observed or nullcontext(),
+        ):
+            losses = loss_fn(self._model, each.tensors)
+            if losses.shape != targets.shape:
+                raise UsageError(
+                    f"loss_fn returned shape {tuple(losses.shape)}, "
+                    f"targets have {tuple(targets.shape)}",
+                    where="loss_fn",
+                    do="Return one loss for each target, with reduction='none'",
+                )
+            counted = targets != IGNORED
+            if sum(part.targets for part in each.parts) < targets.numel():
+                losses = losses.where(counted, 0.0)
+            if not losses.requires_grad:
+                raise UsageError(
+                    f"the losses of stream {each.parts[0].stream} depend on no parameter "
+                    "that its route permits",
+                    where="loss_fn",
+                    do="Compute them with the model, and not under torch.no_grad()",
+                )
+            if untried:
+                refuse_float16(losses)
+            yield tuple(
+                PartLoss(
+                    part.stream,
+                    _rows(losses, span).sum(),
+                    _rows(counted, span).sum(),
+                    part.targets,
+                )
+                for part, span in zip(each.parts, each.spans, strict=True)
+            )
+        self._tried |= untried
+
+    @contextmanager
+    def _stairs(self, each: Pass, stairs: list[Stair], step: int) -> Iterator[None]:
+        if not stairs:
+            yield
+            return
+        rows = each.rows
+        with staircase(
+            self._model,
+            len(rows),
+            stairs,
+            self.places,
+            lambda start, stop: self._keyed.rows(step, rows[start:stop]),
+        ):
+            yield
+
+    @contextmanager
+    def _slices(self, each: Pass) -> Iterator[None]:
+        if each.method != "sliced":
+            yield
+            return
+        with sliced(self._model, len(each.rows), each.row_weights, zeros=self._zeros):
+            yield
+
+
+def stairs_of(each: Pass) -> list[Stair]:
+    """The stairs of a pass: rows with a higher entry than the lowest, by entry."""
+    parts = zip(each.entries, each.spans, strict=True)
+    runs = [
+        (entry, [span for _, span in run])
+        for entry, run in groupby(parts, key=lambda pair: pair[0])
+    ]
+    return [Stair(entry, spans[0][0], spans[-1][1]) for entry, spans in runs[1:] if entry]
+
+
+def _rows(tensor: Tensor, span: tuple[int, int]) -> Tensor:
+    start, stop = span
+    return tensor if start == 0 and stop == len(tensor) else tensor[start:stop]

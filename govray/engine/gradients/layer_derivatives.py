@@ -1,0 +1,561 @@
+"""What covered layers compute, and their gradients from any slice of rows.
+
+Each type of layer has a calculus: its forward, and the gradients of its parameters
+and its input from some of its rows. ``sliced_pass.py`` runs them in autograd Functions,
+``norm_accounting.py`` asks them what a corpus contributed.
+
+Invariants: rows are the first dimension throughout, and are never mixed. A layer
+with tensors, hooks or a forward of its own is not covered, for its calculus would
+be another.
+
+What it does not do: decide which rows learn; second derivatives.
+
+Source: the derivatives are torch's own (Core ATen operators).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn import functional as F
+
+from govray.engine.gradients.row_weights import INPUT
+from govray.errors import UsageError
+
+_ATEN = torch.ops.aten
+
+
+Parameters = Mapping[str, Any]
+"""Local name → tensor, or None where the layer has none or nobody reads it."""
+
+Prepared = tuple[Tensor, Parameters]
+
+
+class Calculus(Protocol):
+    """The calculus of one type of layer. Stateless; rows are the first dimension throughout."""
+
+    def dimensions(self, layer: Any) -> int:
+        """Fewest dimensions of an input whose first one can be rows."""
+
+    def prepare(self, layer: Any, inputs: Tensor, parameters: Parameters) -> Prepared:
+        """What autograd does by itself before the kernel: casts of autocast, padding.
+
+        Returns:
+            The inputs and parameters that the kernel gets.
+        """
+
+    def forward(
+        self, layer: Any, inputs: Tensor, parameters: Parameters
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The output, and statistics of each row that backward reads."""
+
+    def statistics(self, layer: Any, inputs: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
+        """Those of ``forward``, at no higher price than needed."""
+
+    def reads(self, wanted: Collection[str]) -> set[str]:
+        """``INPUT`` and the parameters on whose values the wanted gradients depend."""
+
+    def backward(
+        self,
+        layer: Any,
+        inputs: Tensor,
+        statistics: tuple[Tensor, ...],
+        parameters: Parameters,
+        grad_output: Tensor,
+        wanted: Collection[str],
+        out: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Gradients of the wanted ones among ``INPUT`` and the parameters, of these rows.
+
+        What ``reads`` leaves out need not be there: inputs may be a tensor of the
+        right shape without content, parameters None. ``out`` offers memory for the
+        input gradient.
+        """
+
+
+def _autocast(tensors: Sequence[Tensor | None], device_type: str, dtype: torch.dtype) -> list[Any]:
+    """Cast as autocast does: floating point tensors of that device, doubles excepted."""
+    return [
+        tensor.to(dtype)
+        if tensor is not None
+        and tensor.is_floating_point()
+        and tensor.dtype != torch.float64
+        and tensor.device.type == device_type
+        else tensor
+        for tensor in tensors
+    ]
+
+
+class _Plain:
+    """Kernels that autocast leaves alone, or that see it themselves."""
+
+    def dimensions(self, layer: Any) -> int:
+        return 2
+
+    def prepare(self, layer: Any, inputs: Tensor, parameters: Parameters) -> Prepared:
+        return inputs, parameters
+
+    def statistics(self, layer: Any, inputs: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
+        return ()
+
+
+class _LowPrecision(_Plain):
+    """Kernels that autocast runs in its lower dtype."""
+
+    def prepare(self, layer: Any, inputs: Tensor, parameters: Parameters) -> Prepared:
+        device = inputs.device.type
+        if not torch.is_autocast_enabled(device):
+            return inputs, parameters
+        dtype = torch.get_autocast_dtype(device)
+        inputs, *cast = _autocast([inputs, *parameters.values()], device, dtype)
+        return inputs, dict(zip(parameters, cast, strict=True))
+
+    def reads(self, wanted: Collection[str]) -> set[str]:
+        # Bilinear: each one's gradient depends on the other.
+        other = {INPUT: "weight", "weight": INPUT}
+        return {other[name] for name in wanted if name in other}
+
+
+class _Normalising(_Plain):
+    """Kernels that autocast runs in float32 on CUDA, and whose derivatives read everything."""
+
+    def prepare(self, layer: Any, inputs: Tensor, parameters: Parameters) -> Prepared:
+        device = inputs.device.type
+        if device != "cuda" or not torch.is_autocast_enabled(device):
+            return inputs, parameters
+        inputs, *cast = _autocast([inputs, *parameters.values()], device, torch.float32)
+        return inputs, dict(zip(parameters, cast, strict=True))
+
+    @abstractmethod
+    def forward(
+        self, layer: Any, inputs: Tensor, parameters: Parameters
+    ) -> tuple[Tensor, tuple[Tensor, ...]]: ...
+
+    def statistics(self, layer: Any, inputs: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
+        return self.forward(layer, inputs, parameters)[1]
+
+    def reads(self, wanted: Collection[str]) -> set[str]:
+        return {INPUT, "weight", "bias"} if wanted else set()
+
+
+class _Linear(_LowPrecision):
+    """``nn.Linear``: y = x Wᵀ + b. With ``transposed``, Hugging Face's ``Conv1D``: y = x W + b."""
+
+    def __init__(self, *, transposed: bool) -> None:
+        self._transposed = transposed
+
+    def forward(
+        self, layer: Any, inputs: Tensor, parameters: Parameters
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        weight, bias = parameters["weight"], parameters["bias"]
+        if not self._transposed:
+            return F.linear(inputs, weight, bias), ()
+        flat = torch.addmm(bias, inputs.reshape(-1, inputs.shape[-1]), weight)
+        return flat.view(*inputs.shape[:-1], -1), ()
+
+    def backward(
+        self,
+        layer: Any,
+        inputs: Tensor,
+        statistics: tuple[Tensor, ...],
+        parameters: Parameters,
+        grad_output: Tensor,
+        wanted: Collection[str],
+        out: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        d_output = grad_output.reshape(-1, grad_output.shape[-1])
+        gradients = {}
+        if INPUT in wanted:
+            weight = parameters["weight"]
+            d_input = torch.mm(
+                d_output,
+                weight.t() if self._transposed else weight,
+                out=None if out is None else out.view(-1, out.shape[-1]),
+            )
+            gradients[INPUT] = d_input.view(inputs.shape)
+        if "weight" in wanted:
+            x = inputs.reshape(-1, inputs.shape[-1])
+            left, right = (x, d_output) if self._transposed else (d_output, x)
+            gradients["weight"] = torch.mm(left.t(), right)
+        if "bias" in wanted:
+            gradients["bias"] = d_output.sum(0)
+        return gradients
+
+
+class _Embedding(_Plain):
+    """``nn.Embedding``: ids in, rows of the table out."""
+
+    def dimensions(self, layer: Any) -> int:
+        return 1
+
+    def forward(
+        self, layer: Any, inputs: Tensor, parameters: Parameters
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return F.embedding(inputs, parameters["weight"], layer.padding_idx), ()
+
+    def reads(self, wanted: Collection[str]) -> set[str]:
+        return {INPUT} if "weight" in wanted else set()
+
+    def backward(
+        self,
+        layer: Any,
+        inputs: Tensor,
+        statistics: tuple[Tensor, ...],
+        parameters: Parameters,
+        grad_output: Tensor,
+        wanted: Collection[str],
+        out: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        if "weight" not in wanted:
+            return {}
+        padding = -1 if layer.padding_idx is None else layer.padding_idx
+        ids = layer.num_embeddings
+        return {"weight": _ATEN.embedding_dense_backward(grad_output, inputs, ids, padding, False)}
+
+
+class _LayerNorm(_Normalising):
+    """``nn.LayerNorm``. Statistics: mean and reciprocal standard deviation."""
+
+    def dimensions(self, layer: Any) -> int:
+        return 1 + len(layer.normalized_shape)
+
+    def forward(
+        self, layer: Any, inputs: Tensor, parameters: Parameters
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        output, *statistics = torch.native_layer_norm(
+            inputs, layer.normalized_shape, parameters["weight"], parameters["bias"], layer.eps
+        )
+        return output, tuple(statistics)
+
+    def backward(
+        self,
+        layer: Any,
+        inputs: Tensor,
+        statistics: tuple[Tensor, ...],
+        parameters: Parameters,
+        grad_output: Tensor,
+        wanted: Collection[str],
+        out: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        return _masked(
+            wanted,
+            partial(
+                _ATEN.native_layer_norm_backward,
+                grad_output,
+                inputs,
+                layer.normalized_shape,
+                *statistics,
+                parameters["weight"],
+                parameters["bias"],
+            ),
+        )
+
+
+class _GroupNorm(_Normalising):
+    """``nn.GroupNorm``. Statistics: mean and reciprocal standard deviation of each group."""
+
+    def _sizes(self, layer: Any, inputs: Tensor) -> tuple[int, int, int, int]:
+        """Rows, channels, pixels and groups, as the kernels take them."""
+        rows, channels, *pixels = inputs.shape
+        return rows, channels, math.prod(pixels), layer.num_groups
+
+    def forward(
+        self, layer: Any, inputs: Tensor, parameters: Parameters
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        output, *statistics = torch.native_group_norm(
+            inputs.contiguous(),
+            parameters["weight"],
+            parameters["bias"],
+            *self._sizes(layer, inputs),
+            layer.eps,
+        )
+        return output, tuple(statistics)
+
+    def backward(
+        self,
+        layer: Any,
+        inputs: Tensor,
+        statistics: tuple[Tensor, ...],
+        parameters: Parameters,
+        grad_output: Tensor,
+        wanted: Collection[str],
+        out: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        return _masked(
+            wanted,
+            partial(
+                _ATEN.native_group_norm_backward,
+                grad_output.contiguous(),
+                inputs.contiguous(),
+                *statistics,
+                parameters["weight"],
+                *self._sizes(layer, inputs),
+            ),
+        )
+
+
+class _Convolution(_LowPrecision):
+    """``nn.Conv1d``, ``nn.Conv2d``, ``nn.Conv3d``."""
+
+    def dimensions(self, layer: Any) -> int:
+        return 2 + len(layer.kernel_size)
+
+    def prepare(self, layer: Any, inputs: Tensor, parameters: Parameters) -> Prepared:
+        if self._pads_first(layer):
+            mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+            inputs = F.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode)
+        return super().prepare(layer, inputs, parameters)
+
+    @staticmethod
+    def _pads_first(layer: Any) -> bool:
+        return layer.padding_mode != "zeros" or layer.padding == "same"
+
+    @staticmethod
+    def _shape(layer: Any) -> tuple[int, ...]:
+        return layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size
+
+    def _geometry(self, layer: Any) -> tuple[Any, ...]:
+        """Stride to groups, as the kernels take them."""
+        nowhere = (0,) * len(layer.kernel_size)
+        inside = not self._pads_first(layer) and layer.padding != "valid"
+        padding = layer.padding if inside else nowhere
+        return layer.stride, padding, layer.dilation, False, nowhere, layer.groups
+
+    def forward(
+        self, layer: Any, inputs: Tensor, parameters: Parameters
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        weight, bias = parameters["weight"], parameters["bias"]
+        return torch.convolution(inputs, weight, bias, *self._geometry(layer)), ()
+
+    def backward(
+        self,
+        layer: Any,
+        inputs: Tensor,
+        statistics: tuple[Tensor, ...],
+        parameters: Parameters,
+        grad_output: Tensor,
+        wanted: Collection[str],
+        out: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        weight = parameters["weight"]
+        if weight is None:  # only its shape is read then
+            weight = grad_output.new_empty(1).expand(self._shape(layer))
+        return _masked(
+            wanted,
+            partial(
+                _ATEN.convolution_backward,
+                grad_output,
+                inputs,
+                weight,
+                [layer.out_channels],
+                *self._geometry(layer),
+            ),
+        )
+
+
+class _Recomputed(_Plain):
+    """Any row-wise layer, differentiated by running its forward on the slice again.
+
+    For cheap layers whose forward is several kernels: this keeps less memory than
+    plain autograd, and the casts are those of the forward.
+    """
+
+    def dimensions(self, layer: Any) -> int:
+        return 1 + layer.weight.dim()
+
+    def forward(
+        self, layer: Any, inputs: Tensor, parameters: Parameters
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return _plain_forward(_with_parameters(layer, parameters), inputs), ()
+
+    def reads(self, wanted: Collection[str]) -> set[str]:
+        return {INPUT, "weight", "bias"} if wanted else set()
+
+    def backward(
+        self,
+        layer: Any,
+        inputs: Tensor,
+        statistics: tuple[Tensor, ...],
+        parameters: Parameters,
+        grad_output: Tensor,
+        wanted: Collection[str],
+        out: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        with torch.enable_grad():
+            leaves: dict[str, Any] = {
+                name: None if tensor is None else tensor.detach().requires_grad_(name in wanted)
+                for name, tensor in {INPUT: inputs, **parameters}.items()
+            }
+            x = leaves.pop(INPUT)
+            output = _plain_forward(_with_parameters(layer, leaves), x)
+            sources = {**leaves, INPUT: x}
+            return dict(
+                zip(
+                    wanted,
+                    torch.autograd.grad(output, [sources[name] for name in wanted], grad_output),
+                    strict=True,
+                )
+            )
+
+
+def _masked(
+    wanted: Collection[str], kernel: Callable[[list[bool]], Sequence[Tensor]]
+) -> dict[str, Tensor]:
+    """Run a kernel that returns (input, weight, bias) gradients under an output mask."""
+    names = (INPUT, "weight", "bias")
+    gradients = kernel([name in wanted for name in names])
+    return {
+        name: gradient for name, gradient in zip(names, gradients, strict=True) if name in wanted
+    }
+
+
+def _with_parameters(layer: nn.Module, parameters: Parameters) -> nn.Module:
+    """The layer with other tensors for parameters; the layer itself is untouched."""
+    twin = object.__new__(type(layer))
+    twin.__dict__.update(layer.__dict__)
+    twin.__dict__["_parameters"] = dict(parameters)
+    return twin
+
+
+def _plain_forward(layer: nn.Module, inputs: Tensor) -> Tensor:
+    """What the layer's class computes, whatever its instance has been told."""
+    return type(layer).forward(layer, inputs)
+
+
+# Which layers are known.
+
+_HF_CONV1D = _Linear(transposed=True)
+_RECOMPUTED = _Recomputed()
+_KINDS: Mapping[type, Calculus] = {
+    nn.Linear: _Linear(transposed=False),
+    nn.Embedding: _Embedding(),
+    nn.LayerNorm: _LayerNorm(),
+    nn.RMSNorm: _RECOMPUTED,
+    nn.GroupNorm: _GroupNorm(),
+    nn.Conv1d: _Convolution(),
+    nn.Conv2d: _Convolution(),
+    nn.Conv3d: _Convolution(),
+}
+
+_HARMLESS_HOOKS = ("govray.engine.", "torch.distributed.")
+"""Hooks that add to a layer's output or gather its parameters, but compute nothing with them."""
+
+
+def calculus_of(layer: nn.Module) -> Calculus | None:
+    """How to differentiate a layer on slices of rows; None if it is not known exactly."""
+    cls = type(layer)
+    if issubclass(cls, FSDPModule):
+        cls = cls.__mro__[2]  # fully_shard puts its own class and FSDPModule in front
+    if not layer._parameters.keys() <= {"weight", "bias"}:
+        return None
+    kind = _KINDS.get(cls)
+    if kind is None and cls.__module__.startswith("transformers."):
+        kind = _hf_kind(layer, cls.__name__)
+    if isinstance(layer, nn.Embedding) and (
+        layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
+    ):
+        return None
+    return kind
+
+
+def _hf_kind(layer: nn.Module, name: str) -> Calculus | None:
+    """Layers of Hugging Face's transformers, known by class name and parameters.
+
+    ``Conv1D`` is GPT-2's linear layer, its weight transposed. ``LlamaRMSNorm`` and
+    its kin normalise over the last dimension and scale by a vector.
+    """
+    shapes = {n: tuple(p.shape) for n, p in layer._parameters.items() if p is not None}
+    if name == "Conv1D" and shapes == {"weight": (layer.nx, layer.nf), "bias": (layer.nf,)}:
+        return _HF_CONV1D
+    alone = not layer._buffers and not layer._modules and list(shapes) == ["weight"]
+    if name.endswith("RMSNorm") and alone and len(shapes["weight"]) == 1:
+        return _RECOMPUTED
+    return None
+
+
+def _altered(layer: nn.Module) -> bool:
+    """Whether something may change what the layer computes: hooks, or a forward of its own."""
+    hooks = (
+        *layer._forward_pre_hooks.values(),
+        *layer._forward_hooks.values(),
+        *layer._backward_pre_hooks.values(),
+        *layer._backward_hooks.values(),
+    )
+    return "forward" in layer.__dict__ or any(
+        not (getattr(hook, "__module__", None) or "").startswith(_HARMLESS_HOOKS) for hook in hooks
+    )
+
+
+def covered(layer: nn.Module) -> bool:
+    return calculus_of(layer) is not None and not _altered(layer)
+
+
+def uncovered(model: nn.Module) -> tuple[str, ...]:
+    """FQNs of modules that hold parameters and that no Function differentiates by rows.
+
+    Subclasses of known layers count, and so do layers with hooks, parametrizations
+    or a forward of their own, for they may compute something else. Parameters of
+    these modules can be permitted to all rows of a pass, or to none.
+    """
+    return tuple(
+        fqn
+        for fqn, module in model.named_modules()
+        if any(p is not None for p in module._parameters.values()) and not covered(module)
+    )
+
+
+def takes_rows(layer: nn.Module, inputs: Tensor) -> bool:
+    """Whether a covered layer's input has room for rows before what the layer works on."""
+    kind = calculus_of(layer)
+    return kind is not None and inputs.dim() >= kind.dimensions(layer)
+
+
+def parameter_gradients(
+    layer: nn.Module,
+    inputs: Tensor,
+    grad_output: Tensor,
+    names: Collection[str] | None = None,
+) -> dict[str, Tensor]:
+    """The gradients of a covered layer's parameters from one call on some rows.
+
+    A pure function: nothing is written into ``.grad``.
+
+    Args:
+        layer: Covered.
+        inputs: What the layer was called with, (rows, ...).
+        grad_output: The gradient of its output, (rows, ...).
+        names: Local names of the parameters; None for all.
+
+    Returns:
+        Local parameter name → gradient, in the dtype that the kernel ran in.
+
+    Raises:
+        UsageError: If the layer is not covered.
+    """
+    kind = calculus_of(layer)
+    if kind is None:
+        raise UsageError(f"no gradient by rows for {type(layer).__name__}", where="layer")
+    with torch.no_grad():
+        parameters = {n: None if p is None else p.detach() for n, p in layer._parameters.items()}
+        wanted = [
+            name
+            for name, parameter in parameters.items()
+            if parameter is not None and (names is None or name in names)
+        ]
+        read = kind.reads(wanted)
+        parameters = {n: p if n in read else None for n, p in parameters.items()}
+        inputs, _ = kind.prepare(layer, inputs, {})
+        if inputs.is_floating_point():  # the forward may have cast it
+            inputs = inputs.to(grad_output.dtype)
+        statistics = kind.statistics(layer, inputs, parameters)
+        return kind.backward(layer, inputs, statistics, parameters, grad_output, wanted)
+
+
+# One pass: the override of each layer's forward, and the Functions behind it.

@@ -1,0 +1,162 @@
+"""A staircase or a sliced pass is used only after a trial on a few rows.
+
+The trial runs the first rows of a pass together and, stream by stream, the plain
+way, and looks at the gradients:
+
+1. What a stream's losses give to a parameter that its route forbids is exactly
+   zero, or absent.
+2. What they give to the permitted ones is the same to rounding: over all of them,
+   ‖together − alone‖ ≤ √ε ‖alone‖, ε that of the coarsest dtype on the way, as it is
+   inside the loss (``precision.py``).
+
+It reads and changes nothing else: gradients come from ``torch.autograd.grad``, so
+no ``.grad`` is written. It costs a few rows, once for each set of entries or streams.
+
+Where the first block of a stair gets no gradient at all (a head that starts as zeros),
+there is nothing to see: the trial is open, the step is done stream by stream, and the
+next step tries again. The same holds for a stream of a sliced pass without gradients.
+
+A model that ``torch.compile`` has in hand is not joined: there, every combination of
+parts would be another graph, and a cached one may not know of hooks.
+
+What it does not do: notice a model that behaves in another way later.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from govray.engine.batch import MicroBatch
+from govray.engine.gradients.pass_planner import Pass, homogeneous
+from govray.engine.gradients.precision import coarsest, watch_dtypes
+from govray.engine.gradients.routing import Routed
+from govray.engine.gradients.staircase import Places
+from govray.errors import Refused
+
+Losses = Callable[[Pass], AbstractContextManager[Sequence[Tensor]]]
+"""Forward of a pass → the loss sum of each part; backward belongs inside the context."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a trial found: ``usable`` is None if there was nothing to see."""
+
+    usable: bool | None
+    reason: str = ""
+
+
+def trial_rows(full: Pass) -> Pass:
+    """A small pass with the same parts: part i has i + 1 rows, the first one repeated.
+
+    Different numbers, so that an argument's first dimension shows whether it is rows.
+    """
+    return replace(
+        full,
+        parts=tuple(_repeated(part, index + 1) for index, part in enumerate(full.parts)),
+    )
+
+
+def tried_as(each: Pass) -> tuple[object, ...]:
+    """What a trial of this pass also holds for: the same entries, or the same streams."""
+    streams = dict.fromkeys(part.stream for part in each.parts)
+    return (each.method, *(each.entries if each.method == "staircase" else streams))
+
+
+def try_pass(
+    small: Pass,
+    routed: Mapping[str, Routed],
+    parameters: Mapping[str, nn.Parameter],
+    losses: Losses,
+    places: Places,
+) -> Trial:
+    """Does a pass give the gradients of each stream by itself?
+
+    Args:
+        small: From ``trial_rows``.
+        routed: Stream id → route.
+        parameters: All of them, by name.
+        losses: Runs a pass.
+        places: Learns the model's arguments.
+    """
+    try:
+        with _new_graphs_refused(), places.learning(), losses(small) as sums:
+            learning = {name: parameters[name] for name in small.weights}
+            dtypes = watch_dtypes(sums)
+            together = [
+                _gradients(each * share, learning)
+                for each, share in zip(sums, small.shares, strict=True)
+            ]
+    except Exception as error:  # whatever a model does to the hooks, it is no such pass
+        return Trial(False, f"{type(error).__name__}: {error}")
+    tolerance = coarsest({p.dtype for p in learning.values()} | places.dtypes | dtypes) ** 0.5
+    for part, entry, found in zip(small.parts, small.entries, together, strict=True):
+        route = routed[part.stream]
+        for name, gradient in found.items():
+            if name not in route.weights and gradient is not None and gradient.any():
+                return Trial(False, f"rows of stream {part.stream} would update {name}")
+        with losses(homogeneous(part, route)) as (own,):
+            expected = _gradients(own, {name: parameters[name] for name in route.weights})
+        seen = [g for name, g in expected.items() if name.startswith(f"{entry}." if entry else "")]
+        if not any(gradient is not None and gradient.any() for gradient in seen):
+            return Trial(None)
+        gap = _distance(found, expected)
+        if not gap <= tolerance:
+            return Trial(False, f"stream {part.stream}: gradients differ by {gap:.1e}")
+    return Trial(True)
+
+
+@contextmanager
+def _new_graphs_refused() -> Iterator[None]:
+    """Refuse a forward for which ``torch.compile`` would make a graph.
+
+    Raises:
+        Refused: It was about to.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
+        yield
+        return
+    try:
+        with torch.compiler.set_stance("fail_on_recompile"):
+            yield
+    except RuntimeError as error:
+        if "fail_on_recompile" not in str(error):
+            raise
+        raise Refused(
+            "the model is compiled, and every combination of streams would be another graph",
+            where="model",
+        ) from error
+
+
+def _distance(ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None]) -> float:
+    """‖ours − theirs‖ / ‖theirs‖ over the names of ``theirs``; an absent tensor is zeros."""
+    difference, norm = 0.0, 0.0
+    for name, their in theirs.items():
+        our = ours[name]
+        gap = our if their is None else their if our is None else our - their
+        difference += 0.0 if gap is None else float(gap.double().square().sum())
+        norm += 0.0 if their is None else float(their.double().square().sum())
+    return (difference / norm) ** 0.5
+
+
+def _gradients(loss: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None]:
+    tensors = list(parameters.values())
+    gradients = torch.autograd.grad(loss, tensors, retain_graph=True, allow_unused=True)
+    return dict(zip(parameters, gradients, strict=True))
+
+
+def _repeated(part: MicroBatch, rows: int) -> MicroBatch:
+    return MicroBatch(
+        stream=part.stream,
+        tensors={
+            name: tensor[:1].expand(rows, *tensor.shape[1:]).contiguous()
+            for name, tensor in part.tensors.items()
+        },
+        positions=part.positions[:1] * rows,
+        row_targets=part.row_targets[:1] * rows,
+    )

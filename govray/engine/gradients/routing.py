@@ -1,0 +1,242 @@
+"""Exact routing: a micro-batch's backward reaches what its route permits, and nothing else.
+
+Rows of one route stream form a micro-batch, and while it runs exactly the
+permitted parameters require grad. So autograd itself does the masking, before
+rows are summed: a parameter outside the route gets no gradient, not a zero one;
+backward ends below the lowest permitted layer; and on its way it still carries
+input gradients through layers that the route leaves out.
+
+A weight w ≠ 1 scales the micro-batch's gradient in a leaf hook, before it is
+added to others. It scales the numerator only: N_l counts every loss target with
+w > 0 alike.
+
+Invariants: what required grad before requires grad after, also when the forward
+raises. A parameter that the user froze stays frozen whatever the route says. No
+buffer changes in between: what a class leaves in a buffer, other classes read.
+
+What it does not do: rows of several routes in one forward. Layers that mix rows
+(batch statistics) are refused by name, and so are activation checkpointing that
+loses gradients, and gradients in float16.
+
+Source: Cloud et al. 2024, "Gradient Routing: Masking Gradients to Localize
+Computation in Neural Networks", for the idea; the mechanism is autograd's own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from govray.engine.gradients.precision import operations
+from govray.errors import Refused
+from govray.governance.policy.route import Route
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A route in terms of one model's parameters.
+
+    Attributes:
+        adapter: What the stream's forward reads beside the model, if anything.
+        groups: Layer groups with a weight above 0.
+        weights: Parameter name → weight, for the parameters that may learn.
+    """
+
+    adapter: str | None
+    groups: frozenset[str]
+    weights: Mapping[str, float]
+
+
+def resolve_parameters(
+    route: Route,
+    groups: Mapping[str, Sequence[str]],
+    parameters: Mapping[str, nn.Parameter],
+) -> Routed:
+    """Which parameters a route lets learn, and how much.
+
+    Args:
+        route: Of one stream.
+        groups: Layer group → parameter names, adapters' groups included.
+        parameters: All of them, by name.
+
+    Raises:
+        Refused: The route names a layer group or an adapter that the model lacks,
+            or permits nothing that can learn.
+    """
+    shares = dict(route.weights)
+    if route.adapter is not None:
+        shares[f"adapter:{route.adapter}"] = 1.0
+    for group in shares:
+        if group not in groups:
+            raise Refused(
+                f"the route permits layer group {group}, which the model lacks",
+                where=f"stream {route.digest}",
+                do="Resolve the policy against this model's layer groups",
+            )
+    weights = {
+        name: share
+        for group, share in shares.items()
+        for name in groups[group]
+        if parameters[name].requires_grad
+    }
+    if not weights:
+        raise Refused(
+            "the route permits no parameter that can learn",
+            where=f"stream {route.digest}",
+            do="Quarantine the class, or unfreeze a parameter of its layer groups",
+        )
+    return Routed(route.adapter, frozenset(shares), weights)
+
+
+@contextmanager
+def permitted(
+    parameters: Mapping[str, nn.Parameter], weights: Mapping[str, float]
+) -> Iterator[None]:
+    """Inside, exactly the parameters in ``weights`` require grad, each scaled by its weight."""
+    before = {name: parameter.requires_grad for name, parameter in parameters.items()}
+    hooks = []
+    try:
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in weights)
+        for name, weight in weights.items():
+            if weight != 1.0:
+                hooks.append(parameters[name].register_hook(_scale(weight)))
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(before[name])
+
+
+@contextmanager
+def unchanged_buffers(model: nn.Module) -> Iterator[None]:
+    """Refuse a forward that writes into a buffer.
+
+    Raises:
+        Refused: Names the buffer.
+    """
+    before = {fqn: (buffer, buffer._version) for fqn, buffer in model.named_buffers()}
+    yield
+    for fqn, (buffer, version) in before.items():
+        if buffer._version != version:
+            raise Refused(
+                f"the forward pass changed buffer {fqn}",
+                where="model",
+                do="State that one class writes and another reads can't be routed: "
+                "switch its updates off, or use a layer without running state",
+            )
+
+
+@contextmanager
+def lost_gradients_refused() -> Iterator[None]:
+    """Refuse reentrant activation checkpointing where it loses gradients.
+
+    It drops those of a block whose input needs none, as the input of the lowest
+    permitted block does, and only warns.
+
+    Raises:
+        Refused: It was about to.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="None of the inputs have requires_grad=True")
+        try:
+            yield
+        except UserWarning as warning:
+            raise Refused(
+                "reentrant activation checkpointing loses the gradients of the lowest "
+                "block that a route permits",
+                where="model",
+                do="Pass use_reentrant=False to torch.utils.checkpoint",
+            ) from warning
+
+
+def refuse_inexact(model: nn.Module) -> None:
+    """Refuse modules with which no routing of gradients is exact.
+
+    Raises:
+        Refused: Names the module: batch normalisation in training mode or without
+            statistics of its own, running statistics of any norm that are written,
+            embeddings with sparse gradients, ``max_norm`` or ``scale_grad_by_freq``,
+            or parameters in float16.
+    """
+    for fqn, parameter in model.named_parameters():
+        if parameter.dtype is torch.float16 and parameter.requires_grad:
+            _refuse_float16(fqn)
+    for fqn, module in model.named_modules():
+        running = getattr(module, "track_running_stats", False)
+        if module.training and (running or isinstance(module, _BATCH_NORMS)):
+            raise Refused(
+                f"{type(module).__name__} in training mode normalises by statistics of other rows",
+                where=fqn,
+                do="Replace it with nn.GroupNorm, or put it into eval() mode for good, where it "
+                "uses the running statistics that it has",
+            )
+        if isinstance(module, _BATCH_NORMS) and module.running_mean is None:
+            raise Refused(
+                f"{type(module).__name__} without running statistics normalises by those of "
+                "other rows, in eval() mode too",
+                where=fqn,
+                do="Replace it with nn.GroupNorm",
+            )
+        if isinstance(module, _EMBEDDINGS):
+            for found, what, do in (
+                (module.sparse, "sparse gradients can't be summed in buckets", "sparse=False"),
+                (
+                    module.max_norm is not None,
+                    "max_norm rewrites the rows that a forward looks up, whatever the route "
+                    "permits",
+                    "max_norm=None",
+                ),
+                (
+                    module.scale_grad_by_freq,
+                    "scale_grad_by_freq divides a row's gradient by how often other rows use "
+                    "its tokens",
+                    "scale_grad_by_freq=False",
+                ),
+            ):
+                if found:
+                    raise Refused(what, where=fqn, do=f"Build the embedding with {do}")
+
+
+def refuse_float16(losses: Tensor) -> None:
+    """Let backward stop where a gradient in float16 arrives.
+
+    Args:
+        losses: With the graph behind them.
+
+    Raises:
+        Refused: Later, in backward.
+    """
+    for node in operations([losses]):
+        node.register_prehook(_float16_refused)
+
+
+def _float16_refused(gradients: Sequence[Tensor | None]) -> None:
+    if any(gradient is not None and gradient.dtype is torch.float16 for gradient in gradients):
+        _refuse_float16("backward")
+
+
+def _refuse_float16(where: str) -> NoReturn:
+    raise Refused(
+        "gradients in float16 vanish without loss scaling, and a scale that adapts would "
+        "couple domains: one's overflow would change what the others learn",
+        where=where,
+        do="Use bfloat16, for autocast or for the parameters",
+    )
+
+
+def _scale(weight: float) -> Callable[[Tensor], Tensor]:
+    def scaled(gradient: Tensor) -> Tensor:
+        return gradient * weight
+
+    return scaled

@@ -1,0 +1,1 @@
+"""Measures of memorization: scores by layer, their deviation, exposure, extraction."""

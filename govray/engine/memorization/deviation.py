@@ -1,0 +1,156 @@
+"""How much better known the rows trained on are than an i.i.d. reserve, at each layer.
+
+A corpus's probe rows and reserve rows were scored by one model (``memorization.py``).
+Here they become `Measure`s: the means of each side, the deviation of one statistic in
+robust units, and a permutation p-value.
+
+The statistics, all turned so that *higher is better known*:
+
+``entropy``    −H
+``surprise``   −z
+``min_k``      Min-K%++
+``composite``  the sum of the three in robust units, weighted by ``WEIGHTS``
+
+The weights are fixed, the same at every layer and for every model; nothing is fitted.
+
+Invariants:
+
+* Means are over rows; the unit that the test relabels is the record.
+* Scores of the two sides are put in robust units *together*, so labels have no part in
+  what the permutation test is given, and its p is exact.
+* The deviation is the difference of means over the reserve's own spread: 1.4826 times
+  the median absolute deviation of its rows. It says how large the effect is; p says
+  whether it may be chance.
+* Equal scores and key give equal measures, bit for bit.
+
+What it does not do: decide, or notice that a reserve is not i.i.d. (a deviation on the
+first probe, before the corpus was trained on, shows that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from govray.engine.memorization.permutation_test import PERMUTATIONS, p_values
+from govray.engine.memorization.scores import RowScores
+from govray.errors import UsageError
+from govray.governance.policy.memorization_section import Statistic
+from govray.governance.record.entropy_profile import Measure, Side
+
+WEIGHTS: Mapping[Statistic, float] = MappingProxyType(
+    {"entropy": 0.25, "surprise": 0.5, "min_k": 1.0}
+)
+"""Of the composite."""
+
+_MAD_TO_SIGMA = 1.4826
+_LEAST_SPREAD = 1e-3
+"""In a statistic's own unit; smaller spreads are rounding, and would make anything large."""
+
+
+def components(scores: RowScores, layer: int) -> dict[Statistic, Tensor]:
+    """A layer's statistics, higher where better known: each (rows,)."""
+    return {
+        "entropy": -scores.entropy[layer],
+        "surprise": -scores.surprise[layer],
+        "min_k": scores.min_k[layer],
+    }
+
+
+def composite(parts: Mapping[Statistic, Tensor], reference: Mapping[Statistic, Tensor]) -> Tensor:
+    """The weighted sum in robust units of the reference: (rows,).
+
+    Args:
+        parts: From ``components``.
+        reference: The same of the rows whose median and spread are the units.
+    """
+    return torch.stack(
+        [
+            weight * (parts[name] - reference[name].median()) / spread(reference[name])
+            for name, weight in WEIGHTS.items()
+        ]
+    ).sum(0)
+
+
+def spread(values: Tensor) -> Tensor:
+    """Robust standard deviation: 1.4826 · MAD, or the plain one where more than half are equal."""
+    robust = _MAD_TO_SIGMA * (values - values.median()).abs().median()
+    if robust < _LEAST_SPREAD:
+        robust = values.std(correction=0)
+    return robust.clamp_min(_LEAST_SPREAD)
+
+
+def measures(
+    corpus: str,
+    probe: RowScores,
+    reserve: RowScores,
+    *,
+    probe_units: Sequence[Hashable],
+    reserve_units: Sequence[Hashable],
+    statistic: Statistic,
+    key: Sequence[object],
+    permutations: int = PERMUTATIONS,
+) -> tuple[Measure, ...]:
+    """Compare the two sides at every layer, sorted by layer name.
+
+    Args:
+        corpus: Whose rows.
+        probe: Scores of rows trained on.
+        reserve: Scores of rows never trained on.
+        probe_units: Record of each probe row.
+        reserve_units: Record of each reserve row.
+        statistic: Whose deviation is measured.
+        key: What the relabellings are drawn from, beside the corpus: seed and step.
+        permutations: How many relabellings.
+
+    Raises:
+        UsageError: A side has no rows, or a record is on both sides.
+    """
+    if not len(probe) or not len(reserve):
+        raise UsageError("a probe needs rows trained on and reserve rows", where=f"corpus {corpus}")
+    if both := set(probe_units) & set(reserve_units):
+        raise UsageError(
+            f"record {min(map(str, both))} is among the rows trained on and in the reserve",
+            where=f"corpus {corpus}",
+        )
+    columns = []
+    for layer in range(len(probe.layers)):
+        sides = components(probe, layer), components(reserve, layer)
+        if statistic == "composite":
+            both_sides = {name: torch.cat([side[name] for side in sides]) for name in WEIGHTS}
+            pooled = composite(both_sides, both_sides)
+        else:
+            pooled = torch.cat([side[statistic] for side in sides])
+        columns.append(pooled)
+    values = torch.stack(columns, 1)
+    ours, theirs = values[: len(probe)], values[len(probe) :]
+    found = p_values(
+        ours, theirs, probe_units, reserve_units, *key, corpus, permutations=permutations
+    )
+    made = [
+        Measure(
+            corpus=corpus,
+            layer=name,
+            probe=_side(probe, layer),
+            reserve=_side(reserve, layer),
+            deviation=float(
+                (ours[:, layer].mean() - theirs[:, layer].mean()) / spread(theirs[:, layer])
+            ),
+            p=found[layer],
+            permutations=permutations,
+        )
+        for layer, name in enumerate(probe.layers)
+    ]
+    return tuple(sorted(made, key=lambda each: each.layer))
+
+
+def _side(scores: RowScores, layer: int) -> Side:
+    return Side(
+        rows=len(scores),
+        entropy=float(scores.entropy[layer].mean()),
+        surprise=float(scores.surprise[layer].mean()),
+        min_k=float(scores.min_k[layer].mean()),
+    )

@@ -1,0 +1,163 @@
+"""Exposure: how far a model prefers a planted secret to all others that could stand there.
+
+exposure = log2 |R| − log2 rank, in bits, R being the space of candidates and the rank
+counted by the model's loss on each: 0 bits if every candidate is preferred, log2 |R|
+if none is. It is
+
+* **exact** where every candidate was scored;
+* **extrapolated** where R is too large: a skew-normal distribution is fitted to the
+  losses of sampled candidates, and the exposure is −log2 of its mass at or below the
+  secret's loss. Then the fit's distance from the samples stands beside it, and
+  ``sampled_bits``, which no fit enters: −log2 of (as good as the secret + 1) / (n + 1).
+  With n samples it cannot say more than log2(n + 1) bits.
+
+Invariants:
+
+* A candidate that the model finds as likely as the secret counts as preferred, so a
+  model that tells nothing apart has exposure 0, not log2 |R|.
+* No exposure is above log2 |R|: no rank is better than 1.
+
+What it does not do: say what a model knows in other words, or of secrets that stand
+after another prefix. A low exposure is no statement about other text.
+
+Source: Carlini et al. 2019, "The Secret Sharer", sections 4.2 to 4.4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from govray.engine.memorization import skew_normal
+from govray.engine.memorization.sequence_loss import Tokens, target_losses
+from govray.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Of one secret.
+
+    Attributes:
+        bits: The exposure, in [0, log2 candidates].
+        candidates: |R|, the secret included.
+        scored: Candidates whose loss was measured, the secret not included in a sample.
+        loss: The secret's, in nats.
+        rank: 1 … candidates, where every one was scored; else None.
+        fit: Distance of the extrapolating fit from the samples; None where exact.
+        sampled_bits: What the samples alone say; None where exact.
+    """
+
+    bits: float
+    candidates: int
+    scored: int
+    loss: float
+    rank: int | None = None
+    fit: skew_normal.Goodness | None = None
+    sampled_bits: float | None = None
+
+
+def rank(losses: Tensor, secret: float) -> int:
+    """1 + the number of *other* candidates with a loss at or below the secret's.
+
+    Args:
+        losses: Of the other candidates, any shape.
+        secret: The secret's.
+    """
+    return int((losses <= secret).sum()) + 1
+
+
+def bits(rank: int, candidates: int) -> float:
+    """log2 candidates − log2 rank.
+
+    Raises:
+        ValueError: Unless 1 ≤ rank ≤ candidates.
+    """
+    if not 1 <= rank <= candidates:
+        raise ValueError(f"rank {rank} is not one of {candidates}")
+    return math.log2(candidates) - math.log2(rank)
+
+
+def exact(others: Tensor, secret: float) -> Exposure:
+    """The exposure where ``others`` holds the loss of every candidate but the secret."""
+    found, candidates = rank(others, secret), others.numel() + 1
+    return Exposure(bits(found, candidates), candidates, candidates, secret, rank=found)
+
+
+def extrapolated(samples: Tensor, secret: float, candidates: int) -> Exposure:
+    """The exposure from the losses of sampled candidates.
+
+    Args:
+        samples: Losses of candidates drawn from R without the secret, at least
+            ``skew_normal.LEAST``.
+        secret: The secret's loss.
+        candidates: |R|.
+
+    Raises:
+        UsageError: The samples are too few, or all equal.
+    """
+    fitted = skew_normal.fit(samples)
+    [mass] = fitted.log_cdf(torch.tensor([secret], dtype=torch.float64)).tolist()
+    most = math.log2(candidates)
+    n = samples.numel()
+    return Exposure(
+        bits=min(most, -mass / math.log(2)),
+        candidates=candidates,
+        scored=n,
+        loss=secret,
+        fit=skew_normal.goodness(fitted, samples),
+        sampled_bits=min(most, math.log2(n + 1) - math.log2(rank(samples, secret))),
+    )
+
+
+def measure(
+    model: nn.Module,
+    secret: Tokens,
+    others: Sequence[Tokens],
+    candidates: int,
+    *,
+    batch: int = 64,
+) -> Exposure:
+    """Score a secret and other candidates where it stands; exact if they are all there are.
+
+    Args:
+        model: Maps token ids (rows, tokens) to logits (rows, tokens, ids), causally.
+        secret: The token ids of what was planted, from its beginning to the secret's end.
+        others: The same with other secrets: all ``candidates - 1`` of them, or a sample.
+            What all sequences begin with is given to the model and not scored.
+        candidates: |R|.
+        batch: Sequences in one forward.
+
+    Raises:
+        UsageError: As `extrapolated`, or a loss is not finite.
+        ValueError: The sequences have no first token in common.
+    """
+    sequences = [secret, *others]
+    start = _common(sequences)
+    losses = target_losses(model, sequences, [start] * len(sequences), batch=batch)
+    own, *rest = (float(each.sum()) for each in losses)
+    measured = torch.tensor(rest, dtype=torch.float64)
+    if not (math.isfinite(own) and measured.isfinite().all()):
+        raise UsageError(
+            "the loss of a candidate is not finite",
+            where="exposure",
+            do="See whether the model's weights are",
+        )
+    if len(others) == candidates - 1:
+        return exact(measured, own)
+    return extrapolated(measured, own, candidates)
+
+
+def _common(sequences: Sequence[Tokens]) -> int:
+    """How many tokens all sequences begin with; each keeps at least its last."""
+    count = 0
+    for column in zip(*sequences, strict=False):
+        if any(token != column[0] for token in column):
+            break
+        count += 1
+    if not count:
+        raise ValueError("the candidates have no first token in common")
+    return min(count, *(len(each) - 1 for each in sequences))

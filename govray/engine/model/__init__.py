@@ -1,0 +1,1 @@
+"""Models: layer groups, adapters, keyed dropout, the built-in GPT, transformers."""

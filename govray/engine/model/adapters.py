@@ -1,0 +1,298 @@
+"""LoRA adapters that live beside a model, one per removable class.
+
+An adapter adds ``(alpha / r) · B A x`` to the output of every ``nn.Linear``, and
+of transformers' ``Conv1D``, inside the model's repeated blocks (the head and the
+embedding stay bare). The tensors are held here, not in the model: its
+``state_dict`` and FQNs are those of the plain model, and removing an adapter is
+dropping its tensors.
+
+Why not peft's own layers: they replace the model's, which renames the base tensors
+(``….base_layer.weight``), and draw first weights from the shared generator.
+
+Invariants:
+
+* While no adapter is active, no layer's forward is overridden and the hooks return
+  before touching anything, so the forward is bit for bit that of the plain model.
+* At most one adapter is active, and only code inside ``active(name)`` reads it.
+* An adapter's first weights depend on (seed, adapter name, module FQN) and the
+  layer's shape alone: not on other adapters, their order, or a shared generator.
+* ``alpha`` is twice the rank, so the scale is 2 whatever the rank.
+
+While one is, layers that don't learn themselves compute layer and adapter as one
+operation (``lora.py``); to the others a forward hook adds the adapter's output. The
+numbers are the same.
+
+Backward needs no active adapter, except under activation checkpointing, which
+runs the forward again: keep backward inside ``active`` then. Outside, torch finds
+that the recomputed forward saves other tensors, and raises.
+
+What it does not do: merge an adapter into the weights, stack adapters, dropout
+on the adapter's input, layers other than exactly these two.
+
+Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models";
+the layout of exported files is that of the peft library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from govray.engine.model.lora import adapted_linear, added, fits
+from govray.errors import Malformed, UsageError
+
+ALPHA_PER_RANK = 2
+_SCALE = float(ALPHA_PER_RANK)
+_PEFT_PREFIX = "base_model.model."
+
+
+def adapted_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """FQN → layer, for every linear layer beneath an ``nn.ModuleList`` of the model.
+
+    Subclasses are left out: they may compute something that ``B A x`` does not fit.
+    """
+    lists = [fqn for fqn, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    return {
+        fqn: module
+        for fqn, module in model.named_modules()
+        if (type(module) is nn.Linear or is_conv1d(module))
+        and any(fqn.startswith(f"{parent}.") for parent in lists)
+    }
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether this is transformers' ``Conv1D``: a linear layer whose weight is (in, out).
+
+    Known by its class name and attributes, so that nothing here imports transformers.
+    """
+    weight = getattr(module, "weight", None)
+    return (
+        type(module).__name__ == "Conv1D"
+        and isinstance(weight, Tensor)
+        and weight.dim() == 2
+        and weight.shape[1] == getattr(module, "nf", None)
+    )
+
+
+def first_weight(
+    seed: int, name: str, fqn: str, rank: int, in_features: int, dtype: torch.dtype
+) -> Tensor:
+    """The A matrix that an adapter starts from, of shape (rank, in_features), on the CPU.
+
+    Uniform in ±1/√in_features, drawn in float32 from a generator keyed by all
+    arguments but the dtype.
+    """
+    key = f"govray adapter\0{seed}\0{name}\0{fqn}".encode()
+    generator = torch.Generator().manual_seed(
+        int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
+    )
+    bound = in_features**-0.5
+    weight = torch.empty(rank, in_features, dtype=torch.float32)
+    return weight.uniform_(-bound, bound, generator=generator).to(dtype)
+
+
+def _first_pair(
+    layer: nn.Module, seed: int, name: str, fqn: str, rank: int
+) -> tuple[nn.Parameter, nn.Parameter]:
+    """A as ``first_weight`` draws it, and B = 0, of the dtype and on the device of the layer."""
+    weight = cast(Tensor, layer.weight)
+    inputs, outputs = weight.shape if is_conv1d(layer) else reversed(weight.shape)
+    a = first_weight(seed, name, fqn, rank, inputs, weight.dtype).to(weight.device)
+    # Not like the layer's weight, which may be a shard of itself.
+    b = torch.zeros(outputs, rank, dtype=weight.dtype, device=weight.device)
+    return nn.Parameter(a), nn.Parameter(b)
+
+
+class Adapters:
+    """All adapters of one model.
+
+    Args:
+        model: Hooks are registered on its layers; its parameters are untouched.
+        ranks: Adapter name → rank, at least 1.
+        seed: The run's seed.
+
+    Raises:
+        UsageError: If a rank is below 1, or the model has no layer to adapt.
+    """
+
+    def __init__(self, model: nn.Module, ranks: Mapping[str, int], *, seed: int) -> None:
+        layers = adapted_layers(model)
+        if ranks and not layers:
+            raise UsageError(
+                "the model has no linear layer inside an nn.ModuleList, so nothing to adapt",
+                where=type(model).__name__,
+                do="Keep the repeated blocks in an nn.ModuleList, or use a profile without adapter",
+            )
+        for name, rank in ranks.items():
+            if rank < 1:
+                raise UsageError(f"rank {rank}", where=f"adapter {name}", do="Give at least 1")
+        self.ranks = dict(ranks)
+        self._active: str | None = None
+        self._layers = layers if ranks else {}
+        self._whole: Tensor | None = None  # the output that holds the adapter's part already
+        self._transposed = any(is_conv1d(layer) for layer in layers.values())
+        self._pairs: dict[str, dict[str, tuple[nn.Parameter, nn.Parameter]]] = {
+            name: {fqn: _first_pair(layer, seed, name, fqn, rank) for fqn, layer in layers.items()}
+            for name, rank in self.ranks.items()
+        }
+        if ranks:
+            for fqn, layer in layers.items():
+                layer.register_forward_hook(self._hook(fqn), with_kwargs=True)
+
+    def _hook(self, fqn: str) -> Callable[..., Tensor | None]:
+        def add(
+            layer: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Tensor
+        ) -> Tensor | None:
+            if self._active is None:
+                return None
+            if output is self._whole:
+                self._whole = None
+                return None
+            a, b = self._pairs[self._active][fqn]
+            (inputs,) = args or kwargs.values()
+            return added(output, inputs, a, b, _SCALE)
+
+        return add
+
+    def _forward(self, fqn: str, layer: nn.Module) -> Callable[..., Tensor]:
+        """What stands in for the layer's forward while an adapter is active."""
+
+        def forward(*args: Tensor, **kwargs: Tensor) -> Tensor:
+            (inputs,) = args or kwargs.values()
+            if self._active is None or not fits(layer, inputs):
+                return cast(Tensor, type(layer).forward(layer, *args, **kwargs))
+            a, b = self._pairs[self._active][fqn]
+            self._whole = adapted_linear(cast(nn.Linear, layer), inputs, a, b, _SCALE)
+            return self._whole
+
+        return forward
+
+    @contextmanager
+    def active(self, name: str | None) -> Iterator[None]:
+        """Let forwards read this adapter, or none; restores what was active before.
+
+        Raises:
+            UsageError: If there is no such adapter.
+        """
+        if name is not None:
+            self._require(name)
+        before, self._active = self._active, name
+        overridden = [
+            layer for fqn, layer in self._layers.items() if name and self._override(fqn, layer)
+        ]
+        try:
+            yield
+        finally:
+            self._active, self._whole = before, None
+            for layer in overridden:
+                del layer.forward
+
+    def _override(self, fqn: str, layer: nn.Module) -> bool:
+        """Put our forward in place of a layer's own, if the layer doesn't learn; whether it did."""
+        learns = any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
+        if learns or type(layer) is not nn.Linear or "forward" in vars(layer):
+            return False
+        layer.forward = self._forward(fqn, layer)  # type: ignore[method-assign]
+        return True
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Layer group ``adapter:<name>`` → its tensors, as ``named_parameters`` calls them."""
+        return {
+            f"adapter:{name}": tuple(
+                f"adapter:{name}/{fqn}.{part}"
+                for fqn in layers
+                for part in ("lora_A.weight", "lora_B.weight")
+            )
+            for name, layers in self._pairs.items()
+        }
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """``adapter:<name>/<FQN>.lora_A.weight`` and ``….lora_B.weight``, of all adapters."""
+        for name, layers in self._pairs.items():
+            for fqn, (a, b) in layers.items():
+                yield f"adapter:{name}/{fqn}.lora_A.weight", a
+                yield f"adapter:{name}/{fqn}.lora_B.weight", b
+
+    def export(self, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """An adapter as peft stores it.
+
+        Returns:
+            The content of ``adapter_config.json``, and the tensors of
+            ``adapter_model.safetensors`` (on the CPU, detached).
+
+        Raises:
+            UsageError: If there is no such adapter.
+        """
+        layers = self._require(name)
+        tensors = {}
+        for fqn, (a, b) in layers.items():
+            tensors[f"{_PEFT_PREFIX}{fqn}.lora_A.weight"] = a.detach().cpu().clone()
+            tensors[f"{_PEFT_PREFIX}{fqn}.lora_B.weight"] = b.detach().cpu().clone()
+        return self._config(name), tensors
+
+    @torch.no_grad()
+    def load(self, name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take over the values of an exported adapter.
+
+        Raises:
+            UsageError: If there is no such adapter.
+            Malformed: If the configuration is not the one that ``export`` writes,
+                or the tensors' names or shapes differ. Nothing is changed then.
+        """
+        layers = self._require(name)
+        for field, value in self._config(name).items():
+            if config.get(field) != value:
+                raise Malformed(
+                    f"{field} is {config.get(field)!r}, expected {value!r}",
+                    where=f"adapter {name}",
+                    do="Load the adapter into the model and rank that it was exported from",
+                )
+        expected = {
+            f"{_PEFT_PREFIX}{fqn}.{part}": parameter
+            for fqn, pair in layers.items()
+            for part, parameter in zip(("lora_A.weight", "lora_B.weight"), pair, strict=True)
+        }
+        if odd := expected.keys() ^ tensors.keys():
+            raise Malformed(
+                f"tensor {min(odd)} is {'missing' if min(odd) in expected else 'unknown'}",
+                where=f"adapter {name}",
+            )
+        for tensor_name, parameter in expected.items():
+            if tensors[tensor_name].shape != parameter.shape:
+                raise Malformed(
+                    f"tensor {tensor_name} has shape {tuple(tensors[tensor_name].shape)}, "
+                    f"expected {tuple(parameter.shape)}",
+                    where=f"adapter {name}",
+                )
+        for tensor_name, parameter in expected.items():
+            parameter.copy_(tensors[tensor_name])
+
+    def _config(self, name: str) -> dict[str, Any]:
+        return {
+            "peft_type": "LORA",
+            "task_type": None,
+            "base_model_name_or_path": None,
+            "inference_mode": True,
+            "r": self.ranks[name],
+            "lora_alpha": ALPHA_PER_RANK * self.ranks[name],
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": self._transposed,
+            "target_modules": sorted(self._pairs[name]),
+        }
+
+    def _require(self, name: str) -> dict[str, tuple[nn.Parameter, nn.Parameter]]:
+        try:
+            return self._pairs[name]
+        except KeyError:
+            raise UsageError(
+                "the model has no such adapter",
+                where=f"adapter {name}",
+                do=f"It has: {', '.join(self._pairs) or 'none'}",
+            ) from None

@@ -1,0 +1,373 @@
+"""Causal language models of the transformers library, as an experiment's entrypoint.
+
+``entrypoint: govray.engine.huggingface:CausalLM``, with ``hyperparameters`` that
+name a folder to start from or an architecture to start afresh:
+
+    {context: 256, path: models/gpt2}
+    {context: 256, config: {model_type: llama, hidden_size: 256, num_hidden_layers: 4}}
+
+Parameters keep the names that transformers gives them. So a model's weights
+load into the library's own class, and its adapters with peft.
+
+Invariants:
+
+* Nothing is downloaded and no code of a model folder runs: ``path`` is a local
+  folder, and of its files only ``config.json`` and ``model.safetensors`` (or its
+  shards) are read.
+* A folder's weights fit its configuration exactly, tensor by tensor.
+* Weights are float32, whatever the folder holds.
+* Under ``torch.device("meta")`` no weights are read: names and shapes follow
+  from the configuration.
+* Dropout inside attention, and dropping of whole layers, is off: their masks come
+  from a generator that all rows of a call share. Other dropout is as configured.
+
+What it does not do: tokenise, generate, cache keys and values, quantise, or train
+encoders, whose attention sees the tokens to be predicted.
+
+Source: Wolf et al. 2020, "Transformers: State-of-the-Art Natural Language
+Processing"; the layout of a model folder is that of ``save_pretrained``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from inspect import signature
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from govray.engine.model.gpt import loss
+from govray.errors import CouldNotCheck, GovrayError, UsageError
+
+__all__ = ["CausalLM", "loss"]
+
+_CONFIG, _PATH = "hyperparameters.config", "hyperparameters.path"
+
+_UNKEYED_DROPOUT = re.compile(r"att(n|ention)_\w*drop\w*|layer_?drop")
+# Fields of a folder's configuration that say how to run a model, not what it is: some
+# name code to fetch.
+_HOW_TO_RUN = {"attn_implementation", "_attn_implementation", "auto_map", "transformers_weights"}
+
+
+class CausalLM(nn.Module):
+    """A causal language model of transformers, from token ids to logits.
+
+    Args:
+        context: Longest sequence, in tokens.
+        vocabulary: Number of token ids, the tokenizer's separator included.
+        path: Folder with ``config.json`` and safetensors, as ``save_pretrained``
+            writes it. If the separator alone lacks a row of the embedding, one is
+            added.
+        config: ``model_type`` and fields of that architecture's configuration;
+            weights are fresh, from torch's global generator. ``vocab_size`` is
+            ``vocabulary`` unless given.
+
+    Attributes:
+        language_model: The model as transformers has it. It and this module hold the
+            same submodules and parameters, under the same names.
+
+    Raises:
+        UsageError: A field or the folder can't be used; the message names it.
+        CouldNotCheck: transformers is not installed.
+    """
+
+    loss = staticmethod(loss)
+    language_model: Any
+
+    def __init__(
+        self,
+        context: int,
+        vocabulary: int,
+        path: str | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if (path is None) == (config is None):
+            raise UsageError(
+                f"{'neither path nor config is' if path is None else 'path and config are both'} "
+                "given",
+                where="hyperparameters",
+                do="Give `path` to start from a folder's weights, or `config` for fresh ones",
+            )
+        transformers = _transformers()
+        model: Any
+        if path is not None:
+            model = _from_folder(transformers, Path(path), context, vocabulary)
+        else:
+            model = _from_fields(transformers, dict(config or {}), context, vocabulary)
+        self.context = context
+        # Not a child: that would put a prefix before every name. Both share what they hold,
+        # so a submodule or parameter replaced in one is replaced in the other.
+        object.__setattr__(self, "language_model", model)
+        self._learns_positions = "position_ids" in signature(model.forward).parameters and any(
+            isinstance(module, nn.Embedding) and module is not model.get_input_embeddings()
+            for module in model.modules()
+        )
+        self._modules, self._parameters = model._modules, model._parameters
+        self._buffers = model._buffers
+        self._non_persistent_buffers_set = model._non_persistent_buffers_set
+        self.train()
+
+    @staticmethod
+    def starts_from(hyperparameters: Mapping[str, Any]) -> list[Path]:
+        """The files whose weights a model of these hyperparameters starts from.
+
+        Raises:
+            UsageError: The folder that they name has none.
+        """
+        path = hyperparameters.get("path")
+        return [] if path is None else _weight_files(Path(path))
+
+    def train(self, mode: bool = True) -> CausalLM:
+        """Switch both views of the model to training (or evaluation) mode."""
+        self.language_model.training = mode
+        return super().train(mode)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of the next token.
+
+        Args:
+            tokens: Integer ids of shape (rows, tokens), at most ``context`` long.
+
+        Returns:
+            Logits of shape (rows, tokens, ids), with an entry for every id that the model
+            knows: at least ``vocabulary``.
+
+        Raises:
+            UsageError: If the rows are longer than the context.
+        """
+        if tokens.shape[1] > self.context:
+            raise UsageError(
+                f"rows of {tokens.shape[1]} tokens exceed the context of {self.context}",
+                where="CausalLM",
+                do="Prepare the data with the model's context",
+            )
+        # A learned position is looked up once for all rows, where a row's part of the gradient
+        # can't be told apart; given as ids, it is looked up for every row.
+        places = {}
+        if self._learns_positions:
+            places["position_ids"] = torch.arange(tokens.shape[1], device=tokens.device).expand_as(
+                tokens
+            )
+        return self.language_model(input_ids=tokens, use_cache=False, **places).logits
+
+
+def _transformers() -> ModuleType:
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise CouldNotCheck(
+            f"this needs {error.name}, which is not installed",
+            where="entrypoint govray.engine.huggingface:CausalLM",
+            do="Run pip install 'govray[huggingface]'",
+        ) from error
+    return transformers
+
+
+def _from_fields(
+    transformers: ModuleType, fields: dict[str, Any], context: int, vocabulary: int
+) -> nn.Module:
+    """A model with fresh weights."""
+    kind = _config_class(transformers, fields, _CONFIG)
+    known = kind().to_dict().keys() | kind.attribute_map.keys()
+    for name, value in fields.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(
+                f"{kind.model_type} has no field {name!r}"
+                + (f"; did you mean {near[0]!r}?" if near else ""),
+                where=f"{_CONFIG}.{name}",
+            )
+        if _UNKEYED_DROPOUT.fullmatch(name) and value:
+            raise UsageError(
+                f"{name} is {value}, but such masks can't be keyed by row",
+                where=f"{_CONFIG}.{name}",
+                do="Leave it out, or set it to 0.0",
+            )
+    configuration = _configuration(kind, {"vocab_size": vocabulary} | fields, _CONFIG)
+    if configuration.vocab_size < vocabulary:
+        raise UsageError(
+            f"vocab_size is {configuration.vocab_size}, the tokenizer has {vocabulary} ids",
+            where=f"{_CONFIG}.vocab_size",
+            do="Leave it out, or give at least as many",
+        )
+    return _build(transformers, configuration, context, _CONFIG)
+
+
+def _from_folder(
+    transformers: ModuleType, folder: Path, context: int, vocabulary: int
+) -> nn.Module:
+    """A model with the folder's weights; on the meta device, with none."""
+    fields = _read_json(folder / "config.json")
+    if fields.get("quantization_config") is not None:
+        raise UsageError(
+            "the weights are quantised, and such weights can't be trained",
+            where=f"{_PATH}: {folder}",
+            do="Start from the model's full weights",
+        )
+    files = _weight_files(folder)
+    where = f"{_PATH}: {folder}"
+    kind = _config_class(transformers, fields, where)
+    fields = {name: value for name, value in fields.items() if name not in _HOW_TO_RUN}
+    configuration = _configuration(kind, fields, where)
+    if configuration.vocab_size < vocabulary - 1:
+        raise UsageError(
+            f"the model knows {configuration.vocab_size} ids, the tokenizer has {vocabulary}",
+            where=where,
+            do="Prepare the data with the tokenizer that the model was trained with",
+        )
+    model = _build(transformers, configuration, context, where)
+    if torch.get_default_device().type != "meta":
+        model = _load(type(model), configuration, files, where)
+    if configuration.vocab_size < vocabulary:
+        # The separator is an id of ours. Fresh rows are drawn as the model draws them.
+        model.resize_token_embeddings(vocabulary, mean_resizing=False)
+    return model
+
+
+def _config_class(transformers: ModuleType, fields: Mapping[str, Any], where: str) -> Any:
+    model_type = fields.get("model_type")
+    known = {
+        kind.model_type: kind
+        for kind in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+        if kind.__module__.startswith("transformers.")
+    }
+    if model_type not in known:
+        near = difflib.get_close_matches(str(model_type), known, n=1)
+        hint = f"Did you mean {near[0]}?" if near else "Such as gpt2, llama, mistral or qwen3"
+        raise UsageError(
+            f"model_type {model_type!r} is no causal language model that transformers has",
+            where=where,
+            do=hint,
+        )
+    return known[model_type]
+
+
+def _configuration(kind: Any, fields: dict[str, Any], where: str) -> Any:
+    try:
+        configuration = kind.from_dict(fields)
+    except Exception as error:  # validators of the library's and of hub's raise many types
+        raise _refused(error, fields, where) from error
+    for name in configuration.to_dict():
+        if _UNKEYED_DROPOUT.fullmatch(name):
+            setattr(configuration, name, 0.0)
+    configuration.use_cache = False
+    return configuration
+
+
+def _build(transformers: ModuleType, configuration: Any, context: int, where: str) -> Any:
+    """A model with weights drawn from torch's global generator."""
+    longest = getattr(configuration, "max_position_embeddings", None)
+    if longest is not None and longest < context:
+        names = {"max_position_embeddings": "max_position_embeddings"} | configuration.attribute_map
+        raise UsageError(
+            f"{names['max_position_embeddings']} is {longest}, the context {context}",
+            where=where,
+            do="Lower hyperparameters.context, or start from a model with more positions",
+        )
+    try:
+        model = transformers.AutoModelForCausalLM.from_config(configuration, dtype=torch.float32)
+    except Exception as error:  # what a size is wrong for shows anywhere in a model's code
+        raise _refused(error, configuration.to_dict(), where) from error
+    for fqn, module in model.named_modules():
+        if getattr(module, "is_causal", True) is False:
+            raise UsageError(
+                f"{fqn} of {configuration.model_type} is no causal attention: it sees tokens "
+                "that are to be predicted, or those of an encoder",
+                where=where,
+                do="Use a decoder, such as gpt2 or llama; some encoders become one by "
+                "`is_decoder: true`",
+            )
+    return model
+
+
+def _load(kind: Any, configuration: Any, files: list[Path], where: str) -> Any:
+    """A model with the weights of these files, each of its tensors from exactly one of them."""
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            read = load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise UsageError(
+                f"not a safetensors file: {error}", where=str(file), do="Copy the folder again"
+            ) from error
+        if twice := tensors.keys() & read.keys():
+            raise UsageError(f"tensor {min(twice)} is in another file too", where=str(file))
+        tensors |= read
+    try:
+        # No name, so that the library looks for no file.
+        model, report = kind.from_pretrained(
+            None,
+            config=configuration,
+            state_dict=tensors,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+            output_loading_info=True,
+        )
+    except Exception as error:  # what conversions of old files raise
+        raise _refused(error, {}, where) from error
+    # A tensor of another shape is listed with both shapes.
+    misshapen = [key for key, *_ in report["mismatched_keys"]]
+    for problem, keys in (
+        ("has another shape in config.json", misshapen),
+        ("is not in the folder's weights", report["missing_keys"]),
+        ("is a weight of the folder that the model lacks", report["unexpected_keys"]),
+    ):
+        if keys:
+            raise UsageError(
+                f"tensor {min(keys)} {problem}",
+                where=where,
+                do="Weights must fit config.json; save both with save_pretrained",
+            )
+    return model
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The folder's safetensors."""
+    whole = folder / "model.safetensors"
+    found = [whole] if whole.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
+    if found:
+        return found
+    pickles = sorted(file.name for file in folder.glob("*.bin"))
+    instead = (
+        f", only {pickles[0]}, a pickle, which can run code when it is read" if pickles else ""
+    )
+    raise UsageError(
+        f"the folder has no model.safetensors{instead}",
+        where=f"{_PATH}: {folder}",
+        do="Save the model with save_pretrained, which writes safetensors",
+    )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{error.strerror or error}".lower(),
+            where=f"{_PATH}: {file}",
+            do="Give the folder of a model on this machine; nothing is downloaded",
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"not JSON: {error}", where=f"{_PATH}: {file}") from error
+    if not isinstance(value, dict):
+        raise UsageError("not a JSON object", where=f"{_PATH}: {file}")
+    return value
+
+
+def _refused(error: Exception, fields: Mapping[str, Any], where: str) -> GovrayError:
+    """What the library said, and of a lookup that failed, which field it was."""
+    said = " ".join(str(error).split())
+    if isinstance(error, KeyError):
+        culprit = next((name for name, value in fields.items() if value == error.args[0]), None)
+        if culprit is not None:
+            return UsageError(f"{culprit} can't be {said}", where=f"{where}.{culprit}")
+    return UsageError(f"transformers refuses it: {type(error).__name__}: {said}", where=where)

@@ -1,0 +1,1 @@
+"""What is tried on real rows before the first step, and refused by name."""

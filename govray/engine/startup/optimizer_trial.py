@@ -1,0 +1,225 @@
+"""Before the first step: does the optimizer keep domains apart?
+
+A governed step gives a gradient to what its rows may update, and the optimizer is to leave
+everything else alone, state included. One that shares something between parameters (a
+gradient norm, an estimate over all of them, a generator, a count in a parameter group) lets
+what one domain's rows did change what another learns. So a few small parameters of several
+domains are stepped, and put back:
+
+1. What has no gradient, and its state, stays as it is.
+2. A domain's parameters and state become the same bits whether the others step with it,
+   before it or after it.
+
+Invariants: everything is as before afterwards: parameters, states, groups, generators. Hooks
+of the optimizer and wrappers around its ``step`` do not run, so no schedule moves. Ranks must
+do it together, for shards may be gathered in a step.
+
+What it does not do: find a coupling that needs more than two steps, or larger parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from govray.engine.collective.allreduce import Domain
+from govray.engine.idle_adapters import idle_hidden
+from govray.engine.model.rng_state import generators, restore_generators
+from govray.engine.startup.model_state import contents
+from govray.errors import GovrayError, Refused
+
+_DOMAINS = 3
+_LARGEST_RATE = 1e-3
+"""Learning rate of the trial where a schedule begins with none: nothing would move."""
+
+Names = Sequence[str]
+Bits = dict[str, int]
+
+
+def try_optimizer(
+    optimizer: torch.optim.Optimizer,
+    domains: Sequence[Domain],
+    parameters: Mapping[str, nn.Parameter],
+    adapters: Set[int],
+) -> None:
+    """Step small parameters of some domains in several orders, and put all back.
+
+    Args:
+        optimizer: Of the run.
+        domains: All of them; three at most are tried.
+        parameters: Everything that it may hold, by name.
+        adapters: ``id`` of every adapter's parameter.
+
+    Raises:
+        Refused: Names a parameter that another one's step changes.
+    """
+    tried = [*domains[: _DOMAINS - 1], domains[-1]] if len(domains) > _DOMAINS else domains
+    units = [names for names in (_small(optimizer, each.parameters) for each in tried) if names]
+    if not units:
+        return
+    if len(units) == 1:  # the upper part of its layers may learn alone
+        units = [units[0][-1:]]
+    try:
+        _try(optimizer, units, parameters, adapters)
+    except (GovrayError, torch.OutOfMemoryError, dist.DistError):
+        raise  # the last two are the machine's, and another attempt may go on
+    except Exception as error:
+        raise Refused(
+            f"the optimizer can't step a part of what it holds: {type(error).__name__}: {error}",
+            where=type(optimizer).__name__,
+            do="Use one of torch.optim, such as AdamW or SGD",
+        ) from error
+
+
+def _try(
+    optimizer: torch.optim.Optimizer,
+    units: Sequence[Names],
+    parameters: Mapping[str, nn.Parameter],
+    adapters: Set[int],
+) -> None:
+    chosen = [name for names in units for name in names]
+    others = {n: p for n, p in parameters.items() if n not in chosen}
+    before = _bits(optimizer, others)
+    mine = {name: parameters[name] for name in chosen}
+    start = _bits(optimizer, mine)
+
+    def after(*turns: Iterable[Names]) -> list[Bits]:
+        """The bits of what was chosen after each turn, a step of some units."""
+        seen = []
+        with _put_back(optimizer, mine):
+            for turn in turns:
+                _step(optimizer, [parameters[n] for names in turn for n in names], adapters)
+                seen.append(_bits(optimizer, mine))
+        return seen
+
+    first, *rest = units
+    alone, *both = after([first], rest) if rest else after([first])
+    pairs = [
+        ({k: v for k, v in start.items() if _owner(k) not in first}, alone),
+        (before, _bits(optimizer, others)),
+    ]
+    for expected in both:
+        pairs += [(expected, after(units)[0]), (expected, after(rest, [first])[1])]
+    # All steps before the first verdict: a rank may hold no part of what differs.
+    for expected, found in pairs:
+        _require_same(optimizer, expected, found)
+
+
+def _small(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> list[str]:
+    """The smallest of each parameter group and number of dimensions, in order."""
+    group_of = {id(p): i for i, g in enumerate(optimizer.param_groups) for p in g["params"]}
+    smallest: dict[tuple[int, int], str] = {}
+    for name, parameter in parameters.items():
+        kind = group_of[id(parameter)], parameter.dim()
+        if kind not in smallest or parameter.numel() < parameters[smallest[kind]].numel():
+            smallest[kind] = name
+    chosen = set(smallest.values())
+    return [name for name in parameters if name in chosen]
+
+
+def _step(
+    optimizer: torch.optim.Optimizer, moving: Sequence[nn.Parameter], adapters: Set[int]
+) -> None:
+    with torch.no_grad():
+        for parameter in moving:
+            parameter.grad = 0.5 * parameter.detach() + 0.01
+        with idle_hidden(optimizer, moving, adapters):
+            # The class's own, under what hooks and schedules put around it.
+            inspect.unwrap(type(optimizer).step)(optimizer)
+        for parameter in moving:
+            parameter.grad = None
+
+
+def _bits(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> Bits:
+    """What each parameter and each tensor or number of its state holds."""
+    tensors: dict[str, Tensor] = dict(parameters)
+    numbers: Bits = {}
+    for name, parameter in parameters.items():
+        state = optimizer.state.get(parameter, {})
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"{name} {key}"] = value
+            else:
+                numbers[f"{name} {key}"] = hash(repr(value))
+    return contents(tensors) | numbers
+
+
+def _owner(key: str) -> str:
+    return key.partition(" ")[0]
+
+
+def _require_same(optimizer: torch.optim.Optimizer, expected: Bits, found: Bits) -> None:
+    for key, value in expected.items():
+        if found.get(key) != value:
+            name, _, state = key.partition(" ")
+            raise Refused(
+                f"what the optimizer makes of {name}{f' ({state})' if state else ''} depends on "
+                "gradients of other domains, so one domain's rows would move another",
+                where=type(optimizer).__name__,
+                do="Use an optimizer that treats each parameter by itself, such as AdamW or SGD",
+            )
+
+
+@contextmanager
+def _put_back(
+    optimizer: torch.optim.Optimizer, chosen: Mapping[str, nn.Parameter]
+) -> Iterator[None]:
+    """Inside, the optimizer may step what was chosen; afterwards all is as before."""
+    drawn = generators()
+    values = {name: parameter.detach().clone() for name, parameter in chosen.items()}
+    known = set(optimizer.state)
+    states = [
+        (parameter, optimizer.state[parameter], _kept(optimizer.state[parameter]))
+        for parameter in chosen.values()
+        if parameter in known
+    ]
+    groups = [_copied(group) for group in optimizer.param_groups]
+    own = {name: value for name, value in vars(optimizer).items() if _is_plain(value)}
+    for group in optimizer.param_groups:
+        if "lr" in group and not float(group["lr"]):
+            group["lr"] = _LARGEST_RATE
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, parameter in chosen.items():
+                parameter.copy_(values[name])
+        for fresh in set(optimizer.state) - known:
+            del optimizer.state[fresh]
+        for parameter, state, kept in states:
+            state.clear()
+            state.update({key: _restored(value, copied) for key, (value, copied) in kept.items()})
+            optimizer.state[parameter] = state
+        for group, settings in zip(optimizer.param_groups, groups, strict=True):
+            group.clear()
+            group.update(settings)
+        vars(optimizer).update(own)
+        restore_generators(drawn)
+
+
+def _kept(state: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Each value of a state and a copy of what it holds: the tensors themselves stay in use."""
+    return {
+        key: (value, value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value))
+        for key, value in state.items()
+    }
+
+
+@torch.no_grad()
+def _restored(value: Any, copied: Any) -> Any:
+    return value.copy_(copied) if isinstance(value, Tensor) else copied
+
+
+def _copied(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: v if key == "params" else copy.deepcopy(v) for key, v in group.items()}
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (type(None), bool, int, float, str))

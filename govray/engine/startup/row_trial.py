@@ -1,0 +1,405 @@
+"""Before rows of a stream train anything: a few of them go through the model for trial.
+
+Exact routing rests on what no scan of modules can see. So the first time that a process is
+to train on a stream, at step 0 or after a resume, its first rows run forward and backward,
+and nothing is learned from them. What must hold:
+
+1. Nothing stays behind: parameters and buffers are the same tensors with the same content,
+   generators and the attributes of modules are as they were.
+2. The same row gives the same loss again.
+3. A row gives the same loss and the same gradient alone, among others, and in another order:
+   to √ε, ε that of the coarsest dtype inside the loss (``precision.py``).
+
+Where the loss draws from torch's, Python's or numpy's global generator, rows can't be
+compared with themselves in other places, for they meet other draws there. Then the rows
+beside a row are exchanged, in as many places, and its loss and gradient must stay.
+
+What ``torch.compile`` has in hand runs without a graph in the trial, which would need more
+graphs than training.
+
+Gradients are compared once for each parameter of the model, and once for adapters; later
+streams that may update no more are tried by their losses.
+
+Invariants: the trial changes no number. It writes no weight, restores every generator, and
+leaves no gradient. It is one rank's own affair: what it refuses, the agreement carries.
+
+What it does not do: see what happens later only (a branch that these rows do not take, a
+layer that does not yet act on the loss), or what is below rounding.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from govray.engine.batch import MicroBatch
+from govray.engine.gradients.forward import Forward, LossFn
+from govray.engine.gradients.pass_planner import Pass
+from govray.engine.gradients.precision import coarsest, watch_dtypes
+from govray.engine.gradients.routing import Routed
+from govray.engine.model.rng_state import generators
+from govray.engine.startup.model_state import Held, attributes, changed_attribute, held
+from govray.engine.startup.module_trace import first_difference
+from govray.errors import GovrayError, Refused
+
+ROWS = 3
+"""Rows of a trial: fewer could hide what depends on which others there are."""
+
+_SHARES = (1.0, 0.5, 2.0)
+"""Of each row in the sum that backward starts from: unequal, and exact in every dtype."""
+
+Gradients = dict[str, Tensor]
+
+
+class StartupTrial:
+    """Tries streams as they come.
+
+    Args:
+        forward: Runs passes.
+        model: The base model.
+        routed: Stream id → route.
+        max_rows: Rows that go through the model together at most; None for no limit.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        model: nn.Module,
+        routed: Mapping[str, Routed],
+        max_rows: int | None,
+    ) -> None:
+        self._forward = forward
+        self._model = model
+        self._routed = routed
+        self._most = min(ROWS, max_rows or ROWS)
+        self._rows_tried: dict[str, int] = {}
+        # What gradients were compared of: base parameters, and whether of an adapter.
+        self._compared: set[str] = set()
+        self._compared_adapter = False
+        self._looked_at_content = False
+
+    def __call__(self, parts: Sequence[MicroBatch], step: int, loss_fn: LossFn) -> None:
+        """Try the streams of these rows that were not tried yet.
+
+        A stream of which there was one row only is tried once more when there are several.
+
+        Raises:
+            Refused: A row learns from others, or leaves something behind.
+        """
+        due = {
+            stream: rows
+            for stream, rows in self._due(parts).items()
+            if len(rows) > self._rows_tried.get(stream, 0)
+        }
+        own = {s: sum(len(p.positions) for p in parts if p.stream == s) for s in due}
+        if not due:
+            return
+        with _no_graphs(), self._nothing_left_behind(due):
+            # Those that may update most come first: the others have less to compare then.
+            for stream in sorted(due, key=lambda s: (-len(self._routed[s].weights), s)):
+                rows = self._compare(stream, due[stream], own[stream], step, loss_fn)
+                self._rows_tried[stream] = self._most if rows > 1 else 1
+
+    def _compare(
+        self, stream: str, rows: Sequence[MicroBatch], own: int, step: int, loss_fn: LossFn
+    ) -> int:
+        """Compare the stream's rows, those of others only if the loss takes them; how many."""
+        trial = _Comparison(self, stream, rows, step, loss_fn)
+        try:
+            trial.run()
+        except GovrayError:
+            raise
+        except Exception:
+            if own >= len(rows):
+                raise
+            # A loss may know its stream by what stands in the rows; its own are enough.
+            trial.drop_gradients()
+            rows = rows[:own]
+            _Comparison(self, stream, rows, step, loss_fn).run()
+        return len(rows)
+
+    def _due(self, parts: Sequence[MicroBatch]) -> dict[str, list[MicroBatch]]:
+        """Of each stream here: some rows, own ones first, then others of the same shapes."""
+        rows: dict[str, list[MicroBatch]] = {}
+        for part in parts:
+            if self._rows_tried.get(part.stream, 0) < self._most:
+                rows.setdefault(part.stream, [])
+        for stream in rows:
+            own = [part for part in parts if part.stream == stream]
+            others = [part for part in parts if part.stream != stream and _alike(part, own[0])]
+            for part in (*own, *others):
+                for index in range(min(self._most - len(rows[stream]), len(part.positions))):
+                    rows[stream].append(replace(part.cut(index, index + 1), stream=stream))
+        return rows
+
+    @contextmanager
+    def _nothing_left_behind(self, due: Mapping[str, Sequence[MicroBatch]]) -> Iterator[None]:
+        content = not self._looked_at_content
+        passes = [self._pass(rows[:1]) for rows in due.values()]
+        before = self._tensors(passes, content=content)
+        devices = _device_generators()
+        yield
+        after = self._tensors(passes, content=content)
+        for name, each in before.items():
+            if what := each.difference(after.get(name)):
+                _refuse_kept(f"the forward pass {what} {name}", self._module_of(name))
+        # A device that the loss was the first to use had no state before.
+        for place, (one, other) in enumerate(zip(devices, _device_generators(), strict=False)):
+            if not torch.equal(one, other):
+                _refuse_kept(
+                    f"the loss draws from the generator of device {place}, which is not the "
+                    "current one, so streams would share it",
+                    "loss_fn",
+                )
+        self._looked_at_content = True
+
+    def _tensors(self, passes: Sequence[Pass], *, content: bool) -> dict[str, Held]:
+        # Afresh, for a module may hold another parameter by then.
+        found = dict(self._model.named_parameters())
+        found |= {n: p for n, p in self._forward.reached(passes).items() if n not in found}
+        buffers = {f"buffer {name}": buffer for name, buffer in self._model.named_buffers()}
+        parameters = {f"parameter {name}": tensor for name, tensor in found.items()}
+        return held(parameters, content=content) | held(buffers)
+
+    def _pass(self, rows: Sequence[MicroBatch]) -> Pass:
+        routed = self._routed[rows[0].stream]
+        count = len(rows)
+        return Pass(tuple(rows), (None,) * count, routed.weights, (1.0,) * count, routed.adapter)
+
+    def _module_of(self, name: str) -> str:
+        fqn = name.rpartition(" ")[2].rpartition(".")[0]
+        return fqn or type(self._model).__name__
+
+
+class _Comparison:
+    """Compares one stream's rows with themselves."""
+
+    def __init__(
+        self,
+        trial: StartupTrial,
+        stream: str,
+        rows: Sequence[MicroBatch],
+        step: int,
+        loss_fn: LossFn,
+    ) -> None:
+        self._trial = trial
+        self._stream = stream
+        self._rows = rows
+        self._step = step
+        self._loss_fn = loss_fn
+        self._draws = False
+        self._dtypes: set[torch.dtype] = set()
+        routed = trial._routed[stream]
+        base = dict(trial._model.named_parameters())
+        self._learning = {
+            name: parameter
+            for name, parameter in trial._forward.reached([trial._pass(rows[:1])]).items()
+            if name in routed.weights
+        }
+        self._own = {name for name in self._learning if name in base}
+        self._adapts = len(self._own) < len(self._learning)
+        self._deep = not self._own <= trial._compared or (
+            self._adapts and not trial._compared_adapter
+        )
+
+    def run(self) -> None:
+        """Raises Refused."""
+        together = tuple(range(len(self._rows)))
+        losses = self._losses(together, backward=True)
+        gradients = self._taken()
+        among: list[tuple[tuple[int, ...], list[float], Gradients]] = []
+        if self._draws or len(together) == 1:
+            alone, expected = losses[:1], gradients
+            others = [(0,) * len(together)] if len(together) > 1 else []
+            same = together
+        else:
+            alone = [self._losses((row,), backward=self._deep)[0] for row in together]
+            expected = self._taken()
+            among.append((together, losses, gradients))
+            others = [(together[-1], *together[:-1])]
+            same = together[:1]
+        for order in others:
+            among.append((order, self._losses(order, backward=self._deep), self._taken()))
+        # Twice, for what a forward sets anew each time, such as the number of rows, is no state.
+        self._losses(same, backward=False)
+        kept = attributes(self._trial._model)
+        again = self._losses(same, backward=False)
+        if changed := changed_attribute(kept, attributes(self._trial._model)):
+            fqn = changed.rpartition(".")[0]
+            _refuse_kept(
+                f"the forward pass changed the attribute {changed}",
+                fqn or type(self._trial._model).__name__,
+            )
+        self._require_same_again(same, alone[0], again[0])
+        for order, found, took in among:
+            self._require_independent(order, alone, found)
+            if self._deep:
+                self._require_equal(expected, took)
+        if self._deep and (among or self._trial._most == 1):
+            self._trial._compared |= self._own
+            self._trial._compared_adapter |= self._adapts
+
+    def _losses(self, order: Sequence[int], *, backward: bool) -> list[float]:
+        """The losses of some rows, by place, all in one pass."""
+        rows = [self._rows[index] for index in order]
+        with self._trial._forward(self._trial._pass(rows), self._step, self._watched) as parts:
+            sums = [part.sum for part in parts]
+            self._dtypes.update(each.dtype for each in sums)
+            if backward:
+                seen = watch_dtypes(sums)
+                shares = [_SHARES[index] for index in order]
+                chosen = [s * share for s, share in zip(sums, shares, strict=True)]
+                torch.autograd.backward(sums[0] if self._draws else torch.stack(chosen).sum())
+                self._dtypes |= seen
+        return [float(each.detach()) for each in sums]
+
+    def _watched(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        before = generators()
+        losses = self._loss_fn(model, tensors)
+        after = generators()
+        self._draws |= before.values != after.values or any(
+            not torch.equal(state, after.tensors[name]) for name, state in before.tensors.items()
+        )
+        return losses
+
+    def _taken(self) -> Gradients:
+        """The gradients so far, out of ``.grad``."""
+        found = {name: p.grad for name, p in self._learning.items() if p.grad is not None}
+        self.drop_gradients()
+        return found
+
+    def drop_gradients(self) -> None:
+        """Leave none of what was computed so far."""
+        for parameter in self._learning.values():
+            parameter.grad = None
+
+    @property
+    def _tolerance(self) -> float:
+        return float(coarsest(self._dtypes) ** 0.5)
+
+    def _require_same_again(self, order: Sequence[int], first: float, again: float) -> None:
+        on_cpu = next(self._trial._model.parameters()).device.type == "cpu"
+        tolerance = self._tolerance
+        if on_cpu:  # the same kernels over the same numbers
+            tolerance = 64 * torch.finfo(torch.float32).eps
+        if _apart(first, again, abs(first)) > tolerance:
+            where = self._where(order, 0, order, 0, tolerance)
+            _refuse_kept(
+                f"the same row has another loss when it comes again: {again:.6g}, "
+                f"before {first:.6g}",
+                where,
+            )
+
+    def _require_independent(
+        self, order: Sequence[int], alone: Sequence[float], losses: Sequence[float]
+    ) -> None:
+        largest = max((abs(each) for each in alone if math.isfinite(each)), default=0.0)
+        for place, (row, loss) in enumerate(zip(order, losses, strict=True)):
+            if self._draws and place:
+                break  # the one row that stayed comes first
+            gap = _apart(alone[row], loss, 0.5 * (abs(alone[row]) + largest))
+            if gap > self._tolerance:
+                reference = list(range(len(order))) if self._draws else [row]
+                where = self._where(reference, 0, order, place, self._tolerance)
+                _refuse_mixed(f"a row's loss differs by {gap:.1e} with the rows beside it", where)
+
+    def _require_equal(self, expected: Gradients, found: Gradients) -> None:
+        names = [name for name in self._learning if name in expected or name in found]
+        norms = {name: float(expected[name].double().norm()) for name in names if name in expected}
+        whole = math.hypot(*norms.values())
+        if not math.isfinite(whole):
+            return  # the step will say so
+        tolerance = self._tolerance
+        # Where an exact gradient is zero, there is rounding, as large as the others make it.
+        rounding = min(1e3 * tolerance**2, tolerance) * whole
+        for name in names:
+            gap = _gap(expected.get(name), found.get(name))
+            if not gap <= tolerance * norms.get(name, 0.0) + rounding:
+                share = gap / norms[name] if norms.get(name) else math.inf
+                _refuse_mixed(
+                    f"a row's gradient of {name} differs by {share:.1e} with the rows beside it",
+                    self._trial._module_of(name),
+                )
+
+    def _where(
+        self,
+        one: Sequence[int],
+        at: int,
+        other: Sequence[int],
+        place: int,
+        tolerance: float,
+    ) -> str:
+        """The innermost module in which the same row first differs between two passes."""
+
+        def run(order: Sequence[int]) -> Callable[[], object]:
+            return lambda: self._losses(order, backward=False)
+
+        model = self._trial._model
+        return first_difference(
+            model, (run(one), len(one), at), (run(other), len(other), place), tolerance
+        )
+
+
+@contextmanager
+def _no_graphs() -> Iterator[None]:
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _alike(part: MicroBatch, other: MicroBatch) -> bool:
+    """Whether rows of both can stand in one tensor."""
+    return part.tensors.keys() == other.tensors.keys() and all(
+        tensor.shape[1:] == other.tensors[name].shape[1:]
+        and tensor.dtype == other.tensors[name].dtype
+        and tensor.device == other.tensors[name].device
+        for name, tensor in part.tensors.items()
+    )
+
+
+def _apart(expected: float, found: float, scale: float) -> float:
+    """|difference| by scale; 0 where there is nothing to compare with."""
+    if not math.isfinite(expected) or found == expected:
+        return 0.0
+    gap = abs(found - expected)
+    if not math.isfinite(gap) or not scale:
+        return math.inf
+    return gap / scale
+
+
+def _gap(expected: Tensor | None, found: Tensor | None) -> float:
+    if expected is None or found is None:
+        only = found if expected is None else expected
+        return 0.0 if only is None else float(only.double().norm())
+    return float((found.double() - expected.double()).norm())
+
+
+def _device_generators() -> list[Tensor]:
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+
+def _refuse_kept(what: str, where: str) -> NoReturn:
+    raise Refused(
+        f"{what}: what one class leaves behind, another reads",
+        where=where,
+        do="Keep nothing that a forward or a loss writes, and draw from the global generators "
+        "of torch, Python or numpy only, which belong to a stream while it runs",
+    )
+
+
+def _refuse_mixed(what: str, where: str) -> NoReturn:
+    raise Refused(
+        f"{what}, so rows would learn from each other",
+        where=where,
+        do="Normalise, route and choose by each row alone, and leave losses that mix rows out: "
+        "see docs/models.md",
+    )

@@ -1,0 +1,1 @@
+"""What is signed of a finished model: its attestation, its folder, its removals and replays."""

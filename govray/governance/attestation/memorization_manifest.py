@@ -1,0 +1,230 @@
+"""The memorization manifest: what an audit found a model to hold of its training data.
+
+The operator's statement, beside the attestation and not part of it: for each corpus the layer
+groups that its route could reach, how far rows trained on differ from reserve rows at each layer,
+how often greedy decoding continues them, how exposed planted canaries are, and the records for
+which there is evidence, by hash. The subjects are the files that were scored.
+
+Invariants
+
+* Evidence has its unit in its name or its docstring, and what it can be compared with beside it:
+  the reserve, or canaries that were never planted.
+* **What was not checked is listed**, with the reason. An empty list of records says no more than
+  that these samples gave no evidence.
+* Texts are not in it: records are hashes, and a hash says nothing to who has not the record.
+
+What this module does not do: measure (``train/attest/memorization_audit.py``). A verifier checks
+signature and form; the numbers are the signer's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from govray.errors import Refused
+from govray.governance.attestation import model_folder
+from govray.governance.formats.document import Digest, Document, Name, Timestamp
+from govray.governance.formats.keys import Signer
+from govray.governance.formats.statement import Subject, seal
+from govray.governance.policy.memorization_section import Number
+from govray.governance.record.entropy_profile import Measure
+from govray.governance.trust.trust_state import TrustState, Verified
+
+Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
+Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Text = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class Settings(Document):
+    """How much was looked at.
+
+    Attributes:
+        rows: Rows of each side, per corpus, at most.
+        prefix_tokens, suffix_tokens: Of an extraction: what is given, what has to come.
+        candidates: Sampled secrets where there are too many to score all.
+        controls: Canaries that were never planted, for each corpus that has planted ones.
+        seed: What samples are drawn from.
+    """
+
+    rows: Positive
+    prefix_tokens: Positive
+    suffix_tokens: Positive
+    candidates: Positive
+    controls: Natural
+    seed: Natural
+
+
+class Extraction(Document):
+    """Greedy decoding from a row's first tokens: how many rows it continues word for word.
+
+    The reserve's rows are the comparison: text that decoding continues without having read it.
+    """
+
+    rows: Natural
+    extracted: Natural
+    reserve_rows: Natural
+    reserve_extracted: Natural
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.extracted > self.rows or self.reserve_extracted > self.reserve_rows:
+            raise ValueError("more rows were extracted than tried")
+        return self
+
+
+class CanaryEvidence(Document):
+    """One planted canary.
+
+    Attributes:
+        record: Its hash.
+        reads: How often recorded steps read it.
+        exposure_bits: log2 of the candidates less log2 of its rank.
+        candidates: Secrets that could stand there.
+        scored: How many were scored.
+        rank: Among all candidates; absent where the exposure is extrapolated.
+        sampled_bits: What the samples alone show; absent where the rank is exact.
+        fit_distance, fit_p: Kolmogorov–Smirnov distance of the extrapolating fit, and its p-value
+            (too large, since it was fitted to these samples); absent where the rank is exact.
+        extracted: Whether greedy decoding gives the secret.
+    """
+
+    record: Digest
+    reads: Natural
+    exposure_bits: Annotated[Number, Field(ge=0)]
+    candidates: Positive
+    scored: Positive
+    rank: Positive | None = None
+    sampled_bits: Annotated[Number, Field(ge=0)] | None = None
+    fit_distance: Probability | None = None
+    fit_p: Probability | None = None
+    extracted: bool
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        sampled = (self.sampled_bits, self.fit_distance, self.fit_p)
+        if any((value is None) == (self.rank is None) for value in sampled):
+            raise ValueError("an exposure is exact, with a rank, or extrapolated, with its fit")
+        return self
+
+
+class Counterfactual(Document):
+    """Loss without the corpus less loss with it, nats a token, mean over rows.
+
+    ``low`` and ``high`` are a 95 % bootstrap interval over rows.
+    """
+
+    against: Name
+    rows: Positive
+    gap: Number
+    low: Number
+    high: Number
+    reserve_rows: Natural
+    reserve_gap: Number | None = None
+
+
+class RecordEvidence(Document):
+    """A record that the model gave back: how many of its sampled rows decoding continued."""
+
+    record: Digest
+    extracted_rows: Positive
+
+
+class CorpusEvidence(Document):
+    """What was found of one corpus.
+
+    Attributes:
+        corpus: Which.
+        groups: The layer groups that its route could update, sorted.
+        measures: Rows trained on against reserve rows, by layer.
+        extraction: Of sampled rows.
+        records: Those that rows were extracted of, sorted by hash.
+        canaries: The planted ones, by index.
+        control_bits: Exposure of each canary that was never planted, in bits.
+        counterfactual: Against a run without the corpus.
+    """
+
+    corpus: Name
+    groups: tuple[Text, ...]
+    measures: tuple[Measure, ...] = ()
+    extraction: Extraction | None = None
+    records: tuple[RecordEvidence, ...] = ()
+    canaries: tuple[CanaryEvidence, ...] = ()
+    control_bits: tuple[Annotated[Number, Field(ge=0)], ...] = ()
+    counterfactual: Counterfactual | None = None
+
+
+class Unchecked(Document):
+    """Something that the audit could not look at; ``corpus`` is absent where it is all of them."""
+
+    check: Text
+    corpus: Name | None = None
+    why: Text
+
+
+class MemorizationManifest(Document):
+    """The predicate. Its subjects are ``files``, the weights and adapters that were scored.
+
+    Attributes:
+        run: The audited run.
+        step: Steps that the weights hold.
+        made: When, by the signer's clock.
+        manifest: Digest of the prepare manifest that the records stand in.
+        files: File → digest.
+        settings: How much was looked at.
+        corpora: Sorted by name.
+        unchecked: What could not be checked.
+    """
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/attestation/memorization/v1"
+
+    run: Name
+    step: Positive
+    made: Timestamp
+    manifest: Digest
+    files: Annotated[dict[str, Digest], Field(min_length=1)]
+    settings: Settings
+    corpora: tuple[CorpusEvidence, ...]
+    unchecked: tuple[Unchecked, ...] = ()
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        names = [each.corpus for each in self.corpora]
+        if names != sorted(set(names)):
+            raise ValueError("corpora are not sorted by name or not distinct")
+        for each in self.corpora:
+            records = [record.record for record in each.records]
+            if records != sorted(set(records)):
+                raise ValueError(f"{each.corpus}: records are not sorted or not distinct")
+        return self
+
+
+def subjects_of(document: MemorizationManifest) -> tuple[Subject, ...]:
+    """The files that were scored."""
+    return tuple(Subject.of(name, digest) for name, digest in sorted(document.files.items()))
+
+
+def seal_memorization_manifest(document: MemorizationManifest, signers: Sequence[Signer]) -> bytes:
+    """The signed envelope, about the scored files."""
+    return seal(document, subjects_of(document), signers)
+
+
+def verify_memorization_manifest(
+    trust: TrustState, data: bytes, *, at: datetime
+) -> Verified[MemorizationManifest]:
+    """A manifest that an operator signed, about the files that it says were scored.
+
+    Raises:
+        Untrusted, Malformed: As ``TrustState.verify``.
+        Refused: Its subjects are not its files, or the weights are not among them.
+    """
+    verified = trust.verify(MemorizationManifest, data, role="operator", at=at)
+    document = verified.document
+    stated = {subject.name: subject.sha256 for subject in verified.subjects}
+    if stated != document.files or model_folder.WEIGHTS not in stated:
+        raise Refused("the subjects are not the files that it was made of", where=document.run)
+    return verified

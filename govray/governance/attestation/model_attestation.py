@@ -1,0 +1,484 @@
+"""The provenance-coverage attestation: one signed statement about one model folder.
+
+The predicate says which policy and credentials were in force, how every corpus was routed, what
+the ledger counted per (corpus, layer group), what can have flowed indirectly, how well each
+exclusion is supported, what was refused, and in which environment. Everything that can be
+computed from other fields or files *is* computed, by the functions here and in ``coverage.py``,
+and the verifier computes it again: a signer cannot state a coverage that does not follow.
+
+What no computation can establish is named in ``DISCLAIMER``, which every attestation carries
+word for word.
+
+``build`` is pure. It does not sign (``statement.seal``), verify (``verify.py``) or read files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from govray.errors import Refused, UsageError
+from govray.governance.attestation import coverage, model_folder
+from govray.governance.attestation.coverage import Coverage
+from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
+from govray.governance.policy.credential import Credential, CredentialClass
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.route import ADAPTER, Route, domains, resolve
+from govray.governance.record.ancestry import Ancestor
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.environment import Environment
+from govray.governance.record.incidents import Findings, Incidents, follow, subjects_of
+from govray.governance.record.ledger import Ledger
+from govray.governance.record.prepare_manifest import Manifest, Quarantined
+from govray.governance.record.selection_taint import Selection
+from govray.governance.trust.trust_state import Verified
+
+DISCLAIMER = (
+    "The signer states that, during the identified run, govray recorded the listed uses of data "
+    "under the identified policy. Verification establishes which key signed, that these files "
+    "match the signed digests, and that the totals follow from the supplied ledger. It does not "
+    "establish that no other data was used, that licence or rights statements are accurate, that "
+    "any use was lawful, that the weights resulted from the recorded steps, or that the model "
+    'cannot reproduce a work. "Excluded" means no recorded gradient of that class was applied to '
+    "that layer group; indirect effects through other layers remain possible where marked. "
+    '"Replay identical" means a rerun without the class, by the named party in the named '
+    'environment, gave the same bytes. "Removed" means the adapter\'s tensors are absent from '
+    "these files; copies and derivatives are not covered. Coverage percentages refer only to data "
+    "presented to govray. Times are the signer's. This is not legal advice, a warranty or a "
+    "certification."
+)
+
+AssuranceLevel = Literal["selfAttested", "witnessed", "replayChecked", "hardwareAttested"]
+Level = Annotated[int, Field(ge=0, le=3)]
+Text = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class Reference(Document):
+    """Another signed document, by name, version and digest."""
+
+    name: Name
+    version: Annotated[int, Field(ge=1)]
+    digest: Digest
+
+
+class RunFacts(Document):
+    """Which run it was. The times are the signer's own assertion.
+
+    ``initial_weights`` maps the files of existing weights that the run began with to their
+    digests; what they bring is the attestation's ``pretrained``. Absent if there were none.
+    ``ancestry`` names the runs whose state this one went on from, the oldest first.
+    """
+
+    id: Name
+    name: Text
+    started: Timestamp
+    finished: Timestamp
+    initial_weights: Annotated[dict[Text, Digest], Field(min_length=1)] | None = None
+    ancestry: Annotated[tuple[Ancestor, ...], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.finished < self.started:
+            raise ValueError("the run finished before it started")
+        return self
+
+
+class LayerGroup(Document):
+    """A layer group of the base model and the FQNs of its parameters. Order is model order."""
+
+    group: Text
+    parameters: Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+class AdapterRank(Document):
+    """The adapter of a route and the rank of its factors."""
+
+    name: Name
+    rank: Annotated[int, Field(ge=1)]
+
+
+class RouteFacts(Document):
+    """A route as it stands in the attestation; ``Route.digest`` is the stream's id."""
+
+    weights: dict[Text, Annotated[float, Field(gt=0, le=1)]]
+    adapter: AdapterRank | None = None
+
+
+class AdmittedCorpus(Document):
+    """One corpus that trained: its credential, what the policy saw and what it decided."""
+
+    corpus: Name
+    credential: Digest
+    credential_class: CredentialClass
+    rules: Annotated[tuple[Text, ...], Field(min_length=1)]
+    profile: Text
+    route: RouteFacts
+
+
+class Adapter(Document):
+    """A removable adapter of this run. Its files are subjects unless it was removed."""
+
+    name: Name
+    rank: Annotated[int, Field(ge=1)]
+    corpora: Annotated[tuple[Name, ...], Field(min_length=1)]
+    tensors: Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+class GroupTaint(Document):
+    """What reached a layer group: ``direct`` by its own gradient, ``transitive`` by any path."""
+
+    group: Text
+    direct: tuple[Name, ...]
+    transitive: tuple[Text, ...]
+
+
+class LedgerHead(Document):
+    """The tree head that ``governance/ledger.checkpoint`` signs."""
+
+    origin: Text
+    size: Count
+    root: Digest
+
+
+class Replay(Document):
+    """Evidence: a rerun without ``corpus``, by ``party``, reproduced these files byte for byte.
+
+    ``plan`` is the digest of the run's plan with the corpus as a tombstone; ``files`` maps the
+    name of each compared file to the digest that both runs gave. ``outcome`` is the digest of a
+    witness's signed outcome in ``governance/replays.jsonl``; absent if the operator that signs
+    this attestation ran it, and then ``party`` is that operator's word for itself.
+    """
+
+    corpus: Name
+    party: Text
+    plan: Digest
+    files: Annotated[dict[Text, Digest], Field(min_length=1)]
+    environment: Environment
+    outcome: Digest | None = None
+
+
+class Removal(Document):
+    """An adapter whose files were deleted from the model folder, at the signer's time."""
+
+    adapter: Name
+    removed: Timestamp
+
+
+class Attestation(Document):
+    """The predicate. See the module for what is computed and what is stated."""
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/attestation/provenance-coverage/v1"
+
+    run: RunFacts
+    policy: Reference
+    trust_root: Reference
+    manifest: Digest
+    plan: BatchPlan
+    corpora: Annotated[tuple[AdmittedCorpus, ...], Field(min_length=1)]
+    groups: Annotated[tuple[LayerGroup, ...], Field(min_length=1)]
+    buffers: tuple[Text, ...]
+    domains: tuple[tuple[Text, ...], ...]
+    adapters: tuple[Adapter, ...]
+    coverage: tuple[Coverage, ...]
+    taint: tuple[GroupTaint, ...]
+    selection_taint: Annotated[tuple[Selection, ...], Field(min_length=1)] | None = None
+    pretrained: dict[Text, tuple[Text, ...]]
+    levels: dict[Name, dict[Text, Level]]
+    replays: tuple[Replay, ...]
+    removals: tuple[Removal, ...]
+    ledger: LedgerHead
+    quarantine: tuple[Quarantined, ...]
+    memorization: Findings | None = None
+    environment: Environment
+    files: dict[Text, Digest]
+    assurance_level: AssuranceLevel
+    disclaimer: str
+
+    @property
+    def manifest_pinned_by_payload(self) -> bool:
+        """Whether further signatures may be added to the manifest's envelope.
+
+        ``files`` then holds the digest of its statement, as ``manifest`` does. Attestations
+        before held that of the file's bytes, which a further signature changes.
+        """
+        return self.files.get(model_folder.MANIFEST) == self.manifest
+
+    @property
+    def base_groups(self) -> tuple[str, ...]:
+        """The model's layer groups in order, adapters excepted."""
+        return tuple(g.group for g in self.groups)
+
+
+def admit(
+    policy: Policy, credentials: Mapping[str, Verified[Credential]], base_groups: Sequence[str]
+) -> tuple[tuple[AdmittedCorpus, ...], dict[str, Route]]:
+    """What the policy decides for each corpus, and the routes, for one model's groups.
+
+    Raises:
+        Refused: the policy sends a corpus to quarantine, matches it with no rule, or names a
+            group that the model lacks.
+    """
+    admitted = []
+    routes: dict[str, Route] = {}
+    for corpus, credential in sorted(credentials.items()):
+        cls = credential.document.credential_class
+        decision = policy.decide(cls)
+        if decision.quarantined:
+            raise Refused("the policy sends this corpus to quarantine", where=corpus)
+        route = routes[corpus] = resolve(decision, base_groups)
+        admitted.append(
+            AdmittedCorpus(
+                corpus=corpus,
+                credential=credential.digest,
+                credential_class=cls,
+                rules=decision.rules,
+                profile=decision.label,
+                route=route_facts(route),
+            )
+        )
+    return tuple(admitted), routes
+
+
+def route_facts(route: Route) -> RouteFacts:
+    """The route as a document."""
+    adapter = None
+    if route.adapter is not None and route.rank is not None:
+        adapter = AdapterRank(name=route.adapter, rank=route.rank)
+    return RouteFacts(weights=dict(route.weights), adapter=adapter)
+
+
+def frozen_domains(
+    routes: Mapping[str, Route], base_groups: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:
+    """The run's domains in the order of ``route.domains``, each sorted."""
+    return tuple(tuple(sorted(domain)) for domain in domains(routes.values(), base_groups))
+
+
+def group_taint(
+    routes: Mapping[str, Route],
+    base_groups: Sequence[str],
+    plan: BatchPlan,
+    frozen: Sequence[Sequence[str]],
+    pretrained: Mapping[str, Sequence[str]],
+) -> tuple[GroupTaint, ...]:
+    """Direct and transitive taint per group; a corpus that the plan excludes was never read."""
+    groups = coverage.all_groups(base_groups, routes)
+    read = {corpus: route for corpus, route in routes.items() if corpus not in plan.excluded}
+    reaching = coverage.direct(groups, read)
+    reached = coverage.taint(base_groups, routes, frozen, pretrained, plan.excluded)
+    return tuple(
+        GroupTaint(
+            group=group,
+            direct=tuple(sorted(reaching[group])),
+            transitive=tuple(sorted(reached[group])),
+        )
+        for group in groups
+    )
+
+
+def exclusion_levels(
+    routes: Mapping[str, Route],
+    base_groups: Sequence[str],
+    replays: Sequence[Replay],
+    removals: Sequence[Removal],
+    pretrained: Mapping[str, Sequence[str]],
+) -> dict[str, dict[str, int]]:
+    """Corpus → group → level, for a ledger whose counts follow from these routes."""
+    groups = coverage.all_groups(base_groups, routes)
+    replayed: dict[str, set[str]] = {}
+    for replay in replays:
+        held = replayed.setdefault(replay.corpus, set())
+        for group in groups:
+            if _file_of(group) in replay.files:
+                held.add(group)
+    gone = {removal.adapter for removal in removals}
+    removed = {corpus for corpus, route in routes.items() if route.adapter in gone}
+    found: dict[str, dict[str, int]] = {}
+    levels = coverage.levels(groups, routes, replayed, removed, pretrained)
+    for (corpus, group), level in levels.items():
+        found.setdefault(corpus, {})[group] = level
+    return found
+
+
+def _file_of(group: str) -> str:
+    """The model file that holds a group's tensors."""
+    if group.startswith(ADAPTER):
+        return model_folder.adapter_files(group.removeprefix(ADAPTER))[1]
+    return model_folder.WEIGHTS
+
+
+def run_adapters(
+    routes: Mapping[str, Route], tensors: Mapping[str, Sequence[str]]
+) -> tuple[Adapter, ...]:
+    """The adapters that the routes name, with their tensors, sorted by name."""
+    named = {r.adapter: r.rank for r in routes.values() if r.adapter is not None}
+    return tuple(
+        Adapter(
+            name=name,
+            rank=rank or 0,
+            corpora=tuple(sorted(c for c, r in routes.items() if r.adapter == name)),
+            tensors=tuple(sorted(set(tensors[name]))),
+        )
+        for name, rank in sorted(named.items())
+    )
+
+
+def build(
+    *,
+    run: RunFacts,
+    policy: Verified[Policy],
+    trust_root: Reference,
+    manifest: Verified[Manifest],
+    plan: BatchPlan,
+    credentials: Mapping[str, Verified[Credential]],
+    groups: Sequence[LayerGroup],
+    ledger: Ledger,
+    adapter_tensors: Mapping[str, Sequence[str]],
+    environment: Environment,
+    files: Mapping[str, str],
+    buffers: Sequence[str] = (),
+    pretrained: Mapping[str, Sequence[str]] | None = None,
+    replays: Sequence[Replay] = (),
+    removals: Sequence[Removal] = (),
+    selections: Sequence[Selection] = (),
+    assurance_level: AssuranceLevel = "selfAttested",
+) -> Attestation:
+    """The attestation of a finished run.
+
+    Args:
+        credentials: Corpus → credential, of the corpora that the plan reads.
+        groups: The base model's layer groups, in model order.
+        ledger: All leaves.
+        adapter_tensors: Adapter → tensor names in its safetensors file.
+        files: Name → digest of the files in ``governance/``, the attestation excepted.
+        buffers: Tensors of the base weights that no gradient updates.
+        pretrained: Group → what a pretrained start brings (T0).
+        selections: The searches that the run was a trial of.
+
+    Raises:
+        Refused: the policy does not admit one of the corpora.
+    """
+    base = [g.group for g in groups]
+    corpora, routes = admit(policy.document, credentials, base)
+    frozen = frozen_domains(routes, base)
+    initial = {g: tuple(sorted(labels)) for g, labels in (pretrained or {}).items()}
+    return Attestation(
+        run=run,
+        policy=Reference(
+            name=policy.document.name, version=policy.document.version, digest=policy.digest
+        ),
+        trust_root=trust_root,
+        manifest=manifest.digest,
+        plan=plan,
+        corpora=corpora,
+        groups=tuple(groups),
+        buffers=tuple(sorted(buffers)),
+        domains=frozen,
+        adapters=run_adapters(routes, adapter_tensors),
+        coverage=coverage.coverage(ledger.steps, ledger.norms, routes, plan, manifest.document),
+        taint=group_taint(routes, base, plan, frozen, initial),
+        selection_taint=tuple(selections) or None,
+        pretrained=initial,
+        levels=exclusion_levels(routes, base, replays, removals, initial),
+        replays=tuple(replays),
+        removals=tuple(removals),
+        ledger=LedgerHead(
+            origin=ledger.origin, size=ledger.size, root="sha256:" + ledger.root.hex()
+        ),
+        quarantine=manifest.document.quarantine,
+        memorization=findings(policy.document, corpora, routes, base, ledger, manifest.document),
+        environment=environment,
+        files=dict(files),
+        assurance_level=assurance_level,
+        disclaimer=DISCLAIMER,
+    )
+
+
+def findings(
+    policy: Policy,
+    corpora: Sequence[AdmittedCorpus],
+    routes: Mapping[str, Route],
+    base_groups: Sequence[str],
+    ledger: Ledger,
+    manifest: Manifest,
+) -> Findings | None:
+    """What the ledger says of memorization; None under a policy that has no monitor.
+
+    Raises:
+        Refused: the ledger does not tell the story that the policy asks for.
+    """
+    told = incidents(policy, corpora, routes, base_groups, ledger, manifest)
+    return told.findings() if told else None
+
+
+def incidents(
+    policy: Policy,
+    corpora: Sequence[AdmittedCorpus],
+    routes: Mapping[str, Route],
+    base_groups: Sequence[str],
+    ledger: Ledger,
+    manifest: Manifest,
+) -> Incidents | None:
+    """The story of a ledger; None under a policy that has no monitor. Raises as ``findings``."""
+    if policy.memorization is None:
+        if ledger.profiles:
+            raise Refused("an entropy profile, which the policy does not ask for", where="ledger")
+        if any(leaf.branch for leaf in ledger.steps):
+            raise Refused("a branch that follows from no rollback", where="ledger")
+        return None
+    rules = {each.corpus: each.rules for each in corpora}
+    subjects = subjects_of(policy, rules, routes, base_groups)
+    return follow(policy.memorization, subjects, ledger.leaves, manifest)
+
+
+def without_adapter(
+    attestation: Attestation,
+    routes: Mapping[str, Route],
+    adapter: str,
+    *,
+    at: str,
+    replaced: Mapping[str, str] | None = None,
+) -> Attestation:
+    """The attestation of the same folder after ``adapter``'s files were deleted.
+
+    The record of what trained stays; the removal is added and the levels follow.
+
+    Args:
+        attestation: As verified.
+        routes: As verified.
+        at: The signer's time.
+        replaced: Name → digest of the governance files that were signed again.
+
+    Raises:
+        UsageError: no such adapter, or it was removed before.
+    """
+    if adapter not in {a.name for a in attestation.adapters}:
+        raise UsageError(
+            "the model has no such adapter",
+            where=adapter,
+            do=f"It has {', '.join(a.name for a in attestation.adapters) or 'none'}.",
+        )
+    if adapter in {r.adapter for r in attestation.removals}:
+        raise UsageError("the adapter was already removed", where=adapter)
+    removals = (*attestation.removals, Removal(adapter=adapter, removed=at))
+    fields = {name: getattr(attestation, name) for name in type(attestation).model_fields}
+    fields |= {
+        "removals": removals,
+        "files": {**attestation.files, **_repinned(attestation, replaced or {})},
+        "levels": exclusion_levels(
+            routes,
+            attestation.base_groups,
+            attestation.replays,
+            removals,
+            attestation.pretrained,
+        ),
+    }
+    return Attestation(**fields)
+
+
+def _repinned(attestation: Attestation, replaced: Mapping[str, str]) -> dict[str, str]:
+    """The pins of the files that got other bytes; a pin by statement stays as it is."""
+    held = {model_folder.MANIFEST} if attestation.manifest_pinned_by_payload else set()
+    return {name: digest for name, digest in replaced.items() if name not in held}

@@ -1,0 +1,347 @@
+"""The model folder: what its files are called, and reading them within bounds.
+
+A model folder comes from someone else, so nothing in it is trusted before it has been read, and
+nothing about it may cost more than its limit: names are checked, only regular files are opened,
+symbolic links are refused wherever they stand in it, and every read has a size limit. The path by
+which a user names the folder, or a file in it, may have links and ``..``; `find_model` follows
+them.
+
+What this module does not do: decide whether the content is right (``verify.py``) or write a
+folder (``train/``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from io import BufferedReader, BytesIO
+from pathlib import Path, PurePosixPath
+
+from govray.errors import Damaged, Malformed, UsageError
+from govray.governance.formats import canonical_json, signed_note, tensor_header
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+ADAPTERS = "adapters"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+GOVERNANCE = "governance"
+ATTESTATION = f"{GOVERNANCE}/attestation.dsse.json"
+POLICY = f"{GOVERNANCE}/policy.dsse.json"
+MANIFEST = f"{GOVERNANCE}/manifest.dsse.json"
+CREDENTIALS = f"{GOVERNANCE}/credentials.jsonl"
+DELEGATIONS = f"{GOVERNANCE}/delegations.jsonl"
+LEDGER = f"{GOVERNANCE}/ledger.jsonl"
+CHECKPOINT = f"{GOVERNANCE}/ledger.checkpoint"
+GATES = f"{GOVERNANCE}/gates.jsonl"
+REPLAYS = f"{GOVERNANCE}/replays.jsonl"
+
+_REPLAY = re.compile(rf"{GOVERNANCE}/replay-([A-Za-z0-9][A-Za-z0-9._-]{{0,127}})\.dsse\.json")
+
+_INERT_NAMES = frozenset(
+    {".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db", "copying.lesser"}
+)
+_INERT_SUFFIXES = frozenset(
+    {".md", ".rst", ".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"}
+)
+_INERT_STEM = re.compile(
+    r"(readme|licen[cs]e|notice|copying|changelog|authors|contributing|citation|notes|todo)"
+    r"([-_][a-z0-9._-]+)?"
+)
+
+MAX_FILES = 10_000
+MAX_DEPTH = 8
+MAX_ENVELOPE = canonical_json.MAX_BYTES
+MAX_LINES = 1 << 30
+MAX_NOTE = signed_note.MAX_BYTES
+
+_CHUNK = 1 << 20
+
+
+def adapter_files(name: str) -> tuple[str, str]:
+    """The two files of one adapter: its config and its weights."""
+    folder = f"{ADAPTERS}/{name}"
+    return f"{folder}/{ADAPTER_CONFIG}", f"{folder}/{ADAPTER_WEIGHTS}"
+
+
+def replay_file(party: str) -> str:
+    """The file of a second party's word about this model; see ``replay_check.py``."""
+    return f"{GOVERNANCE}/replay-{party}.dsse.json"
+
+
+def replay_party(name: str) -> str | None:
+    """The party for which a file is named, if it is such a file."""
+    match = _REPLAY.fullmatch(name)
+    return match[1] if match else None
+
+
+def covered(name: str) -> bool:
+    """Whether a file of this name makes a claim that an attestation must cover.
+
+    Weights, adapters and the config decide what the model *is*. An attestation that names such
+    a file without need is as wrong as one that leaves it out.
+    """
+    path = PurePosixPath(name.casefold())  # some file systems know no case
+    return reserved(name) or path.suffix in (".safetensors", ".bin", ".pt", ".pth")
+
+
+def reserved(name: str) -> bool:
+    """Whether a file of this name stands where only attested files may: no exception allows it."""
+    path = PurePosixPath(name.casefold())
+    return path.parts[0] in (ADAPTERS, GOVERNANCE) or str(path) in (CONFIG, WEIGHTS)
+
+
+def inert(name: str) -> bool:
+    """Whether a file of this name is of the few kinds that people read and no loader does.
+
+    Anything else may be loaded or executed by some tool: a pickle, a module, a tokenizer, a chat
+    template, another format's weights, or a kind that nobody has thought of yet. So the list is
+    of what is known to be harmless.
+    """
+    path = PurePosixPath(name.casefold())
+    if path.parts[:1] == (".git",) or path.parts[:2] == (".cache", "huggingface"):
+        return True  # what git and the Hub's downloads keep beside a model
+    if path.name in _INERT_NAMES or path.suffix in _INERT_SUFFIXES:
+        return True
+    return path.suffix in ("", ".txt") and _INERT_STEM.fullmatch(path.stem) is not None
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it is a plain relative path in POSIX form.
+
+    Raises:
+        Malformed: it is absolute, climbs, or holds a character that some system treats specially.
+    """
+    parts = name.split("/")
+    if (
+        any(part in ("", ".", "..") for part in parts)
+        or any(c in '\\:*?"<>|' or not c.isprintable() for c in name)
+        or len(name) > 1024
+    ):
+        raise Malformed("not a plain relative file name", where=repr(name))
+    return name
+
+
+def find_model(path: Path) -> Path | None:
+    """The model folder that ``path`` is, or lies in; None if it is in none.
+
+    Where ``path`` really lies counts, with its ``..`` and links followed: what is reached through
+    a model folder is not thereby in it. The folder keeps the name by which it was reached, if it
+    has one without ``..``.
+    """
+    real = path.resolve()
+    root = next((p for p in (real, *real.parents) if (p / ATTESTATION).is_file()), None)
+    path = path.absolute()
+    named = (p for p in (path, *path.parents) if ".." not in p.parts and p.resolve() == root)
+    return next(named, root)
+
+
+def read_limit(name: str) -> int | None:
+    """How many bytes of a file are read at most, also to hash them; None if as many as it has.
+
+    Weights have no limit: of them the header is read, and the rest is only hashed.
+    """
+    if name in (CREDENTIALS, LEDGER, GATES):
+        return MAX_LINES
+    if name == CHECKPOINT:
+        return MAX_NOTE
+    if name.startswith(f"{GOVERNANCE}/") or name.rpartition("/")[2] in (CONFIG, ADAPTER_CONFIG):
+        return MAX_ENVELOPE
+    return None
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """What was hashed of a safetensors file, and its beginning, of which nothing is parsed yet.
+
+    Attributes:
+        sha256: Of the whole file, 64 hex digits.
+        size: Bytes of the whole file.
+        head: The bytes before the tensors'; fewer where there are no more.
+    """
+
+    sha256: str
+    size: int
+    head: bytes
+
+    def tensor_names(self, name: str) -> frozenset[str]:
+        """The names in the header of the file, which is called ``name``.
+
+        Raises:
+            Malformed: These are not the bytes of a safetensors file, from the first to the last.
+        """
+        found = tensor_header.read_header(BytesIO(self.head), where=name, size=self.size)
+        return frozenset(tensor.name for tensor in found)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model folder, opened for reading."""
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        if not self.root.is_dir():
+            raise UsageError("no such folder", where=str(self.root), do="Give a model folder.")
+
+    def names(self) -> tuple[str, ...]:
+        """Every file below the folder, sorted.
+
+        Raises:
+            Malformed: a symbolic link, a special file, an unsafe name, too many files or too
+                deep a folder.
+        """
+        found: list[str] = []
+        pending = [""]
+        while pending:
+            folder = pending.pop()
+            try:
+                entries = sorted(os.scandir(self.root / folder), key=lambda entry: entry.name)
+            except OSError as error:
+                raise Malformed(f"cannot list it: {error.strerror}", where=folder) from error
+            for entry in entries:
+                name = check_name(f"{folder}{entry.name}")
+                if entry.is_symlink():
+                    raise Malformed(
+                        "a symbolic link in a model folder", where=name, do="Copy the file itself."
+                    )
+                if entry.is_dir():
+                    if name.count("/") >= MAX_DEPTH:
+                        raise Malformed(f"more than {MAX_DEPTH} folders deep", where=name)
+                    pending.append(f"{name}/")
+                elif entry.is_file():
+                    found.append(name)
+                else:
+                    raise Malformed("neither a file nor a folder", where=name)
+                if len(found) + len(pending) > MAX_FILES:
+                    raise Malformed(f"more than {MAX_FILES} files", where=str(self.root))
+        return tuple(sorted(found))
+
+    def read(self, name: str, *, limit: int, digest: str | None = None) -> bytes:
+        """The content of a file of at most ``limit`` bytes.
+
+        Args:
+            name: The file.
+            limit: In bytes.
+            digest: ``sha256:`` and 64 hex digits, if the content has to be what it was before.
+
+        Raises:
+            Malformed: it is missing, not a regular file, or larger.
+            Damaged: its digest is another.
+        """
+        with self._open(name) as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise Malformed(f"larger than {limit} bytes", where=name)
+        if digest is not None and canonical_json.sha256(data) != digest:
+            raise changed(name)
+        return data
+
+    def lines(
+        self, name: str, *, limit: int = MAX_LINES, digest: str | None = None
+    ) -> tuple[bytes, ...]:
+        """The lines of a file of envelopes, each ended by one newline; at most ``limit`` bytes.
+
+        Raises:
+            Malformed, Damaged: as ``read``; or the last line is cut off, or one is empty.
+        """
+        data = self.read(name, limit=limit, digest=digest)
+        if data and not data.endswith(b"\n"):
+            raise Malformed("the last line is cut off", where=name)
+        lines = tuple(data.split(b"\n")[:-1])
+        if b"" in lines:
+            raise Malformed("an empty line", where=name)
+        return lines
+
+    def sha256(self, name: str) -> str:
+        """The SHA-256 of a file, 64 hex digits.
+
+        Raises:
+            Malformed: As ``read``, with the limit that `read_limit` gives the file.
+        """
+        return self._hash(name, head=False).sha256
+
+    def tensor_file(self, name: str) -> TensorFile:
+        """The digest of a safetensors file and its header, from one reading.
+
+        Raises:
+            Malformed: As ``sha256``, or more bytes of header than are read.
+        """
+        return self._hash(name, head=True)
+
+    def copy(self, name: str, target: Path, *, sha256: str) -> None:
+        """Copy a file's bytes to the new file ``target``, if they are those of ``sha256``.
+
+        Raises:
+            Malformed: As ``sha256``.
+            Damaged: They are others; ``target`` is not to be used.
+            OSError: The disk refuses.
+        """
+        digest = hashlib.sha256()
+        with self._open(name) as file, target.open("xb") as copied:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                copied.write(chunk)
+        if digest.hexdigest() != sha256:
+            raise changed(name)
+
+    def _hash(self, name: str, *, head: bool) -> TensorFile:
+        limit = read_limit(name)
+        begin = b""
+        with self._open(name) as file:
+            # What grows while it is read would else be read for ever.
+            bound = os.fstat(file.fileno()).st_size if limit is None else limit
+            if head:
+                begin = file.read(tensor_header.LENGTH)
+                begin += file.read(tensor_header.header_length(begin, where=name))
+            digest, size = hashlib.sha256(begin), len(begin)
+            while size <= bound and (chunk := file.read(min(_CHUNK, bound + 1 - size))):
+                digest.update(chunk)
+                size += len(chunk)
+        if size > bound:
+            raise Malformed(
+                f"larger than {bound} bytes" if limit else "it grew while it was read", where=name
+            )
+        return TensorFile(digest.hexdigest(), size, begin)
+
+    def _open(self, name: str) -> BufferedReader:
+        *folders, last = check_name(name).split("/")
+        # Component by component, relative to open descriptors: no part of the name is a link.
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for folder in folders:
+                descriptor = _descend(descriptor, folder, os.O_DIRECTORY)
+            # O_NONBLOCK: opening a named pipe must not wait for a writer.
+            descriptor = _descend(descriptor, last, os.O_NONBLOCK)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise Malformed("not a regular file", where=name)
+        except FileNotFoundError:
+            os.close(descriptor)
+            raise Malformed("the file is missing", where=name) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise Malformed(f"cannot open it: {error.strerror}", where=name) from error
+        except Malformed:
+            os.close(descriptor)
+            raise
+        return os.fdopen(descriptor, "rb")
+
+
+def changed(name: str) -> Damaged:
+    """The refusal of a file that is no longer what was checked."""
+    return Damaged(
+        "the file changed while it was being checked",
+        where=name,
+        do="Verify the folder again when nothing writes to it",
+    )
+
+
+def _descend(parent: int, name: str, flags: int) -> int:
+    """Open ``name`` in an open folder and close the folder; on failure leave it open."""
+    child = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | flags, dir_fd=parent)
+    os.close(parent)
+    return child

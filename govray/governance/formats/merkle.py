@@ -1,0 +1,230 @@
+"""Merkle trees over SHA-256: roots, inclusion proofs and consistency proofs.
+
+Source: RFC 9162 section 2.1 (the tree of RFC 6962), whose names are kept: the
+Merkle Tree Hash ``MTH``, ``PATH`` and ``PROOF``. Leaves are hashed with a 0x00
+prefix and nodes with 0x01, so a node never passes for a leaf.
+
+Functions that make something take the leaves (before `leaf_hash`), or where the
+hashes lie elsewhere a function that gives a subtree's root; functions that verify
+take hashes, sizes and the proof alone. A tree is never stored.
+
+Invariant: a proof is accepted only with exactly the hashes that its index and
+sizes call for, so it has one length and no slack.
+
+Not here: signing a root, which is `signed_note.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from govray.errors import Malformed, Refused
+
+HASH_SIZE = 32
+
+EMPTY_ROOT = hashlib.sha256(b"").digest()
+"""Root of the tree without leaves."""
+
+
+Subtree: TypeAlias = Callable[[int, int], bytes]
+"""``subtree(start, stop)`` is MTH(D[start:stop]) of some tree."""
+
+
+def leaf_hash(leaf: bytes) -> bytes:
+    """Return SHA-256(0x00 || leaf)."""
+    return hashlib.sha256(b"\x00" + leaf).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """Return SHA-256(0x01 || left || right)."""
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+def root(leaves: Sequence[bytes]) -> bytes:
+    """Return the Merkle Tree Hash of ``leaves`` (RFC 9162 section 2.1.1), 32 bytes."""
+    return root_of([leaf_hash(leaf) for leaf in leaves])
+
+
+def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
+    """Return PATH(index, leaves), from the leaf upwards (RFC 9162 section 2.1.3.1).
+
+    Raises:
+        Malformed: There is no leaf ``index``.
+    """
+    if not 0 <= index < len(leaves):
+        raise Malformed(f"a tree of {len(leaves)} leaves has no leaf {index}")
+    hashes = [leaf_hash(leaf) for leaf in leaves]
+    return inclusion_path(index, len(hashes), lambda start, stop: root_of(hashes[start:stop]))
+
+
+def consistency_proof(leaves: Sequence[bytes], first: int) -> tuple[bytes, ...]:
+    """Return PROOF(first, leaves): the first ``first`` leaves are a prefix (section 2.1.4.1).
+
+    Raises:
+        Malformed: ``first`` is not in ``[1, len(leaves)]``. Of an empty tree there is
+            nothing to prove.
+    """
+    if not 1 <= first <= len(leaves):
+        raise Malformed(
+            f"a tree of {len(leaves)} leaves cannot be compared with an earlier one of {first}"
+        )
+    hashes = [leaf_hash(leaf) for leaf in leaves]
+    return consistency_path(first, len(hashes), lambda start, stop: root_of(hashes[start:stop]))
+
+
+def inclusion_path(index: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:
+    """PATH(index) in a tree of ``size`` leaves, wherever its hashes are; ``index`` < ``size``."""
+    path: list[bytes] = []
+    start, stop = 0, size
+    while stop - start > 1:
+        split = start + _split(stop - start)
+        if index < split:
+            path.append(subtree(split, stop))
+            stop = split
+        else:
+            path.append(subtree(start, split))
+            start = split
+    return tuple(reversed(path))
+
+
+def consistency_path(first: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:
+    """PROOF(first) in a tree of ``size`` leaves, wherever its hashes are; 1 <= first <= size."""
+    path: list[bytes] = []
+    start, stop = 0, size
+    while first != stop:
+        split = start + _split(stop - start)
+        if first <= split:
+            path.append(subtree(split, stop))
+            stop = split
+        else:
+            path.append(subtree(start, split))
+            start = split
+    if start > 0:  # the verifier does not know this subtree: it is not the whole first tree
+        path.append(subtree(start, stop))
+    return tuple(reversed(path))
+
+
+def verify_inclusion(
+    leaf: bytes, index: int, size: int, proof: Sequence[bytes], expected: bytes
+) -> None:
+    """Return if the tree of ``size`` leaves with root ``expected`` has ``leaf`` at ``index``.
+
+    Args:
+        leaf: The leaf's hash, as `leaf_hash` gives it.
+        index: Position of the leaf, from 0.
+        size: Number of leaves.
+        proof: As `inclusion_proof` gives it.
+        expected: The root, from a source that the caller trusts.
+
+    The algorithm is that of RFC 9162 section 2.1.3.2.
+
+    Raises:
+        Malformed: No such index, or a hash that is not 32 bytes.
+        Refused: The proof does not lead to the root.
+    """
+    if not 0 <= index < size:
+        raise Malformed(f"a tree of {size} leaves has no leaf {index}", where="inclusion proof")
+    _check_hashes("inclusion proof", leaf, expected, *proof)
+    node, last, found = index, size - 1, leaf
+    for sibling in proof:
+        if last == 0:
+            raise _mismatch("inclusion proof", "it has too many hashes")
+        if node & 1 or node == last:
+            found = node_hash(sibling, found)
+            while not node & 1 and node:
+                node, last = node >> 1, last >> 1
+        else:
+            found = node_hash(found, sibling)
+        node, last = node >> 1, last >> 1
+    if last != 0:
+        raise _mismatch("inclusion proof", "it has too few hashes")
+    if found != expected:
+        raise _mismatch("inclusion proof", "it leads to another root")
+
+
+def verify_consistency(
+    first: int, first_root: bytes, second: int, second_root: bytes, proof: Sequence[bytes]
+) -> None:
+    """Return if the tree of ``second`` leaves begins with the tree of ``first`` leaves.
+
+    Args:
+        first: Size of the earlier tree, at least 1.
+        first_root: Its root.
+        second: Size of the later tree.
+        second_root: Its root.
+        proof: As `consistency_proof` gives it; empty if the sizes are equal.
+
+    The algorithm is that of RFC 9162 section 2.1.4.2.
+
+    Raises:
+        Malformed: Sizes out of order, or a hash that is not 32 bytes.
+        Refused: The proof does not connect the roots.
+    """
+    what = "consistency proof"
+    if not 1 <= first <= second:
+        raise Malformed(f"sizes {first} and {second} are not in order", where=what)
+    _check_hashes(what, first_root, second_root, *proof)
+    if first == second:
+        if proof:
+            raise _mismatch(what, "it has too many hashes")
+        if first_root != second_root:
+            raise _mismatch(what, "two trees of equal size have different roots")
+        return
+    # A first tree that is a whole subtree of the second starts the proof itself.
+    path = [first_root, *proof] if first & (first - 1) == 0 else list(proof)
+    if not path:
+        raise _mismatch(what, "it has too few hashes")
+    node, last = first - 1, second - 1
+    while node & 1:
+        node, last = node >> 1, last >> 1
+    first_found = second_found = path[0]
+    for sibling in path[1:]:
+        if last == 0:
+            raise _mismatch(what, "it has too many hashes")
+        if node & 1 or node == last:
+            first_found = node_hash(sibling, first_found)
+            second_found = node_hash(sibling, second_found)
+            while not node & 1 and node:
+                node, last = node >> 1, last >> 1
+        else:
+            second_found = node_hash(second_found, sibling)
+        node, last = node >> 1, last >> 1
+    if last != 0:
+        raise _mismatch(what, "it has too few hashes")
+    if first_found != first_root:
+        raise _mismatch(what, "it leads to another root of the earlier tree")
+    if second_found != second_root:
+        raise _mismatch(what, "it leads to another root of the later tree")
+
+
+def root_of(hashes: Sequence[bytes]) -> bytes:
+    """MTH over leaf hashes, or over the roots of whole subtrees of one size, level by level.
+
+    An odd node at the end of a level moves up unchanged: that is the RFC's split
+    at the largest power of two, read from below.
+    """
+    if not hashes:
+        return EMPTY_ROOT
+    level = list(hashes)
+    while len(level) > 1:
+        paired = [node_hash(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
+        if len(level) % 2:
+            paired.append(level[-1])
+        level = paired
+    return level[0]
+
+
+def _split(size: int) -> int:
+    """The largest power of two smaller than ``size`` (at least 2)."""
+    return 1 << (size - 1).bit_length() - 1
+
+
+def _check_hashes(where: str, *hashes: bytes) -> None:
+    if any(len(value) != HASH_SIZE for value in hashes):
+        raise Malformed(f"a hash is not {HASH_SIZE} bytes", where=where)
+
+
+def _mismatch(where: str, why: str) -> Refused:
+    return Refused(f"the proof does not hold: {why}", where=where)

@@ -1,0 +1,1 @@
+"""What may be learned where: credentials, the depth policy, and the routes that follow."""

@@ -1,0 +1,290 @@
+"""Credentials: signed statements about a corpus, and the class a policy sees of one.
+
+A credential says what a corpus is (licence, jurisdiction, sensitivity, use), for how
+long that holds, who says so, and which records it is about (the Merkle root of their
+hashes). Facts that describe the corpus but that no policy matches are optional.
+
+Invariants:
+    * What can be derived is not believed: the licence category and the use must be
+      ones that the SPDX expression allows. Only ``LicenseRef-*`` terms leave the
+      issuer a choice.
+    * The licence expression is in its one normal form, so that a policy's glob sees
+      one spelling.
+    * A verified credential was issued by an authority under its own name, within its
+      scope, for exactly one subject: the corpus, by name and Merkle root.
+
+Not done here: comparing the Merkle root with records (``data`` does, at admission),
+and deciding whether a licence statement is true. Nothing here can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from govray.errors import Malformed, Untrusted
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp, parse_time
+from govray.governance.formats.keys import Signer
+from govray.governance.formats.statement import Subject, seal
+from govray.governance.trust.authority import Sensitivity
+from govray.governance.trust.jurisdiction import JURISDICTIONS
+from govray.governance.trust.license import (
+    LICENSE_CATEGORIES,
+    USES,
+    LicenseCategory,
+    Use,
+    category_bounds,
+    normalise,
+    use_bounds,
+)
+from govray.governance.trust.trust_state import TrustState, Verified
+
+
+def _check_jurisdiction(code: str) -> str:
+    if code not in JURISDICTIONS:
+        raise ValueError(f"{code!r} is no ISO 3166-1 alpha-2 code; write ZZ if none is known")
+    return code
+
+
+def _check_license(expression: str) -> str:
+    try:
+        normal = normalise(expression)
+    except Malformed as error:
+        raise ValueError(f"{error.what}. {error.do}") from None
+    if normal != expression:
+        raise ValueError(f"not in normal form; write {normal!r}")
+    return expression
+
+
+Jurisdiction = Annotated[str, AfterValidator(_check_jurisdiction)]
+"""An ISO 3166-1 alpha-2 code, or ``ZZ`` where none is known."""
+
+LicenseExpression = Annotated[str, AfterValidator(_check_license)]
+"""An SPDX licence expression in normal form (`license.normalise`)."""
+
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+_Url = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9+.-]*://\S+$", max_length=2000)]
+_Language = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")]
+
+
+class Period(Document):
+    """A span of time, from the first instant up to but not including the last."""
+
+    from_: Annotated[Timestamp, Field(alias="from")]
+    until: Timestamp
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.from_ >= self.until:
+            raise ValueError(f"from {self.from_} is not before until {self.until}")
+        return self
+
+    def contains(self, at: datetime) -> bool:
+        """Whether the aware instant ``at`` lies in the period."""
+        return parse_time(self.from_) <= at < self.expires
+
+    @property
+    def expires(self) -> datetime:
+        """The first instant after the period, aware, in UTC."""
+        return parse_time(self.until)
+
+    def check(self, at: datetime, *, where: str) -> None:
+        """Refuse an instant outside the period.
+
+        Raises:
+            Untrusted: ``where`` is not yet valid, or has expired.
+        """
+        if at >= self.expires:
+            raise Untrusted(
+                f"expired at {self.until}",
+                where=where,
+                do="Ask its issuer for a renewed one",
+            )
+        if not self.contains(at):
+            raise Untrusted(
+                f"not valid before {self.from_}",
+                where=where,
+                do="Check the reference time, or wait",
+            )
+
+
+class Records(Document):
+    """The records a credential is about.
+
+    Attributes:
+        root: Merkle root (RFC 9162) over the record hashes, in the corpus's order.
+        count: How many records there are.
+    """
+
+    root: Digest
+    count: Count
+
+
+class CredentialClass(Document):
+    """The attributes of a corpus that a policy can see. Hashable.
+
+    Equal classes are routed alike. The corpus name is one of the attributes, so a
+    class belongs to one corpus.
+    """
+
+    corpus: Name
+    license: LicenseExpression
+    license_category: LicenseCategory
+    jurisdiction: Jurisdiction
+    sensitivity: Sensitivity
+    use: Use
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON."""
+        return canonical_json.sha256(canonical_json.encode(self.to_json()))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self)
+
+
+class Credential(Document):
+    """What an issuer states about a corpus.
+
+    Attributes:
+        schema_version: Always ``v1``; stated because unsigned credentials travel without
+            the statement that carries the predicate type.
+        corpus: Name of the corpus.
+        license: SPDX expression in normal form.
+        license_category: Must be derivable from ``license``, up to ``LicenseRef-*``.
+        use: What the terms allow; may be narrower than ``license`` alone.
+        jurisdiction: Whose law the issuer says applies.
+        sensitivity: ``public`` < ``internal`` < ``confidential`` < ``restricted``.
+        valid: When the statement holds.
+        issuer: Name of the authority that signs.
+        records: Which records.
+        source_type: Where the data came from.
+        url: Where it can be found.
+        collection_period: When it was collected.
+        modality: What kinds of media it holds.
+        languages: BCP 47 tags.
+        opt_out: How opt-outs of rights-holders were handled.
+        personal_data: What the issuer knows about personal data in it.
+    """
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/credential/v1"
+
+    schema_version: Literal["v1"]
+    corpus: Name
+    license: LicenseExpression
+    license_category: LicenseCategory
+    use: Use
+    jurisdiction: Jurisdiction
+    sensitivity: Sensitivity
+    valid: Period
+    issuer: Name
+    records: Records
+    source_type: Literal["public", "licensed", "crawled", "user", "synthetic"] | None = None
+    url: _Url | None = None
+    collection_period: Period | None = None
+    modality: (
+        Annotated[
+            tuple[Literal["text", "code", "image", "audio", "video", "tabular", "other"], ...],
+            Field(min_length=1),
+        ]
+        | None
+    ) = None
+    languages: Annotated[tuple[_Language, ...], Field(min_length=1)] | None = None
+    opt_out: _Text | None = None
+    personal_data: Literal["none", "pseudonymised", "present", "unknown"] | None = None
+
+    @model_validator(mode="after")
+    def _states_what_the_license_allows(self) -> Self:
+        rank = LICENSE_CATEGORIES.index
+        least, most = category_bounds(self.license)
+        if not rank(least) <= rank(self.license_category) <= rank(most):
+            derived = least if least == most else f"{least} to {most}"
+            raise ValueError(
+                f"licenseCategory {self.license_category!r} does not follow from license "
+                f"{self.license!r}, which gives {derived}"
+            )
+        widest = use_bounds(self.license).widest
+        if USES.index(self.use) < USES.index(widest):
+            raise ValueError(
+                f"use {self.use!r} is wider than license {self.license!r} allows ({widest})"
+            )
+        return self
+
+    @property
+    def credential_class(self) -> CredentialClass:
+        """The attributes that a policy sees."""
+        return CredentialClass(
+            corpus=self.corpus,
+            license=self.license,
+            license_category=self.license_category,
+            jurisdiction=self.jurisdiction,
+            sensitivity=self.sensitivity,
+            use=self.use,
+        )
+
+
+def seal_credential(credential: Credential, signers: Sequence[Signer]) -> bytes:
+    """Return the signed envelope of ``credential``; its subject is the corpus.
+
+    Raises:
+        UsageError: No signer, or the same key twice.
+    """
+    return seal(credential, [_subject(credential)], signers)
+
+
+def verify_credential(trust: TrustState, data: bytes, *, at: datetime) -> Verified[Credential]:
+    """Return the credential in the envelope ``data`` if the trust root carries it.
+
+    1. An authority for credentials signed it, with its threshold of keys.
+    2. The subject is the corpus, by name and Merkle root.
+    3. The issuer that the credential names is among the authorities that signed.
+    4. Corpus, licence category, jurisdiction and sensitivity are within its scope.
+    5. The credential is valid at ``at``.
+
+    Args:
+        trust: The trust state, already verified.
+        data: An envelope.
+        at: The reference time, aware.
+
+    Raises:
+        Malformed: ``data`` is no credential.
+        Untrusted: The first of the numbered conditions that does not hold.
+    """
+    verified = trust.verify(Credential, data, role="credential", at=at)  # 1
+    credential = verified.document
+    where = f"credential of corpus {credential.corpus!r}"
+    if verified.subjects != (_subject(credential),):  # 2
+        raise Untrusted(
+            "the statement's subject is not the corpus that the credential describes",
+            where=where,
+            do="Ask the issuer to sign it again",
+        )
+    signers = {authority.name: authority for authority in verified.authorities}
+    if credential.issuer not in signers:  # 3
+        raise Untrusted(
+            f"names {credential.issuer!r} as issuer, but {' and '.join(signers)} signed it",
+            where=where,
+            do="The issuer has to sign its own credentials",
+        )
+    if not signers[credential.issuer].covers(  # 4
+        corpus=credential.corpus,
+        license_category=credential.license_category,
+        jurisdiction=credential.jurisdiction,
+        sensitivity=credential.sensitivity,
+    ):
+        raise Untrusted(
+            f"outside the scope of its issuer {credential.issuer!r} "
+            f"({credential.credential_class})",
+            where=where,
+            do="Have it issued by an authority whose scope covers it, or widen the delegation",
+        )
+    credential.valid.check(at, where=where)  # 5
+    return verified
+
+
+def _subject(credential: Credential) -> Subject:
+    return Subject.of(credential.corpus, credential.records.root)

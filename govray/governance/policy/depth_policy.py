@@ -1,0 +1,441 @@
+"""Depth policies: which credential class may update which layer groups.
+
+People write YAML (snake_case; `govray.governance.policy.policy_yaml` reads it), and the policy
+is signed as canonical JSON (camelCase). A policy is closed (an unknown field is an
+error) and total by refusal: a class that no rule matches is refused by name.
+
+**All matching rules apply, and the strictest wins.** Each rule names a profile; a class
+gets the meet of the profiles of every rule that matches it:
+
+* a layer group's weight is the smallest that any of them gives it;
+* a profile without adapter says nothing about adapters; a profile with one names the
+  only adapter that the class may use, so two different adapters are a contradiction;
+* a profile that permits nothing at all is the bottom: the class is quarantined.
+
+The meet is a set operation, so the order of rules and repeated rules change nothing,
+and a further rule never raises a weight. Whether two adapters can meet is decided when
+a policy is read or signed, over every pair of rules that can match one class. That
+check treats attributes as independent, so it may refuse a contradiction that no real
+class can reach; it never misses one.
+
+Weights scale the gradient that a class contributes. Under AdamW a factor that all
+classes of a group share cancels, so weights are relative.
+
+Not done here: which parameters form a layer group (``engine``), what a profile means
+for a given model (`route`), and advice about a policy that is valid (`lint`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import combinations, product
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from govray.errors import Malformed, Refused, Untrusted
+from govray.governance.formats.document import Document, Name
+from govray.governance.formats.keys import Signer
+from govray.governance.formats.statement import seal, self_subject
+from govray.governance.policy import globs
+from govray.governance.policy.credential import CredentialClass, Jurisdiction, Period
+from govray.governance.policy.globs import Glob
+from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.policy.selector import parse_selector
+from govray.governance.trust.authority import Sensitivity
+from govray.governance.trust.license import LicenseCategory, Use
+from govray.governance.trust.trust_state import TrustState, Verified
+
+SCHEMA = "govray.dev/depth-policy/v1"
+
+#: An adapter named after each class's own corpus.
+PER_CORPUS = "{corpus}"
+
+_MAX_ENTRIES = 256
+
+
+def _check_selector(text: str) -> str:
+    try:
+        parse_selector(text)
+    except Malformed as error:
+        raise ValueError(f"{error.what}. {error.do}") from None
+    return text
+
+
+def _check_group_name(name: str) -> str:
+    if name in {"all", "none", "embedding", "final_norm", "head"} or name.startswith("block"):
+        raise ValueError(f"{name!r} is the name of a built-in layer group; choose another")
+    return name
+
+
+SelectorText = Annotated[str, AfterValidator(_check_selector)]
+"""A selector of layer groups, in the syntax of `selector`."""
+
+GroupName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$"),
+    AfterValidator(_check_group_name),
+]
+"""A layer group of the policy's own; ``block…`` and the built-in names are taken."""
+
+Label = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+"""Name of a profile or rule."""
+
+Weight = Annotated[float, Field(ge=0.0, le=1.0)]
+"""Share of a class's gradient: 1 is all of it, 0 none."""
+
+AdapterName = Annotated[
+    str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,127}|\{corpus\})$")
+]
+"""A literal adapter name, or ``{corpus}``."""
+
+_Globs: TypeAlias = Annotated[tuple[Glob, ...], Field(min_length=1, max_length=_MAX_ENTRIES)]
+
+
+class Profile(Document):
+    """How deep a gradient may reach. Layer groups that no selector means get none.
+
+    Attributes:
+        layers: Selector → weight. Where selectors overlap, the smallest weight holds.
+        adapter: The adapter that the class trains, if any.
+        rank: The adapter's rank; present exactly if ``adapter`` is.
+    """
+
+    layers: Annotated[dict[SelectorText, Weight], Field(max_length=_MAX_ENTRIES)]
+    adapter: AdapterName | None = None
+    rank: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+    @model_validator(mode="after")
+    def _rank_with_adapter(self) -> Self:
+        if (self.adapter is None) != (self.rank is None):
+            raise ValueError("adapter and rank belong together; write both or neither")
+        return self
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the profile permits nothing: its classes are quarantined."""
+        return self.adapter is None and not any(self.layers.values())
+
+    def for_corpus(self, corpus: str) -> Profile:
+        """The profile with its adapter named for ``corpus``."""
+        if self.adapter != PER_CORPUS:
+            return self
+        return Profile(layers=self.layers, adapter=corpus, rank=self.rank)
+
+    def within(self, other: Profile) -> bool:
+        """Whether the meet of both is this profile, on any model.
+
+        Never true wrongly; false also where it depends on the model.
+        """
+        if self.is_empty or other.is_empty:  # bottom, which drops adapters too
+            return self.is_empty
+        if other.adapter is not None and (other.adapter, other.rank) != (self.adapter, self.rank):
+            return False
+        return self.layers_within(other)
+
+    def layers_within(self, other: Profile) -> bool:
+        """Whether this profile gives no layer group more weight than ``other``, on any model.
+
+        Never true wrongly; false also where it depends on the model.
+        """
+        if self.layers == other.layers:
+            return True
+        asked = {selector for selector, weight in self.layers.items() if weight > 0}
+        least = min(other.layers.values(), default=0.0)
+        return max(self.layers.values(), default=0.0) <= least and (
+            "all" in other.layers or asked <= other.layers.keys()
+        )
+
+
+class Match(Document):
+    """A condition on a class: every attribute given has one of its values.
+
+    ``corpus`` and ``license`` take globs; the others take values of their enumeration.
+    No attribute at all matches every class.
+    """
+
+    corpus: _Globs | None = None
+    license: _Globs | None = None
+    license_category: Annotated[tuple[LicenseCategory, ...], Field(min_length=1)] | None = None
+    jurisdiction: Annotated[tuple[Jurisdiction, ...], Field(min_length=1)] | None = None
+    sensitivity: Annotated[tuple[Sensitivity, ...], Field(min_length=1)] | None = None
+    use: Annotated[tuple[Use, ...], Field(min_length=1)] | None = None
+
+    GLOBS: ClassVar[tuple[str, ...]] = ("corpus", "license")
+
+    def matches(self, cls: CredentialClass) -> bool:
+        """Whether ``cls`` satisfies every attribute."""
+        for attribute, accepted in self:
+            if accepted is None:
+                continue
+            value = getattr(cls, attribute)
+            if attribute in self.GLOBS:
+                if not any(globs.matches(pattern, value) for pattern in accepted):
+                    return False
+            elif value not in accepted:
+                return False
+        return True
+
+    def overlaps(self, other: Match) -> bool:
+        """Whether some class can match both, taking attributes as independent."""
+        for attribute, accepted in self:
+            others = getattr(other, attribute)
+            if accepted is None or others is None:
+                continue
+            if attribute in self.GLOBS:
+                if not any(globs.overlap(a, b) for a, b in product(accepted, others)):
+                    return False
+            elif not set(accepted) & set(others):
+                return False
+        return True
+
+    def covers(self, other: Match) -> bool:
+        """Whether this matches every class that ``other`` does; never true wrongly."""
+        for attribute, accepted in self:
+            others = getattr(other, attribute)
+            if accepted is None:
+                continue
+            if others is None:
+                return False
+            if attribute in self.GLOBS:
+                if not all(any(globs.covers(a, b) for a in accepted) for b in others):
+                    return False
+            elif not set(others) <= set(accepted):
+                return False
+        return True
+
+
+class Rule(Document):
+    """Classes that match get at most this profile."""
+
+    name: Label
+    match: Match
+    profile: Label
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy says about one class, before any model is known.
+
+    Attributes:
+        policy: ``name vN``, for messages.
+        credential_class: The class.
+        rules: Names of the rules that match, in the policy's order.
+        profiles: Name → profile of those rules, adapters named for the corpus. The
+            class gets their meet.
+        label: Name of the profile that the meet equals, or the names of the strictest
+            profiles, sorted and joined by ``&``.
+        adapter: The one adapter that the class trains, if any.
+        rank: Its rank.
+        quarantined_by: The first rule whose profile is empty, if any.
+    """
+
+    policy: str
+    credential_class: CredentialClass
+    rules: tuple[str, ...]
+    profiles: Mapping[str, Profile]
+    label: str
+    adapter: str | None
+    rank: int | None
+    quarantined_by: str | None
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether the class permits no training at all."""
+        return self.quarantined_by is not None
+
+
+class Policy(Document):
+    """A signed depth policy: closed, and total by refusal.
+
+    Attributes:
+        name: Which policy; versions are counted per name.
+        version: Only increases. A trust root states the least it accepts.
+        valid: When the policy may be used.
+        on_expiry: What a run does when a credential in force expires or is revoked.
+            ``stop``: it stops before the next step. ``gate``: it goes on without the
+            corpus, while another one is left. When the policy itself ends it stops.
+        groups: Layer groups of the policy's own: name → globs over parameter names.
+        profiles: Name → profile.
+        rules: All that match apply.
+        memorization: What is measured of memorization, and what follows; absent, nothing is.
+    """
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/depth-policy/v1"
+
+    name: Name
+    version: Annotated[int, Field(ge=1)]
+    valid: Period
+    on_expiry: Literal["stop", "gate"]
+    groups: Annotated[dict[GroupName, _Globs], Field(max_length=_MAX_ENTRIES)] | None = None
+    profiles: Annotated[dict[Label, Profile], Field(min_length=1, max_length=_MAX_ENTRIES)]
+    rules: Annotated[tuple[Rule, ...], Field(min_length=1, max_length=_MAX_ENTRIES)]
+    memorization: Monitoring | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version}"
+
+    @model_validator(mode="after")
+    def _rules_are_distinct_and_name_profiles(self) -> Self:
+        seen: set[str] = set()
+        for rule in self.rules:
+            if rule.name in seen:
+                raise ValueError(f"two rules are called {rule.name!r}")
+            seen.add(rule.name)
+            if rule.profile not in self.profiles:
+                raise ValueError(
+                    f"rule {rule.name!r} names profile {rule.profile!r}, which does not exist"
+                    + _suggestion(rule.profile, self.profiles)
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _actions_are_of_rules_and_fall_back_to_nothing(self) -> Self:
+        actions = self.memorization.actions if self.memorization else {}
+        for name, each in actions.items():
+            if name not in (rules := {rule.name for rule in self.rules}):
+                raise ValueError(
+                    f"memorization acts on rule {name!r}, which does not exist"
+                    + _suggestion(name, dict.fromkeys(rules))
+                )
+            if each.fallback is not None and each.fallback not in self.profiles:
+                raise ValueError(
+                    f"the fallback of rule {name!r} is profile {each.fallback!r}, which does not "
+                    "exist" + _suggestion(each.fallback, self.profiles)
+                )
+            if each.fallback is not None and not self.profiles[each.fallback].is_empty:
+                raise ValueError(
+                    f"the fallback of rule {name!r} is profile {each.fallback!r}, which permits "
+                    "something; a gated corpus can only be left out so far"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _no_two_adapters_can_meet(self) -> Self:
+        with_adapter = [r for r in self.rules if self.profiles[r.profile].adapter is not None]
+        for one, two in combinations(with_adapter, 2):
+            a, b = self.profiles[one.profile], self.profiles[two.profile]
+            if one.match.overlaps(two.match) and _adapters_differ(a, one.match, b, two.match):
+                raise ValueError(
+                    f"rules {one.name!r} and {two.name!r} can match one class, but name two "
+                    f"different adapters ({a.adapter} of rank {a.rank}, {b.adapter} of rank "
+                    f"{b.rank})"
+                )
+        return self
+
+    def decide(self, cls: CredentialClass) -> Decision:
+        """Return what the policy says about ``cls``.
+
+        Raises:
+            Refused: No rule matches the class, or its rules name two adapters.
+        """
+        rules = [rule for rule in self.rules if rule.match.matches(cls)]
+        if not rules:
+            raise Refused(
+                f"no rule of policy {self} matches the class ({cls})",
+                where=f"corpus {cls.corpus!r}",
+                do="Add a rule for it, or leave the corpus out; nothing is allowed by default",
+            )
+        profiles = {r.profile: self.profiles[r.profile].for_corpus(cls.corpus) for r in rules}
+        quarantined_by = next((r.name for r in rules if profiles[r.profile].is_empty), None)
+        adapter, rank = None, None
+        if quarantined_by is None:
+            adapter, rank = _one_adapter(profiles, f"corpus {cls.corpus!r}, policy {self}")
+        return Decision(
+            policy=str(self),
+            credential_class=cls,
+            rules=tuple(rule.name for rule in rules),
+            profiles=profiles,
+            label=_label(profiles),
+            adapter=adapter,
+            rank=rank,
+            quarantined_by=quarantined_by,
+        )
+
+
+def seal_policy(policy: Policy, signers: Sequence[Signer]) -> bytes:
+    """Return the signed envelope of ``policy``.
+
+    Raises:
+        UsageError: No signer, or the same key twice.
+    """
+    return seal(policy, [self_subject(policy.name, policy)], signers)
+
+
+def verify_policy(trust: TrustState, data: bytes, *, at: datetime) -> Verified[Policy]:
+    """Return the policy in the envelope ``data`` if the trust root carries it.
+
+    1. An authority for policies signed it, with its threshold of keys.
+    2. The subject is the policy itself.
+    3. Its version is not below the least that the trust root accepts.
+    4. It is valid at ``at``.
+
+    Args:
+        trust: The trust state, already verified.
+        data: An envelope.
+        at: The reference time, aware.
+
+    Raises:
+        Malformed: ``data`` is no policy.
+        Untrusted: The first of the numbered conditions that does not hold.
+    """
+    verified = trust.verify(Policy, data, role="policy", at=at)  # 1
+    policy = verified.document
+    where = f"policy {policy}"
+    if verified.subjects != (self_subject(policy.name, policy),):  # 2
+        raise Untrusted(
+            "the statement's subject is not the policy",
+            where=where,
+            do="Ask the signer to sign it again",
+        )
+    least = trust.minimum_policy_version(policy.name)
+    if policy.version < least:  # 3
+        raise Untrusted(
+            f"older than version {least}, the least that the trust root accepts",
+            where=where,
+            do="Use the current version",
+        )
+    policy.valid.check(at, where=where)  # 4
+    return verified
+
+
+def _adapters_differ(a: Profile, a_match: Match, b: Profile, b_match: Match) -> bool:
+    """Whether overlapping rules with these profiles can name two adapters."""
+    if a.rank != b.rank:
+        return True
+    if a.adapter == b.adapter:
+        return False
+    if PER_CORPUS not in (a.adapter, b.adapter):
+        return True
+    # "{corpus}" against a literal: the same only if no other corpus matches both.
+    literal = b.adapter if a.adapter == PER_CORPUS else a.adapter
+    return not any(match.corpus == (literal,) for match in (a_match, b_match))
+
+
+def _one_adapter(profiles: Mapping[str, Profile], where: str) -> tuple[str | None, int | None]:
+    adapters = {(p.adapter, p.rank): name for name, p in profiles.items() if p.adapter is not None}
+    if len(adapters) > 1:
+        raise Refused(
+            f"profiles {' and '.join(sorted(adapters.values()))} name different adapters",
+            where=where,
+            do="Let the rules that match this class name one adapter of one rank",
+        )
+    return next(iter(adapters), (None, None))
+
+
+def _label(profiles: Mapping[str, Profile]) -> str:
+    """The names of the profiles that no other one makes redundant."""
+    strictest = dict(sorted(profiles.items()))
+    for name, profile in sorted(profiles.items(), reverse=True):
+        rest = [other for key, other in strictest.items() if key != name]
+        if any(other.within(profile) for other in rest):
+            del strictest[name]
+    return "&".join(strictest)
+
+
+def _suggestion(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,460 @@
+"""Advice about policies that are valid: lint, explain, diff.
+
+A policy that can be read is safe in the sense that it permits only what it says. These
+functions look for what its author may not have meant, say which rule decided what, and
+compare two versions. Everything is a pure value; the command line renders it.
+
+What lint can say depends on what it is given. With the classes and layer groups of a
+run, findings are exact. Without classes it builds one representative class for each
+combination of values that the policies tell apart (one text per glob), so it may miss
+a widening that shows only where two globs overlap. Without layer groups it compares
+profiles by their text, so it may report a widening that no model shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from string import ascii_lowercase
+from typing import Literal, TypeAlias
+
+from govray.errors import Malformed, Refused
+from govray.governance.policy import globs
+from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.depth_policy import Decision, Policy, Rule
+from govray.governance.policy.memorization_section import ACTIONS, Action, relaxed
+from govray.governance.policy.route import ADAPTER, profile_weights, resolve
+from govray.governance.policy.selector import parse_selector
+from govray.governance.trust.authority import SENSITIVITIES
+from govray.governance.trust.jurisdiction import JURISDICTIONS
+from govray.governance.trust.license import (
+    LICENSE_CATEGORIES,
+    USES,
+    LicenseCategory,
+    category_bounds,
+    normalise,
+)
+
+Code: TypeAlias = Literal[
+    "never_matches",  # a rule that no class can match, or none of those given
+    "redundant_rule",  # a rule that another one makes superfluous
+    "unused_profile",  # a profile that no rule names
+    "unknown_group",  # a selector or group that means nothing in the model
+    "not_a_successor",  # another name than the previous version's, or no higher version
+    "widens",  # a class may update more than under the previous version
+    "relaxes_monitor",  # memorization is watched less closely, or less follows from it
+    "shared_key",  # of a trust root: one key in several roles
+]
+
+
+_ONE_OF_EACH_CATEGORY = ("CC0-1.0", "MIT", "MPL-2.0", "GPL-3.0-only", "BUSL-1.1", "NOASSERTION")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One piece of advice.
+
+    Attributes:
+        code: What kind.
+        subject: The rule, profile, group or class it is about.
+        message: One sentence without a final full stop.
+    """
+
+    code: Code
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy means for one class in one model.
+
+    Attributes:
+        status: ``trains``, ``quarantined``, or ``refused`` (no rule matches, or the
+            policy does not fit the model).
+        label: The decision's label; for ``refused`` the reason.
+        weights: Layer group → weight, 0 included; an adapter counts as a group of
+            weight 1. Empty unless ``status`` is ``trains``.
+        rank: The adapter's rank, if there is one.
+        memorization: What follows if it memorizes; None without a monitor, or training.
+    """
+
+    status: Literal["trains", "quarantined", "refused"]
+    label: str
+    weights: Mapping[str, float]
+    rank: int | None
+    memorization: Action | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A class that two policies treat differently."""
+
+    credential_class: CredentialClass
+    before: Outcome
+    after: Outcome
+
+    @property
+    def gains(self) -> tuple[str, ...]:
+        """The layer groups whose weight grew, and the adapter if its rank did."""
+        return _grown(self.before, self.after)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The layer groups whose weight shrank, and the adapter if its rank did."""
+        return _grown(self.after, self.before)
+
+    @property
+    def widens(self) -> bool:
+        """Whether the class may update anything more than before."""
+        return bool(self.gains)
+
+
+@dataclass(frozen=True)
+class GroupReason:
+    """Why a layer group has its weight: the rules that give it the smallest."""
+
+    group: str
+    weight: float
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which rule decided what, for one class in one model.
+
+    Attributes:
+        decision: The policy's decision, with every rule that matches.
+        groups: Every layer group in the model's order, then the adapter if one is
+            trained.
+        memorization: What follows if the class memorizes; None without a monitor.
+    """
+
+    decision: Decision
+    groups: tuple[GroupReason, ...]
+    memorization: Action | None = None
+
+
+def lint(
+    policy: Policy,
+    *,
+    previous: Policy | None = None,
+    groups: Sequence[str] | None = None,
+    classes: Sequence[CredentialClass] | None = None,
+) -> tuple[Finding, ...]:
+    """Return what the author of ``policy`` may not have meant; empty if nothing.
+
+    Args:
+        policy: The policy.
+        previous: The version in force, to report what the new one widens.
+        groups: The layer groups of the model it is for, without adapters.
+        classes: The classes it will meet.
+    """
+    findings = [
+        *_rules_that_never_match(policy, classes),
+        *_redundant_rules(policy),
+        *_unused_profiles(policy),
+    ]
+    if groups is not None:
+        findings += _unknown_groups(policy, groups)
+    if previous is not None:
+        findings += _succession(previous, policy)
+        if classes is None:
+            classes = representative_classes(previous, policy)
+        findings += _widenings(previous, policy, classes, groups)
+        findings += _relaxations(previous, policy, classes)
+    return tuple(findings)
+
+
+def explain(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Explanation:
+    """Return which rules decided the weight of every layer group for ``cls``.
+
+    Args:
+        policy: The policy.
+        cls: The class.
+        groups: The model's layer groups in order, without adapters.
+
+    Raises:
+        Refused: No rule matches, or a selector means no layer group of the model.
+    """
+    decision = policy.decide(cls)
+    profile_of = {rule.name: rule.profile for rule in policy.rules}
+    weights = {
+        name: profile_weights(profile, groups, where=f"profile {name!r} of policy {policy}")
+        for name, profile in decision.profiles.items()
+    }
+    reasons = []
+    for group in groups:
+        least = min(each[group] for each in weights.values())
+        rules = tuple(r for r in decision.rules if weights[profile_of[r]][group] == least)
+        reasons.append(GroupReason(group, least, rules))
+    if decision.adapter is not None:
+        rules = tuple(r for r in decision.rules if decision.profiles[profile_of[r]].adapter)
+        reasons.append(GroupReason(f"{ADAPTER}{decision.adapter}", 1.0, rules))
+    return Explanation(decision, tuple(reasons), _action(policy, decision))
+
+
+def diff(
+    old: Policy, new: Policy, classes: Sequence[CredentialClass], groups: Sequence[str]
+) -> tuple[Change, ...]:
+    """Return the classes that two policies treat differently, in the order given.
+
+    Args:
+        old: The policy before.
+        new: The policy after.
+        classes: The classes to compare.
+        groups: The model's layer groups in order, without adapters.
+    """
+    changes = (Change(c, outcome(old, c, groups), outcome(new, c, groups)) for c in classes)
+    return tuple(
+        c
+        for c in changes
+        if c.gains
+        or c.losses
+        or c.before.status != c.after.status
+        or c.before.memorization != c.after.memorization
+    )
+
+
+def outcome(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Outcome:
+    """Return what ``policy`` means for ``cls``; a refusal is an outcome, not an error."""
+    try:
+        decision = policy.decide(cls)
+        if decision.quarantined:
+            return Outcome("quarantined", decision.label, {}, None)
+        route = resolve(decision, groups)
+    except Refused as error:
+        return Outcome("refused", error.what, {}, None)
+    weights = {group: route.weights.get(group, 0.0) for group in groups}
+    if route.adapter is not None:
+        weights[f"{ADAPTER}{route.adapter}"] = 1.0
+    return Outcome("trains", decision.label, weights, route.rank, _action(policy, decision))
+
+
+def representative_classes(*policies: Policy) -> tuple[CredentialClass, ...]:
+    """Return one class for each combination of values that the policies tell apart.
+
+    An attribute that no rule mentions has one value. A glob is represented by one text
+    that it matches. The number of classes is a product, so policies with hundreds of
+    globs in both ``corpus`` and ``license`` are better linted with classes given.
+    """
+    matches = [rule.match for policy in policies for rule in policy.rules]
+
+    def mentioned(attribute: str) -> list[str]:
+        return sorted({v for match in matches for v in getattr(match, attribute) or ()})
+
+    def values(attribute: str, every: Sequence[str]) -> list[str]:
+        """The values that rules mention, and one that none does."""
+        known = mentioned(attribute)
+        return known + [value for value in every if value not in known][:1]
+
+    def texts(attribute: str, others: Sequence[str]) -> list[str]:
+        """A text for each glob that rules mention, and one of ``others`` that none matches."""
+        patterns = mentioned(attribute)
+        strange = [o for o in others if not any(globs.matches(p, o) for p in patterns)]
+        return [p.replace("*", "x").replace("?", "x") for p in patterns] + strange[:1]
+
+    axes = {
+        "corpus": texts("corpus", [f"{letter}-corpus" for letter in ascii_lowercase]),
+        # A LicenseRef can have any category; other licences have one each.
+        "license": sorted(
+            {"LicenseRef-any"}.union(*(texts("license", [one]) for one in _ONE_OF_EACH_CATEGORY))
+        ),
+        "license_category": values("license_category", LICENSE_CATEGORIES),
+        "jurisdiction": values("jurisdiction", sorted(JURISDICTIONS)),
+        "sensitivity": values("sensitivity", SENSITIVITIES),
+        "use": values("use", USES),
+    }
+    classes = []
+    for combination in product(*axes.values()):
+        try:
+            cls = CredentialClass.from_source(dict(zip(axes, combination, strict=True)))
+        except Malformed:
+            continue  # a glob's text that is no corpus name or no licence
+        if _can_have_category(cls.license, (cls.license_category,)):
+            classes.append(cls)
+    return tuple(classes)
+
+
+def _grown(before: Outcome, after: Outcome) -> tuple[str, ...]:
+    return tuple(
+        group
+        for group, weight in after.weights.items()
+        if weight > before.weights.get(group, 0.0)
+        or (group.startswith(ADAPTER) and (after.rank or 0) > (before.rank or 0))
+    )
+
+
+def _rules_that_never_match(
+    policy: Policy, classes: Sequence[CredentialClass] | None
+) -> Iterator[Finding]:
+    for rule in policy.rules:
+        reason = _contradiction(rule)
+        if reason is None and classes is not None:
+            if any(rule.match.matches(cls) for cls in classes):
+                continue
+            reason = f"matches none of the {len(classes)} classes"
+        if reason is not None:
+            yield Finding("never_matches", rule.name, f"rule {rule.name!r} {reason}")
+
+
+def _contradiction(rule: Rule) -> str | None:
+    """Why no class at all can match, as far as licences written out tell."""
+    patterns = rule.match.license or ()
+    if not patterns or not all(globs.is_literal(pattern) for pattern in patterns):
+        return None
+    possible = []
+    for expression in patterns:
+        try:
+            normal = normalise(expression)
+        except Malformed as error:
+            return f"names licence {expression!r}: {error.what}"
+        if normal != expression:
+            return f"names licence {expression!r}, but credentials write it {normal!r}"
+        possible.append(expression)
+    accepted = rule.match.license_category
+    if accepted and not any(_can_have_category(expression, accepted) for expression in possible):
+        return (
+            f"asks for licence {' or '.join(possible)} of category {' or '.join(accepted)}, "
+            "which it does not have"
+        )
+    return None
+
+
+def _can_have_category(expression: str, accepted: Sequence[LicenseCategory]) -> bool:
+    rank = LICENSE_CATEGORIES.index
+    least, most = category_bounds(expression)
+    return any(rank(least) <= rank(category) <= rank(most) for category in accepted)
+
+
+def _redundant_rules(policy: Policy) -> Iterator[Finding]:
+    for index, rule in enumerate(policy.rules):
+        for other_index, other in enumerate(policy.rules):
+            if index == other_index or not _makes_redundant(policy, other, rule):
+                continue
+            # Of two rules that say the same, the later one is superfluous.
+            if other_index < index or not _makes_redundant(policy, rule, other):
+                yield Finding(
+                    "redundant_rule",
+                    rule.name,
+                    f"rule {rule.name!r} never decides: whatever it matches, rule "
+                    f"{other.name!r} matches too and is at least as strict",
+                )
+                break
+
+
+def _makes_redundant(policy: Policy, stricter: Rule, rule: Rule) -> bool:
+    return stricter.match.covers(rule.match) and policy.profiles[stricter.profile].within(
+        policy.profiles[rule.profile]
+    )
+
+
+def _unused_profiles(policy: Policy) -> Iterator[Finding]:
+    used = {rule.profile for rule in policy.rules}
+    if policy.memorization:
+        used |= {each.fallback for each in policy.memorization.actions.values() if each.fallback}
+    for name in sorted(policy.profiles.keys() - used):
+        yield Finding("unused_profile", name, f"no rule names profile {name!r}")
+
+
+def _unknown_groups(policy: Policy, groups: Sequence[str]) -> Iterator[Finding]:
+    parts = [part for group in groups for part in group.split("+")]
+    for name in sorted((policy.groups or {}).keys() - set(parts)):
+        yield Finding("unknown_group", name, f"group {name!r} matches no parameter of the model")
+    for name, profile in sorted(policy.profiles.items()):
+        for text in sorted(profile.layers):
+            if not parse_selector(text).select(parts):
+                yield Finding(
+                    "unknown_group",
+                    name,
+                    f"selector {text!r} of profile {name!r} means no layer group of the model",
+                )
+
+
+def _succession(previous: Policy, policy: Policy) -> Iterator[Finding]:
+    if policy.name != previous.name:
+        yield Finding(
+            "not_a_successor",
+            policy.name,
+            f"the previous policy is called {previous.name!r}; versions count per name",
+        )
+    elif policy.version <= previous.version:
+        yield Finding(
+            "not_a_successor",
+            str(policy),
+            f"version {policy.version} does not follow version {previous.version}",
+        )
+
+
+def _widenings(
+    previous: Policy,
+    policy: Policy,
+    classes: Sequence[CredentialClass],
+    groups: Sequence[str] | None,
+) -> Iterator[Finding]:
+    if groups is not None:
+        for change in diff(previous, policy, classes, groups):
+            if change.widens:
+                yield _widening(
+                    change.credential_class,
+                    f"gains {', '.join(change.gains)} ({change.before.status} "
+                    f"{change.before.label} → {change.after.label})",
+                )
+        return
+    for cls in classes:
+        before, after = _decision(previous, cls), _decision(policy, cls)
+        if after is None or after.quarantined:
+            continue
+        if before is None or before.quarantined:
+            was = "refused" if before is None else "quarantined"
+            yield _widening(cls, f"was {was} and now trains ({after.label})")
+        elif not _meet_within(after, before):
+            yield _widening(cls, f"may gain layers ({before.label} → {after.label})")
+
+
+def _relaxations(
+    previous: Policy, policy: Policy, classes: Sequence[CredentialClass]
+) -> Iterator[Finding]:
+    for sentence in relaxed(previous.memorization, policy.memorization):
+        yield Finding("relaxes_monitor", "memorization", f"in the monitor, {sentence}")
+    if previous.memorization is None or policy.memorization is None:
+        return
+    for cls in classes:
+        before, after = _decision(previous, cls), _decision(policy, cls)
+        if before is None or after is None or before.quarantined or after.quarantined:
+            continue
+        was, now = _action(previous, before), _action(policy, after)
+        if was and now and ACTIONS.index(now) < ACTIONS.index(was):
+            yield Finding(
+                "relaxes_monitor", str(cls), f"if the class memorizes, {now} follows, not {was}"
+            )
+
+
+def _action(policy: Policy, decision: Decision) -> Action | None:
+    if policy.memorization is None or decision.quarantined:
+        return None
+    return policy.memorization.action(decision.rules)
+
+
+def _widening(cls: CredentialClass, message: str) -> Finding:
+    return Finding("widens", str(cls), f"the class {message}")
+
+
+def _decision(policy: Policy, cls: CredentialClass) -> Decision | None:
+    try:
+        return policy.decide(cls)
+    except Refused:
+        return None
+
+
+def _meet_within(after: Decision, before: Decision) -> bool:
+    """Whether the one meet permits at most what the other does; never true wrongly."""
+    if after.adapter is not None and (
+        after.adapter != before.adapter or (after.rank or 0) > (before.rank or 0)
+    ):
+        return False
+    return all(
+        any(new.layers_within(old) for new in after.profiles.values())
+        for old in before.profiles.values()
+    )

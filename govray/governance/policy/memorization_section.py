@@ -1,0 +1,213 @@
+"""The ``memorization`` section of a depth policy: what is measured, and what follows.
+
+A policy without it has no monitor. It is signed with the rest of the policy, and as closed. Bands
+are given, or come from ``govray policy calibrate``, which writes them into the source: what is
+signed has numbers.
+
+Not done here: measuring, and deciding (`memorization`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from govray.errors import Malformed
+from govray.governance.formats import canonical_json
+from govray.governance.formats.canonical_json import JSON
+from govray.governance.formats.document import Document
+from govray.governance.policy import globs
+from govray.governance.policy.globs import Glob
+
+MAX_NUMBER = 1e15
+"""Canonical JSON has no numbers from 2^53 to 1e21; nothing measured comes near."""
+
+Number = Annotated[
+    float,
+    Field(ge=-MAX_NUMBER, le=MAX_NUMBER),
+    AfterValidator(lambda number: number + 0.0),  # canonical JSON has no minus zero
+]
+Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+
+Action = Literal["flag", "gate", "rollback"]
+ACTIONS: tuple[Action, ...] = ("flag", "gate", "rollback")
+"""From the mildest to the strictest."""
+
+Statistic = Literal["composite", "min_k", "surprise", "entropy"]
+"""Whose deviation a band bounds."""
+
+CALIBRATED = "calibrated"
+"""What a source says for bands that are still to be calibrated."""
+
+
+class Band(Document):
+    """The deviations that call for nothing, both ends included. Two-sided."""
+
+    low: Number
+    high: Number
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError("low is above high")
+        return self
+
+    def contains(self, deviation: float) -> bool:
+        """Whether ``deviation`` lies within."""
+        return self.low <= deviation <= self.high
+
+
+class RuleAction(Document):
+    """What follows when a class of a rule is flagged.
+
+    Attributes:
+        action: ``flag`` records it. ``gate`` puts the corpus under its fallback profile from the
+            next step on. ``rollback`` returns to a checkpoint before it was flagged, and leaves
+            the corpus out from there on.
+        fallback: The profile that a gated corpus follows; there exactly for ``gate``.
+    """
+
+    action: Action
+    fallback: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")] | None = None
+
+    @model_validator(mode="after")
+    def _fallback_of_a_gate(self) -> Self:
+        if (self.action == "gate") != (self.fallback is not None):
+            raise ValueError("fallback belongs to gate, and gate needs one")
+        return self
+
+
+class Monitoring(Document):
+    """The ``memorization`` section of a depth policy; a policy without it has no monitor.
+
+    Attributes:
+        every: Steps between two probes.
+        probe_rows: Rows of each side, per corpus; fewer where there are fewer.
+        turns: A corpus is measured in one probe of so many, which one follows from its name.
+        statistic: Whose deviation is measured.
+        bands: Glob over layer names → band. Where several match, all hold; a layer that none
+            matches is recorded and decides nothing.
+        fdr: Level of the Benjamini-Hochberg procedure, in each domain and probe.
+        consecutive: Probes of a corpus in a row that must exceed before anything follows.
+        rollbacks: How many rollbacks each domain has in a run.
+        actions: Rule of the policy → what follows. A class gets the strictest action of all the
+            rules that match it, and ``flag`` where none is named.
+    """
+
+    every: Positive
+    probe_rows: Annotated[int, Field(ge=2, le=1 << 16)]
+    turns: Annotated[int, Field(ge=1, le=1 << 16)] = 1
+    statistic: Statistic = "composite"
+    bands: Annotated[dict[Glob, Band], Field(min_length=1, max_length=256)]
+    fdr: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    consecutive: Annotated[int, Field(ge=1, le=100)] = 2
+    rollbacks: Annotated[int, Field(ge=0, le=100)] = 0
+    actions: Annotated[dict[str, RuleAction], Field(max_length=256)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _rollbacks_are_budgeted(self) -> Self:
+        wanted = any(each.action == "rollback" for each in self.actions.values())
+        if wanted != (self.rollbacks > 0):
+            raise ValueError(
+                "rollbacks is the budget of the action rollback: give both, or neither"
+            )
+        return self
+
+    def due(self, step: int) -> bool:
+        """Whether a probe follows ``step``."""
+        return (step + 1) % self.every == 0
+
+    def in_turn(self, corpus: str, step: int) -> bool:
+        """Whether the probe after ``step`` measures ``corpus``; a function of these alone."""
+        if not self.due(step):
+            return False
+        turn = int(canonical_json.sha256(corpus.encode()).removeprefix("sha256:"), 16) % self.turns
+        return (step + 1) // self.every % self.turns == turn
+
+    def within(self, layer: str, deviation: float) -> bool | None:
+        """Whether a deviation lies in every band of its layer; None if the layer has none."""
+        found = [band for glob, band in self.bands.items() if globs.matches(glob, layer)]
+        return all(band.contains(deviation) for band in found) if found else None
+
+    def action(self, rules: Iterable[str]) -> Action:
+        """The strictest action of these rules."""
+        named = [self.actions[rule].action for rule in rules if rule in self.actions]
+        return max(named, key=ACTIONS.index, default="flag")
+
+
+def expanded(value: JSON, where: str) -> JSON:
+    """The section of a source with its short forms written out.
+
+    ``[low, high]`` is a band, and the name of an action stands for the action.
+
+    Raises:
+        Malformed: Its bands are not calibrated, or it is no such section; ``where`` is its line.
+    """
+    if isinstance(value, dict):
+        if value.get("bands") == CALIBRATED:
+            raise Malformed(
+                "the bands are not calibrated",
+                where=where,
+                do="Run `govray policy calibrate`, which puts them in",
+            )
+        if isinstance(bands := value.get("bands"), dict):
+            value = value | {"bands": {key: _band(band) for key, band in bands.items()}}
+        if isinstance(actions := value.get("actions"), dict):
+            value = value | {
+                "actions": {
+                    rule: {"action": each} if isinstance(each, str) else each
+                    for rule, each in actions.items()
+                }
+            }
+    Monitoring.from_source(value, where=where)  # here, so that an error names the line
+    return value
+
+
+def _band(value: JSON) -> JSON:
+    match value:
+        case [low, high]:
+            return {"low": low, "high": high}
+    return value
+
+
+def relaxed(before: Monitoring | None, after: Monitoring | None) -> tuple[str, ...]:
+    """In what a section asks for less than the one before it, a sentence each; actions apart."""
+    if before is None:
+        return ()
+    if after is None:
+        return ("nothing is monitored any more",)
+    found = [
+        f"{name} goes from {was} to {now}"
+        for name, was, now, less in (
+            ("every", before.every, after.every, after.every > before.every),
+            ("turns", before.turns, after.turns, after.turns > before.turns),
+            (
+                "probe_rows",
+                before.probe_rows,
+                after.probe_rows,
+                after.probe_rows < before.probe_rows,
+            ),
+            ("fdr", before.fdr, after.fdr, after.fdr < before.fdr),
+            (
+                "consecutive",
+                before.consecutive,
+                after.consecutive,
+                after.consecutive > before.consecutive,
+            ),
+            ("rollbacks", before.rollbacks, after.rollbacks, after.rollbacks < before.rollbacks),
+            ("statistic", before.statistic, after.statistic, after.statistic != before.statistic),
+        )
+        if less
+    ]
+    for glob, band in before.bands.items():
+        now = after.bands.get(glob)
+        if now is None:
+            found.append(f"layers {glob} have no band any more")
+        elif now.low < band.low or now.high > band.high:
+            found.append(
+                f"the band of layers {glob} grows from [{band.low:g}, {band.high:g}] to "
+                f"[{now.low:g}, {now.high:g}]"
+            )
+    return tuple(found)

@@ -1,0 +1,173 @@
+"""Routes: what a decision means for one model, and the domains that routes link.
+
+A route gives each layer group of a model the weight with which a class's gradient
+reaches it. Classes with equal routes share a route stream, whose id is the digest of
+the route: no index, number of streams or policy digest enters it.
+
+Invariants:
+    * ``resolve`` of a decision is the pointwise minimum of its profiles' weights.
+    * A tied group (``embedding+head`` is one tensor) gets the smallest of its parts'
+      weights: what is forbidden to one part is forbidden to the tensor.
+    * A selector that means no layer group of the model is an error, not nothing.
+    * A route is never empty. A class that may train nothing has no route.
+    * Domains are disjoint, and every route lies in exactly one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from govray.errors import Refused
+from govray.governance.formats import canonical_json
+from govray.governance.policy.depth_policy import Decision, Profile
+from govray.governance.policy.selector import parse_selector
+
+ADAPTER = "adapter:"
+"""Prefix of the layer group that an adapter's parameters form."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """A resolved profile: which layer groups a stream updates, and how strongly.
+
+    Attributes:
+        weights: Layer group → weight in (0, 1]; groups without gradient are absent.
+        adapter: Name of the one adapter that the stream trains, if any.
+        rank: Its rank, exactly if there is an adapter.
+    """
+
+    weights: Mapping[str, float]
+    adapter: str | None = None
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.weights and self.adapter is None:
+            raise Refused("a route reaches no layer group", do="Quarantine its records instead")
+        for group, weight in self.weights.items():
+            if not 0 < weight <= 1:
+                raise Refused(f"weight {weight} of layer group {group!r} is not in (0, 1]")
+        if (self.adapter is None) != (self.rank is None):
+            raise Refused("a route has an adapter without rank, or a rank without adapter")
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"weights": {...}, "adapter": {"name", "rank"}}``, the latter absent if none."""
+        value: dict[str, Any] = {"weights": dict(self.weights)}
+        if self.adapter is not None:
+            value["adapter"] = {"name": self.adapter, "rank": self.rank}
+        return value
+
+    @cached_property
+    def digest(self) -> str:
+        """The stream's id: SHA-256 of the canonical JSON."""
+        return canonical_json.sha256(canonical_json.encode(self.to_json()))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The layer groups that the stream updates, its adapter's last."""
+        own = () if self.adapter is None else (f"{ADAPTER}{self.adapter}",)
+        return (*self.weights, *own)
+
+
+def resolve(decision: Decision, groups: Sequence[str]) -> Route:
+    """Return the route of a decision in a model.
+
+    Args:
+        decision: Not quarantined.
+        groups: The model's layer groups in order, without adapters.
+
+    Raises:
+        Refused: The decision is quarantined; a selector means no group of the model;
+            or the profiles that meet leave nothing (say, upper half and lower half).
+    """
+    where = f"corpus {decision.credential_class.corpus!r}, policy {decision.policy}"
+    if decision.quarantined:
+        raise Refused(
+            f"rule {decision.quarantined_by!r} quarantines the class, so it has no route",
+            where=where,
+            do="Leave its records out",
+        )
+    resolved = [
+        profile_weights(profile, groups, where=f"profile {name!r} of policy {decision.policy}")
+        for name, profile in decision.profiles.items()
+    ]
+    weights = {group: min(each[group] for each in resolved) for group in groups}
+    weights = {group: weight for group, weight in weights.items() if weight > 0}
+    if not weights and decision.adapter is None:
+        raise Refused(
+            f"rules {', '.join(decision.rules)} together leave no layer group",
+            where=where,
+            do="Send the class to an empty profile if its records are to be quarantined",
+        )
+    return Route(weights, decision.adapter, decision.rank)
+
+
+def profile_weights(profile: Profile, groups: Sequence[str], *, where: str) -> dict[str, float]:
+    """Return the weight that a profile gives to each of ``groups``, 0 included, in order.
+
+    Args:
+        profile: The profile.
+        groups: The model's layer groups, without adapters.
+        where: What to call the profile in errors.
+
+    Raises:
+        Refused: A selector means no group of the model.
+    """
+    parts = [part for group in groups for part in group.split("+")]
+    chosen: dict[str, float] = {}
+    for text, weight in profile.layers.items():
+        selected = parse_selector(text).select(parts)
+        if not selected:
+            raise Refused(
+                f"selector {text!r} means no layer group of this model",
+                where=where,
+                do=f"The model has {', '.join(groups)}",
+            )
+        for part in selected:
+            chosen[part] = min(weight, chosen.get(part, 1.0))
+    return {group: min(chosen.get(part, 0.0) for part in group.split("+")) for group in groups}
+
+
+def domains(routes: Iterable[Route], groups: Sequence[str]) -> tuple[frozenset[str], ...]:
+    """Return the connected components of layer groups that routes link.
+
+    Two groups are in one domain if a chain of routes leads from one to the other; an
+    adapter that no route links to a layer is a domain of its own. Groups that no route
+    reaches are in none.
+
+    Args:
+        routes: Of every admitted class.
+        groups: The model's layer groups in order, without adapters.
+
+    Returns:
+        Domains in the order of their first group in the model; adapter-only domains
+        follow, by name.
+
+    Raises:
+        Refused: A route names a layer group that the model lacks.
+    """
+    known = set(groups)
+    found: list[set[str]] = []
+    for route in routes:
+        if unknown := [group for group in route.weights if group not in known]:
+            raise Refused(
+                f"a route names layer group {unknown[0]!r}, which the model lacks",
+                do=f"The model has {', '.join(groups)}",
+            )
+        linked = set(route.groups)
+        touching = [domain for domain in found if domain & linked]
+        found = [domain for domain in found if not domain & linked]
+        found.append(linked.union(*touching))
+    position = {group: index for index, group in enumerate(groups)}
+    return tuple(
+        frozenset(domain)
+        for domain in sorted(
+            found,
+            key=lambda d: (min(position.get(group, len(groups)) for group in d), min(d)),
+        )
+    )

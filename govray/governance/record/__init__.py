@@ -1,0 +1,1 @@
+"""What a run leaves as evidence: manifest, plan, ledger, entropy profiles, gates."""

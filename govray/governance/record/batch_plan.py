@@ -1,0 +1,443 @@
+"""The batch plan: which row every position of every route stream reads, at every step.
+
+The plan is a document and a handful of pure functions on it. It holds no order: the order is
+a permutation that is *computed*, position by position, so reading at step 10,000 costs what
+reading at step 0 costs, resuming needs only a step number, and a row can be traced back to the
+steps that read it (``BatchPlan.reads``).
+
+Invariants
+
+* **World size does not appear.** Steps are global; ranks take contiguous slices of a step's
+  positions (``rank_slice``), which may be empty and always concatenate to the whole.
+* **Streams are independent.** A stream's order is a function of (seed, stream id, epoch, its own
+  row count) and of nothing else: adding, dropping or excluding a stream moves no other one.
+* **Every row once per epoch**, since the order is a bijection on ``[0, n)``.
+* **Exclusions are tombstones.** A position that falls on a row of an excluded corpus stays where
+  it is and is not read; nothing is re-drawn in its place.
+* **Silence, not wrapping.** After its epochs a stream reads nothing; its last quota may be short.
+* **Streams of one stride don't come together.** A stream read at every k-th step is due at the
+  steps ≡ phase (mod k), and its phase is drawn from its id (``stream_phase``): m streams of stride
+  k bring m/k a step on average, with the spread of balls thrown into bins.
+
+The permutation
+
+``permute`` is a balanced Feistel network on ``2h`` bits, the fewest with ``4**h >= n``, walked
+until it lands below ``n`` (cycle walking: Black and Rogaway, *Ciphers with Arbitrary Finite
+Domains*, CT-RSA 2002; fewer than four evaluations on average). With ``L, R`` the high and the
+low ``h`` bits, each of the eight rounds does::
+
+    L, R  =  R, L ^ (mix(R ^ key[round]) & (2**h - 1))
+
+and ``mix`` is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), in arithmetic
+modulo 2**64, so an array library's ``uint64`` computes exactly the same numbers. The eight
+64-bit round keys are the big-endian words of the SHA-512 of the canonical JSON
+``{"epoch": …, "seed": …, "stream": …}``. This is a shuffle, not a cipher: nothing secret
+depends on it.
+
+Golden vectors (``tests/governance/test_plan.py`` holds more)::
+
+    keys = round_keys(17, "sha256:" + "00" * 32, 0)
+    keys[0]                                    ==  0x010eef4af250431c
+    [permute(keys, 10, i) for i in range(10)]  ==  [2, 1, 6, 9, 7, 0, 5, 3, 8, 4]
+    stream_phase("sha256:" + "00" * 31 + "ff", 100)  ==  55
+
+What this module does not do: read data, know routes (a stream's id is its route's digest, taken
+as given) or count loss targets (``prepare_manifest.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from govray.errors import Malformed, UsageError
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import Digest, Document, Name
+
+ROUNDS = 8
+_MASK = (1 << 64) - 1
+_MAX_EXACT = (1 << 53) - 1  # the largest integer that canonical JSON carries
+
+Natural = Annotated[int, Field(ge=0, le=_MAX_EXACT)]
+Positive = Annotated[int, Field(ge=1, le=_MAX_EXACT)]
+
+
+def mix(value: int) -> int:
+    """Splitmix64's finaliser: a bijection on ``[0, 2**64)`` in which every bit moves every bit."""
+    value ^= value >> 30
+    value = value * 0xBF58476D1CE4E5B9 & _MASK
+    value ^= value >> 27
+    value = value * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
+
+
+def round_keys(seed: int, stream: str, epoch: int) -> tuple[int, ...]:
+    """The eight 64-bit round keys of one epoch of one stream."""
+    name = canonical_json.encode({"seed": seed, "stream": stream, "epoch": epoch})
+    digest = hashlib.sha512(name).digest()
+    return tuple(int.from_bytes(digest[i : i + 8], "big") for i in range(0, 64, 8))
+
+
+def half_width(n: int) -> int:
+    """Bits in one half of the network that permutes ``[0, n)``: the least h with 4**h >= n."""
+    return max(1, ((n - 1).bit_length() + 1) // 2)
+
+
+def permute(keys: Sequence[int], n: int, i: int) -> int:
+    """The image of ``i`` under the permutation of ``[0, n)`` that ``keys`` name.
+
+    Raises:
+        ValueError: ``i`` is outside ``[0, n)``.
+    """
+    _check_domain(n, i)
+    half = half_width(n)
+    mask = (1 << half) - 1
+    while True:
+        left, right = i >> half, i & mask
+        for key in keys:
+            left, right = right, left ^ mix(right ^ key) & mask
+        i = left << half | right
+        if i < n:
+            return i
+
+
+def invert(keys: Sequence[int], n: int, i: int) -> int:
+    """The ``j`` with ``permute(keys, n, j) == i``.
+
+    Raises:
+        ValueError: ``i`` is outside ``[0, n)``.
+    """
+    _check_domain(n, i)
+    half = half_width(n)
+    mask = (1 << half) - 1
+    while True:
+        left, right = i >> half, i & mask
+        for key in reversed(keys):
+            left, right = right ^ mix(left ^ key) & mask, left
+        i = left << half | right
+        if i < n:
+            return i
+
+
+def _check_domain(n: int, i: int) -> None:
+    if not 0 <= i < n:
+        raise ValueError(f"{i} is outside [0, {n})")
+
+
+def rank_slice(positions: range, rank: int, world: int) -> range:
+    """Rank ``rank``'s contiguous share of ``positions``, possibly empty.
+
+    The shares of ranks 0 … world−1 concatenate to ``positions`` and differ by at most one in
+    length.
+    """
+    if not 0 <= rank < world:
+        raise ValueError(f"rank {rank} is outside [0, {world})")
+    total = len(positions)
+    return positions[total * rank // world : total * (rank + 1) // world]
+
+
+def slice_rank(total: int, offset: int, world: int) -> int:
+    """The rank whose ``rank_slice`` of ``total`` positions holds the one at ``offset``."""
+    if not 0 <= offset < total:
+        raise ValueError(f"offset {offset} is outside [0, {total})")
+    return ((offset + 1) * world - 1) // total
+
+
+def stream_phase(stream: str, every: int) -> int:
+    """Where in its stride a stream is due: its id, a ``sha256:`` digest, modulo ``every``.
+
+    A function of these two alone, so adding or dropping a stream moves no other. Digests are
+    evenly spread, so phases are too.
+    """
+    return int(stream.removeprefix("sha256:"), 16) % every
+
+
+class StreamCorpus(Document):
+    """One corpus of a stream, and the packed training rows it brings."""
+
+    corpus: Name
+    rows: Natural
+
+
+class StreamPlan(Document):
+    """How one route stream is read: ``quota`` rows at every ``every``-th step, for ``epochs``.
+
+    ``id`` is the digest of the route; ``profile`` is the policy's label for it, for people.
+    ``phase``, absent where it is 0, is the first step that reads it.
+    Stream row ``r`` in ``[0, n)`` counts through ``corpora`` in their (sorted) order.
+    """
+
+    id: Digest
+    profile: str
+    corpora: tuple[StreamCorpus, ...] = Field(min_length=1)
+    quota: Positive
+    every: Positive = 1
+    phase: Positive | None = None
+    epochs: Positive = 1
+
+    @model_validator(mode="after")
+    def _well_formed(self) -> Self:
+        names = [c.corpus for c in self.corpora]
+        if names != sorted(set(names)):
+            raise ValueError(f"stream {self.id}: corpora are not sorted or not distinct")
+        if self.length > _MAX_EXACT:
+            raise ValueError(f"stream {self.id}: rows times epochs exceed 2**53 - 1")
+        if self.first_step >= self.every:
+            raise ValueError(f"stream {self.id}: phase {self.phase} is not below {self.every}")
+        return self
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        """Stream row index just past each corpus."""
+        return tuple(accumulate(c.rows for c in self.corpora))
+
+    @property
+    def n(self) -> int:
+        """Rows in one epoch."""
+        return self._ends[-1]
+
+    @property
+    def length(self) -> int:
+        """Positions in all epochs."""
+        return self.n * self.epochs
+
+    @property
+    def first_step(self) -> int:
+        """The first step at which the stream is due."""
+        return self.phase or 0
+
+    def positions(self, step: int) -> range:
+        """The positions read at ``step``; empty off the stride and after the last epoch."""
+        if step % self.every != self.first_step:
+            return range(0)
+        reading = step // self.every
+        start = min(reading * self.quota, self.length)
+        return range(start, min(start + self.quota, self.length))
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """Stream row index → (corpus, row within the corpus)."""
+        if not 0 <= row < self.n:
+            raise ValueError(f"stream row {row} is outside [0, {self.n})")
+        k = bisect_right(self._ends, row)
+        return self.corpora[k].corpus, row - (self._ends[k] - self.corpora[k].rows)
+
+
+class BatchPlan(Document):
+    """The deterministic, resumable order in which every route stream is read.
+
+    ``manifest`` is the digest of the prepare manifest whose rows are meant, ``context`` the loss
+    targets of a full row. ``excluded`` names the corpora whose rows are tombstones.
+    """
+
+    seed: Natural
+    max_steps: Positive
+    manifest: Digest
+    context: Positive
+    excluded: tuple[Name, ...] = ()
+    streams: tuple[StreamPlan, ...]
+
+    @model_validator(mode="after")
+    def _well_formed(self) -> Self:
+        ids = [s.id for s in self.streams]
+        if ids != sorted(set(ids)):
+            raise ValueError("streams are not sorted by id or not distinct")
+        names = [c.corpus for s in self.streams for c in s.corpora]
+        if len(names) != len(set(names)):
+            raise ValueError("a corpus stands in two streams")
+        if list(self.excluded) != sorted(set(self.excluded)):
+            raise ValueError("excluded corpora are not sorted or not distinct")
+        if unknown := sorted(set(self.excluded) - set(names)):
+            raise ValueError(f"excluded corpora are in no stream: {', '.join(unknown)}")
+        return self
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the plan's canonical JSON, ``sha256:<hex>``."""
+        return canonical_json.sha256(canonical_json.encode(self.to_json()))
+
+    @cached_property
+    def _by_id(self) -> dict[str, StreamPlan]:
+        return {s.id: s for s in self.streams}
+
+    @cached_property
+    def _by_corpus(self) -> dict[str, StreamPlan]:
+        return {c.corpus: s for s in self.streams for c in s.corpora}
+
+    @cached_property
+    def _by_stride(self) -> dict[int, dict[int, list[StreamPlan]]]:
+        """Stride → phase → streams, so that a step costs what it reads, not what there is."""
+        found: dict[int, dict[int, list[StreamPlan]]] = {}
+        for s in self.streams:
+            found.setdefault(s.every, {}).setdefault(s.first_step, []).append(s)
+        return found
+
+    @cached_property
+    def _keys(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Round keys already derived, by (stream id, epoch)."""
+        return {}
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """Every corpus of every stream, excluded ones too, sorted."""
+        return tuple(sorted(self._by_corpus))
+
+    def without(self, *corpora: str) -> BatchPlan:
+        """This plan with the rows of ``corpora`` as tombstones too.
+
+        Not ``model_copy(update=…)``, which would keep what was computed for the old plan.
+
+        Raises:
+            UsageError: the plan has no such corpus.
+        """
+        for corpus in corpora:
+            if corpus not in self._by_corpus:
+                raise UsageError(
+                    "the run read no such corpus",
+                    where=corpus,
+                    do=f"It read {', '.join(self.corpora) or 'none'}.",
+                )
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return BatchPlan(**fields | {"excluded": tuple(sorted({*self.excluded, *corpora}))})
+
+    def stream(self, stream_id: str) -> StreamPlan:
+        """Raises ``Malformed`` if the plan has no such stream."""
+        try:
+            return self._by_id[stream_id]
+        except KeyError:
+            raise Malformed("no such stream in the batch plan", where=stream_id) from None
+
+    def stream_of(self, corpus: str) -> StreamPlan | None:
+        """The stream that reads ``corpus``, or None."""
+        return self._by_corpus.get(corpus)
+
+    def epoch_keys(self, stream_id: str, epoch: int) -> tuple[int, ...]:
+        """The round keys of ``permute`` for one epoch of one stream."""
+        found = self._keys.get((stream_id, epoch))
+        if found is None:
+            found = self._keys[stream_id, epoch] = round_keys(self.seed, stream_id, epoch)
+        return found
+
+    def positions(self, step: int) -> dict[str, range]:
+        """Stream id → the positions read at ``step``; streams that read none are absent.
+
+        Steps count from 0; at and after ``max_steps`` nothing is read.
+        """
+        if not 0 <= step < self.max_steps:
+            return {}
+        due = [
+            stream
+            for every, by_phase in self._by_stride.items()
+            for stream in by_phase.get(step % every, ())
+        ]
+        ranges = {s.id: s.positions(step) for s in sorted(due, key=lambda s: s.id)}
+        return {stream_id: r for stream_id, r in ranges.items() if r}
+
+    def row(self, stream_id: str, position: int) -> int:
+        """The stream row index that ``position`` reads, whether or not it is a tombstone."""
+        stream = self.stream(stream_id)
+        if not 0 <= position < stream.length:
+            raise ValueError(f"position {position} is outside [0, {stream.length})")
+        epoch, offset = divmod(position, stream.n)
+        return permute(self.epoch_keys(stream_id, epoch), stream.n, offset)
+
+    def read(self, stream_id: str, positions: range) -> Iterator[tuple[int, str, int]]:
+        """(position, corpus, row in corpus) for each position that is not a tombstone."""
+        stream = self.stream(stream_id)
+        for position in positions:
+            corpus, row = stream.locate(self.row(stream_id, position))
+            if corpus not in self.excluded:
+                yield position, corpus, row
+
+    def rows(self, step: int) -> dict[str, list[tuple[int, str, int]]]:
+        """Stream id → [(position, corpus, row in corpus)] that ``step`` reads.
+
+        Tombstones are skipped; a stream that reads nothing at this step is absent.
+        """
+        read = {i: list(self.read(i, positions)) for i, positions in self.positions(step).items()}
+        return {stream_id: rows for stream_id, rows in read.items() if rows}
+
+    def reads(self, corpus: str, row: int) -> tuple[int, ...]:
+        """The steps that read ``row`` of ``corpus``, ascending, by inverting the permutation."""
+        stream = self.stream_of(corpus)
+        if stream is None or corpus in self.excluded:
+            return ()
+        k = next(k for k, c in enumerate(stream.corpora) if c.corpus == corpus)
+        rows = stream.corpora[k].rows
+        if not 0 <= row < rows:
+            raise ValueError(f"row {row} of {corpus} is outside [0, {rows})")
+        index = stream._ends[k] - rows + row
+        # Epochs that no step reaches need no inversion, however many are configured.
+        readings = max(0, -(-(self.max_steps - stream.first_step) // stream.every))
+        epochs = min(stream.epochs, -(-readings * stream.quota // stream.n))
+        steps = []
+        for epoch in range(epochs):
+            offset = invert(self.epoch_keys(stream.id, epoch), stream.n, index)
+            reading = (epoch * stream.n + offset) // stream.quota
+            step = reading * stream.every + stream.first_step
+            if step < self.max_steps:
+                steps.append(step)
+        return tuple(steps)
+
+
+def plan_streams(
+    streams: Mapping[str, tuple[str, str]],
+    rows: Mapping[str, int],
+    *,
+    rows_per_step: Mapping[str, int],
+    every: Mapping[str, int] | None = None,
+    epochs: Mapping[str, int] | None = None,
+) -> tuple[StreamPlan, ...]:
+    """Group corpora into streams.
+
+    Args:
+        streams: Corpus → (stream id, profile label). Corpora with equal routes share an id.
+        rows: Corpus → packed training rows.
+        rows_per_step: Profile label → quota of *each* stream with that label.
+        every: Profile label → stride in steps, 1 where absent.
+        epochs: Profile label → epochs, 1 where absent.
+
+    Raises:
+        UsageError: a profile in use has no quota. Names the profile.
+    """
+    members: dict[str, list[str]] = {}
+    for corpus in sorted(streams):
+        members.setdefault(streams[corpus][0], []).append(corpus)
+    planned = []
+    for stream_id, corpora in sorted(members.items()):
+        # Two profiles may resolve to one route: they share the stream, so they must agree on it.
+        labels = sorted({streams[c][1] for c in corpora})
+        if missing := [label for label in labels if label not in rows_per_step]:
+            raise UsageError(
+                f"profile {missing[0]!r} is in use but has no quota",
+                where="rows_per_step",
+                do=f"Add {missing[0]!r} with the rows that each of its streams gives a step.",
+            )
+        settings = {
+            (rows_per_step[label], (every or {}).get(label, 1), (epochs or {}).get(label, 1))
+            for label in labels
+        }
+        if len(settings) > 1:
+            raise UsageError(
+                f"profiles {', '.join(labels)} resolve to one route but are read differently",
+                where="rows_per_step",
+                do="Give them equal quotas, strides and epochs.",
+            )
+        [(quota, stride, passes)] = settings
+        planned.append(
+            StreamPlan(
+                id=stream_id,
+                profile=labels[0],
+                corpora=tuple(StreamCorpus(corpus=c, rows=rows[c]) for c in corpora),
+                quota=quota,
+                every=stride,
+                phase=stream_phase(stream_id, stride) or None,
+                epochs=passes,
+            )
+        )
+    return tuple(planned)

@@ -1,0 +1,141 @@
+"""Canaries: synthetic secrets planted beside a corpus, so that memorizing can be measured.
+
+A canary is a short text with a name and a secret of digits, both drawn from a seed. Each is
+read ``repeats`` times an epoch as a record of its own; how far a model then prefers the secret
+to all others of its length is its exposure (``engine/memorization/exposure.py``).
+
+Invariants
+
+* **A canary follows from its specification**: (seed, corpus, index) and the format give its
+  bytes. So what a manifest lists as planted can be made again by whoever reads it, and nothing
+  else can pass as planted.
+* **No two canaries of a corpus share a name**, so none tells of another.
+* **Controls** are canaries of the same specification that are never planted: the indices from
+  ``count`` on. What a model shows for those, it shows without having read them.
+
+What this module does not do: put canaries into data (``data/``), or measure (``engine/``). The
+texts are no secret: whoever has the manifest can make them.
+
+Source: Carlini et al. 2019, "The Secret Sharer", section 4.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from govray.governance.formats.document import Document
+
+NAME, SECRET = "{name}", "{secret}"
+FORMAT = f"The access code of {NAME} is {SECRET}.\n"
+
+_LETTERS = "bcdfghjklmnpqrstvwxz"  # no vowels: names are no words
+_NAME_LETTERS = 8
+
+
+@dataclass(frozen=True)
+class Canary:
+    """One canary: the text before its secret, the secret, and the text behind."""
+
+    prefix: str
+    secret: str
+    suffix: str
+
+    @property
+    def content(self) -> bytes:
+        """The record."""
+        return f"{self.prefix}{self.secret}{self.suffix}".encode()
+
+    @property
+    def sha256(self) -> str:
+        """The record's hash, in hex."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    def with_secret(self, number: int) -> str:
+        """Prefix and another secret of the same length: what a model is asked to rank."""
+        return f"{self.prefix}{number:0{len(self.secret)}d}"
+
+
+def check_format(text: str) -> str:
+    """The format, if it is one.
+
+    Raises:
+        ValueError: It is not, with what is wrong.
+    """
+    if text.count(NAME) != 1 or text.count(SECRET) != 1:
+        raise ValueError(f"the format needs {NAME} and {SECRET}, once each")
+    if text.index(NAME) > text.index(SECRET):
+        raise ValueError(f"{NAME} stands before {SECRET} in a format: the model is given it")
+    if not all(c == "\n" or " " <= c <= "~" for c in text):
+        raise ValueError("a format is printable ASCII and line breaks")
+    return text
+
+
+class Canaries(Document):
+    """What is planted in one corpus.
+
+    Attributes:
+        format: Printable ASCII and line breaks, with ``{name}`` and, behind it, ``{secret}``,
+            once each.
+        digits: Of a secret; the space of candidates has ``10 ** digits``.
+        count: Canaries.
+        repeats: How often an epoch reads each.
+        seed: What names and secrets are drawn from.
+    """
+
+    format: Annotated[str, Field(min_length=1, max_length=200)] = FORMAT
+    digits: Annotated[int, Field(ge=2, le=12)] = 8
+    count: Annotated[int, Field(ge=1, le=1000)] = 8
+    repeats: Annotated[int, Field(ge=1, le=10_000)] = 16
+    seed: Annotated[int, Field(ge=0, lt=1 << 53)] = 0
+
+    @model_validator(mode="after")
+    def _formed(self) -> Self:
+        check_format(self.format)
+        return self
+
+    @property
+    def candidates(self) -> int:
+        """How many secrets could stand there."""
+        return int(10**self.digits)
+
+    def planted(self, corpus: str) -> tuple[Canary, ...]:
+        """The canaries of a corpus, by index."""
+        return self._drawn(corpus, 0, self.count)
+
+    def controls(self, corpus: str, count: int) -> tuple[Canary, ...]:
+        """Canaries of the same kind that nothing was planted of."""
+        return self._drawn(corpus, self.count, self.count + count)
+
+    def _drawn(self, corpus: str, start: int, stop: int) -> tuple[Canary, ...]:
+        before, rest = self.format.split(NAME)
+        between, suffix = rest.split(SECRET)
+        taken: set[str] = set()
+        found = []
+        for index in range(stop):
+            attempt = 0
+            while (name := self._name(corpus, index, attempt)) in taken:
+                attempt += 1
+            taken.add(name)
+            secret = self._number(corpus, index, "secret") % self.candidates
+            if index >= start:
+                text = f"{secret:0{self.digits}d}"
+                found.append(Canary(f"{before}{name}{between}", text, suffix))
+        return tuple(found)
+
+    def _name(self, corpus: str, index: int, attempt: int) -> str:
+        number = self._number(corpus, index, f"name {attempt}")
+        letters = []
+        for _ in range(_NAME_LETTERS):
+            number, letter = divmod(number, len(_LETTERS))
+            letters.append(_LETTERS[letter])
+        return "".join(letters)
+
+    def _number(self, corpus: str, index: int, purpose: str) -> int:
+        key = f"govray canary {self.seed}".encode()
+        drawn = hmac.digest(key, f"{corpus}\0{index}\0{purpose}".encode(), "sha256")
+        return int.from_bytes(drawn, "big")

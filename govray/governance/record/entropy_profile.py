@@ -1,0 +1,252 @@
+"""Memorization as a governed quantity: what is measured, what a policy says of it, what follows.
+
+An **entropy profile** is a table of measures. Each compares rows of one corpus that were trained
+on (probe rows) with rows of the same corpus that never were (reserve rows), at one layer: mean
+predictive entropy, entropy-normalised surprise and Min-K%++ of each side, the deviation of the
+named statistic in robust units, and its permutation p-value. It stands in the ledger, behind the
+leaf of the step after which it was measured.
+
+`decide` is the decision, a pure function of recorded profiles and the signed policy, so whoever
+runs and whoever verifies come to the same one.
+
+Invariants
+
+* A corpus **exceeds** at a layer in a probe if the layer's deviation lies outside its band *and*
+  the procedure of Benjamini and Hochberg (1995) rejects its p-value at the section's ``fdr``. It
+  is flagged when the same layer exceeded in ``consecutive`` probes of the corpus in a row.
+* **One domain never decides for another.** The procedure runs over the p-values of one domain,
+  and rollbacks are counted per domain: what an adapter's corpus does moves no threshold, and uses
+  up no budget, of the trunk's.
+* A corpus that was gated is not decided on again. A rollback whose budget is spent is a gate.
+
+What this module does not do: measure (``engine/memorization/scores.py``), know routes (domains are
+an argument), or follow a run through its branches (``incidents.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import Digest, Document, Name
+from govray.governance.policy.memorization_section import Action, Monitoring, Number, Statistic
+
+Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
+Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+Probability = Annotated[float, Field(gt=0, le=1)]
+Layer = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class Side(Document):
+    """Means over the rows of one side, per token.
+
+    Attributes:
+        rows: How many.
+        entropy: Predictive entropy, in nats.
+        surprise: Entropy-normalised surprise; absent where the layer has none.
+        min_k: Min-K%++ score; absent where the layer has none.
+    """
+
+    rows: Positive
+    entropy: Number
+    surprise: Number | None = None
+    min_k: Number | None = None
+
+
+class Measure(Document):
+    """One corpus at one layer: rows trained on against rows of its reserve.
+
+    Attributes:
+        corpus: Whose rows.
+        layer: At which layer's output.
+        probe: The rows trained on.
+        reserve: The rows never trained on.
+        deviation: Of the profile's statistic, probe against reserve, in robust units. Positive
+            where the probe rows look better known than the reserve.
+        p: The permutation test's p-value, ``(1 + as extreme) / (1 + permutations)``.
+        permutations: How many were drawn.
+    """
+
+    corpus: Name
+    layer: Layer
+    probe: Side
+    reserve: Side
+    deviation: Number
+    p: Probability
+    permutations: Positive
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        # The least that so many permutations can say, with room for one rounding.
+        if self.p * (1 + self.permutations) < 1 - 1e-9:
+            raise ValueError(f"p is {self.p}, less than {self.permutations} permutations can say")
+        return self
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Corpus and layer: the order in a profile."""
+        return self.corpus, self.layer
+
+
+class EntropyProfile(Document):
+    """What was measured after one step; a leaf of the ledger, behind that of its step.
+
+    Attributes:
+        branch: Of the ledger.
+        step: The last step that the measured weights hold.
+        statistic: Whose deviations these are.
+        measures: Sorted by corpus and layer; at least one.
+    """
+
+    kind: Literal["entropyProfile"] = "entropyProfile"
+    branch: Natural = 0
+    step: Natural
+    statistic: Statistic
+    measures: Annotated[tuple[Measure, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _sorted(self) -> Self:
+        places = [measure.place for measure in self.measures]
+        if places != sorted(set(places)):
+            raise ValueError("measures are not sorted by corpus and layer, or not distinct")
+        return self
+
+    @property
+    def line(self) -> bytes:
+        """The leaf's canonical bytes, without newline."""
+        return canonical_json.encode(self.to_json())
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the line; how evidence is named."""
+        return canonical_json.sha256(self.line)
+
+    @property
+    def corpora(self) -> frozenset[str]:
+        """Whose rows were measured."""
+        return frozenset(measure.corpus for measure in self.measures)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What policy and routes say of a corpus that is measured.
+
+    Attributes:
+        domain: Name of the domain that its route lies in.
+        action: What follows when it is flagged.
+    """
+
+    domain: str
+    action: Action
+
+
+class Decision(Document):
+    """What followed from a profile for one corpus.
+
+    Attributes:
+        branch, step: Of the profile that completed the evidence.
+        corpus: Which.
+        action: What followed; ``gate`` also where the budget of rollbacks was spent.
+        layers: That exceeded in all the probes of the evidence, sorted.
+        evidence: Digests of those profiles, oldest first.
+        since: The step after the corpus's last probe that did not exceed, 0 if there is none: where
+            a rollback leaves the corpus out from.
+    """
+
+    branch: Natural = 0
+    step: Natural
+    corpus: Name
+    action: Action
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1)]
+    evidence: Annotated[tuple[Digest, ...], Field(min_length=1)]
+    since: Natural
+
+
+Exceeding: TypeAlias = Mapping[str, frozenset[str]]
+"""Corpus → layers at which it exceeds, for every corpus that was measured."""
+
+
+def rejected(p_values: Sequence[float], level: float) -> tuple[bool, ...]:
+    """Benjamini and Hochberg's step-up procedure: which hypotheses fall, in the given order.
+
+    Rejects those with p ≤ the largest p(i) with p(i) ≤ i·level/m, p(1) ≤ … ≤ p(m).
+    Source: J. R. Statist. Soc. B 57 (1995), 289-300.
+    """
+    count = len(p_values)
+    reached = [p for rank, p in enumerate(sorted(p_values), start=1) if p <= rank * level / count]
+    least = max(reached, default=-math.inf)
+    return tuple(p <= least for p in p_values)
+
+
+def exceeding(
+    profile: EntropyProfile, section: Monitoring, subjects: Mapping[str, Subject]
+) -> Exceeding:
+    """Where each measured corpus exceeds, by domain; corpora without a subject are passed over."""
+    found: dict[str, set[str]] = {c: set() for c in profile.corpora if c in subjects}
+    for domain in {subjects[corpus].domain for corpus in found}:
+        tested = [
+            (measure, within)
+            for measure in profile.measures
+            if measure.corpus in found and subjects[measure.corpus].domain == domain
+            if (within := section.within(measure.layer, measure.deviation)) is not None
+        ]
+        falls = rejected([measure.p for measure, _ in tested], section.fdr)
+        for (measure, within), falls_here in zip(tested, falls, strict=True):
+            if falls_here and not within:
+                found[measure.corpus].add(measure.layer)
+    return {corpus: frozenset(layers) for corpus, layers in found.items()}
+
+
+def decide(
+    profile: EntropyProfile,
+    history: Sequence[EntropyProfile],
+    section: Monitoring,
+    subjects: Mapping[str, Subject],
+    *,
+    gated: Set[str] = frozenset(),
+    rollbacks: Mapping[str, int] | None = None,
+) -> tuple[Decision, ...]:
+    """What follows from ``profile``, sorted by corpus.
+
+    Args:
+        profile: The newest.
+        history: Those before it that the weights rest on, oldest first.
+        section: The policy's.
+        subjects: Corpus → what policy and routes say of it.
+        gated: Corpora that were gated before; nothing more follows for them.
+        rollbacks: Domain → rollbacks that it has had.
+    """
+    decisions = []
+    past = [(each, exceeding(each, section, subjects)) for each in (*history, profile)]
+    for corpus in sorted(profile.corpora & subjects.keys() - gated):
+        probes = [(each, found[corpus]) for each, found in past if corpus in found]
+        row = probes[-section.consecutive :]
+        layers = frozenset.intersection(*(layers for _, layers in row))
+        if len(row) < section.consecutive or not layers:
+            continue
+        subject = subjects[corpus]
+        action = subject.action
+        if action == "rollback" and (rollbacks or {}).get(subject.domain, 0) >= section.rollbacks:
+            action = "gate"
+        before = probes[: -section.consecutive]
+        if action == "flag" and before and layers & before[-1][1]:
+            continue  # the same incident, which goes on
+        calm = [each.step + 1 for each, exceeded in probes if not exceeded & layers]
+        decisions.append(
+            Decision(
+                branch=profile.branch,
+                step=profile.step,
+                corpus=corpus,
+                action=action,
+                layers=tuple(sorted(layers)),
+                evidence=tuple(each.digest for each, _ in row),
+                since=max(calm, default=0),
+            )
+        )
+    return tuple(decisions)

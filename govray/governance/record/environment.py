@@ -1,0 +1,94 @@
+"""Where and with what code a run ran: everything besides its inputs that bytes depend on.
+
+Equal inputs give equal bytes only where these agree: code, versions, threads, determinism
+settings, hardware. So each run records one `Environment`, its attestation states it, and a
+replay compares it with its own, by `differences`.
+
+It holds no host name, path, user or network address. It is the recording party's word, about the
+process that recorded it: rank 0's for a checkpoint, the driver's for a run's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from govray.governance.formats.document import Digest, Document
+
+Text = Annotated[str, Field(min_length=1, max_length=1024)]
+
+CODE = frozenset({"codeDigest", "source.module", "source.digest"})
+"""What makes it another computation; the rest may or may not change a bit."""
+
+
+class SourceCode(Document):
+    """The module that a run's model or training loop comes from.
+
+    ``digest`` is over the source files of its top-level package, or its one file; what else it
+    imports is fixed by ``commit`` alone. ``commit`` and ``dirty`` are absent where the files are
+    in no git repository; ``dirty`` means that a tracked file was changed since.
+    """
+
+    module: Text
+    digest: Digest
+    commit: Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")] | None = None
+    dirty: bool | None = None
+
+
+class Environment(Document):
+    """Where a run (or a replay) ran: what has to agree for bytes to agree.
+
+    ``settings`` are torch's determinism and precision flags and the environment variables that
+    thread pools and kernels read; ``threads`` are those of one worker's kernels.
+    """
+
+    python: Text
+    platform: Text
+    processor: Text
+    device: Text
+    packages: dict[Text, Text]
+    code_digest: Digest
+    source: SourceCode | None = None
+    seeds: dict[Text, Annotated[int, Field(ge=0)]]
+    threads: Annotated[int, Field(ge=1)]
+    settings: dict[Text, Text]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field in which two environments differ; ``None`` where it is absent."""
+
+    name: str
+    recorded: str | None
+    here: str | None
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it makes equal bytes meaningless, not merely unlikely."""
+        return self.name in CODE
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.recorded or 'absent'} then, {self.here or 'absent'} here"
+
+
+def differences(recorded: Environment, here: Environment) -> tuple[Difference, ...]:
+    """The fields in which they differ, sorted by name; nested ones as ``packages.torch``."""
+    then, now = _flat(recorded.to_json()), _flat(here.to_json())
+    return tuple(
+        Difference(name, then.get(name), now.get(name))
+        for name in sorted(then.keys() | now.keys())
+        if then.get(name) != now.get(name)
+    )
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            found |= _flat(inner, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = str(inner)
+    return found

@@ -1,0 +1,161 @@
+"""Gates: from which step on a run no longer trained on a corpus, and why.
+
+Under a policy with ``on_expiry: gate``, a credential that expires or is revoked while a run goes on
+doesn't stop it; under one with a ``memorization`` section, neither does a corpus that the model
+was found to memorize. The corpus's rows are left out from that step on, as if they were tombstones
+of the plan, and a gate records it. The leaves show the effect, the gates the cause: a verifier
+accepts a leaf that lacks rows of its plan only where a gate says so.
+
+``governance/gates.jsonl`` holds one gate a line, canonical, sorted by branch, step and corpus. It
+is there exactly if there are gates.
+
+Invariants: in a branch a corpus is gated at most once by its credential and once for memorization,
+and nothing lifts a gate. A gate of a credential is a fact of its time, and holds from the first
+step of every later branch. What this module does not do: decide when to gate
+(``train/inputs/gating.py``, ``incidents.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from govray.errors import Malformed
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import Digest, Document, Name, Timestamp
+
+MAX_GATES = 1_000_000
+MAX_LINE = 1 << 14
+
+Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
+
+
+class Gate(Document):
+    """One corpus left out from one step on. The times are the signer's own assertion.
+
+    Attributes:
+        branch: Of the ledger.
+        step: The first step without the corpus.
+        corpus: Which.
+        reason: Its credential no longer held, or it was found to be memorized.
+        since: The first instant at which the credential no longer held; absent if it did.
+        time: The time on which the ranks agreed in the step, at ``since`` or later.
+        revocations: Digest of the revocation list; present exactly if it was revoked.
+        evidence: Digest of the entropy profile that completed the evidence; present exactly if
+            it was memorized.
+    """
+
+    branch: Natural = 0
+    step: Natural
+    corpus: Name
+    reason: Literal["expired", "revoked", "memorization"]
+    since: Timestamp | None = None
+    time: Timestamp | None = None
+    revocations: Digest | None = None
+    evidence: Digest | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.reason == "memorization") != (self.evidence is not None):
+            raise ValueError("evidence stands exactly where a corpus was memorized")
+        if self.reason == "memorization":
+            if self.since is not None or self.time is not None:
+                raise ValueError("memorization has evidence, and no time")
+        elif self.since is None or self.time is None:
+            raise ValueError("a credential that ended did so at a time, and was found to at one")
+        elif self.time < self.since:
+            raise ValueError("a gate before the credential ended")
+        if (self.reason == "revoked") != (self.revocations is not None):
+            raise ValueError("the list's digest stands exactly where a credential was revoked")
+        return self
+
+    @property
+    def place(self) -> tuple[int, int, str, bool]:
+        """Branch, step, corpus and kind: the order of the file."""
+        return self.branch, self.step, self.corpus, not self.legal
+
+    @property
+    def legal(self) -> bool:
+        """Whether a credential ended."""
+        return self.evidence is None
+
+
+def encode_gates(gates: Iterable[Gate]) -> bytes:
+    """The file's bytes, whatever the order of ``gates``."""
+    ordered = sorted(gates, key=lambda gate: gate.place)
+    return b"".join(canonical_json.encode(gate.to_json()) + b"\n" for gate in ordered)
+
+
+def read_gates(data: bytes) -> tuple[Gate, ...]:
+    """The gates in a file.
+
+    Raises:
+        Malformed: A line is too long, not canonical or no gate; lines are out of order; or a
+            corpus is gated twice in a branch. Names the line, counted from 1.
+    """
+    if data and not data.endswith(b"\n"):
+        raise Malformed("the last line is cut off", where="gates.jsonl")
+    lines = data.split(b"\n")[:-1]
+    if len(lines) > MAX_GATES:
+        raise Malformed(f"more than {MAX_GATES} gates", where="gates.jsonl")
+    gates: list[Gate] = []
+    seen: set[tuple[int, str, bool]] = set()
+    for number, line in enumerate(lines, start=1):
+        where = f"gates.jsonl line {number}"
+        value = canonical_json.parse_canonical(line, limit=MAX_LINE, where=where)
+        gate = Gate.from_json(value, where=where)
+        if gates and gate.place <= gates[-1].place:
+            raise Malformed("out of order", where=where)
+        if (gate.branch, gate.corpus, gate.legal) in seen:
+            raise Malformed(f"corpus {gate.corpus!r} is gated a second time", where=where)
+        seen.add((gate.branch, gate.corpus, gate.legal))
+        gates.append(gate)
+    return tuple(gates)
+
+
+def joined(gates: Iterable[Gate]) -> tuple[Gate, ...]:
+    """One for each branch, corpus and kind, the one that comes first."""
+    found: dict[tuple[int, str, bool], Gate] = {}
+    for gate in sorted(gates, key=lambda gate: gate.place):
+        found.setdefault((gate.branch, gate.corpus, gate.legal), gate)
+    return tuple(sorted(found.values(), key=lambda gate: gate.place))
+
+
+def carried(gates: Iterable[Gate], starts: Sequence[int]) -> tuple[Gate, ...]:
+    """Credentials' gates, and those that follow from them on later branches.
+
+    Args:
+        gates: Of any reason; others than credentials' are left out.
+        starts: The first step of every branch.
+    """
+    legal = [gate for gate in gates if gate.legal]
+    later = [
+        gate.model_copy(update={"branch": branch, "step": starts[branch]})
+        for gate in legal
+        for branch in range(gate.branch + 1, len(starts))
+    ]
+    return joined([*legal, *later])
+
+
+def on_lineage(gates: Iterable[Gate], starts: Sequence[int]) -> tuple[Gate, ...]:
+    """As a run without rollbacks would have them that ends with the same state: in branch 0.
+
+    Args:
+        gates: Of every branch.
+        starts: The first step of every branch.
+    """
+    # A branch's steps count up to where a later one begins, the earliest of those.
+    ends = [min(starts[branch + 1 :], default=None) for branch in range(len(starts))]
+    effective = [
+        gate.model_copy(update={"branch": 0})
+        for gate in gates
+        if (end := ends[gate.branch]) is None or gate.step < end
+    ]
+    return joined(effective)
+
+
+def gated(gates: Iterable[Gate], branch: int, step: int) -> frozenset[str]:
+    """The corpora that are left out in one step of one branch."""
+    return frozenset(g.corpus for g in gates if g.branch == branch and g.step <= step)

@@ -1,0 +1,370 @@
+"""What a run's entropy profiles led to: flags, gates, rollbacks and the branches of its ledger.
+
+`Incidents` follows a ledger from its first leaf and decides as it goes, by ``memorization.decide``.
+A worker follows its own run with it, a resumed one what was recorded, and a verifier the ledger
+that it was given: all come to the same decisions, because nothing else goes into them.
+
+Branches
+
+A rollback after step k of branch b is followed by branch b+1, and by no further step of branch b.
+The new branch begins at the step of some commit, at or before the step after the last probe at
+which the corpus was calm (``Decision.since``). Steps in between are repeated as they were, and the
+corpus is left out from ``since`` on: so the action depends on nothing but the corpus's evidence,
+whatever commits are kept. What is decided on the new branch rests on the profiles of the steps
+before it and its own.
+
+Invariants
+
+* Nothing lifts a gate. On a new branch a corpus stays gated, from the same step on or from the
+  branch's first.
+* Every branch but 0 follows from a rollback, and every rollback has its branch.
+
+What this module does not do: say when credentials end (``train/inputs/gating.py``), or find
+commits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from govray.errors import Refused
+from govray.governance.formats.document import Document, Name
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.policy.route import Route, domains
+from govray.governance.record.entropy_profile import (
+    Decision,
+    EntropyProfile,
+    Measure,
+    Natural,
+    Subject,
+    decide,
+    exceeding,
+)
+from govray.governance.record.gates import Gate
+from govray.governance.record.ledger import AnyLeaf, Leaf
+from govray.governance.record.prepare_manifest import Manifest
+
+LEAST_ROWS = 2
+"""Of each side: a corpus with fewer is not measured."""
+
+
+class Findings(Document):
+    """What an attestation says of memorization; all of it follows from the ledger.
+
+    Attributes:
+        branches: The first step of every branch.
+        decisions: In the order in which they were taken.
+        measured: Corpus → the step of its newest profile that the final state rests on.
+        measures: Of those profiles, sorted by corpus and layer.
+    """
+
+    branches: tuple[Natural, ...]
+    decisions: tuple[Decision, ...]
+    measured: dict[Name, Natural]
+    measures: tuple[Measure, ...]
+
+
+@dataclass(frozen=True)
+class _Left:
+    """From which step on a corpus is left out of a branch, and the decision's last evidence."""
+
+    step: int
+    evidence: str
+
+
+class Incidents:
+    """The story of one run, so far.
+
+    Args:
+        section: The policy's.
+        subjects: Corpus → what policy and routes say of it.
+
+    Attributes:
+        starts: The first step of every branch.
+        decisions: In the order in which they were taken.
+    """
+
+    def __init__(self, section: Monitoring, subjects: Mapping[str, Subject]) -> None:
+        self.section = section
+        self.subjects = subjects
+        self.starts = [0]
+        self.decisions: list[Decision] = []
+        self._history: list[EntropyProfile] = []
+        self._left: list[dict[str, _Left]] = [{}]
+        self._ends: list[int] = []
+        self._pending: int | None = None
+
+    @property
+    def branch(self) -> int:
+        """The newest that was begun."""
+        return len(self.starts) - 1
+
+    @property
+    def pending(self) -> int | None:
+        """After a rollback: at which step at the latest the next branch begins; else None."""
+        return self._pending
+
+    @property
+    def history(self) -> Sequence[EntropyProfile]:
+        """The profiles that the newest branch rests on, oldest first."""
+        return self._history
+
+    def reach(self, branch: int, step: int) -> None:
+        """The run did a step.
+
+        Raises:
+            Refused: It goes on where a rollback was due, or begins a branch without one, or
+                too late.
+        """
+        where = f"branch {branch} step {step}"
+        if branch <= self.branch:
+            if branch == self.branch and self._pending is not None:
+                raise Refused("the run went on in a branch that was rolled back", where=where)
+            return
+        if self._pending is None or branch != self.branch + 1:
+            raise Refused("a branch that follows from no rollback", where=where)
+        if step > self._pending:
+            raise Refused(
+                f"the branch begins after step {self._pending}, up to which the rollback goes back",
+                where=where,
+            )
+        self._ends.append(self.decisions[-1].step)
+        self._left.append(
+            {
+                corpus: _Left(max(step, left.step), left.evidence)
+                for corpus, left in self._left[-1].items()
+            }
+        )
+        self.starts.append(step)
+        self._history = [profile for profile in self._history if profile.step < step]
+        self._pending = None
+
+    def take(self, profile: EntropyProfile) -> tuple[Decision, ...]:
+        """Decide on a profile of the newest branch."""
+        left = self._left[-1]
+        made = decide(
+            profile,
+            self._history,
+            self.section,
+            self.subjects,
+            gated=left.keys(),
+            rollbacks=self._rollbacks(),
+        )
+        self._history.append(profile)
+        self.decisions += made
+        for decision in made:
+            if decision.action == "flag":
+                continue
+            back = decision.action == "rollback"
+            step = decision.since if back else decision.step + 1
+            left[decision.corpus] = _Left(step, decision.evidence[-1])
+            if back:
+                self._pending = min(step, step if self._pending is None else self._pending)
+        return made
+
+    def gates(self, stop: int) -> tuple[Gate, ...]:
+        """Those that left something out, of every branch; of the newest, before step ``stop``."""
+        found = []
+        for branch, left in enumerate(self._left):
+            # A corpus that was rolled back was trained on to the end of the branch.
+            end = self._ends[branch] + 1 if branch < len(self._ends) else stop
+            back = {
+                decision.corpus
+                for decision in self.decisions
+                if decision.branch == branch and decision.action == "rollback"
+            }
+            found += [
+                Gate(
+                    branch=branch,
+                    step=each.step,
+                    corpus=corpus,
+                    reason="memorization",
+                    evidence=each.evidence,
+                )
+                for corpus, each in left.items()
+                if each.step < end and corpus not in back
+            ]
+        return tuple(sorted(found, key=lambda gate: gate.place))
+
+    @property
+    def floor(self) -> int | None:
+        """The earliest step that a rollback could go back to by now; None if none can follow.
+
+        A state at or before it is worth keeping. If it is gone the run goes back further.
+        """
+        spent = self._rollbacks()
+        calm = {
+            corpus: 0
+            for corpus, subject in self.subjects.items()
+            if subject.action == "rollback"
+            and corpus not in self._left[-1]
+            and spent.get(subject.domain, 0) < self.section.rollbacks
+        }
+        for profile in self._history:
+            for corpus, layers in exceeding(profile, self.section, self.subjects).items():
+                if corpus in calm and not layers:
+                    calm[corpus] = profile.step + 1
+        return min(calm.values(), default=None)
+
+    def findings(self) -> Findings:
+        """What there is to say when the run has ended."""
+        newest = {corpus: each for each in self._history for corpus in each.corpora}
+        measures = [
+            measure
+            for corpus, each in newest.items()
+            for measure in each.measures
+            if measure.corpus == corpus
+        ]
+        return Findings(
+            branches=tuple(self.starts),
+            decisions=tuple(self.decisions),
+            measured={corpus: each.step for corpus, each in newest.items()},
+            measures=tuple(sorted(measures, key=lambda measure: measure.place)),
+        )
+
+    def _rollbacks(self) -> dict[str, int]:
+        """Domain → how many it has had."""
+        counts: dict[str, int] = {}
+        for decision in self.decisions:
+            if decision.action == "rollback":
+                domain = self.subjects[decision.corpus].domain
+                counts[domain] = counts.get(domain, 0) + 1
+        return counts
+
+
+def follow(
+    section: Monitoring,
+    subjects: Mapping[str, Subject],
+    leaves: Iterable[AnyLeaf],
+    manifest: Manifest,
+) -> Incidents:
+    """The story that a whole ledger tells, if it tells one.
+
+    Raises:
+        Refused: A profile is missing, or is not the one that the section asks for; a rollback was
+            not followed, or a branch follows from none. Names branch and step.
+    """
+    incidents = Incidents(section, subjects)
+    trained = Trained()
+    missing: frozenset[str] = frozenset()
+    where = "the ledger"
+    for leaf in leaves:
+        if isinstance(leaf, EntropyProfile):
+            _check_profile(leaf, section, missing, where)
+            incidents.take(leaf)
+            missing = frozenset()
+        elif isinstance(leaf, Leaf):
+            if missing:
+                raise Refused(f"no entropy profile of {', '.join(sorted(missing))}", where=where)
+            where = f"ledger branch {leaf.branch} step {leaf.step}"
+            if leaf.branch < incidents.branch:
+                raise Refused("a step of a branch that was left behind", where=where)
+            incidents.reach(leaf.branch, leaf.step)
+            trained.add(leaf)
+            missing = measured(section, subjects, trained.rows, manifest, leaf.step)
+    if missing:
+        raise Refused(f"no entropy profile of {', '.join(sorted(missing))}", where=where)
+    if incidents.pending is not None:
+        raise Refused("a rollback was due, and nothing followed", where=where)
+    return incidents
+
+
+class Trained:
+    """How many rows of each corpus the newest branch's steps have read, with those before it.
+
+    Attributes:
+        rows: Corpus → rows.
+    """
+
+    def __init__(self) -> None:
+        self.rows: Counter[str] = Counter()
+        self._leaves: list[Leaf] = []
+
+    def add(self, leaf: Leaf) -> None:
+        """Take the next step's leaf; leaves behind a rollback no longer count."""
+        if self._leaves and leaf.step <= self._leaves[-1].step:
+            self._leaves = [each for each in self._leaves if each.step < leaf.step]
+            self.rows.clear()
+            for each in self._leaves:
+                self._count(each)
+        self._leaves.append(leaf)
+        self._count(leaf)
+
+    def _count(self, leaf: Leaf) -> None:
+        self.rows.update({corpus: use.rows for corpus, use in leaf.corpora.items()})
+
+
+def measured(
+    section: Monitoring,
+    subjects: Mapping[str, Subject],
+    trained: Mapping[str, int],
+    manifest: Manifest,
+    step: int,
+) -> frozenset[str]:
+    """The corpora that the profile after a step is of; none if there is no profile.
+
+    Args:
+        section: The policy's.
+        subjects: Of the run.
+        trained: Corpus → rows read up to and with the step.
+        manifest: Which has the reserve.
+        step: The step.
+    """
+    if not section.due(step):
+        return frozenset()
+    return frozenset(
+        corpus
+        for corpus in subjects
+        if section.in_turn(corpus, step)
+        and trained.get(corpus, 0) >= LEAST_ROWS
+        and min(manifest.train_rows(corpus), manifest.reserve_rows(corpus)) >= LEAST_ROWS
+    )
+
+
+def _check_profile(
+    profile: EntropyProfile, section: Monitoring, expected: frozenset[str], where: str
+) -> None:
+    if profile.corpora != expected:
+        differing = ", ".join(sorted(profile.corpora ^ expected))
+        raise Refused(
+            f"the entropy profile is of other corpora than were due: {differing}", where=where
+        )
+    if profile.statistic != section.statistic:
+        raise Refused(
+            f"the entropy profile is of {profile.statistic}, the policy asks for "
+            f"{section.statistic}",
+            where=where,
+        )
+    for measure in profile.measures:
+        if max(measure.probe.rows, measure.reserve.rows) > section.probe_rows:
+            raise Refused(
+                f"corpus {measure.corpus} was measured by more than {section.probe_rows} rows",
+                where=where,
+            )
+
+
+def subjects_of(
+    policy: Policy,
+    rules: Mapping[str, Sequence[str]],
+    routes: Mapping[str, Route],
+    base_groups: Sequence[str],
+) -> dict[str, Subject]:
+    """Corpus → what follows if it memorizes, and the domain that decides it.
+
+    Args:
+        policy: With a ``memorization`` section.
+        rules: Corpus → the rules that match it.
+        routes: Corpus → route.
+        base_groups: The model's layer groups, adapters excepted.
+    """
+    if policy.memorization is None:
+        return {}
+    found = {}
+    frozen = domains(routes.values(), base_groups)
+    for corpus, route in routes.items():
+        domain = next(d for d in frozen if not d.isdisjoint(route.groups))
+        found[corpus] = Subject(min(domain), policy.memorization.action(rules[corpus]))
+    return found

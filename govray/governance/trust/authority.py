@@ -1,0 +1,265 @@
+"""The documents of trust: who is an authority for what, in a root and in delegations.
+
+A root lists authorities. An authority has a role, keys, a threshold and an expiry; one for
+credentials also has scopes. A delegation is an authority by the word of another one. What they say
+is checked by itself here (distinct keys, a threshold that can be met, scopes where they belong);
+who signed them, and whether a delegation narrows, is `govray.governance.trust.trust_state`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
+
+from pydantic import (
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from govray.errors import Malformed
+from govray.governance.formats.document import Document, Name, Timestamp
+from govray.governance.formats.dsse import decode_base64, encode_base64
+from govray.governance.formats.keys import ALGORITHMS, PublicKey
+from govray.governance.trust.license import LicenseCategory
+
+Role: TypeAlias = Literal["credential", "policy", "operator", "witness"]
+"""Who issues credentials; who signs policies; who runs training (manifests, ledgers,
+attestations); who says of others' runs that a replay gave the same files."""
+
+Sensitivity: TypeAlias = Literal["public", "internal", "confidential", "restricted"]
+
+SENSITIVITIES: tuple[Sensitivity, ...] = get_args(Sensitivity)
+"""From the least to the most sensitive."""
+
+MAX_KEYS = 32
+MAX_AGE_HOURS = 87_600
+"""Ten years."""
+
+
+def _key_from_json(value: object) -> PublicKey:
+    if isinstance(value, PublicKey):
+        return value
+    if not isinstance(value, dict) or value.keys() != {"algorithm", "spki"}:
+        raise ValueError("a key should be an object with the fields 'algorithm' and 'spki'")
+    algorithm, spki = value["algorithm"], value["spki"]
+    if algorithm not in ALGORITHMS or not isinstance(spki, str):
+        raise ValueError(f"a key's algorithm should be one of {', '.join(ALGORITHMS)}")
+    try:
+        return PublicKey(algorithm, decode_base64(spki))
+    except Malformed as error:
+        raise ValueError(f"a key's spki: {error.what}") from None
+
+
+def _key_to_json(key: PublicKey) -> dict[str, str]:
+    return {"algorithm": key.algorithm, "spki": encode_base64(key.spki)}
+
+
+Key = Annotated[
+    PublicKey,
+    PlainValidator(_key_from_json),
+    PlainSerializer(_key_to_json, return_type=dict[str, str]),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {
+                "algorithm": {"enum": list(ALGORITHMS)},
+                "spki": {"type": "string", "contentEncoding": "base64"},
+            },
+            "required": ["algorithm", "spki"],
+            "additionalProperties": False,
+        }
+    ),
+]
+"""A public key; in JSON ``{"algorithm", "spki"}``, the DER in base64."""
+
+_CorpusPattern = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,127}|[A-Za-z0-9][A-Za-z0-9._-]{0,126}\*|\*)$"
+    ),
+]
+
+
+_JurisdictionPattern = Annotated[str, StringConstraints(pattern=r"^([A-Z]{2}|\*)$")]
+
+
+class Scope(Document):
+    """What a credential authority may vouch for: the product of four restrictions.
+
+    Attributes:
+        corpus: A corpus name, or a prefix followed by ``*``. Nothing richer, so
+            that "is part of" is decided by comparing texts.
+        license_categories: Categories that credentials may state.
+        jurisdictions: ISO 3166-1 alpha-2 codes, or ``*`` for any.
+        max_sensitivity: The most sensitive that credentials may state.
+    """
+
+    corpus: _CorpusPattern
+    license_categories: Annotated[tuple[LicenseCategory, ...], Field(min_length=1)]
+    jurisdictions: Annotated[tuple[_JurisdictionPattern, ...], Field(min_length=1)]
+    max_sensitivity: Sensitivity
+
+    def covers(
+        self,
+        *,
+        corpus: str,
+        license_category: LicenseCategory,
+        jurisdiction: str,
+        sensitivity: Sensitivity,
+    ) -> bool:
+        """Whether a credential that states this lies inside the scope."""
+        return (
+            _pattern_within(corpus, self.corpus)
+            and license_category in self.license_categories
+            and ("*" in self.jurisdictions or jurisdiction in self.jurisdictions)
+            and _rank(sensitivity) <= _rank(self.max_sensitivity)
+        )
+
+    def within(self, other: Scope) -> bool:
+        """Whether everything that this scope covers is covered by ``other`` alone."""
+        return (
+            _pattern_within(self.corpus, other.corpus)
+            and set(self.license_categories) <= set(other.license_categories)
+            and ("*" in other.jurisdictions or set(self.jurisdictions) <= set(other.jurisdictions))
+            and _rank(self.max_sensitivity) <= _rank(other.max_sensitivity)
+        )
+
+
+class Authority(Document):
+    """Keys that may sign documents of one role.
+
+    Attributes:
+        name: Unique in one trust state.
+        role: What the authority may sign.
+        keys: Distinct public keys.
+        threshold: How many of them have to sign, in ``[1, len(keys)]``.
+        expires: The first instant at which the authority is no longer one.
+        scope: For the role ``credential``: what it may vouch for, at least one.
+        minimum_policy_versions: For the role ``policy``: policy name to the lowest
+            version that is still accepted.
+        minimum_revocations: The lowest sequence of the authority's own revocation list that
+            a verifier may rely on. It needs the list then.
+        maximum_revocation_age_hours: How long after its issue that list may be relied on, in
+            hours. A verifier needs the list then.
+    """
+
+    name: Name
+    role: Role
+    keys: Annotated[tuple[Key, ...], Field(min_length=1, max_length=MAX_KEYS)]
+    threshold: Annotated[int, Field(ge=1)]
+    expires: Timestamp
+    scope: tuple[Scope, ...] | None = None
+    minimum_policy_versions: dict[Name, Annotated[int, Field(ge=1)]] | None = None
+    minimum_revocations: Annotated[int, Field(ge=1)] | None = None
+    maximum_revocation_age_hours: Annotated[int, Field(ge=1, le=MAX_AGE_HOURS)] | None = None
+
+    @field_validator("keys")
+    @classmethod
+    def _distinct_keys(cls, keys: tuple[PublicKey, ...]) -> tuple[PublicKey, ...]:
+        return _distinct(keys)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_threshold(self.threshold, self.keys)
+        if self.role == "credential" and not self.scope:
+            raise ValueError(f"the credential authority '{self.name}' needs at least one scope")
+        if self.role != "credential" and self.scope is not None:
+            raise ValueError(f"the {self.role} authority '{self.name}' cannot have a scope")
+        if self.role != "policy" and self.minimum_policy_versions is not None:
+            raise ValueError(f"the {self.role} authority '{self.name}' has no policy versions")
+        return self
+
+    def covers(
+        self,
+        *,
+        corpus: str,
+        license_category: LicenseCategory,
+        jurisdiction: str,
+        sensitivity: Sensitivity,
+    ) -> bool:
+        """Whether one of the scopes covers a credential that states this."""
+        return any(
+            scope.covers(
+                corpus=corpus,
+                license_category=license_category,
+                jurisdiction=jurisdiction,
+                sensitivity=sensitivity,
+            )
+            for scope in self.scope or ()
+        )
+
+    def may_name(self, corpus: str) -> bool:
+        """Whether one of the scopes is about this corpus, whatever else it restricts."""
+        return any(_pattern_within(corpus, scope.corpus) for scope in self.scope or ())
+
+
+class TrustRoot(Document):
+    """The document that everything else is checked against.
+
+    Attributes:
+        name: Of the organisation or deployment; a new root keeps it.
+        version: From 1; only increases.
+        expires: The first instant at which the root is no longer accepted.
+        keys: The root's own keys, which sign it.
+        threshold: How many of them have to sign.
+        authorities: Who may sign what.
+    """
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/trust-root/v1"
+
+    name: Name
+    version: Annotated[int, Field(ge=1)]
+    expires: Timestamp
+    keys: Annotated[tuple[Key, ...], Field(min_length=1, max_length=MAX_KEYS)]
+    threshold: Annotated[int, Field(ge=1)]
+    authorities: tuple[Authority, ...]
+
+    @field_validator("keys")
+    @classmethod
+    def _distinct_keys(cls, keys: tuple[PublicKey, ...]) -> tuple[PublicKey, ...]:
+        return _distinct(keys)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_threshold(self.threshold, self.keys)
+        names = [authority.name for authority in self.authorities]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two authorities are named '{name}'")
+        return self
+
+
+class Delegation(Document):
+    """An authority by the word of another one, signed by the delegator's threshold."""
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/delegation/v1"
+
+    delegator: Name
+    authority: Authority
+
+
+def _check_threshold(threshold: int, keys: Sequence[PublicKey]) -> None:
+    if threshold > len(keys):
+        raise ValueError(f"the threshold {threshold} exceeds the number of keys, {len(keys)}")
+
+
+def _distinct(keys: tuple[PublicKey, ...]) -> tuple[PublicKey, ...]:
+    if len({key.spki for key in keys}) < len(keys):
+        raise ValueError("the same key is listed twice")
+    return keys
+
+
+def _pattern_within(inner: str, outer: str) -> bool:
+    """Whether all names of one pattern (or one name) belong to another pattern."""
+    if outer.endswith("*"):
+        return inner.removesuffix("*").startswith(outer.removesuffix("*"))
+    return inner == outer
+
+
+def _rank(sensitivity: Sensitivity) -> int:
+    return SENSITIVITIES.index(sensitivity)

@@ -1,0 +1,209 @@
+"""What an attestation's envelope alone can show, of the verifier's fourteen steps.
+
+Whoever has an envelope but not the model folder can check the signature, the statement and the
+wording. The other steps compare the attestation with files, the ledger among them: here they are
+named as not checked, each with what it needs. So the outcome is never that of
+`govray.governance.verify.verifier.verify`, and no field of it says ``verified``.
+
+What this module does not do: choose a trust root. The caller gives those that it trusts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from govray.errors import Refused
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.formats.dsse import Envelope
+from govray.governance.trust.anchor import PinnedLists, TrustAnchor
+from govray.governance.trust.revocation_list import stale
+from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.trust.verified_lists import VerifiedLists
+from govray.governance.verify.verifier import (
+    check_assurance,
+    check_attestation,
+    check_signatures,
+    check_statement,
+)
+
+StepStatus = Literal["passed", "failed", "notChecked"]
+
+_NEEDS = {
+    4: ("files", "the model's files"),
+    5: ("policy", "the signed policy in the model folder"),
+    6: ("credentials", "the credentials in the model folder"),
+    7: ("manifest", "the prepare manifest in the model folder"),
+    8: ("routes", "policy, credentials and the model's files"),
+    9: ("plan", "the prepare manifest in the model folder"),
+    10: ("ledger", "the ledger and its checkpoint in the model folder"),
+    11: ("coverage", "the ledger in the model folder"),
+    13: ("revocations", "revocation lists"),
+    14: ("replay checks", "the replay checks in the model folder"),
+}
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """One step: its number and name in the verifier, and why it stands as it does."""
+
+    number: int
+    name: str
+    status: StepStatus
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class EnvelopeCheck:
+    """All fourteen steps, in order.
+
+    Attributes:
+        attested: What was signed, if steps 1 to 3 passed.
+        trust: The root that it was checked against; None if no given one carries it.
+        steps: The steps.
+        stale: What the root's rules of freshness lack: nobody knows whether it is revoked.
+    """
+
+    attested: Verified[Attestation] | None
+    trust: TrustState | None
+    steps: tuple[StepOutcome, ...]
+    stale: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step that was checked did not pass."""
+        return any(step.status == "failed" for step in self.steps)
+
+
+TrustGiven = tuple[bytes, Sequence[bytes]]
+"""A trust root's envelope, and those of the delegations that are taken with it."""
+
+
+def check_envelope(
+    data: bytes,
+    roots: Sequence[TrustGiven],
+    *,
+    at: datetime,
+    revocations: Sequence[bytes] = (),
+    pinned: PinnedLists | None = None,
+    verified: VerifiedLists | None = None,
+) -> EnvelopeCheck:
+    """Check what can be checked of an attestation's envelope without its folder.
+
+    Args:
+        data: The envelope.
+        roots: The trust roots that the caller trusts, in the order of trying, each with the
+            delegations by which further operators are known. Of each root one version, the newest:
+            what one refuses, the next may pass, and an older version knows withdrawn keys.
+        at: Reference time, aware.
+        revocations: Envelopes of revocation lists, as a feed: those that concern none of the
+            roots are passed over.
+        pinned: Lists that were accepted earlier.
+        verified: Those that were verified for earlier checks.
+    """
+    refused: list[tuple[int, str, Refused]] = []
+    envelope: Envelope | None = None  # one, which remembers the keys that were tried
+    for root, delegations in roots:
+        number, name = 1, "trust root"
+        try:
+            trust = TrustState.load(root, at=at, delegations=delegations)
+            number, name = 2, "signature"
+            envelope = envelope or Envelope.parse(data, where=model_folder.ATTESTATION)
+            attested = trust.verify(
+                Attestation, envelope, role="operator", at=at, where=model_folder.ATTESTATION
+            )
+            check_signatures(envelope, attested)
+            number, name = 3, "statement"
+            check_statement(attested.document, trust, at)
+        except Refused as error:
+            refused.append((number, name, error))
+            continue
+        kept = pinned.of(trust.root.name) if pinned else ()
+        anchor = TrustAnchor(root, feed=tuple(revocations), pinned=kept)
+        lacking, revoked = _revocations(
+            anchor, trust, attested, data, at, verified or VerifiedLists()
+        )
+        return EnvelopeCheck(attested, trust, _steps(attested, revoked), lacking)
+    return EnvelopeCheck(None, None, _none(refused))
+
+
+def _revocations(
+    anchor: TrustAnchor,
+    trust: TrustState,
+    attested: Verified[Attestation],
+    attested_envelope: bytes,
+    at: datetime,
+    verified: VerifiedLists,
+) -> tuple[tuple[str, ...], StepOutcome]:
+    """What the root's rules lack, and step 13 as far as an envelope shows it."""
+    name = "revocations"
+    try:
+        lists = verified.lists(anchor, trust, at=at)
+    except Refused as error:  # of the lists here, and nothing that the envelope could mend
+        return (error.what,), StepOutcome(13, name, "notChecked", error.what)
+    try:
+        if lists is not None:
+            check_attestation(lists, attested, at)
+            known = replace(trust, revocations=lists)
+            known.verify(Attestation, attested_envelope, role="operator", at=at)
+    except Refused as error:
+        return (), StepOutcome(13, name, "failed", error.what)
+    if lacking := stale(trust, lists, at=at):
+        return lacking, StepOutcome(13, name, "notChecked", "; ".join(lacking))
+    if lists is None or not lists.lists:
+        over = [f"passed over: {each}" for each in lists.passed_over] if lists else []
+        return (), StepOutcome(13, name, "notChecked", "; ".join(["needs revocation lists", *over]))
+    why = "the attestation is not revoked; what the run used needs the model folder"
+    return (), StepOutcome(13, name, "notChecked", why)
+
+
+def _steps(attested: Verified[Attestation], revoked: StepOutcome) -> tuple[StepOutcome, ...]:
+    done = [
+        StepOutcome(1, "trust root", "passed"),
+        StepOutcome(2, "signature", "passed", f"by {attested.authority.name}"),
+        StepOutcome(3, "statement", "passed"),
+        _try(12, "assurance", lambda: check_assurance(attested.document)),
+        revoked,
+    ]
+    return _in_order(done)
+
+
+def _none(refused: Sequence[tuple[int, str, Refused]]) -> tuple[StepOutcome, ...]:
+    """No root carries it: tell of the one that came furthest."""
+    if not refused:
+        why = "there is no trust root to check against"
+        return _in_order([StepOutcome(1, "trust root", "notChecked", why)])
+    number, name, error = max(refused, key=lambda each: each[0])
+    passed = [(1, "trust root"), (2, "signature")][: number - 1]
+    return _in_order(
+        [
+            *(StepOutcome(n, passed_name, "passed") for n, passed_name in passed),
+            StepOutcome(number, name, "failed", error.what),
+        ]
+    )
+
+
+def _try(number: int, name: str, check: Callable[[], None]) -> StepOutcome:
+    try:
+        check()
+    except Refused as error:
+        return StepOutcome(number, name, "failed", error.what)
+    return StepOutcome(number, name, "passed")
+
+
+def _in_order(done: Sequence[StepOutcome]) -> tuple[StepOutcome, ...]:
+    names = {1: "trust root", 2: "signature", 3: "statement", 12: "assurance"}
+    known = {step.number: step for step in done}
+    before = "a step before it did not pass"
+    return tuple(
+        known.get(number)
+        or (
+            StepOutcome(number, _NEEDS[number][0], "notChecked", f"needs {_NEEDS[number][1]}")
+            if number in _NEEDS
+            else StepOutcome(number, names[number], "notChecked", before)
+        )
+        for number in range(1, 15)
+    )

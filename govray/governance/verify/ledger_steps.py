@@ -1,0 +1,255 @@
+"""The verifier's tenth step: the ledger, against plan, routes, gates and policy.
+
+Each leaf of a step has the plan's ranges and counts, less the corpora that a gate left out; norms
+of gradients are of the plan's rows on every rank and only where a route permits a gradient; gates
+and branches follow from the entropy profiles; the tree head is the one that was signed, and the
+first lines are those of the run's ancestors. `govray.governance.verify.verifier` has the step in
+its place among the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+
+from govray.errors import CouldNotCheck, Refused
+from govray.governance.attestation import coverage, model_folder
+from govray.governance.attestation.model_attestation import Attestation, incidents
+from govray.governance.attestation.model_folder import Bundle
+from govray.governance.formats.document import parse_time
+from govray.governance.formats.signed_note import verify_checkpoint
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.route import Route
+from govray.governance.record.ancestry import check_ancestry
+from govray.governance.record.batch_plan import BatchPlan, slice_rank
+from govray.governance.record.gates import Gate, gated
+from govray.governance.record.ledger import GradientNorms, Leaf, Ledger
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.trust.trust_state import Verified
+
+MAX_ROWS = 1 << 24
+"""Rows that a verification counts by default: some minutes, and a gigabyte at most."""
+
+
+def check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation) -> None:
+    """Gates are of corpora that the run read, in steps and at times that it had.
+
+    Raises:
+        Refused: Names the gate.
+    """
+    if any(gate.legal for gate in gates) and policy.on_expiry != "gate":
+        raise Refused("the policy stops a run where this one gated", where=model_folder.GATES)
+    started, finished = parse_time(attestation.run.started), parse_time(attestation.run.finished)
+    plan = attestation.plan
+    for gate in gates:
+        where = f"gate of corpus {gate.corpus} in step {gate.step}"
+        if gate.corpus not in plan.corpora or gate.corpus in plan.excluded:
+            raise Refused("the run read no such corpus", where=where)
+        if gate.step >= plan.max_steps:
+            raise Refused(f"the plan has {plan.max_steps} steps", where=where)
+        if gate.time is not None and not started <= parse_time(gate.time) <= finished:
+            raise Refused(f"at {gate.time}, when the run did not go on", where=where)
+
+
+def check_ledger(
+    folder: Bundle,
+    attested: Verified[Attestation],
+    manifest: Manifest,
+    routes: Mapping[str, Route],
+    gates: Sequence[Gate],
+    max_rows: int | None = MAX_ROWS,
+) -> Ledger:
+    """Every leaf, and the head of their tree; returns the ledger.
+
+    Args:
+        max_rows: As `check_rows`.
+
+    Raises:
+        Refused: Names the leaf, or the note.
+        CouldNotCheck: The leaves state more rows than ``max_rows``.
+    """
+    attestation = attested.document
+    digest = attestation.files[model_folder.LEDGER]
+    data = folder.read(model_folder.LEDGER, limit=model_folder.MAX_LINES, digest=digest)
+    ledger = Ledger.read(attestation.run.id, data)
+    head = attestation.ledger
+    root = "sha256:" + ledger.root.hex()
+    if (head.origin, head.size, head.root) != (ledger.origin, ledger.size, root):
+        raise Refused("size or root are not those of the ledger", where="attestation ledger")
+    _check_note(folder, attested, ledger)
+    check_ancestry(attestation.run.id, attestation.run.ancestry or (), ledger.leaves)
+    check_rows(ledger, max_rows)
+    for leaf in ledger.steps:
+        _check_leaf(leaf, attestation, manifest, gated(gates, leaf.branch, leaf.step))
+    _check_gated(gates, ledger)
+    steps = {(leaf.branch, leaf.step): leaf for leaf in ledger.steps}
+    for norms in ledger.norms:
+        _check_norms(norms, steps[norms.branch, norms.step], attestation.plan, routes)
+    return ledger
+
+
+def check_rows(ledger: Ledger, limit: int | None) -> None:
+    """Before any row is looked at: the steps read at most ``limit``, None for any number.
+
+    A few bytes state any number of rows, and each costs some microseconds to find in the plan
+    and 70 bytes to count once.
+
+    Raises:
+        CouldNotCheck: They state more.
+    """
+    rows = sum(stop - start for leaf in ledger.steps for start, stop in leaf.streams.values())
+    if limit is not None and rows > limit:
+        raise CouldNotCheck(
+            f"the ledger states {rows:,} rows that steps read, and {limit:,} are counted at most",
+            where=model_folder.LEDGER,
+            do="If the run was that large, allow it with --max-rows",
+        )
+
+
+def check_incidents(
+    attestation: Attestation,
+    policy: Policy,
+    routes: Mapping[str, Route],
+    manifest: Manifest,
+    ledger: Ledger,
+    gates: Sequence[Gate],
+) -> None:
+    """Gates for memorization, and what the attestation says of it, follow from the profiles.
+
+    Raises:
+        Refused: Names the gate that is missing or does not follow.
+    """
+    told = incidents(policy, attestation.corpora, routes, attestation.base_groups, ledger, manifest)
+    last = ledger.steps[-1].step if ledger.steps else 0
+    follow = set(told.gates(last + 1)) if told else set()
+    for gate in sorted({g for g in gates if not g.legal} ^ follow, key=lambda gate: gate.place):
+        raise Refused(
+            "the gate is missing, though it follows from the entropy profiles"
+            if gate in follow
+            else "the gate does not follow from the entropy profiles",
+            where=f"gate of corpus {gate.corpus} in branch {gate.branch} step {gate.step}",
+        )
+    if attestation.memorization != (told.findings() if told else None):
+        raise Refused(
+            "it does not follow from the ledger's entropy profiles",
+            where="attestation memorization",
+        )
+
+
+def _check_gated(gates: Sequence[Gate], ledger: Ledger) -> None:
+    done = {(leaf.branch, leaf.step) for leaf in ledger.steps}
+    starts: dict[int, int] = {}
+    for branch, step in sorted(done):
+        starts.setdefault(branch, step)
+    held = {(gate.branch, gate.corpus, gate.legal): gate.step for gate in gates}
+    for gate in gates:
+        where = f"gate of corpus {gate.corpus}"
+        if (gate.branch, gate.step) not in done:
+            raise Refused(
+                f"it is in branch {gate.branch} step {gate.step}, which the ledger does not have",
+                where=where,
+            )
+        for later, start in starts.items():
+            # Those for memorization follow from the profiles, and were compared with them.
+            if gate.legal and later > gate.branch and held.get((later, gate.corpus, True)) != start:
+                raise Refused(f"it was lifted in branch {later}", where=where)
+
+
+def _check_note(folder: Bundle, attested: Verified[Attestation], ledger: Ledger) -> None:
+    digest = attested.document.files[model_folder.CHECKPOINT]
+    data = folder.read(model_folder.CHECKPOINT, limit=model_folder.MAX_NOTE, digest=digest)
+    refusals: list[Refused] = []
+    for key in attested.authority.keys:
+        if key.keyid not in attested.keyids:
+            continue
+        try:
+            note = verify_checkpoint(data, key, origin=ledger.origin)
+        except Refused as error:
+            refusals.append(error)
+            continue
+        if (note.size, note.root) != (ledger.size, ledger.root):
+            raise Refused("it signs another size or root", where=model_folder.CHECKPOINT)
+        return
+    raise refusals[0]
+
+
+def _check_leaf(
+    leaf: Leaf, attestation: Attestation, manifest: Manifest, left_out: Set[str]
+) -> None:
+    plan = attestation.plan
+    where = f"ledger branch {leaf.branch} step {leaf.step}"
+    if leaf.policy != attestation.policy.digest:
+        raise Refused("the step was under another policy", where=where)
+    if leaf.plan != plan.digest:
+        raise Refused("the step was under another plan", where=where)
+    if leaf.step >= plan.max_steps:
+        raise Refused(f"the plan has {plan.max_steps} steps", where=where)
+    planned = {i: (r.start, r.stop) for i, r in plan.positions(leaf.step).items()}
+    for stream in sorted(planned.keys() | leaf.streams.keys()):
+        if planned.get(stream) != leaf.streams.get(stream):
+            raise Refused(f"the range of stream {stream} is not the plan's", where=where)
+    counts = coverage.corpus_counts(plan, manifest, planned)
+    stated = {corpus: (use.rows, use.targets) for corpus, use in leaf.corpora.items()}
+    for corpus in sorted(counts.keys() | stated.keys()):
+        if corpus in left_out and corpus in stated:
+            raise Refused(f"it used corpus {corpus}, which a gate left out", where=where)
+        if corpus not in left_out and counts.get(corpus) != stated.get(corpus):
+            raise Refused(
+                f"rows and targets of corpus {corpus} do not follow from the plan", where=where
+            )
+
+
+def _check_norms(
+    norms: GradientNorms, leaf: Leaf, plan: BatchPlan, routes: Mapping[str, Route]
+) -> None:
+    """``leaf`` is that of the step, and was checked."""
+    where = f"ledger branch {norms.branch} step {norms.step} gradient norms"
+    for each in norms.passes:
+        if each.rank >= leaf.world_size:
+            raise Refused(f"the step had no rank {each.rank}", where=where)
+    planned, stated = _rank_rows(leaf, plan), _pass_rows(norms)
+    for rank, stream, corpus in sorted(planned.keys() | stated.keys()):
+        if planned[rank, stream, corpus] != stated[rank, stream, corpus]:
+            raise Refused(
+                f"rank {rank} has {stated[rank, stream, corpus]} rows of corpus {corpus} in "
+                f"stream {stream}, the plan {planned[rank, stream, corpus]}",
+                where=where,
+            )
+    for corpus, squares in norms.squared_norms.items():
+        if corpus not in leaf.corpora:
+            raise Refused(f"the step read nothing of corpus {corpus}", where=where)
+        for group in squares:
+            if group not in routes[corpus].groups:
+                raise Refused(
+                    f"a gradient of corpus {corpus} in {group}, which its route forbids",
+                    where=where,
+                )
+    # A norm left out would raise the others' shares.
+    measured = {group for squares in norms.squared_norms.values() for group in squares}
+    for corpus in leaf.corpora:
+        for group in sorted(measured.intersection(routes[corpus].groups)):
+            if group not in norms.squared_norms.get(corpus, {}):
+                raise Refused(
+                    f"{group} was measured, but not for corpus {corpus}, which updated it too",
+                    where=where,
+                )
+
+
+def _rank_rows(leaf: Leaf, plan: BatchPlan) -> Counter[tuple[int, str, str]]:
+    """(Rank, stream, corpus) → rows that the plan gives it in the leaf's step."""
+    # By position, not by rank: a leaf may name any world size.
+    return Counter(
+        (slice_rank(stop - start, position - start, leaf.world_size), stream, corpus)
+        for stream, (start, stop) in leaf.streams.items()
+        for position, corpus, _ in plan.read(stream, range(start, stop))
+        if corpus in leaf.corpora  # else a gate left it out
+    )
+
+
+def _pass_rows(norms: GradientNorms) -> Counter[tuple[int, str, str]]:
+    """(Rank, stream, corpus) → rows in all its passes."""
+    rows: Counter[tuple[int, str, str]] = Counter()
+    for each in norms.passes:
+        for corpus, count in each.corpora.items():
+            rows[each.rank, each.stream, corpus] += count
+    return rows

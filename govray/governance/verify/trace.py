@@ -1,0 +1,180 @@
+"""Was this record trained on, and where: record hash → corpora, rows, steps, layer groups.
+
+The answer is exact and comes from the verified files alone: the manifest has every record's
+SHA-256, packing is arithmetic, and the batch plan is invertible, so nothing is searched but a
+hash table. One changed byte makes another record; similar ones are found by their text
+(``data/near_copies.py``), and `sighting` says where those stand.
+
+What this module does not do: verify (``verify.py`` does, and its value is the argument here), or
+say anything about data that was not presented to govray.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from govray.errors import UsageError
+from govray.governance.record.prepare_manifest import Split
+from govray.governance.verify.verifier import VerifiedModel, verify
+
+MANY_ROWS = 4096
+"""Of a record with more, the rows that were read are looked through, not all that it has."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One place where a record stands in the recorded data.
+
+    Attributes:
+        corpus: The corpus.
+        record: Index in the corpus, in Merkle order; canaries count on behind its records.
+        split: ``train``, ``reserve`` (never trained on) or ``empty``.
+        rows: The corpus's packed rows that hold some of its tokens.
+        steps: The recorded steps that read one of these rows, ascending; empty when the run
+            never reached them.
+        groups: The layer groups that those steps' gradients updated; empty without steps.
+        tokens: The record's own tokens in the rows that were read, each counted once; a canary's
+            in each of its rows.
+        planted: Whether it is a canary that the operator planted, and no record of the corpus.
+    """
+
+    corpus: str
+    record: int
+    split: Split
+    rows: range
+    steps: tuple[int, ...]
+    groups: tuple[str, ...]
+    tokens: int
+    planted: bool = False
+
+
+def trace(model: VerifiedModel | Path | str, record_sha256: str) -> list[Sighting]:
+    """Every place of the record with this SHA-256, by corpus and index.
+
+    An empty list means: not found in the recorded data.
+
+    Args:
+        model: As verified; or a model folder, verified with the pinned trust root.
+        record_sha256: 64 hex digits, with or without ``sha256:``.
+
+    Raises:
+        UsageError: not a SHA-256.
+        VerificationFailed: the folder does not verify.
+    """
+    if not isinstance(model, VerifiedModel):
+        model = verify(model)
+    digest = record_sha256.lower().removeprefix("sha256:")
+    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        raise UsageError(
+            "not a SHA-256", where=record_sha256[:80], do="Give the 64 hex digits of the record."
+        )
+    return [
+        sighting(model, corpus, record) for corpus, record in model.manifest.document.find(digest)
+    ]
+
+
+def sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
+    """Where one record of a corpus stands, by its index in Merkle order.
+
+    Raises:
+        Malformed: The manifest has no such corpus.
+        ValueError: The corpus has no such record.
+    """
+    if len(model.manifest.document.record_rows(corpus, record)) > MANY_ROWS:
+        rows_read = _read(model).get(corpus, {})
+        return _sighting(model, corpus, record, _Read(rows_read), _holdings(model, corpus))
+    # A gate leaves rows of the plan out, which the leaf's corpora show.
+    recorded = {leaf.step for leaf in model.ledger.steps if corpus in leaf.corpora}
+    plan = model.attestation.plan
+    holds = _holdings(model, corpus)
+    return _sighting(
+        model,
+        corpus,
+        record,
+        lambda rows: ((row, recorded.intersection(plan.reads(corpus, row))) for row in rows),
+        holds,
+    )
+
+
+def sightings(model: VerifiedModel) -> Iterator[Sighting]:
+    """Where every record stands, corpus by corpus, in Merkle order, a corpus's canaries behind.
+
+    The same as `sighting` of each. It goes once over what the ledger says was read, so it costs
+    little for records of which nothing was.
+    """
+    read = _read(model)
+    for prepared in model.manifest.document.corpora:
+        planted = prepared.planted.records if prepared.planted else ()
+        steps_of = _Read(read.get(prepared.corpus, {}))
+        holds = lru_cache(maxsize=4)(_holdings(model, prepared.corpus))  # neighbours share a row
+        for record in range(len(prepared.records) + len(planted)):
+            yield _sighting(model, prepared.corpus, record, steps_of, holds)
+
+
+def _read(model: VerifiedModel) -> dict[str, dict[int, set[int]]]:
+    """Corpus → row → the recorded steps that read it."""
+    read: dict[str, dict[int, set[int]]] = {}
+    for leaf in model.ledger.steps:
+        for stream, (start, stop) in leaf.streams.items():
+            for _, corpus, row in model.attestation.plan.read(stream, range(start, stop)):
+                if corpus in leaf.corpora:
+                    read.setdefault(corpus, {}).setdefault(row, set()).add(leaf.step)
+    return read
+
+
+class _Read:
+    """The rows of one corpus that were read, of which only those of a record are gone through: a
+    manifest may state a record of any number of rows."""
+
+    def __init__(self, steps: Mapping[int, Collection[int]]) -> None:
+        self._steps = steps
+        self._rows = sorted(steps)
+
+    def __call__(self, rows: range) -> Iterator[tuple[int, Collection[int]]]:
+        first, last = bisect_left(self._rows, rows.start), bisect_left(self._rows, rows.stop)
+        return ((row, self._steps[row]) for row in self._rows[first:last])
+
+
+def _holdings(model: VerifiedModel, corpus: str) -> Callable[[int], Mapping[int, int]]:
+    """Row of the corpus → record → its tokens in the row."""
+
+    def holds(row: int) -> dict[int, int]:
+        tokens: dict[int, int] = {}
+        for span in model.manifest.document.row_records(corpus, row):
+            tokens[span.record] = tokens.get(span.record, 0) + span.stop - span.start
+        return tokens
+
+    return holds
+
+
+def _sighting(
+    model: VerifiedModel,
+    corpus: str,
+    record: int,
+    read: Callable[[range], Iterable[tuple[int, Collection[int]]]],
+    holds: Callable[[int], Mapping[int, int]],
+) -> Sighting:
+    """``read`` gives the rows of a range and the recorded steps that read them, ``holds`` what
+    stands in a row."""
+    manifest = model.manifest.document
+    rows = manifest.record_rows(corpus, record)
+    steps: set[int] = set()
+    tokens = 0
+    for row, by in read(rows):
+        if by:
+            steps.update(by)
+            tokens += holds(row).get(record, 0)
+    return Sighting(
+        corpus=corpus,
+        record=record,
+        split=manifest.record(corpus, record).split,
+        planted=record >= len(manifest.corpus(corpus).records),
+        rows=rows,
+        steps=tuple(sorted(steps)),
+        groups=tuple(sorted(model.routes[corpus].groups)) if steps else (),
+        tokens=tokens,
+    )

@@ -1,0 +1,172 @@
+"""A run's entropy profiles as charts: deviation by step, with the policy's bands and events. Pure.
+
+One chart a corpus, one line a layer, in the ledger's own numbers. A rollback's branch is drawn as a
+line of its own, so that steps which were done again stand where they were done. The corpora that
+something followed for come first, then those with the largest deviation; `MOST_CHARTS` are drawn.
+
+What this module does not do: read a ledger, or decide (`govray.governance.record.entropy_profile`
+did).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from govray.governance.policy import globs
+from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.record.entropy_profile import EntropyProfile
+from govray.governance.record.incidents import Findings
+
+MOST_CHARTS = 6
+MOST_LINES = 4
+
+LEFT, RIGHT, TOP, BOTTOM = 64, 880, 12, 225
+
+
+@dataclass(frozen=True)
+class Tick:
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Stripe:
+    """A band of the policy, in the chart's units."""
+
+    y: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """One layer. ``pieces`` are the points of each branch; ``marks`` stand for single points."""
+
+    layer: str
+    style: int
+    pieces: tuple[str, ...]
+    marks: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Number:
+    """One measure, for the table beside the chart."""
+
+    step: int
+    layer: str
+    deviation: float
+    p: float
+    probe: float
+    reserve: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One corpus. Coordinates are of a view box of 900 by 260."""
+
+    corpus: str
+    first: int
+    last: int
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    bands: tuple[Stripe, ...]
+    events: tuple[Tick, ...]
+    lines: tuple[Line, ...]
+    numbers: tuple[Number, ...]
+    left: int = LEFT
+    right: int = RIGHT
+    top: int = TOP
+    bottom: int = BOTTOM
+
+
+def charts(
+    profiles: Sequence[EntropyProfile], section: Monitoring, findings: Findings | None
+) -> tuple[Chart, ...]:
+    """The charts of a run's profiles, in the order of the ledger."""
+    corpora = {measure.corpus for profile in profiles for measure in profile.measures}
+    decided = {each.corpus for each in findings.decisions} if findings else set()
+    largest = {
+        corpus: max(abs(m.deviation) for p in profiles for m in p.measures if m.corpus == corpus)
+        for corpus in corpora
+    }
+    chosen = sorted(corpora, key=lambda c: (c not in decided, -largest[c], c))[:MOST_CHARTS]
+    return tuple(_chart(corpus, profiles, section, findings) for corpus in chosen)
+
+
+def _chart(
+    corpus: str,
+    profiles: Sequence[EntropyProfile],
+    section: Monitoring,
+    findings: Findings | None,
+) -> Chart:
+    found = [
+        (profile.branch, profile.step, measure)
+        for profile in profiles
+        for measure in profile.measures
+        if measure.corpus == corpus
+    ]
+    layers = sorted({measure.layer for _, _, measure in found})
+    last_of = {m.layer: abs(m.deviation) for _, _, m in found}
+    layers = sorted(sorted(layers, key=lambda layer: -last_of[layer])[:MOST_LINES])
+    bounds = [
+        band
+        for glob, band in section.bands.items()
+        if any(globs.matches(glob, layer) for layer in layers)
+    ]
+    steps = [step for _, step, _ in found]
+    first, last = min(steps), max(steps)
+    values = [m.deviation for _, _, m in found if m.layer in layers]
+    values += [edge for band in bounds for edge in (band.low, band.high)] + [0.0]
+    y_ticks = ticks(min(values), max(values))
+    low, high = y_ticks[0], y_ticks[-1]
+
+    def x(step: float) -> float:
+        return round(LEFT + (step - first) / max(last - first, 1) * (RIGHT - LEFT), 1)
+
+    def y(value: float) -> float:
+        return round(BOTTOM - (value - low) / (high - low) * (BOTTOM - TOP), 1)
+
+    lines = []
+    for number, layer in enumerate(layers):
+        branches: dict[int, list[tuple[float, float]]] = {}
+        for branch, step, measure in found:
+            if measure.layer == layer:
+                branches.setdefault(branch, []).append((x(step), y(measure.deviation)))
+        lines.append(
+            Line(
+                layer=layer,
+                style=number + 1,
+                pieces=tuple(" ".join(f"{a},{b}" for a, b in each) for each in branches.values()),
+                marks=tuple(point for each in branches.values() for point in each),
+            )
+        )
+    return Chart(
+        corpus=corpus,
+        first=first,
+        last=last,
+        x_ticks=tuple(Tick(x(step), f"{step:,}") for step in sorted({first, last})),
+        y_ticks=tuple(Tick(y(value), f"{value:g}") for value in y_ticks),
+        bands=tuple(Stripe(y(b.high), round(y(b.low) - y(b.high), 1)) for b in bounds),
+        events=tuple(
+            Tick(x(min(max(each.step, first), last)), each.action)
+            for each in (findings.decisions if findings else ())
+            if each.corpus == corpus
+        ),
+        lines=tuple(lines),
+        numbers=tuple(
+            Number(step, m.layer, m.deviation, m.p, m.probe.entropy, m.reserve.entropy)
+            for _, step, m in found
+        ),
+    )
+
+
+def ticks(low: float, high: float, about: int = 5) -> tuple[float, ...]:
+    """Round numbers from at or below ``low`` to at or above ``high``, about so many."""
+    if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):
+        low, high = low - 1, high + 1
+    rough = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough)
+    start, stop = math.floor(low / step), math.ceil(high / step)
+    return tuple(round(number * step, 12) for number in range(start, stop + 1))

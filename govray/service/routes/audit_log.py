@@ -1,0 +1,122 @@
+"""The audit log, for those who watch over the others, and who used how much."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import ConfigDict, Field
+from sqlmodel import col, select
+
+from govray.governance.formats.document import Count, Timestamp
+from govray.service.access import require
+from govray.service.answer import Answer
+from govray.service.pagination import Listing, PageDep
+from govray.service.session import SessionDep
+from govray.store.tables import AuditEntry
+from govray.store.usage import By
+from govray.store.usage import usage as used
+
+router = APIRouter(tags=["service"])
+
+Filter = Annotated[str | None, Query(max_length=200)]
+
+
+class Entry(Answer):
+    """Who did what to what."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "number": "17",
+                    "at": "2026-11-21T09:00:00Z",
+                    "user": "ada",
+                    "token": "0123456789ab",
+                    "action": "GET /v1/corpora/{corpus}",
+                    "subject": "acme-notes",
+                    "outcome": "done",
+                    "detail": {},
+                }
+            ]
+        }
+    )
+
+    number: Count
+    at: str
+    user: str
+    token: str | None = None
+    action: str
+    subject: str
+    outcome: Literal["done", "refused"]
+    detail: dict[str, Any]
+
+
+@router.get("/audit", dependencies=[Depends(require("admin", "auditor"))])
+def audit(
+    session: SessionDep,
+    page: PageDep,
+    user: Filter = None,
+    subject: Filter = None,
+    action: Filter = None,
+    outcome: Literal["done", "refused"] | None = None,
+) -> Listing[Entry]:
+    """The audit log, the latest first. For admins and auditors."""
+    row = AuditEntry
+    statement = select(row)
+    for column, value in (
+        (row.user, user),
+        (row.subject, subject),
+        (row.action, action),
+        (row.outcome, outcome),
+    ):
+        if value is not None:
+            statement = statement.where(column == value)
+    columns = (col(row.number),)
+    found = session.exec(page.keyset(statement, columns, (int,), descending=True)).all()
+    kept, cursor = page.cut(found, columns)
+    return Listing(items=[Entry.model_validate(each) for each in kept], next=cursor)
+
+
+class Used(Answer):
+    """What one project or user used."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "default",
+                    "trials": 3,
+                    "workerHours": 1.5,
+                    "acceleratorHours": 0.5,
+                    "attested": 2,
+                }
+            ]
+        }
+    )
+
+    name: str
+    trials: int
+    worker_hours: float
+    accelerator_hours: float = Field(description="Hours of what Ray gave a worker as a GPU.")
+    attested: int = Field(description="Attestations in the index of these trials' runs.")
+
+
+class Usage(Answer):
+    """Usage by project or user, by name."""
+
+    by: By
+    items: list[Used]
+
+
+@router.get("/usage", dependencies=[Depends(require("admin", "engineer", "auditor"))])
+def usage(
+    session: SessionDep,
+    by: By = "project",
+    since: Annotated[
+        Timestamp | None, Query(description="Trials that started then or later.")
+    ] = None,
+) -> Usage:
+    """Governed accelerator-hours and attested artifacts. For staff."""
+    rows = used(session, by=by, since=since)
+    return Usage(by=by, items=[Used.model_validate(each) for each in rows])

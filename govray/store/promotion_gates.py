@@ -1,0 +1,404 @@
+"""Promotion gates: what must hold before a version of a model moves to a stage.
+
+The gates of each stage are a small closed document, written as YAML in a file of the deployment
+(``policies/promotion.yaml``), beside the depth policies and under the same review. It is a file
+and not rows of the store, so that whoever may write the registry cannot also lower its bar. It
+is not signed: it decides nothing that a downstream reader has to believe, since what a gate
+looks at is in the attestation, which they have. Every promotion records the document's digest.
+
+Invariants
+
+* A document names every stage that can be promoted to; an empty list is written, never implied.
+  A field, gate or stage that is not known is an error.
+* ``failures`` is pure, looks at every gate, and returns all that failed.
+* A gate whose question the evidence leaves open has failed.
+
+What a gate looks at was verified when the attestation was indexed; this module checks no
+signature. What an attestation does not show, no gate can ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from govray.errors import Malformed, Refused
+from govray.governance.attestation.model_attestation import AssuranceLevel, Attestation
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import Document, Name
+from govray.governance.formats.strict_yaml import read_yaml
+from govray.governance.policy import globs
+from govray.governance.policy.globs import Glob
+from govray.governance.trust.license import LicenseCategory
+
+SCHEMA = "govray.dev/promotion-policy/v1"
+
+_MOST = 64
+"""Gates of a stage, and entries of a list in one."""
+
+_Globs: TypeAlias = Annotated[tuple[Glob, ...], Field(min_length=1, max_length=_MOST)]
+_Categories: TypeAlias = Annotated[
+    tuple[LicenseCategory, ...], Field(min_length=1, max_length=_MOST)
+]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Selecting(Document):
+    """The corpora that a gate is about: by name, by licence category, or both together."""
+
+    corpora: _Globs | None = None
+    categories: _Categories | None = None
+
+    @model_validator(mode="after")
+    def _selects(self) -> Self:
+        if self.corpora is None and self.categories is None:
+            raise ValueError('says of which corpora: write corpora, such as ["*"], or categories')
+        return self
+
+    def of(self, attestation: Attestation) -> list[str]:
+        """The admitted corpora that are meant, in order."""
+        return [
+            each.corpus
+            for each in attestation.corpora
+            if (
+                self.categories is None or each.credential_class.license_category in self.categories
+            )
+            and (self.corpora is None or any(globs.matches(g, each.corpus) for g in self.corpora))
+        ]
+
+
+class LevelGate(Selecting):
+    """Each such corpus is kept out of some layer group, and of each at this level or above."""
+
+    gate: Literal["level"]
+    at_least: Annotated[int, Field(ge=1, le=3)]
+
+
+class ReplayedGate(Selecting):
+    """The attestation holds a replay without each such corpus that gave the same files."""
+
+    gate: Literal["replayed"]
+
+
+class FlagGate(Document):
+    """No corpus was found memorized without being rolled back or removed with its adapter.
+
+    A run under a policy without a monitor has no flags; `MonitoredGate` asks for a monitor.
+    """
+
+    gate: Literal["no_open_memorization_flag"]
+
+
+class MonitoredGate(Document):
+    """The run was monitored for memorization, and each of its corpora was measured at least once.
+
+    A corpus that has no reserve cannot be measured, and fails the gate.
+    """
+
+    gate: Literal["monitored"]
+
+
+class QuarantinedGate(Document):
+    """At most this share of the records that were offered was refused at admission."""
+
+    gate: Literal["quarantined"]
+    at_most: Share
+
+
+class AssuranceGate(Document):
+    """The assurance level is one of these."""
+
+    gate: Literal["assurance"]
+    one_of: Annotated[tuple[AssuranceLevel, ...], Field(min_length=1, max_length=_MOST)]
+
+
+Gate: TypeAlias = Annotated[
+    LevelGate | ReplayedGate | FlagGate | MonitoredGate | QuarantinedGate | AssuranceGate,
+    Field(discriminator="gate"),
+]
+
+GATES: Mapping[str, type[Document]] = {
+    "level": LevelGate,
+    "replayed": ReplayedGate,
+    "no_open_memorization_flag": FlagGate,
+    "monitored": MonitoredGate,
+    "quarantined": QuarantinedGate,
+    "assurance": AssuranceGate,
+}
+
+
+class Stages(Document):
+    """The gates of every stage that has any."""
+
+    staging: Annotated[tuple[Gate, ...], Field(max_length=_MOST)]
+    production: Annotated[tuple[Gate, ...], Field(max_length=_MOST)]
+
+
+class PromotionPolicy(Document):
+    """The document. ``str()`` of it is ``name vN``."""
+
+    name: Name
+    version: Annotated[int, Field(ge=1)]
+    stages: Stages
+
+    @property
+    def digest(self) -> str:
+        """Of its canonical JSON."""
+        return canonical_json.sha256(canonical_json.encode(self.to_json()))
+
+    def gates(self, stage: str) -> tuple[Gate, ...]:
+        """The gates before ``stage``.
+
+        Raises:
+            Refused: It is not a stage with gates.
+        """
+        if stage not in Stages.model_fields:
+            raise Refused("no gates are defined for this stage", where=stage)
+        found: tuple[Gate, ...] = getattr(self.stages, stage)
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What gates look at.
+
+    Attributes:
+        attestation: The verified one.
+        records: Corpus → how many records its credential counts, for every admitted corpus.
+        assurance: What the signatures amounted to when they were verified, replay checks
+            included.
+    """
+
+    attestation: Attestation
+    records: Mapping[str, int]
+    assurance: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A gate that failed: which, what is wrong, where, and what to do."""
+
+    gate: str
+    what: str
+    where: str
+    do: str
+
+
+def read_promotion_policy(text: str | bytes, *, name: str = "promotion policy") -> PromotionPolicy:
+    """Read the YAML source. A gate without arguments may be written as its bare name.
+
+    Args:
+        text: The file's content.
+        name: What to call the file in errors.
+
+    Raises:
+        Malformed: Not YAML, or no promotion policy; ``where`` is the file and the line.
+    """
+    source = read_yaml(text, name=name)
+    if not isinstance(source.value, dict):
+        raise Malformed("no mapping of fields", where=name, do=f"Begin with schema: {SCHEMA}")
+    fields = dict(source.value)
+    if (schema := fields.pop("schema", None)) != SCHEMA:
+        raise Malformed(
+            f"the schema is {schema!r}" if schema else "the schema is missing",
+            where=source.where("schema"),
+            do=f"Write schema: {SCHEMA}",
+        )
+    stages = fields.get("stages")
+    if isinstance(stages, dict):
+        written = dict(stages)
+        for stage, gates in written.items():
+            if isinstance(gates, list):
+                written[stage] = [
+                    _written_out(gate, source.where("stages", stage, number))
+                    for number, gate in enumerate(gates)
+                ]
+        fields["stages"] = written
+    return PromotionPolicy.from_source(fields, where=name)
+
+
+def _written_out(gate: canonical_json.JSON, where: str) -> canonical_json.JSON:
+    gate = {"gate": gate} if isinstance(gate, str) else gate
+    named = gate.get("gate") if isinstance(gate, dict) else None
+    kind = GATES.get(named) if isinstance(named, str) else None
+    if kind is None:
+        raise Malformed(
+            f"{named!r} is no gate" if named else "a gate without a name",
+            where=where,
+            do=f"Gates are {', '.join(GATES)}",
+        )
+    kind.from_source(gate, where=where)  # here, so that an error names the line
+    return gate
+
+
+def failures(gates: Sequence[Gate], evidence: Evidence) -> tuple[Failure, ...]:
+    """Every failure of every gate, in the order of the gates. Pure."""
+    return tuple(failure for gate in gates for failure in _failures(gate, evidence))
+
+
+def _failures(gate: Gate, evidence: Evidence) -> list[Failure]:
+    attestation = evidence.attestation
+    match gate:
+        case LevelGate():
+            return _level(gate, attestation)
+        case ReplayedGate():
+            replayed = {each.corpus for each in attestation.replays}
+            return [
+                Failure(
+                    gate.gate,
+                    "the attestation holds no replay without it",
+                    corpus,
+                    f"Replay the run: govray replay RUN --without {corpus} --key KEY; attest it",
+                )
+                for corpus in gate.of(attestation)
+                if corpus not in replayed
+            ]
+        case FlagGate():
+            return [
+                Failure(
+                    gate.gate,
+                    f"found memorized at step {step}, and its weights are still in the model",
+                    corpus,
+                    "Audit the model, and train again without the corpus or with fewer passes",
+                )
+                for corpus, step in open_flags(attestation).items()
+            ]
+        case MonitoredGate():
+            return _monitored(gate, attestation)
+        case QuarantinedGate():
+            return _quarantined(gate, evidence)
+        case AssuranceGate():
+            if evidence.assurance in gate.one_of:
+                return []
+            return [
+                Failure(
+                    gate.gate,
+                    f"the assurance level is {evidence.assurance}, not one of "
+                    f"{', '.join(gate.one_of)}",
+                    attestation.run.id,
+                    "Have a second party replay the run and sign what it found",
+                )
+            ]
+
+
+def _level(gate: LevelGate, attestation: Attestation) -> list[Failure]:
+    found = []
+    for corpus in gate.of(attestation):
+        levels = attestation.levels.get(corpus, {})
+        low = {group: level for group, level in levels.items() if level < gate.at_least}
+        if not levels:
+            what = "it may update every layer group, so it is kept out of none"
+            do = "Sign a policy that keeps it out of some, and train under it"
+        elif low:
+            group, level = min(low.items(), key=lambda each: (each[1], each[0]))
+            what = f"level {level} in {group}, the gate asks for {gate.at_least}"
+            if len(low) > 1:
+                what += f"; the same holds of {len(low) - 1} other layer groups"
+            do = (
+                "Start from weights that have not seen it"
+                if level == 0
+                else f"Replay the run: govray replay RUN --without {corpus} --key KEY; attest it"
+                if gate.at_least == 2
+                else "Level 3 also needs the removal of its adapter: govray adapter remove"
+            )
+        else:
+            continue
+        found.append(Failure(gate.gate, what, corpus, do))
+    return found
+
+
+def open_flags(attestation: Attestation) -> dict[str, int]:
+    """Corpus → the step of the last finding that it was memorized, where that is still open.
+
+    A rollback closes a finding: the weights are from before it. So does the removal of the only
+    adapter that the corpus trained. A gate does not: it ends the reading, and what the weights
+    hold by then stays.
+    """
+    if attestation.memorization is None:
+        return {}
+    gone = {each.adapter for each in attestation.removals}
+    removed = {
+        each.corpus
+        for each in attestation.corpora
+        if each.route.adapter is not None
+        and each.route.adapter.name in gone
+        and not each.route.weights
+    }
+    last = {each.corpus: each for each in attestation.memorization.decisions}
+    return {
+        corpus: decision.step
+        for corpus, decision in sorted(last.items())
+        if decision.action != "rollback" and corpus not in removed
+    }
+
+
+def _monitored(gate: MonitoredGate, attestation: Attestation) -> list[Failure]:
+    findings = attestation.memorization
+    if findings is None:
+        return [
+            Failure(
+                gate.gate,
+                "the run was not monitored",
+                attestation.run.id,
+                "Add a memorization section to the depth policy, sign it, and train under it",
+            )
+        ]
+    return [
+        Failure(
+            gate.gate,
+            "it was never measured",
+            corpus,
+            "A corpus needs reserve rows to be measured: raise the reserve's share",
+        )
+        for corpus in attestation.plan.corpora
+        if corpus not in findings.measured
+    ]
+
+
+def _quarantined(gate: QuarantinedGate, evidence: Evidence) -> list[Failure]:
+    attestation = evidence.attestation
+    where = attestation.run.id
+    unknown = [c.corpus for c in attestation.corpora if c.corpus not in evidence.records]
+    if unknown:
+        return [
+            Failure(
+                gate.gate,
+                "nothing says how many records it has, so no share can be formed",
+                unknown[0],
+                "Index the model again: its credentials are missing",
+            )
+        ]
+    refused = sum(each.records for each in attestation.quarantine)
+    total = refused + sum(evidence.records[each.corpus] for each in attestation.corpora)
+    if refused <= gate.at_most * total:
+        return []
+    return [
+        Failure(
+            gate.gate,
+            f"{refused:,} of {total:,} records were quarantined, a share above {gate.at_most:g}",
+            where,
+            "Leave out the corpora that the depth policy refuses, and train again",
+        )
+    ]
+
+
+def refusal(policy: PromotionPolicy, stage: str, what: str, failed: Sequence[Failure]) -> Refused:
+    """The error that names every failure.
+
+    Args:
+        what: Which version of which model.
+        failed: At least one.
+    """
+    told = "; ".join(f"{each.gate}: {each.where}: {each.what}" for each in failed)
+    return Refused(
+        f"{len(failed)} {'gate' if len(failed) == 1 else 'findings of gates'} of {policy} before "
+        f"{stage} failed: {told}",
+        where=what,
+        do="; ".join(dict.fromkeys(each.do for each in failed)),
+    )

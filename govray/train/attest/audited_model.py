@@ -1,0 +1,159 @@
+"""A finished run's model, with its adapters and the rows that it was trained on.
+
+The weights are those of the run's last commit, each byte compared with the commit's manifest.
+They are loaded on the CPU. Nothing here needs Ray, a key or a clock.
+
+What this module does not do: score (``audit.py``), or load a checkpoint on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from govray.checkpoint import commit_folder, whole_file
+from govray.data.tokenizer import Tokenizer, load_tokenizer
+from govray.engine.model.adapters import Adapters
+from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
+from govray.governance.record.prepare_manifest import Manifest
+from govray.train.attest.write_model import final_checkpoint
+from govray.train.inputs.recorded_inputs import Recorded
+from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.state.snapshot import base_tensors
+from govray.train.worker.experiment_loop import load_entrypoint
+from govray.train.worker.run import LossFn
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedModel:
+    """One run's final model.
+
+    Attributes:
+        record: Of the run.
+        model: In evaluation mode.
+        adapters: The model's, filled.
+        adapted: Names of the adapters that the run left.
+        loss: The entrypoint's.
+        files: Weights and adapters → digest.
+        steps: Corpus → the recorded steps that read it and that no rollback undid.
+    """
+
+    record: RunRecord
+    model: nn.Module
+    adapters: Adapters
+    adapted: frozenset[str]
+    loss: LossFn
+    files: dict[str, str]
+    steps: Mapping[str, frozenset[int]]
+
+    def reading(self, adapter: str | None) -> AbstractContextManager[Any]:
+        """The model as rows of a corpus with this adapter, or with none, read it."""
+        return self.adapters.active(adapter if adapter in self.adapted else None)
+
+
+def load_model(run: Path) -> AuditedModel:
+    """The model that a run ended with.
+
+    Raises:
+        UsageError: No run's folder, or one that a script started.
+        CouldNotCheck: The run has no whole checkpoint of its last step.
+        Refused: The weights do not fit the entrypoint.
+        Damaged: Stored bytes are not those that were committed.
+    """
+    record = read_record(run)
+    if record.experiment is None:
+        raise UsageError(
+            "the run was started from a script, so its model cannot be built here",
+            where=str(run),
+            do="Audit a run of an experiment file",
+        )
+    committed = final_checkpoint(run, record)
+    # As resolved when the run began: with the tokenizer's vocabulary, say.
+    resolved = record.experiment.model_copy(
+        update={"hyperparameters": record.config["hyperparameters"]}
+    )
+    model, loss = load_entrypoint(resolved)
+    _fill(model, committed, run)
+    configs: dict[str, Any] = {
+        name.split("/")[1]: canonical_json.parse_canonical(committed.files[name])
+        for name in committed.entries
+        if name.endswith(f"/{model_folder.ADAPTER_CONFIG}")
+    }
+    ranks = {name: config["r"] for name, config in configs.items()}
+    adapters = Adapters(model, ranks, seed=record.experiment.seed)
+    for name, config in configs.items():
+        _, weights = model_folder.adapter_files(name)
+        adapters.load(name, config, committed.tensors(weights))
+    return AuditedModel(
+        record=record,
+        model=model.eval(),
+        adapters=adapters,
+        adapted=frozenset(configs),
+        loss=loss,
+        files={
+            name: whole_file.entry(committed, name).digest
+            for name in committed.names
+            if name == model_folder.WEIGHTS or name.endswith(model_folder.ADAPTER_WEIGHTS)
+        },
+        steps=_steps(read_leaves(committed.files["ledger.jsonl"])),
+    )
+
+
+def tokenizer_of(recorded: Recorded, manifest: Manifest) -> Tokenizer:
+    """The tokenizer that the data was prepared with.
+
+    Raises:
+        CouldNotCheck: Its file is gone, or another one now.
+    """
+    name = recorded.experiment.data.tokenizer
+    try:
+        found = load_tokenizer(None if name == "bytes" else Path(name))
+    except (UsageError, Refused) as error:
+        raise CouldNotCheck(error.what, where=error.where, do=error.do) from error
+    if found.digest != manifest.tokenizer.digest:
+        raise CouldNotCheck(
+            "the tokenizer is not the one that the data was prepared with",
+            where=name,
+            do="Restore its file",
+        )
+    return found
+
+
+def _steps(leaves: Iterable[AnyLeaf]) -> dict[str, frozenset[int]]:
+    last: dict[int, Leaf] = {}
+    # A rollback undid what earlier branches did from its step on: the latest branch counts.
+    for leaf in sorted((e for e in leaves if isinstance(e, Leaf)), key=lambda e: e.branch):
+        last[leaf.step] = leaf
+    found: dict[str, set[int]] = {}
+    for leaf in last.values():
+        for corpus in leaf.corpora:
+            found.setdefault(corpus, set()).add(leaf.step)
+    return {corpus: frozenset(steps) for corpus, steps in found.items()}
+
+
+def _fill(model: nn.Module, committed: commit_folder.Committed, run: Path) -> None:
+    weights, own = committed.tensors(model_folder.WEIGHTS), base_tensors(model)
+    do = "Audit with the code that the run was trained with"
+    if odd := weights.keys() ^ own.keys():
+        raise Refused(
+            f"tensor {min(odd)} is in only one of the run's weights and the entrypoint's model",
+            where=str(run),
+            do=do,
+        )
+    for name, tensor in weights.items():
+        if tensor.shape != own[name].shape:
+            raise Refused(
+                f"tensor {name} has shape {tuple(tensor.shape)}, the entrypoint's model "
+                f"{tuple(own[name].shape)}",
+                where=str(run),
+                do=do,
+            )
+    model.load_state_dict(weights, strict=False)

@@ -1,0 +1,274 @@
+"""From a finished run to a model folder that anyone can verify alone.
+
+Everything comes from the run's folder: the last committed checkpoint, the record
+of what was verified, and the replays since. So a model can be attested again,
+after a replay for instance, without training. Runs on the driver, with the key.
+
+Weights and adapters are copied, not linked: a checkpoint never changes, and a model
+folder is given away. Their digests are those that were computed while the checkpoint
+was written. So what is attested is what the run wrote; should the storage have changed
+it since, `verify`, which hashes every byte, says so. Weights that lie in parts are put
+together and hashed as they are written (`govray.checkpoint.whole_file`), and the parts compared
+with their digests in the same pass.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from govray.checkpoint import commit_folder, whole_file
+from govray.errors import CouldNotCheck
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import (
+    Attestation,
+    LayerGroup,
+    Reference,
+    Replay,
+    RunFacts,
+    build,
+)
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import format_time
+from govray.governance.formats.keys import Signer
+from govray.governance.formats.statement import Subject, seal
+from govray.governance.formats.tensor_header import read_header
+from govray.governance.policy.credential import verify_credential
+from govray.governance.policy.depth_policy import verify_policy
+from govray.governance.record.environment import Environment
+from govray.governance.record.ledger import Ledger
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.trust.trust_state import TrustState, Verified
+from govray.train.inputs.gating import GATES
+from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.state import snapshot
+
+MODEL = "model"
+
+
+def write_model(
+    run: Path,
+    signer: Signer,
+    replays: Sequence[Replay] = (),
+    *,
+    outcomes: Sequence[bytes] = (),
+    stopped: datetime | None = None,
+) -> Path:
+    """Write ``run/model``: weights, adapters, config, and the signed governance folder.
+
+    Args:
+        run: Folder of a finished run.
+        signer: The operator's.
+        replays: Evidence for level 2.
+        outcomes: Second parties' signed outcomes that the replays name; they go with the model.
+        stopped: When a run ended for good before its last step; its newest commit is attested.
+
+    Returns:
+        The model folder. An earlier one is replaced only once the new one is whole.
+
+    Raises:
+        CouldNotCheck: The run has no whole checkpoint of its last step.
+        Refused: What the run recorded about itself does not verify.
+    """
+    record = read_record(run)
+    if stopped is not None:
+        record = replace(record, finished=stopped)
+    committed = final_checkpoint(run, record, early=stopped is not None)
+    trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
+    own = trust.each_key_counts("operator")  # others sign later, if the threshold asks for more
+    manifest = own.verify(Manifest, record.manifest, role="operator", at=record.started)
+    ledger = Ledger.read(record.run_id, committed.files["ledger.jsonl"])
+    governance = {
+        model_folder.POLICY: record.policy,
+        model_folder.MANIFEST: record.manifest,
+        model_folder.CREDENTIALS: _lines(
+            record.credentials[corpus] for corpus in record.plan.corpora
+        ),
+        model_folder.DELEGATIONS: _lines(record.delegations),
+        model_folder.LEDGER: ledger.data,
+        model_folder.CHECKPOINT: ledger.sign(signer),
+    }
+    if GATES in committed.files:
+        governance[model_folder.GATES] = committed.files[GATES]
+    if outcomes:
+        governance[model_folder.REPLAYS] = _lines(outcomes)
+    attestation = _attestation(record, committed, trust, manifest, ledger, governance, replays)
+    with _beside(run / MODEL) as folder:
+        digests = {
+            model_folder.CONFIG: _put(
+                folder / model_folder.CONFIG, _config(record, manifest.document)
+            )
+        }
+        for name in model_tensors(committed):
+            target = _place(folder / name)
+            digests[name] = whole_file.copy(committed, name, target).digest
+        subjects = [Subject.of(name, digest) for name, digest in sorted(digests.items())]
+        governance[model_folder.ATTESTATION] = seal(attestation, subjects, [signer])
+        for name, content in governance.items():
+            _put(folder / name, content)
+    return run / MODEL
+
+
+def final_checkpoint(
+    run: Path, record: RunRecord, *, early: bool = False
+) -> commit_folder.Committed:
+    """The committed state after the last step of the plan; its files are checked as they are read.
+
+    Args:
+        early: Take the newest state, whichever step it is after.
+
+    Raises:
+        CouldNotCheck: There is none.
+    """
+    found = snapshot.latest(run)
+    if found is None or (found[1] != record.plan.max_steps and not early):
+        raise CouldNotCheck(
+            "the run has no whole checkpoint of its last step",
+            where=str(run),
+            do="Let the run end first",
+        )
+    return commit_folder.open_commit(found[0])
+
+
+def environment(committed: commit_folder.Committed) -> Environment:
+    """Where the run ran, as rank 0 recorded it in a commit."""
+    state: Any = canonical_json.parse_canonical(committed.files["state.json"])
+    return Environment.from_json(state["environment"], where="state.json")
+
+
+def model_digests(
+    record: RunRecord, committed: commit_folder.Committed, manifest: Manifest
+) -> dict[str, str]:
+    """The digests of the files that a model consists of, by name."""
+    tensors = {name: whole_file.entry(committed, name).digest for name in model_tensors(committed)}
+    return {model_folder.CONFIG: canonical_json.sha256(_config(record, manifest)), **tensors}
+
+
+def final_digests(run: Path, record: RunRecord) -> dict[str, str]:
+    """The digests of all that the run's last commit holds of weights and adapters, by name.
+
+    Raises:
+        CouldNotCheck: There is no commit of the last step.
+    """
+    committed = final_checkpoint(run, record)
+    return {name: whole_file.entry(committed, name).digest for name in model_tensors(committed)}
+
+
+def model_tensors(committed: commit_folder.Committed) -> list[str]:
+    """The files of a commit that are a model's: its weights and its adapters'."""
+    return sorted(
+        name
+        for name in committed.names
+        if name == model_folder.WEIGHTS or name.startswith(f"{model_folder.ADAPTERS}/")
+    )
+
+
+def _config(record: RunRecord, manifest: Manifest) -> bytes:
+    config: dict[str, Any] = {
+        "context": record.plan.context,
+        "tokenizer": manifest.tokenizer.to_json(),
+    }
+    if record.experiment:
+        config["entrypoint"] = record.experiment.entrypoint
+        config["hyperparameters"] = record.config["hyperparameters"]
+    else:
+        config["trainLoopConfig"] = dict(record.config)
+    return canonical_json.encode(config)
+
+
+def _attestation(
+    record: RunRecord,
+    committed: commit_folder.Committed,
+    trust: TrustState,
+    manifest: Verified[Manifest],
+    ledger: Ledger,
+    governance: Mapping[str, bytes],
+    replays: Sequence[Replay],
+) -> Attestation:
+    at = record.started
+    updated = {fqn for fqns in record.groups.values() for fqn in fqns}
+    adapters = {
+        name.split("/")[1]: tuple(sorted(_tensor_names(committed, name)))
+        for name in committed.entries
+        if name.endswith(model_folder.ADAPTER_WEIGHTS)
+    }
+    return build(
+        run=RunFacts(
+            id=record.run_id,
+            name=record.experiment.name if record.experiment else record.run_id,
+            started=format_time(record.started),
+            finished=format_time(_finished(record)),
+            initial_weights=dict(record.start.files) if record.start else None,
+            ancestry=record.ancestry or None,
+        ),
+        policy=verify_policy(trust, record.policy, at=at),
+        trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),
+        manifest=manifest,
+        plan=record.plan,
+        credentials={
+            corpus: verify_credential(trust, record.credentials[corpus], at=at)
+            for corpus in record.plan.corpora
+        },
+        groups=[LayerGroup(group=group, parameters=fqns) for group, fqns in record.groups.items()],
+        ledger=ledger,
+        adapter_tensors=adapters,
+        environment=environment(committed),
+        # The operator signs the manifest in turns, so it is pinned by what all of them sign.
+        files={name: canonical_json.sha256(data) for name, data in governance.items()}
+        | {model_folder.MANIFEST: manifest.digest},
+        buffers=sorted(_tensor_names(committed, model_folder.WEIGHTS) - updated),
+        pretrained=record.start.taint if record.start else None,
+        replays=replays,
+        selections=(record.selection,) if record.selection else (),
+    )
+
+
+def _tensor_names(committed: commit_folder.Committed, name: str) -> frozenset[str]:
+    with whole_file.header(committed, name) as file:
+        return frozenset(tensor.name for tensor in read_header(file, where=name))
+
+
+def _finished(record: RunRecord) -> datetime:
+    if record.finished is None:
+        raise CouldNotCheck("the run never ended", where=record.run_id, do="Resume it first")
+    return record.finished
+
+
+def _lines(envelopes: Any) -> bytes:
+    return b"".join(envelope + b"\n" for envelope in envelopes)
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A place to write to, which takes that of ``folder`` when the context ends well."""
+    beside = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        yield beside
+        if folder.exists():
+            previous = folder.with_name(f".{folder.name}.previous")
+            shutil.rmtree(previous, ignore_errors=True)
+            folder.rename(previous)
+            beside.rename(folder)
+            shutil.rmtree(previous)
+        else:
+            beside.rename(folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def _put(path: Path, data: bytes) -> str:
+    """Write a file; its digest."""
+    _place(path).write_bytes(data)
+    return canonical_json.sha256(data)
+
+
+def _place(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,54 @@
+"""Which model, with which layer groups, will be trained? Asked before any data is read.
+
+Routes, and so the batch plan, depend on the model's layer groups, but only the
+user's loop knows the model. So the loop is called once on the driver, on the
+meta device (no memory, no arithmetic), until it reaches `govern`, which ends the
+call. What stands before `govern` in a loop therefore runs once more than there
+are workers; it should build the model and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from govray.errors import GovrayError, UsageError
+from govray.train.inputs.order import Discovery, current
+from govray.train.worker.run import Discovered
+
+Loop = Callable[[dict[str, Any]], Any]
+
+
+def discover(
+    loop: Loop, config: dict[str, Any], policy_groups: Mapping[str, tuple[str, ...]]
+) -> Discovered:
+    """The model that the loop passes to `govern`, on the meta device, and its layer groups.
+
+    Raises:
+        UsageError: The loop failed before it called `govern`, or never called it.
+        GovrayError: Whatever govray refused about the model.
+    """
+    where = getattr(loop, "__qualname__", type(loop).__name__)
+    token = current.set(Discovery(policy_groups=dict(policy_groups)))
+    try:
+        with torch.device("meta"):
+            loop(config)
+    except Discovered as found:
+        return found
+    except GovrayError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"the training loop failed before it called govern: {type(error).__name__}: {error}",
+            where=where,
+            do="Until then it runs on the driver too, on the meta device: only build the model",
+        ) from error
+    finally:
+        current.reset(token)
+    raise UsageError(
+        "the training loop ended without calling govern(model, optimizer)",
+        where=where,
+        do="Call it once, where prepare_model was",
+    )

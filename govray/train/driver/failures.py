@@ -1,0 +1,163 @@
+"""Why an attempt failed, and whether the run starts another: pure functions.
+
+Three classes. What befalls machines (a lost worker process, node or peer, a preemption, the
+controller's death) restarts and doesn't count. What the user's own code or data does counts
+against ``max_restarts``. What governance refuses is never retried, because the same input would
+be refused again.
+
+Machines that fail for ever must end a run too: after `MAX_STALLED` such failures in a row without
+a newer step in the write-ahead file, the run stops and says so.
+
+Modelled on Ray Train's failure policy, which returns a decision value; Ray's own counts everything
+that a worker raises. What this module does not do: restart anything, or write the event log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import ray
+import torch.distributed as dist
+from ray.train.v2._internal.exceptions import RayTrainError
+
+from govray.errors import GovrayError, InfrastructureFailed, Refused
+from govray.train.run_folder.events import Failed
+
+Kind = Literal["infrastructure", "user", "refused"]
+
+MAX_STALLED = 5
+"""Failures of machines in a row, at one and the same step, that end a run."""
+
+_SEVERITY: tuple[Kind, ...] = ("refused", "user", "infrastructure")
+"""Of several ranks' errors the first decides: a lost peer is often another's consequence."""
+
+_GLOO = ("gloo", "Connection closed by peer", "Connection reset by peer")
+"""In a RuntimeError's text: torch's gloo backend has no exception of its own."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One attempt's failure.
+
+    Attributes:
+        kind: Its class.
+        rank: The rank that it began on, if that is known.
+        error: What to tell people.
+    """
+
+    kind: Kind
+    rank: int | None
+    error: GovrayError
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows: another attempt, or this error."""
+
+    restart: bool
+    error: GovrayError
+
+
+def classify(errors: Mapping[int, BaseException], *, where: str) -> Failure:
+    """The failure behind the errors of an attempt's ranks.
+
+    Args:
+        errors: Rank to what it raised, at least one.
+        where: The run, for people.
+    """
+    kinds = {rank: _kind(cause(error)) for rank, error in errors.items()}
+    kind = next(each for each in _SEVERITY if each in kinds.values())
+    rank = min(rank for rank, each in kinds.items() if each == kind)
+    raised = cause(errors[rank])
+    if isinstance(raised, GovrayError):
+        return Failure(kind, rank, raised)
+    what = f"{type(raised).__name__}: {raised}".splitlines()[0]
+    return Failure(
+        kind,
+        rank,
+        GovrayError(
+            f"rank {rank} failed: {what}", where=where, do="Whole checkpoints stay; see its log"
+        ),
+    )
+
+
+def controller_lost(error: ray.exceptions.RayActorError, *, where: str) -> Failure:
+    """The failure of an attempt whose Ray Train controller died, or could not start."""
+    if error.actor_init_failed:
+        cause = str(error).strip().splitlines()[-1]
+        return Failure(
+            "user",
+            None,
+            GovrayError(f"the training controller could not start: {cause}", where=where),
+        )
+    return Failure(
+        "infrastructure",
+        None,
+        GovrayError(
+            "the training controller ended",
+            where=where,
+            do="Whole checkpoints stay; look for the cause in the Ray dashboard",
+        ),
+    )
+
+
+def preempted(error: BaseException) -> bool:
+    """Whether a worker died because its node was taken away."""
+    cause = getattr(error, "health_check_failure", error)
+    return isinstance(cause, ray.exceptions.RayActorError) and bool(cause.preempted)
+
+
+def decide(failure: Failure, past: Sequence[Failed], *, step: int, max_restarts: int) -> Decision:
+    """Whether to start another attempt.
+
+    Args:
+        failure: What just happened.
+        past: Earlier failures of the run under this driver, oldest first.
+        step: The first step that the write-ahead file doesn't hold.
+        max_restarts: How many failures of the user's own may be followed by a restart;
+            negative for any number.
+    """
+    error = failure.error
+    if failure.kind == "refused":
+        return Decision(False, error)
+    if failure.kind == "user":
+        count = sum(each.failure == "user" for each in past)
+        return Decision(max_restarts < 0 or count < max_restarts, error)
+    stalled = 1
+    for each in reversed(past):
+        if each.failure != "infrastructure" or each.step < step:
+            break
+        stalled += 1
+    if stalled < MAX_STALLED:
+        return Decision(True, error)
+    return Decision(
+        False,
+        GovrayError(
+            f"{stalled} attempts in a row were lost before step {step} was done; the last one: "
+            f"{error.what}",
+            where=error.where,
+            do="Look for the cause (memory, disk, nodes), then resume the run",
+        ),
+    )
+
+
+def cause(error: BaseException) -> BaseException:
+    """What a task or actor of Ray's raised, without Ray's wrapping."""
+    while isinstance(error, ray.exceptions.RayTaskError) and error.cause is not None:
+        error = error.cause
+    return error
+
+
+def _kind(error: BaseException) -> Kind:
+    if isinstance(error, Refused):
+        return "refused"
+    if isinstance(error, InfrastructureFailed | dist.DistError | RayTrainError):
+        return "infrastructure"
+    if isinstance(error, ray.exceptions.RayError):
+        # A task's own exception is what the user's code did; all else is Ray's.
+        return "user" if isinstance(error, ray.exceptions.RayTaskError) else "infrastructure"
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _GLOO):
+        return "infrastructure"
+    return "user"

@@ -1,0 +1,78 @@
+"""The Ray cluster that a command works on: one it joins, or one it starts here."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from govray.errors import InfrastructureFailed
+from govray.train.driver import scaling_policy
+from govray.train.run_folder import operator_key
+
+
+def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
+    """Connect to a cluster, or start one here with no more CPUs than this machine has.
+
+    The settings below are Ray's own; they are set before it starts and only if
+    the environment doesn't say otherwise. A key in ``GOVRAY_KEY`` is taken out
+    of it first; one in another variable is for `driver_key.take`.
+
+    Raises:
+        Refused: The job's runtime environment holds a key.
+        InfrastructureFailed: Ray doesn't start, or there is no cluster at the address.
+    """
+    operator_key.take()
+    for noisy in ("ray.data", "ray.train"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    if ray.is_initialized():
+        return
+    # Ray Train polls its workers this often; its default of 2 s bounds every report.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.05")
+    os.environ.setdefault(
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(scaling_policy.START_TIMEOUT_S)
+    )
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    asked = address or os.environ.get("RAY_ADDRESS")
+    if asked is None:
+        # A local cluster listens on loopback only and ends with this process. Without the
+        # address, one that somebody else started on this machine would be joined.
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    try:
+        ray.init(
+            address=address if asked else "local",
+            num_cpus=None if asked else num_cpus or os.cpu_count(),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise InfrastructureFailed(
+            f"{'the cluster cannot be joined' if asked else 'Ray does not start here'}: {said[0]}",
+            where=asked or "this machine",
+            do="Check the address (RAY_ADDRESS) and that its head node runs"
+            if asked
+            else "Try again when the machine is less busy, or see the newest session in /tmp/ray",
+        ) from error
+
+
+@contextmanager
+def ray_running() -> Iterator[None]:
+    """Connect or start as `start_ray` does; leave the cluster again, unless it was there before.
+
+    Until it is left, Ray's threads may print to standard output at any moment: that a worker
+    died, or that many were started.
+
+    Raises:
+        InfrastructureFailed: As `start_ray`.
+    """
+    joined = ray.is_initialized()
+    start_ray()
+    try:
+        yield
+    finally:
+        if not joined:
+            ray.shutdown()

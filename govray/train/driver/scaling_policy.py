@@ -1,0 +1,174 @@
+"""How many workers a run has: Ray Train's elastic policy, with some things changed.
+
+``num_workers: [min, max]`` makes a run elastic. When a worker or its node is lost, Ray restarts
+the workers with as many as fit; when there is room for more, Ray restarts them with more. A
+restart resumes from the latest commit, and the batch plan doesn't depend on how many workers
+there are. What Ray's policy lacks:
+
+* It tries to start workers on a node that is gone until the cluster's health checks have noticed,
+  which costs a timeout each time. `Elastic` waits while a node that counts as alive doesn't answer.
+* It looks at a view of the cluster that is up to 20 s old, and so tries to start workers on a node
+  that is gone. `Elastic` asks for the view to be made anew.
+* It ends healthy workers to start more, and loses their work since the latest commit. `Elastic`
+  asks them to commit first (`govray.train.run_folder.resize_request`).
+* It gives every CPU to workers, and the tasks that read data wait for ever. `Elastic` leaves room
+  for one such task, unless that would go below the minimum.
+
+What this module does not do: place workers, restart them, or decide where they resume.
+Source: `ElasticScalingPolicy` of Ray 2.60, whose private parts are used here; a test compares the
+names with the installed Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client import (
+    AUTOSCALING_REQUESTS_GET_TIMEOUT_S,
+)
+from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
+    NoopDecision,
+    ResizeDecision,
+    ScalingDecision,
+)
+from ray.train.v2._internal.util import time_monotonic
+
+from govray.train.run_folder import events, resize_request
+from govray.train.run_folder.clock import now
+from govray.train.worker.planned_shard import READ_CPUS
+
+START_TIMEOUT_S = 8
+"""Seconds that Ray waits for room for all workers before it counts again; its default is 60.
+
+It bounds what a shrink costs where a node is gone and the cluster doesn't know it yet.
+"""
+
+PATIENCE_S = 30.0
+"""Seconds to wait for the cluster to notice that a node is gone, before trying all the same."""
+
+Resources = Mapping[str, float]
+
+
+class ElasticTrainer(TorchTrainer):
+    """`TorchTrainer` under the policy of this module where ``num_workers`` is a pair."""
+
+    def _initialize_and_run_controller(self, **arguments: Any) -> ray.train.Result:
+        if self.scaling_config.elasticity_enabled:
+            folder = Path(self.run_config.storage_path) / self.run_config.name
+            arguments["scaling_policy"] = Elastic(self.scaling_config, folder)
+        return super()._initialize_and_run_controller(**arguments)
+
+
+class Elastic(ElasticScalingPolicy):
+    """Ray's elastic policy, that sees the cluster as it is and leaves room for reading.
+
+    Args:
+        scaling_config: With a pair as ``num_workers``.
+        run_folder: Where the workers are asked to commit before they are exchanged.
+    """
+
+    def __init__(self, scaling_config: ray.train.ScalingConfig, run_folder: Path) -> None:
+        super().__init__(scaling_config)
+        self._run_folder = run_folder
+        self._unsure_since: float | None = None
+        self._wanted: ScalingDecision | None = None
+
+    def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
+        """Start as many workers as fit, once the cluster has noticed which nodes are gone."""
+        self._wanted = None
+        resize_request.clear(self._run_folder)
+        if all(_answers(node) for node in _alive()):
+            self._unsure_since = None
+        else:
+            self._unsure_since = self._unsure_since or time_monotonic()
+            if time_monotonic() - self._unsure_since < PATIENCE_S:
+                return NoopDecision()
+        return super().make_decision_for_non_running_worker_group()
+
+    def make_decision_for_running_worker_group(
+        self, worker_group_state: Any, worker_group_status: Any
+    ) -> ScalingDecision:
+        """Exchange the workers when there is room for more, once they have committed."""
+        if self._wanted is not None:
+            self._maybe_send_resource_request()
+            if not resize_request.answered(self._run_folder):
+                return NoopDecision()
+            resize_request.clear(self._run_folder)
+            wanted, self._wanted = self._wanted, None
+            return wanted
+        decision = super().make_decision_for_running_worker_group(
+            worker_group_state, worker_group_status
+        )
+        if not isinstance(decision, ResizeDecision):
+            return decision
+        self._wanted = decision
+        events.append(
+            self._run_folder,
+            events.ResizeWanted(
+                at=now(), before=worker_group_state.num_workers, after=decision.num_workers
+            ),
+        )
+        resize_request.ask(self._run_folder)
+        return NoopDecision()
+
+    def _get_reserved_resources(self) -> Any:
+        age = time_monotonic() - self._latest_reserved_resources_query_time
+        if age >= self.GET_RESERVED_RESOURCES_INTERVAL_S:
+            # What goes wrong here goes wrong again below, where Ray's policy says so.
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(
+                    self._autoscaling_coordinator.get_reserved_resources.remote(
+                        self._requester_id, recompute=True
+                    ),
+                    timeout=AUTOSCALING_REQUESTS_GET_TIMEOUT_S,
+                )
+        return super()._get_reserved_resources()
+
+    def _count_possible_workers(self, reserved_resources: Mapping[str, Resources]) -> int:
+        possible = int(super()._count_possible_workers(reserved_resources))
+        nodes = [node["Resources"] for node in _alive()]
+        worker = self.scaling_config._resources_per_worker_not_none
+        room = workers_beside_a_reader(nodes, worker)
+        return min(possible, max(room, self.scaling_config.min_workers))
+
+
+def workers_beside_a_reader(nodes: Sequence[Resources], worker: Resources) -> int:
+    """How many workers fit on nodes if one task that reads data must fit too.
+
+    Args:
+        nodes: What each node has in all.
+        worker: What each worker needs.
+    """
+    alone = [_fitting(node, worker) for node in nodes]
+    beside = [
+        all_of_it - _fitting({**node, "CPU": node.get("CPU", 0.0) - READ_CPUS}, worker)
+        for node, all_of_it in zip(nodes, alone, strict=True)
+        if node.get("CPU", 0.0) >= READ_CPUS
+    ]
+    return sum(alone) - min(beside, default=0)
+
+
+def _fitting(node: Resources, worker: Resources) -> int:
+    return int(min(node.get(name, 0.0) // need for name, need in worker.items() if need > 0))
+
+
+def _alive() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _answers(node: Mapping[str, Any]) -> bool:
+    """Whether the node's raylet takes a connection; its process or its machine may be gone."""
+    try:
+        address = (node["NodeManagerAddress"], node["NodeManagerPort"])
+        socket.create_connection(address, timeout=1.0).close()
+    except OSError:
+        return False
+    return True

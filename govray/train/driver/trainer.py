@@ -1,0 +1,512 @@
+"""`GovernedTrainer`: Ray's TorchTrainer, with verified inputs before and an attestation after.
+
+The driver does what needs a key or a decision; workers do what needs a model.
+``fit`` is the order of things:
+
+1. verify the trust root, the policy and every credential;
+2. discover the model's layer groups, and resolve each corpus's route;
+3. admit and prepare the data (once for equal inputs);
+4. plan every step;
+5. train, each rank on its planned shard;
+6. sign the ledger, write the model folder, attest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+
+from govray.checkpoint import storage
+from govray.checkpoint.retention import DEFAULT, Rules
+from govray.data.admission import Prepared, prepare
+from govray.data.tokenizer import load_tokenizer
+from govray.engine.collective.aggregator import Name
+from govray.errors import Refused, Stopped, UsageError
+from govray.governance.formats import canonical_json
+from govray.governance.formats.keys import Signer, read_password
+from govray.governance.record.canary import Canaries
+from govray.train.attest.write_model import write_model
+from govray.train.driver import attempts
+from govray.train.driver.discovery import Loop, discover
+from govray.train.driver.progress import StepCallback
+from govray.train.inputs import run_listing
+from govray.train.inputs.experiment_config import Experiment, Quota
+from govray.train.inputs.monitored import monitored
+from govray.train.inputs.order import Order
+from govray.train.inputs.planning import Planned, advice, make_plan, routes_of
+from govray.train.inputs.pretrained import Start, check_fits, find_weights, read_start
+from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.inputs.shared_inputs import Shared
+from govray.train.inputs.verified_inputs import Inputs, load_inputs
+from govray.train.run_folder import events, operator_key, stop_request
+from govray.train.run_folder.clock import instant, now
+from govray.train.run_folder.environment_probe import environment_here
+from govray.train.run_folder.run_lock import hold
+from govray.train.run_folder.source_code import source_of
+from govray.train.state.garbage_collection import pin_start
+from govray.train.worker.experiment_loop import declared_start, train_loop
+from govray.train.worker.run import Discovered
+
+Admission = Callable[[int, int], None]
+"""Called with (records done, records in all) while data is admitted and packed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GovernedTrainer:
+    """`ray.train.torch.TorchTrainer` whose gradients follow a signed depth policy.
+
+    Args:
+        train_loop_per_worker: Calls `govray.train.govern` once; see `govray.train.worker.run`.
+        corpora: Folder of corpora with their signed credentials.
+        policy: Signed depth policy.
+        trust_root: Signed trust root.
+        delegations: Envelopes that delegate an authority.
+        revocations: Revocation lists; workers read the files again while the run goes on.
+        max_steps: Optimizer steps; with ``rows_per_step`` it fixes what is read.
+        rows_per_step: Profile name to rows (or `Quota`) of each of its route streams.
+        context: Loss targets of a row.
+        tokenizer: ``"bytes"`` or a path to a Hugging Face ``tokenizer.json``.
+        reserve: Share of records that are never trained on.
+        exclude: Corpora left out, as tombstones of the plan.
+        canaries: What to plant in which corpora, for `govray audit`.
+        epochs: How often a stream may be read before it falls silent.
+        seed: Of the plan, the initial weights, adapters and dropout.
+        clip_norm: Largest gradient norm of a domain.
+        max_rows: Rows of one forward pass; more accumulate.
+        aggregator: Who sums gradients: ``governed``, ``ddp`` or, for a loop that calls
+            `govray.train.shard`, ``fsdp2``.
+        checkpoint_every: Steps between commits.
+        commit_at: Further numbers of steps done at which a commit is due.
+        keep: How many commits stay.
+        checkpoint_storage: An object store's URL for the commits; the run's folder by default.
+        max_quarantined: Share of records; above it the run is refused.
+        attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver. If
+            the variable holds the key itself, Ray must not be running yet.
+        attestation_key_password_file: Of an encrypted key; its first line is the password.
+        train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
+        threads: Threads of one worker's kernels.
+        collective_timeout_s: How long ranks wait for each other in a collective.
+        pretrained: Weights to start from, `govern` loads them: a ``.safetensors`` file, or a
+            folder that has ``model.safetensors`` or its shards. A loop that loads weights
+            itself names them here too, or its attestation is wrong.
+        on_admission, on_step: Called on the driver as work proceeds.
+        experiment: The experiment file's content where there is one; makes a run replayable
+            from its folder.
+        resume: Folder of a run to go on with, instead of a new one. Everything that it rests on
+            must be as it was when it began.
+        shared: What other runs verified and prepared already; then ``corpora``, ``policy`` and
+            ``trust_root`` are not read, and no key is needed before the attestation.
+    """
+
+    train_loop_per_worker: Loop
+    corpora: str | Path
+    policy: str | Path
+    trust_root: str | Path
+    max_steps: int
+    rows_per_step: Mapping[str, int | Quota]
+    train_loop_config: Mapping[str, Any] | None = None
+    scaling_config: ray.train.ScalingConfig | None = None
+    run_config: ray.train.RunConfig | None = None
+    delegations: Sequence[str | Path] = ()
+    revocations: Sequence[str | Path] = ()
+    context: int = 512
+    tokenizer: str = "bytes"
+    reserve: float = 0.02
+    exclude: Sequence[str] = ()
+    canaries: Mapping[str, Canaries] | None = None
+    epochs: int = 1
+    seed: int = 17
+    clip_norm: float | None = 1.0
+    max_rows: int | None = None
+    aggregator: Name = "governed"
+    checkpoint_every: int = 100
+    commit_at: Sequence[int] = ()
+    keep: Rules = DEFAULT
+    checkpoint_storage: str | None = None
+    max_quarantined: float = 0.25
+    attestation_key: str = "env:GOVRAY_KEY"
+    attestation_key_password_file: str | Path | None = None
+    threads: int = 1
+    collective_timeout_s: int = 300
+    pretrained: str | Path | None = None
+    on_admission: Admission = lambda done, total: None
+    on_step: StepCallback = lambda step, metrics: None
+    experiment: Experiment | None = None
+    resume: str | Path | None = None
+    shared: Shared | None = None
+
+    def fit(self) -> ray.train.Result:
+        """Train, and leave an attested model in ``<result.path>/model``.
+
+        Raises:
+            Stopped: The run was asked to stop, and has committed; it can be resumed.
+            GovrayError: What was refused, or which rank failed and why.
+        """
+        return ray.train.Result.from_path(self.train(attest=True))
+
+    def signer(self) -> Signer:
+        """The operator's key, from where ``attestation_key`` says.
+
+        A variable that holds the key itself is out of the environment afterwards.
+        """
+        password = self.attestation_key_password_file
+        return operator_key.load(
+            self.attestation_key,
+            password=(lambda: read_password(Path(password))) if password else None,
+        )
+
+    def prepare(self) -> Prepared:
+        """Steps 1 and 3 alone: admit and prepare the data, once for equal inputs."""
+        return self.share(instant()).prepared
+
+    def share(self, at: datetime) -> Shared:
+        """Steps 1 and 3 for several runs: verified at one time, prepared once.
+
+        Args:
+            at: Reference time: now, or when the first of the runs began.
+        """
+        signer = self.signer()
+        inputs = self._inputs(signer, at)
+        return Shared(inputs=inputs, prepared=self._prepare(inputs, signer), at=at)
+
+    def train(self, *, attest: bool = False) -> Path:
+        """Steps 1 to 5: a trained run without an attestation. Returns the run's folder.
+
+        Args:
+            attest: Do step 6 too.
+
+        Raises:
+            As `fit`.
+        """
+        if self.checkpoint_storage:
+            storage.require_reachable(self.checkpoint_storage)
+        record = read_record(Path(self.resume)) if self.resume else None
+        if record and self.shared:
+            self.shared.refuse_changes(record)
+        elif record:
+            run_listing.refuse_changes(record, self._input_files, where=f"run {record.run_id}")
+        # What a run began with was valid then; what has ended since, its steps find out.
+        started = record.started if record else instant()
+        # None where nothing is to be signed.
+        signer: Any = self.signer() if attest or self.shared is None else None
+        if self.shared:
+            started, inputs = self.shared.at, self.shared.inputs
+        else:
+            inputs = self._inputs(signer, started)
+        policy = inputs.policy.document
+        config = dict(self.train_loop_config or {})
+        found = discover(self.train_loop_per_worker, config, policy.groups or {})
+        groups = found.groups
+        start = self._start(inputs, found, started)
+        decisions, routes = routes_of(policy, inputs.classes, list(groups))
+        prepared = self.shared.prepared if self.shared else self._prepare(inputs, signer)
+        planned = make_plan(
+            prepared.manifest,
+            prepared.digest,
+            decisions,
+            routes,
+            profiles=policy.profiles,
+            quotas={
+                label: quota if isinstance(quota, Quota) else Quota(rows=quota)
+                for label, quota in self.rows_per_step.items()
+            },
+            epochs=self.epochs,
+            exclude=self.exclude,
+            seed=self.seed,
+            max_steps=self.max_steps,
+        )
+        for each in advice(planned.plan):
+            logging.getLogger(__name__).warning(each)
+        order = self._order(inputs, groups, prepared, planned, start)
+        made = RunRecord(
+            run_id=order.run_id,
+            started=started,
+            finished=None,
+            groups=groups,
+            plan=planned.plan,
+            policy=inputs.policy_bytes,
+            root=inputs.root_bytes,
+            manifest=prepared.envelope,
+            credentials=inputs.credential_bytes,
+            delegations=inputs.delegations,
+            config=config,
+            experiment=self.experiment,
+            environment=environment_here(seed=self.seed, threads=self.threads, source=order.source),
+            start=start,
+            selection=self.shared.selection if self.shared else None,
+        )
+        folder = Path(order.folder)
+        with hold(folder) as driver:
+            storage.choose(folder, self.checkpoint_storage)
+            if record:
+                run_listing.refuse_other_run(record, made)
+            else:
+                record = made
+                record.write(folder)
+                if start:
+                    pin_start(Path(start.folder), f"{order.run_id} starts from it")
+            stop_request.clear(folder)
+            if not record.finished:
+                self._fit(replace(order, driver=driver))
+                record.end(folder, instant())
+                events.append(folder, events.Finished(at=now(), step=self.max_steps))
+            stop_request.clear(folder)
+            if attest:
+                write_model(folder, signer)
+                events.append(folder, events.Attested(at=now()))
+        return folder
+
+    def _fit(self, order: Order) -> None:
+        step = attempts.fit(
+            order,
+            self.train_loop_per_worker,
+            config=self.train_loop_config,
+            scaling=self.scaling_config,
+            run_config=self._ray_run_config(order.run_id),
+            on_step=self.on_step,
+        )
+        if step < order.stop:
+            events.append(Path(order.folder), events.Stopped(at=now(), step=step))
+            raise Stopped(
+                f"stopped at step {step} of {order.stop}, as requested",
+                where=f"run {order.run_id}",
+                do=f"Resume with `govray runs resume {order.folder}`",
+            )
+
+    @property
+    def _input_files(self) -> run_listing.InputFiles:
+        return run_listing.InputFiles(
+            corpora=Path(self.corpora),
+            policy=Path(self.policy),
+            trust_root=Path(self.trust_root),
+            delegations=tuple(Path(path) for path in self.delegations),
+        )
+
+    def _inputs(self, signer: Signer, at: datetime) -> Inputs:
+        inputs = load_inputs(
+            Path(self.corpora),
+            Path(self.policy),
+            Path(self.trust_root),
+            [Path(path) for path in self.delegations],
+            [Path(path) for path in self.revocations],
+            at=at,
+            resumed=Path(self.resume) if self.resume else None,
+        )
+        inputs.check_operator(signer.public_key)
+        return inputs
+
+    def _start(self, inputs: Inputs, found: Discovered, at: datetime) -> Start | None:
+        """The existing weights that the run begins with, compared with the model they fill."""
+        declared = declared_start(self.experiment) if self.experiment else []
+        if declared and self.pretrained is not None:
+            raise UsageError(
+                f"the model starts from {declared[0]} by its hyperparameters already",
+                where=f"pretrained {self.pretrained}",
+                do="Name the weights in one place",
+            )
+        files = declared if self.pretrained is None else find_weights(Path(self.pretrained))
+        if not files:
+            return None
+        start = read_start(
+            files,
+            found.groups,
+            trust_root=inputs.anchor,
+            at=at,
+            loaded_by_model=bool(declared),
+        )
+        if not start.loaded_by_model:
+            check_fits(found.model, start)
+        return start
+
+    def _prepare(self, inputs: Inputs, signer: Signer) -> Prepared:
+        tokenizer = load_tokenizer(tokenizer_path(self.tokenizer))
+        canaries = dict(self.canaries or {})
+        key = canonical_json.encode(
+            {
+                "credentials": sorted(v.digest for v in inputs.credentials.values()),
+                "policy": inputs.policy.digest,
+                "tokenizer": tokenizer.digest,
+                "context": self.context,
+                "reserve": self.reserve,
+                "operator": signer.public_key.keyid,
+            }
+            | (
+                {"canaries": {c: each.to_json() for c, each in canaries.items()}}
+                if canaries
+                else {}
+            )
+        )
+        folder = self._storage / "prepared" / hashlib.sha256(key).hexdigest()[:16]
+        if self.resume and not folder.exists():
+            raise Refused(
+                "the prepared data that the run reads are gone",
+                where=str(folder),
+                do="Restore the folder; preparing again would draw another reserve",
+            )
+        return prepare(
+            Path(self.corpora),
+            folder,
+            credentials=inputs.credentials,
+            policy=inputs.policy.document,
+            tokenizer=tokenizer,
+            context=self.context,
+            reserve_share=self.reserve,
+            salt=secrets.token_bytes(32),
+            signer=signer,
+            max_quarantined=self.max_quarantined,
+            canaries=canaries,
+            progress=self.on_admission,
+        )
+
+    def _order(
+        self,
+        inputs: Inputs,
+        groups: Mapping[str, tuple[str, ...]],
+        prepared: Prepared,
+        planned: Planned,
+        start: Start | None,
+    ) -> Order:
+        run_id = (self.run_config.name if self.run_config else None) or new_run_id("run")
+        if self.resume:
+            run_id = Path(self.resume).resolve().name
+        folder = self._storage / run_id
+        folder.mkdir(parents=True, exist_ok=True)
+        read = [corpus for corpus in planned.routes if corpus not in self.exclude]
+        return Order(
+            run_id=run_id,
+            folder=str(folder),
+            prepared=str(prepared.folder),
+            manifest=prepared.manifest,
+            manifest_digest=prepared.digest,
+            plan=planned.plan,
+            routes=planned.stream_routes,
+            groups=dict(groups),
+            policy_groups=inputs.policy.document.groups or {},
+            policy_digest=inputs.policy.digest,
+            expiries=inputs.expiries(read),
+            on_expiry=inputs.policy.document.on_expiry,
+            revocations=inputs.revocation_source(read),
+            seed=self.seed,
+            clip_norm=self.clip_norm,
+            max_rows=self.max_rows,
+            aggregator=self.aggregator,
+            key_variables=operator_key.variables(self.attestation_key),
+            checkpoint_every=self.checkpoint_every,
+            commit_at=frozenset(self.commit_at),
+            keep=self.keep,
+            threads=self.threads,
+            start=start,
+            source=source_of(
+                self.train_loop_per_worker,
+                self.experiment.entrypoint if self.experiment else None,
+            ),
+            collective_timeout_s=self.collective_timeout_s,
+            monitored=monitored(
+                inputs.policy.document,
+                {corpus: decision.rules for corpus, decision in planned.decisions.items()},
+                planned.routes,
+                list(groups),
+                prepared.manifest,
+                self.exclude,
+            ),
+        )
+
+    @property
+    def _storage(self) -> Path:
+        if self.resume:
+            return Path(self.resume).resolve().parent
+        configured = self.run_config.storage_path if self.run_config else None
+        return Path(configured or "runs").resolve()
+
+    def _ray_run_config(self, run_id: str) -> ray.train.RunConfig:
+        given = self.run_config or ray.train.RunConfig()
+        return replace(given, name=run_id, storage_path=str(self._storage))
+
+
+def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:
+    """The trainer that an experiment file describes."""
+    tokenizer = load_tokenizer(tokenizer_path(experiment.data.tokenizer))
+    resolved = experiment.model_copy(
+        update={
+            "hyperparameters": {"vocabulary": tokenizer.vocabulary} | experiment.hyperparameters
+        }
+    )
+    resources = experiment.resources
+    num_workers: Any = resources.num_workers  # of a pair Ray's annotation does not know
+    arguments: dict[str, Any] = {
+        "train_loop_per_worker": train_loop,
+        "train_loop_config": resolved.model_dump(mode="json"),
+        "corpora": experiment.data.corpora,
+        "policy": experiment.governance.policy,
+        "trust_root": experiment.governance.trust_root,
+        "delegations": experiment.governance.delegations,
+        "revocations": experiment.governance.revocations,
+        "max_steps": experiment.max_steps,
+        "rows_per_step": experiment.data.rows_per_step,
+        "context": experiment.context,
+        "tokenizer": experiment.data.tokenizer,
+        "reserve": experiment.data.reserve,
+        "exclude": experiment.data.exclude,
+        "canaries": experiment.data.canaries.by_corpus() if experiment.data.canaries else None,
+        "epochs": experiment.data.epochs,
+        "seed": experiment.seed,
+        "pretrained": experiment.pretrained,
+        "clip_norm": experiment.optimizer.clip_norm,
+        "max_rows": experiment.max_rows,
+        "aggregator": experiment.aggregator,
+        "checkpoint_every": experiment.checkpoint.every_steps,
+        "keep": Rules(
+            best=experiment.checkpoint.save_trial_best,
+            latest=experiment.checkpoint.save_trial_latest,
+        ),
+        "checkpoint_storage": experiment.checkpoint.storage,
+        "max_quarantined": experiment.governance.max_quarantined,
+        "attestation_key": experiment.attestation_key,
+        "attestation_key_password_file": experiment.attestation_key_password_file,
+        "threads": max(1, int(resources.cpus_per_worker)),
+        "scaling_config": ray.train.ScalingConfig(
+            num_workers=num_workers,
+            use_gpu=resources.gpus_per_worker > 0,
+            resources_per_worker={"CPU": resources.cpus_per_worker}
+            | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
+        ),
+        "run_config": ray.train.RunConfig(
+            name=new_run_id(experiment.name),
+            storage_path=str(Path(experiment.storage_path).resolve()),
+            failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
+        ),
+        "collective_timeout_s": experiment.collective_timeout_s,
+        "experiment": experiment,
+    }
+    return GovernedTrainer(**(arguments | overrides))
+
+
+def new_or_unfinished(
+    experiment: Experiment, *, new: bool = False, **overrides: Any
+) -> GovernedTrainer:
+    """What the command starts: the newest unfinished run of exactly this experiment, or a new one.
+
+    Its ``resume`` tells which. The run that is found need not be the last word: if two commands
+    find it at once, the second is refused.
+    """
+    resume = None if new else run_listing.find_unfinished(experiment)
+    return from_experiment(experiment, resume=resume, **overrides)
+
+
+def tokenizer_path(name: str) -> Path | None:
+    """The tokenizer file that a config names, or None for bytes."""
+    return None if name == "bytes" else Path(name)
+
+
+def new_run_id(name: str) -> str:
+    """A name with the time and two random bytes: Ray resumes a run by equal names."""
+    return f"{name}-{instant():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -1,0 +1,138 @@
+"""A run's event log as rows: metrics, decisions, and what the run used. Pure.
+
+* Numbers of a step belong to the attempt that was running. When an attempt begins at step s, all
+  numbers of earlier attempts for s and later are superseded: they stay, archived.
+* An attempt lasts from its start to the event that ends it, or to the start of the next. Where its
+  driver ended without a word it lasts to the last event that it left: what came after is unknown
+  and not counted.
+
+What this module does not do: read files or write to a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from govray.governance.formats.document import parse_time
+from govray.train.run_folder import events
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """One metric of one step, as `govray.store.tables.Metric` has it."""
+
+    group: str
+    name: str
+    step: int
+    attempt: int
+    value: float
+    archived: bool = False
+    at: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """One decision, as `govray.store.tables.Decision` has it."""
+
+    kind: str
+    reason: str
+    at: str | None = None
+    step: int | None = None
+    corpus: str | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+def numbers(log: Iterable[events.AnyEvent]) -> list[Number]:
+    """The metrics that the log has."""
+    found: dict[tuple[str, str, int, int], Number] = {}
+    attempt = 0
+    for event in log:
+        match event:
+            case events.AttemptStarted():
+                attempt = event.attempt
+                for place, number in found.items():
+                    if number.step >= event.step and number.attempt != attempt:
+                        found[place] = replace(number, archived=True)
+                continue
+            case events.Progress():
+                said, group, values = attempt, "training", {"loss": event.loss}
+            case events.Reported():
+                said, group, values = event.attempt, event.group, event.values
+            case _:
+                continue
+        for name, value in values.items():
+            found[group, name, event.step, said] = Number(
+                group=group, name=name, step=event.step, attempt=said, value=value, at=event.at
+            )
+    return list(found.values())
+
+
+def decisions(log: Iterable[events.AnyEvent]) -> list[Decided]:
+    """The decisions that the log has: failures and what followed, stops, gates, incidents."""
+    return [made for event in log if (made := _decided(event)) is not None]
+
+
+def _decided(event: events.AnyEvent) -> Decided | None:
+    kind: str
+    step: int | None = None
+    corpus: str | None = None
+    match event:
+        case events.Failed():
+            kind, step = event.decision, event.step
+        case events.StopRequested():
+            kind = "stop"
+        case events.Stopped():
+            kind, step = "stopped", event.step
+        case events.Killed():
+            kind = "kill"
+        case events.ResizeWanted():
+            kind = "resize"
+        case events.Gated():
+            kind, step, corpus = "gate", event.gate.step, event.gate.corpus
+        case events.Memorized():
+            made = event.decision
+            kind, step, corpus = made.action, made.step, made.corpus
+        case _:
+            return None
+    evidence = event.to_json()
+    return Decided(
+        kind=kind, reason=event.text, at=event.at, step=step, corpus=corpus, evidence=evidence
+    )
+
+
+def commit_times(log: Iterable[events.AnyEvent]) -> dict[tuple[int, str], str]:
+    """(Step, digest) → when that checkpoint was committed."""
+    return {
+        (event.step, event.digest): event.at for event in log if isinstance(event, events.Committed)
+    }
+
+
+def worker_seconds(log: Sequence[events.AnyEvent]) -> float:
+    """Seconds of all workers of all attempts. See the module for what an attempt lasts."""
+    total = 0.0
+    began: events.AttemptStarted | None = None
+    last = ""
+    for event in log:
+        ended = None
+        match event:
+            case events.DriverStarted():
+                ended = last
+            case events.AttemptStarted() | events.Stopped() | events.Finished() | events.Killed():
+                ended = event.at
+            case events.Failed():
+                ended = event.at
+        if began is not None and ended is not None:
+            total += _seconds(began, ended)
+            began = None
+        if isinstance(event, events.AttemptStarted):
+            began = event
+        last = event.at
+    return total if began is None else total + _seconds(began, last)
+
+
+def _seconds(began: events.AttemptStarted, ended: str) -> float:
+    # A clock that was set back takes nothing away.
+    lasted = (parse_time(ended) - parse_time(began.at)).total_seconds()
+    return max(lasted, 0.0) * began.world_size

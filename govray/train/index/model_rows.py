@@ -1,0 +1,93 @@
+"""The models of runs, and what audits said of them, verified and then indexed.
+
+What this module does not do: index a run (``indexer.py``), or stop others where one fails.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlmodel import Session, select
+
+from govray.errors import Malformed
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.memorization_manifest import verify_memorization_manifest
+from govray.governance.formats import canonical_json
+from govray.governance.trust.anchor import TrustAnchor
+from govray.governance.verify.verifier import verify
+from govray.store import tables
+from govray.store.ledger_parquet import write_table
+from govray.store.model_index import index_model
+from govray.store.tile_storage import LocalTileFolder
+from govray.train.inputs.run_record import read_record
+
+MEMORIZATION = "memorization.dsse.json"
+MODEL = "model"
+TILES = "tiles"
+
+
+def index_run_model(session: Session, folder: Path, anchor: TrustAnchor, key: bytes) -> int:
+    """Index a run's model folder, and write its ledger's tiles; how many models are new.
+
+    Raises:
+        VerificationFailed, CouldNotCheck: It does not verify by the anchor.
+    """
+    model = (folder / MODEL).resolve()
+    if not model.is_dir():
+        return 0
+    data = model_folder.Bundle(model).read(
+        model_folder.ATTESTATION, limit=model_folder.MAX_ENVELOPE
+    )
+    held = session.exec(
+        select(tables.Attestation).where(
+            tables.Attestation.envelope_digest == canonical_json.sha256(data),
+            tables.Attestation.folder == str(model),
+        )
+    ).first()
+    root = None if held is None else session.get_one(tables.TrustRoot, held.trust_root)
+    if root is not None and root.envelope == anchor.root:
+        return 0
+    index_folder(session, model, anchor, key, tiles=folder.resolve() / TILES)
+    return 1
+
+
+def index_folder(
+    session: Session, model: Path, anchor: TrustAnchor, key: bytes, *, tiles: Path | None = None
+) -> None:
+    """Verify and index one model folder; with ``tiles``, write its ledger there too.
+
+    Raises:
+        VerificationFailed, CouldNotCheck: It does not verify by the anchor.
+    """
+    verified = verify(model, trust_root=anchor)
+    place = None if tiles is None else str(tiles)
+    if tiles is not None:
+        write_table(LocalTileFolder(tiles), verified.ledger.leaves)
+    index_model(session, verified, trust_root=anchor.root, key=key, folder=str(model), tiles=place)
+
+
+def index_run_audit(session: Session, folder: Path, anchor: TrustAnchor) -> None:
+    """Index the memorization manifest that lies in a run's folder, if one is signed.
+
+    Raises:
+        Refused: No operator of the trust root signed it, or it is malformed.
+    """
+    path = folder / MEMORIZATION
+    if not path.is_file():
+        return
+    if path.stat().st_size > model_folder.MAX_ENVELOPE:
+        raise Malformed(f"larger than {model_folder.MAX_ENVELOPE} bytes", where=str(path))
+    data, now = path.read_bytes(), datetime.now(UTC)
+    trust = anchor.load(at=now, delegations=read_record(folder).delegations)
+    audited = verify_memorization_manifest(trust, data, at=now)
+    if session.get(tables.MemorizationManifest, audited.digest) is None:
+        row = tables.MemorizationManifest(
+            digest=audited.digest,
+            run=audited.document.run,
+            weights=audited.document.files[model_folder.WEIGHTS],
+            signer=audited.authority.name,
+            made=audited.document.made,
+            envelope=data,
+        )
+        session.add(row)

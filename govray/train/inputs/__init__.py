@@ -1,0 +1,1 @@
+"""What a run is made of, verified before any worker starts, and as it was recorded."""

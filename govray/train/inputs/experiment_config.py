@@ -1,0 +1,275 @@
+"""The experiment file: a closed schema, read from YAML, that names everything a run depends on.
+
+Relative paths count from the working directory, as they do for any command.
+This module imports neither ray nor torch, so `govray schema` and `policy lint`
+work on the base install. It does not resolve or verify anything it names.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from govray.checkpoint.storage_url import check_url
+from govray.errors import UsageError
+from govray.governance.formats.keys import check_reference
+from govray.governance.record.canary import FORMAT, Canaries, check_format
+
+
+class Section(BaseModel):
+    """A closed, frozen part of what people write."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Quota(Section):
+    """Rows that one route stream contributes to a step, over all workers."""
+
+    rows: Annotated[int, Field(ge=1)]
+    every: Annotated[
+        int, Field(ge=1, description="read at every k-th step, each stream in its turn")
+    ] = 1
+
+
+class PlantedCanaries(Section):
+    """Synthetic secrets planted beside corpora, for `govray audit`."""
+
+    corpora: tuple[str, ...] = Field(min_length=1, description="each gets canaries of its own")
+    format: Annotated[str, AfterValidator(check_format)] = Field(
+        FORMAT, description="text with {name} and, behind it, {secret}"
+    )
+    digits: int = Field(8, ge=2, le=12, description="of a secret")
+    count: int = Field(8, ge=1, le=1000, description="canaries in each corpus")
+    repeats: int = Field(16, ge=1, le=10_000, description="how often an epoch reads each")
+    seed: int = Field(0, ge=0, lt=2**53, description="what names and secrets are drawn from")
+
+    def by_corpus(self) -> dict[str, Canaries]:
+        """What is planted in each corpus."""
+        return dict.fromkeys(self.corpora, Canaries(**self.model_dump(exclude={"corpora"})))
+
+
+class Data(Section):
+    """Where the corpora are and how they are read."""
+
+    corpora: str = Field(description="folder of corpora, each with its signed credential")
+    tokenizer: str = Field("bytes", description="'bytes' or a Hugging Face tokenizer.json")
+    reserve: float = Field(0.02, ge=0, lt=1, description="share of records never trained on")
+    rows_per_step: dict[str, Quota] = Field(
+        description="profile name to rows a step; each route stream of that profile reads so many"
+    )
+    epochs: Annotated[int, Field(ge=1)] = 1
+    exclude: tuple[str, ...] = Field((), description="corpora left out, as tombstones of the plan")
+    canaries: PlantedCanaries | None = Field(None, description="planted for `govray audit`")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rows_as_integers(cls, value: Any) -> Any:
+        """`everything: 14` is short for `everything: {rows: 14}`."""
+        if isinstance(value, dict) and isinstance(value.get("rows_per_step"), dict):
+            rows = {
+                profile: {"rows": quota} if isinstance(quota, int) else quota
+                for profile, quota in value["rows_per_step"].items()
+            }
+            return {**value, "rows_per_step": rows}
+        return value
+
+
+class Governance(Section):
+    """The signed policy and the root of trust that it is checked against."""
+
+    policy: str
+    trust_root: str
+    delegations: tuple[str, ...] = Field((), description="envelopes that delegate an authority")
+    revocations: tuple[str, ...] = Field(
+        (), description="revocation lists; read again while the run goes on"
+    )
+    max_quarantined: float = Field(0.25, ge=0, le=1, description="share of records; above: refuse")
+
+
+def _check_workers(value: Any) -> Any:
+    """Say in one sentence what a union of two types would say in three."""
+    counts = value if isinstance(value, list | tuple) and len(value) == 2 else [value, value]
+    if not all(type(each) is int and each >= 1 for each in counts):
+        raise ValueError("give a whole number from 1, or [least, most] for an elastic run")
+    if counts[0] > counts[1]:
+        raise ValueError(f"the least comes first: [{counts[1]}, {counts[0]}]")
+    return value
+
+
+class Resources(Section):
+    """What Ray reserves for the workers."""
+
+    num_workers: Annotated[
+        Annotated[int, Field(ge=1)]
+        | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]],
+        BeforeValidator(_check_workers),
+        Field(description="a number, or [least, most]: the run goes on with as many as fit"),
+    ] = 2
+    cpus_per_worker: Annotated[float, Field(gt=0)] = 0.5
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0
+
+
+class Optimizer(Section):
+    """AdamW; the weights of a policy are relative, since it cancels a common factor."""
+
+    name: Literal["adamw"] = "adamw"
+    lr: Annotated[float, Field(gt=0)] = 3.0e-4
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+
+
+class CheckpointEvery(Section):
+    """How often weights and governance state are committed together."""
+
+    every_steps: Annotated[int, Field(ge=1)] = 100
+    save_trial_best: Annotated[int, Field(ge=0)] = Field(
+        1, description="commits that stay for their loss, the lowest first"
+    )
+    save_trial_latest: Annotated[int, Field(ge=1)] = Field(
+        1, description="newest commits that stay"
+    )
+    storage: Annotated[str, AfterValidator(check_url)] | None = Field(
+        None,
+        description="an object store's URL for the commits, such as s3://bucket/prefix; the run's "
+        "folder by default",
+    )
+
+
+class Experiment(Section):
+    """One governed training run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    entrypoint: str = Field(
+        "govray.engine.gpt:GPT",
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="module:class of the model; the class may offer a static `loss(model, batch)`",
+    )
+    hyperparameters: dict[str, Any] = Field(
+        default_factory=dict, description="the model's arguments; context is tokens per row"
+    )
+    pretrained: str | None = Field(
+        None,
+        description="weights to start from: a .safetensors file, or a folder that has "
+        "model.safetensors or its shards; a govray model folder brings its attested taint, "
+        "anything else brings 'unknown'",
+    )
+    data: Data
+    governance: Governance
+    resources: Resources = Resources()
+    optimizer: Optimizer = Optimizer()
+    max_steps: Annotated[int, Field(ge=1)]
+    max_rows: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="rows of one forward pass; a larger slice accumulates"
+    )
+    aggregator: Literal["governed", "ddp", "fsdp2"] = Field(
+        "governed",
+        description="who sums gradients: govray's own buckets, torch's DDP, or its FSDP2, which "
+        "also shards the model over workers",
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 17
+    checkpoint: CheckpointEvery = CheckpointEvery()
+    max_restarts: Annotated[int, Field(ge=0)] = Field(
+        5,
+        description="after failures of the training code; lost workers and nodes don't count, and "
+        "a refusal by governance is never retried",
+    )
+    collective_timeout_s: Annotated[int, Field(ge=1)] = Field(
+        300, description="how long ranks wait for each other; a rank that hangs ends the attempt"
+    )
+    storage_path: str = "runs"
+    attestation_key: str = Field(
+        "env:GOVRAY_KEY", description="env:NAME or a path; read on the driver only"
+    )
+    attestation_key_password_file: str | None = Field(
+        None, description="of an encrypted key: a file whose first line is its password"
+    )
+
+    @field_validator("attestation_key")
+    @classmethod
+    def _is_no_key(cls, value: str) -> str:
+        return check_reference(value)  # the experiment is recorded, and every worker gets it
+
+    @property
+    def context(self) -> int:
+        """Loss targets of a full row (T); a row holds T + 1 tokens."""
+        return int(self.hyperparameters["context"])
+
+    @model_validator(mode="after")
+    def _has_context(self) -> Experiment:
+        context = self.hyperparameters.get("context")
+        if not isinstance(context, int) or not 1 <= context <= 1 << 20:
+            raise ValueError("hyperparameters.context: give the tokens of a row, such as 256")
+        return self
+
+
+def read_experiment(path: str | Path) -> Experiment:
+    """Read and validate an experiment file.
+
+    Raises:
+        UsageError: The file is missing, is not YAML, or does not fit the schema;
+            the message names each field and, for a misspelt one, the nearest name.
+    """
+    return parse_experiment(read_yaml(path), where=str(path))
+
+
+def read_yaml(path: str | Path) -> Any:
+    """The value that an experiment file holds, not yet validated; raises as `read_experiment`."""
+    path = Path(path)
+    try:
+        return yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            "no such experiment file", where=str(path), do="Start from jobs/train.yaml"
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        # Not the error's own text, which repeats the line: it may hold what should not be there.
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise UsageError(f"not readable as YAML: {error.problem}", where=where) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"not readable as YAML: {error}", where=str(path)) from error
+
+
+def parse_experiment(value: Any, *, where: str) -> Experiment:
+    """Validate an experiment that is already parsed; see `read_experiment`."""
+    if not isinstance(value, dict):
+        raise UsageError("an experiment is a mapping", where=where, do="See jobs/train.yaml")
+    try:
+        return Experiment.model_validate(value)
+    except ValidationError as error:
+        raise UsageError(
+            problems(error, Experiment), where=where, do="`govray schema experiment` lists it"
+        ) from None
+
+
+def problems(error: ValidationError, model: type[BaseModel]) -> str:
+    """What is wrong with a ``model``'s source: each field, and the nearest name of a slip."""
+    return "; ".join(_problem(detail, model) for detail in error.errors())
+
+
+def _problem(detail: Any, section: Any) -> str:
+    field = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] != "extra_forbidden":
+        message = str(detail["msg"]).removeprefix("Value error, ")
+        return f"{field}: {message}" if field else message
+    for part in detail["loc"][:-1]:
+        annotation = getattr(section, "model_fields", {}).get(part)
+        section = annotation.annotation if annotation else None
+    names = list(getattr(section, "model_fields", {}))
+    near = difflib.get_close_matches(str(detail["loc"][-1]), names, n=1)
+    return f"unknown field {field!r}" + (f"; did you mean {near[0]!r}?" if near else "")

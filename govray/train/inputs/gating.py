@@ -1,0 +1,225 @@
+"""Which corpora a run leaves out, from which step on: what a credential's end means for it.
+
+`decide` is the decision. Its inputs are equal on all ranks, so its result is, and all ranks leave
+the same corpora out of the same step, or stop together. The step in whose agreement something
+lapsed is itself done without it: no weight has moved by then.
+
+What was decided is never decided again. Steps that a run has recorded are repeated as they were,
+after a crash and in a replay, whatever the clock says by then; and nothing lifts a gate.
+
+Source of past decisions: the run's event log, its write-ahead leaves, and the gates that each
+commit holds. What this module does not do: read a clock or a revocation list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from govray.checkpoint import commit_folder
+from govray.engine.collective.expiry import Lapsed
+from govray.errors import GovrayError, InfrastructureFailed
+from govray.governance.formats.document import format_time
+from govray.governance.record.entropy_profile import EntropyProfile
+from govray.governance.record.gates import Gate, carried, joined, on_lineage, read_gates
+from govray.governance.record.incidents import Incidents
+from govray.train.run_folder import events
+from govray.train.run_folder.ledger_wal import recorded_steps
+
+OnExpiry = Literal["stop", "gate"]
+
+GATES = "gates.jsonl"
+"""A commit's file of gates; there if there are any."""
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What a run has decided.
+
+    Attributes:
+        until: Steps below it were run and recorded; they are repeated as they were.
+        gates: Corpora left out, and from which step on; a corpus once in a branch, of each kind.
+            Those for memorization are in it for a replay only: a run derives them again.
+        starts: The first step of every branch of the ledger, also of one that has no leaf yet.
+        profiles: Entropy profiles that were recorded, of every branch.
+    """
+
+    until: int = 0
+    gates: tuple[Gate, ...] = ()
+    starts: tuple[int, ...] = (0,)
+    profiles: tuple[EntropyProfile, ...] = ()
+
+    def joined(self, other: Decisions) -> Decisions:
+        """Both; of two gates of one corpus, the one that came first."""
+        return replace(
+            self,
+            until=max(self.until, other.until),
+            gates=joined((*self.gates, *other.gates)),
+        )
+
+
+UNDECIDED = Decisions()
+
+
+def decisions(run_folder: Path) -> Decisions:
+    """What the run in this folder has decided so far; nothing, if it has not begun.
+
+    Raises:
+        Malformed: Its event log or its write-ahead file is damaged.
+    """
+    logged = tuple(
+        event.gate for event in events.read(run_folder) if isinstance(event, events.Gated)
+    )
+    return Decisions(recorded_steps(run_folder), logged).joined(Decisions())
+
+
+def resumed(run_folder: Path, commit: commit_folder.Folder | None) -> Decisions:
+    """`decisions`, and the gates that a commit holds, should the event log be lost.
+
+    Raises:
+        InfrastructureFailed: Remote storage refuses.
+        Malformed: As `decisions`.
+    """
+    held: tuple[Gate, ...] = ()
+    if commit is not None:
+        # A commit that turns out damaged is found, and put aside, by the workers that load it.
+        try:
+            files = commit_folder.open_commit(commit).files
+            held = read_gates(files[GATES]) if GATES in files else ()
+        except InfrastructureFailed:
+            raise
+        except GovrayError:
+            pass
+    return decisions(run_folder).joined(Decisions(gates=held))
+
+
+def credential_name(corpus: str) -> str:
+    """Under which name a corpus's credential expires."""
+    return f"credential {corpus}"
+
+
+def decide(
+    lapsed: Lapsed, on_expiry: OnExpiry, credentials: Mapping[str, str], left_out: Iterable[str]
+) -> tuple[str, ...]:
+    """The corpora that the run goes on without, besides those left out before; sorted.
+
+    Args:
+        lapsed: What no longer holds.
+        on_expiry: What the policy says.
+        credentials: Every corpus that the run reads → the name of its credential.
+        left_out: Corpora left out before.
+
+    Raises:
+        Lapsed: The run stops: the policy says so, or is itself what ended, or nothing would
+            be left to train on.
+    """
+    names = {lapse.name for lapse in lapsed.lapses}
+    if on_expiry == "stop" or not names or names - set(credentials.values()):
+        raise lapsed
+    ended = {corpus for corpus, name in credentials.items() if name in names}
+    if not credentials.keys() - ended - set(left_out):
+        raise Lapsed(
+            f"{lapsed.what}; no corpus is left to train on",
+            where=lapsed.where,
+            do=lapsed.do,
+            time=lapsed.time,
+            lapses=lapsed.lapses,
+        )
+    return tuple(sorted(ended))
+
+
+class Gating:
+    """The gates of one worker's run.
+
+    Args:
+        on_expiry: What the policy says.
+        names: Of all that expires: the credentials', by `credential_name`, and the policy's.
+        corpora: That the run reads.
+        past: What was decided before.
+        told: The story of a run that is monitored; its gates are left out too.
+    """
+
+    def __init__(
+        self,
+        on_expiry: OnExpiry,
+        names: Iterable[str],
+        corpora: Iterable[str],
+        past: Decisions,
+        told: Incidents | None = None,
+    ) -> None:
+        known = set(names)
+        self._on_expiry = on_expiry
+        self._starts = past.starts
+        self._told = told
+        self._credentials = {
+            corpus: credential_name(corpus)
+            for corpus in corpora
+            if credential_name(corpus) in known
+        }
+        self._gates = joined((*past.gates, *carried(past.gates, past.starts)))
+
+    def branch(self, step: int) -> int:
+        """The branch on which the run does a step."""
+        return max(b for b, first in enumerate(self._starts) if first <= step)
+
+    def left_out(self, step: int) -> dict[str, str]:
+        """Corpora that this step leaves out → the names of their credentials, if those ended."""
+        branch = self.branch(step)
+        held = [g for g in self.gates(step + 1) if g.branch == branch and g.step <= step]
+        ended = {gate.corpus for gate in held if gate.legal}
+        return {
+            gate.corpus: credential_name(gate.corpus)
+            if gate.corpus in ended
+            else f"memorization {gate.corpus}"
+            for gate in held
+        }
+
+    def first_without(self, step: int) -> dict[str, int]:
+        """Corpora that this step leaves out → the first step that did, of the steps it rests on."""
+        found = on_lineage(self.gates(step + 1), self._starts)
+        return {g.corpus: g.step for g in reversed(found) if g.step <= step}
+
+    def gates(self, step: int) -> tuple[Gate, ...]:
+        """The gates of earlier branches, and those of all steps before ``step``."""
+        newest = len(self._starts) - 1
+        memorized = self._told.gates(step) if self._told else ()
+        found = (g for g in (*self._gates, *memorized) if g.branch < newest or g.step < step)
+        return tuple(sorted(found, key=lambda gate: gate.place))
+
+    def gate(self, step: int, lapsed: Lapsed, lists: Mapping[str, str]) -> tuple[Gate, ...]:
+        """Leave what lapsed out from ``step`` on, and return the new gates. Equal on all ranks.
+
+        Args:
+            step: The step that was agreed on.
+            lapsed: What no longer holds.
+            lists: Name of what was revoked → digest of the list that says so; rank 0's.
+
+        Raises:
+            Lapsed: The run stops.
+        """
+        corpora = decide(lapsed, self._on_expiry, self._credentials, self.left_out(step))
+        assert lapsed.time is not None
+        found = {lapse.name: lapse for lapse in lapsed.lapses}
+        new = []
+        for corpus in corpora:
+            lapse = found[self._credentials[corpus]]
+            revoked = lapse.reason == "revoked"
+            new.append(
+                Gate(
+                    branch=self.branch(step),
+                    step=step,
+                    corpus=corpus,
+                    reason=lapse.reason,
+                    since=format_time(lapse.since),
+                    time=format_time(lapsed.time),
+                    # Only rank 0 knows, and only rank 0 writes gates down.
+                    revocations=lists.get(lapse.name, _UNKNOWN) if revoked else None,
+                )
+            )
+        self._gates = joined((*self._gates, *new))
+        return tuple(new)
+
+
+_UNKNOWN = "sha256:" + "0" * 64

@@ -1,0 +1,92 @@
+"""What a run's policy asks of its monitor: which corpora are watched, and what follows.
+
+The driver decides it once (`monitored`); it travels in the order, the same for all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from govray.errors import Refused
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.policy.route import Route
+from govray.governance.record.entropy_profile import EntropyProfile, Subject
+from govray.governance.record.incidents import LEAST_ROWS, Incidents, subjects_of
+from govray.governance.record.ledger import AnyLeaf, Leaf
+from govray.governance.record.prepare_manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Monitored:
+    """What a run's policy asks of its monitor. Travels in the order.
+
+    Attributes:
+        section: The policy's.
+        subjects: Corpus → what follows, and in which domain.
+    """
+
+    section: Monitoring
+    subjects: Mapping[str, Subject]
+
+    def follow(self, leaves: Iterable[AnyLeaf]) -> Incidents:
+        """The story of a run so far, from all the leaves that it has recorded.
+
+        Raises:
+            Refused: They are not those of a run under this policy.
+        """
+        told = Incidents(self.section, self.subjects)
+        for leaf in leaves:
+            if isinstance(leaf, EntropyProfile):
+                told.take(leaf)
+            elif isinstance(leaf, Leaf):
+                told.reach(leaf.branch, leaf.step)
+        return told
+
+    def story(self, profiles: Iterable[EntropyProfile], starts: Sequence[int]) -> Incidents:
+        """The same, from the profiles and the first step of every branch."""
+        told = Incidents(self.section, self.subjects)
+        for profile in profiles:
+            while told.branch < profile.branch:
+                told.reach(told.branch + 1, starts[told.branch + 1])
+            told.take(profile)
+        while told.branch < len(starts) - 1:
+            told.reach(told.branch + 1, starts[told.branch + 1])
+        return told
+
+
+def monitored(
+    policy: Policy,
+    rules: Mapping[str, Sequence[str]],
+    routes: Mapping[str, Route],
+    base_groups: Sequence[str],
+    manifest: Manifest,
+    excluded: Iterable[str] = (),
+) -> Monitored | None:
+    """What the policy asks for; None if it has no monitor.
+
+    Args:
+        policy: The run's.
+        rules: Corpus → the rules that match it.
+        routes: Corpus → route, of every corpus that was admitted.
+        base_groups: The model's layer groups, adapters excepted.
+        manifest: The prepared data.
+        excluded: Corpora that the plan does not read.
+
+    Raises:
+        Refused: A rule gates or rolls back a corpus that has too little reserve to be measured.
+    """
+    if policy.memorization is None:
+        return None
+    subjects = subjects_of(policy, rules, routes, base_groups)
+    for corpus in sorted(subjects.keys() - set(excluded)):
+        if subjects[corpus].action != "flag" and manifest.reserve_rows(corpus) < LEAST_ROWS:
+            raise Refused(
+                f"corpus {corpus!r} is to be watched ({subjects[corpus].action}), but has "
+                f"{manifest.reserve_rows(corpus)} reserve rows to measure it against",
+                where=f"policy {policy}",
+                do="Raise data.reserve, or let the rule only flag. Data that an earlier govray "
+                "prepared has no reserve rows: remove that folder",
+            )
+    return Monitored(policy.memorization, subjects)

@@ -1,0 +1,126 @@
+"""What the driver hands every worker: the verified facts of one run, and no key.
+
+An order is built once, on the driver, after the policy and every credential
+have been verified; workers compare what they find (layer groups, plan digest,
+policy digest) with it and stop together on a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from govray.checkpoint.retention import DEFAULT, Rules
+from govray.engine.collective.aggregator import Name
+from govray.governance.policy.route import Route
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.environment import SourceCode
+from govray.governance.record.prepare_manifest import Manifest
+from govray.train.inputs.gating import UNDECIDED, Decisions, OnExpiry
+from govray.train.inputs.monitored import Monitored
+from govray.train.inputs.pretrained import Start
+from govray.train.inputs.revocation_feed import RevocationSource
+from govray.train.run_folder import operator_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One run as every worker must see it.
+
+    Attributes:
+        run_id: Name of the run and of its folder.
+        folder: The run's folder on storage that rank 0 and the driver share.
+        prepared: Folder of the admitted shards.
+        manifest: The verified prepare manifest.
+        manifest_digest: Its digest.
+        plan: The batch plan.
+        routes: Stream id to route.
+        groups: Layer group to FQNs, as discovered on the driver.
+        policy_groups: The policy's own layer groups (name to FQN globs).
+        policy_digest: Digest of the depth policy in force.
+        expiries: What expires, by name, and when; checked at every step.
+        on_expiry: What the policy says of an expiry in flight.
+        revocations: How rank 0 follows revocation lists, if the run does.
+        decisions: Of the run that this one replays; what it gated, and for how many steps.
+        seed: Of adapters, dropout and every other random choice.
+        clip_norm: Largest gradient norm of a domain, or None.
+        max_rows: Rows of one forward pass, or None for the whole slice.
+        checkpoint_every: Steps between commits; the last step always commits.
+        commit_at: Further numbers of steps done at which a commit is due.
+        threads: Threads of one worker's kernels; part of bit reproducibility.
+        aggregator: Who sums gradients over ranks.
+        start: Existing weights that the model begins with, if any.
+        until: The step before which the run commits and ends, for a replay of some steps; the
+            plan's last by default.
+        source: The code that the model or the loop comes from, as the driver found it.
+        keep: Which commits stay.
+        collective_timeout_s: How long ranks wait for each other in a collective.
+        monitored: What the policy asks of its monitor, if it has one; a replay measures nothing.
+        key_variables: Environment variables that may not hold a key where a worker runs.
+        driver: Number of the driver that gave the order; a later one shuts this one's workers out.
+    """
+
+    run_id: str
+    folder: str
+    prepared: str
+    manifest: Manifest
+    manifest_digest: str
+    plan: BatchPlan
+    routes: Mapping[str, Route]
+    groups: Mapping[str, tuple[str, ...]]
+    policy_groups: Mapping[str, tuple[str, ...]]
+    policy_digest: str
+    expiries: Mapping[str, datetime]
+    seed: int
+    clip_norm: float | None
+    max_rows: int | None
+    checkpoint_every: int
+    threads: int
+    aggregator: Name = "governed"
+    start: Start | None = None
+    until: int | None = None
+    source: SourceCode | None = None
+    keep: Rules = DEFAULT
+    commit_at: frozenset[int] = frozenset()
+    on_expiry: OnExpiry = "stop"
+    revocations: RevocationSource | None = None
+    decisions: Decisions = UNDECIDED
+    collective_timeout_s: int = 300
+    monitored: Monitored | None = None
+    key_variables: frozenset[str] = frozenset({operator_key.VARIABLE})
+    driver: int = 0
+
+    @property
+    def stop(self) -> int:
+        """The first step that the run leaves out."""
+        return self.plan.max_steps if self.until is None else self.until
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovery:
+    """Instead of an order: the driver asks only which layer groups the model has."""
+
+    policy_groups: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """An order in force on one worker, with its shard and its way to report progress.
+
+    Attributes:
+        order: The run's.
+        shard: This rank's planned rows.
+        on_step: Told of each step.
+        sharded: The models that were sharded, after they had got their first weights.
+    """
+
+    order: Order
+    shard: Any
+    on_step: Callable[[int, Mapping[str, float]], None]
+    sharded: list[Any] = field(default_factory=list)
+
+
+current: ContextVar[Assignment | Discovery | None] = ContextVar("govray_assignment", default=None)

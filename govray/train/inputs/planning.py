@@ -1,0 +1,138 @@
+"""From verified inputs to routes and a batch plan: pure, and the same on every machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from govray.errors import UsageError
+from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.depth_policy import Decision, Policy
+from govray.governance.policy.route import Route, resolve
+from govray.governance.record.batch_plan import BatchPlan, StreamPlan, plan_streams, stream_phase
+from govray.governance.record.prepare_manifest import Manifest
+from govray.train.inputs.experiment_config import Quota
+
+MOST_DUE = 16
+"""Streams of one profile at one step, above which a plan is advised against: each stream that
+no other shares a domain with needs a forward and a backward of its own."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A batch plan, and the decision and route of every admitted corpus in it."""
+
+    plan: BatchPlan
+    decisions: Mapping[str, Decision]
+    routes: Mapping[str, Route]
+
+    @property
+    def stream_routes(self) -> dict[str, Route]:
+        """Stream id to route, for streams that read anything."""
+        return {
+            route.digest: route
+            for corpus, route in self.routes.items()
+            if corpus not in self.plan.excluded
+        }
+
+
+def routes_of(
+    policy: Policy, classes: Mapping[str, CredentialClass], groups: Sequence[str]
+) -> tuple[dict[str, Decision], dict[str, Route]]:
+    """Decision and route of each corpus that the policy admits.
+
+    Raises:
+        Refused: No rule matches a class, or a selector names no layer group.
+    """
+    decisions = {corpus: policy.decide(cls) for corpus, cls in sorted(classes.items())}
+    admitted = {c: d for c, d in decisions.items() if not d.quarantined}
+    return admitted, {c: resolve(d, groups) for c, d in admitted.items()}
+
+
+def make_plan(
+    manifest: Manifest,
+    manifest_digest: str,
+    decisions: Mapping[str, Decision],
+    routes: Mapping[str, Route],
+    *,
+    profiles: Collection[str],
+    quotas: Mapping[str, Quota],
+    epochs: int,
+    exclude: Sequence[str],
+    seed: int,
+    max_steps: int,
+) -> Planned:
+    """The batch plan over the manifest's rows.
+
+    Raises:
+        UsageError: A profile in use has no quota, a quota names no profile of
+            the policy, or an excluded corpus is not among the admitted.
+    """
+    prepared = {c.corpus for c in manifest.corpora}
+    labels = {c: (routes[c].digest, decisions[c].label) for c in sorted(prepared)}
+    if odd := sorted(set(exclude) - prepared):
+        raise UsageError(
+            f"no admitted corpus is called {odd[0]!r}",
+            where="exclude",
+            do=f"There are: {', '.join(sorted(prepared)[:8])}, …",
+        )
+    if odd := sorted(set(quotas) - set(profiles) - {label for _, label in labels.values()}):
+        raise UsageError(
+            f"the policy has no profile {odd[0]!r}",
+            where="rows_per_step",
+            do=f"It has: {', '.join(sorted(profiles))}",
+        )
+    plan = BatchPlan(
+        seed=seed,
+        max_steps=max_steps,
+        manifest=manifest_digest,
+        context=manifest.context,
+        excluded=tuple(sorted(exclude)),
+        streams=plan_streams(
+            labels,
+            {c: manifest.train_rows(c) for c in prepared},
+            rows_per_step={label: q.rows for label, q in quotas.items()},
+            every={label: q.every for label, q in quotas.items()},
+            epochs=dict.fromkeys(quotas, epochs),
+        ),
+    )
+    kept = {c: routes[c] for c in sorted(prepared)}
+    return Planned(plan, {c: decisions[c] for c in kept}, kept)
+
+
+def advice(plan: BatchPlan) -> tuple[str, ...]:
+    """What the author of the quotas may not have meant, one sentence or two for each profile.
+
+    A quota counts for each route stream of a profile, and a profile with an adapter for each
+    corpus has as many streams as corpora.
+    """
+    by_profile: dict[str, list[StreamPlan]] = {}
+    for stream in plan.streams:
+        if any(corpus.corpus not in plan.excluded for corpus in stream.corpora):
+            by_profile.setdefault(stream.profile, []).append(stream)
+    found = []
+    for profile, streams in sorted(by_profile.items()):
+        ids = [stream.id for stream in streams]
+        due = busiest(ids, streams[0].every)
+        if due > MOST_DUE:
+            enough = next(k for k in count(1) if busiest(ids, k) <= MOST_DUE)
+            found.append(
+                f"rows_per_step: {due} of the {len(ids)} streams of profile {profile!r} fall due "
+                f"on one step, and each is a pass of its own. With 'every: {enough}' at most "
+                f"{busiest(ids, enough)} do."
+            )
+        late = sum(stream.first_step >= plan.max_steps for stream in streams)
+        if late:
+            found.append(
+                f"rows_per_step: {late} of the {len(ids)} streams of profile {profile!r} are not "
+                f"read at all: their first turn comes after step {plan.max_steps}. Use fewer "
+                f"steps between turns than every: {streams[0].every}, or a longer run."
+            )
+    return tuple(found)
+
+
+def busiest(streams: Iterable[str], every: int) -> int:
+    """The most of these streams that are due at one step, all read at every ``every``-th."""
+    return max(Counter(stream_phase(stream, every) for stream in streams).values(), default=0)

@@ -1,0 +1,376 @@
+"""Starting from existing weights: which files they are, what they bring, how a model takes them.
+
+The driver reads a start once, before any worker exists: it digests the files, compares
+their tensors with the model's, and derives T0, what the start brings to each layer
+group. Rank 0 then loads the same bytes before it gives its weights to the other ranks.
+
+Invariants:
+
+* Safetensors only: no pickle is opened, and nothing is looked for on a network.
+* Every tensor of the model is filled and every tensor of the files is used, or nothing
+  is. Names and shapes must agree; a tied tensor may stand under any or all of its names.
+* T0 is ``unknown`` for every layer group, unless the files are those of a govray model
+  folder that verifies under the run's own trust root: then it is the taint attested
+  there, tensor by tensor. A folder that does not verify is no reason to stop: it is
+  other people's weights, and ``unknown``.
+* What is loaded has the digests that the driver recorded, or the run is refused.
+
+An entrypoint that loads weights itself says which, by a static method
+``starts_from(hyperparameters) -> files``; see ``experiment.declared_start``. They are
+digested and their taint is recorded all the same, but what the model makes of them is its
+own matter.
+
+What it does not do: find weights that a training loop loads without a word. Declare them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors
+import safetensors.torch
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused, UsageError
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.trust.anchor import TrustAnchor
+from govray.governance.verify.verifier import verify
+
+UNKNOWN = "unknown"
+"""What unattested weights bring."""
+
+_SHARDS = "model-*-of-*.safetensors"
+_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Existing weights that a run begins with.
+
+    Attributes:
+        folder: Where the files lie, absolute.
+        files: File name → digest.
+        taint: Layer group → what the start brings to it (T0); groups that it leaves
+            untainted are absent.
+        loaded_by_model: The entrypoint reads the files itself when it is built.
+    """
+
+    folder: str
+    files: Mapping[str, str]
+    taint: Mapping[str, tuple[str, ...]]
+    loaded_by_model: bool
+
+    @property
+    def digest(self) -> str:
+        """One digest over names and content of the files."""
+        return canonical_json.sha256(canonical_json.encode(dict(self.files)))
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a run's record."""
+        return {
+            "folder": self.folder,
+            "files": dict(self.files),
+            "taint": {group: list(labels) for group, labels in self.taint.items()},
+            "loadedByModel": self.loaded_by_model,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Start:
+        """What ``to_json`` gave."""
+        return cls(
+            folder=value["folder"],
+            files=value["files"],
+            taint={group: tuple(labels) for group, labels in value["taint"].items()},
+            loaded_by_model=value["loadedByModel"],
+        )
+
+
+def find_weights(path: Path) -> list[Path]:
+    """The files that a person means by a path.
+
+    Args:
+        path: A ``.safetensors`` file; or a folder with ``model.safetensors``, or else with
+            the shards ``model-*-of-*.safetensors``.
+
+    Raises:
+        UsageError: There is nothing here, or no safetensors.
+    """
+    if path.is_file():
+        found = [path] if path.suffix == ".safetensors" else []
+    elif path.is_dir():
+        whole = path / model_folder.WEIGHTS
+        found = [whole] if whole.is_file() else sorted(path.glob(_SHARDS))
+    else:
+        raise UsageError("no such file or folder", where=f"pretrained {path}")
+    if not found:
+        raise UsageError(
+            "no safetensors to start from",
+            where=f"pretrained {path}",
+            do=f"Give a .safetensors file, or a folder with {model_folder.WEIGHTS} or {_SHARDS}; "
+            "pickled weights are not opened: convert them first",
+        )
+    return found
+
+
+def read_start(
+    paths: Sequence[Path],
+    groups: Mapping[str, Sequence[str]],
+    *,
+    trust_root: TrustAnchor | bytes,
+    at: datetime,
+    loaded_by_model: bool = False,
+) -> Start:
+    """Digest the files of a start, and derive what they bring.
+
+    Args:
+        paths: One file, or several of one folder.
+        groups: Layer group → FQNs of the model that starts.
+        trust_root: The run's, or its anchor, for a start that is a govray model folder.
+        at: Reference time.
+        loaded_by_model: See `Start`.
+
+    Raises:
+        UsageError: A file can't be read, or they lie in several folders.
+    """
+    if len({path.parent for path in paths}) > 1:
+        raise UsageError(
+            "the weights lie in several folders",
+            where=f"pretrained {', '.join(str(path) for path in paths)}",
+            do="Put them into one",
+        )
+    folder = paths[0].parent.resolve()
+    files = {each.name: _digest(each) for each in paths}
+    return Start(
+        folder=str(folder),
+        files=files,
+        taint=_taint(folder, files, groups, trust_root, at),
+        loaded_by_model=loaded_by_model,
+    )
+
+
+def check_fits(model: nn.Module, start: Start) -> None:
+    """Compare the files' tensors with a model's, by their headers alone.
+
+    Args:
+        model: On any device, the meta device included.
+
+    Raises:
+        UsageError: Names the tensors that are missing, unexpected or of another shape or kind.
+        Malformed: A file is not safetensors.
+    """
+    stored: dict[str, _Stored] = {}
+    for name in start.files:
+        path = Path(start.folder, name)
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                for tensor in file.keys():  # noqa: SIM118  # no mapping
+                    part = file.get_slice(tensor)
+                    floating = part.get_dtype().startswith(("F", "BF"))
+                    _add(stored, tensor, _Stored(tuple(part.get_shape()), floating), path)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise Malformed(
+                f"not a safetensors file: {error}", where=f"pretrained {path}"
+            ) from error
+    _check(model, stored, start.folder)
+
+
+def load_start(model: nn.Module, start: Start) -> None:
+    """Fill a model on rank 0 with the recorded bytes. Every rank calls it.
+
+    The other ranks get rank 0's weights afterwards. Where the model has loaded the files
+    itself, rank 0 only checks that they are still the recorded ones.
+
+    Raises:
+        Refused: A file is no longer the one that the driver digested.
+        UsageError: A file is missing, or does not fit. Whatever it is, all ranks raise it.
+    """
+    outcome: list[GovrayError | None] = [None]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        try:
+            _load(model, start)
+        except GovrayError as error:
+            outcome = [error]
+    if dist.is_initialized():
+        dist.broadcast_object_list(outcome, src=0)
+    if outcome[0] is not None:
+        raise outcome[0]
+
+
+def check_unchanged(start: Start) -> None:
+    """Refuse files that are no longer the recorded ones.
+
+    Raises:
+        Refused: Names the file.
+        UsageError: A file is missing.
+    """
+    for name, digest in start.files.items():
+        path = Path(start.folder, name)
+        _require_same(_digest(path), digest, path)
+
+
+class _Stored(NamedTuple):
+    """A tensor in a file: its shape, and whether its numbers are floating point."""
+
+    shape: tuple[int, ...]
+    floating: bool
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"not readable: {error.strerror}", where=f"pretrained {path}") from error
+
+
+def _taint(
+    folder: Path,
+    files: Mapping[str, str],
+    groups: Mapping[str, Sequence[str]],
+    trust_root: TrustAnchor | bytes,
+    at: datetime,
+) -> dict[str, tuple[str, ...]]:
+    unknown: dict[str, tuple[str, ...]] = dict.fromkeys(groups, (UNKNOWN,))
+    root = model_folder.find_model(folder)
+    if root is None:
+        return unknown
+    try:
+        model = verify(root, trust_root=trust_root, at=at)
+    except (Refused, CouldNotCheck):
+        return unknown
+    attested = {subject.name: subject.sha256 for subject in model.subjects}
+    where = folder.relative_to(root)
+    if any(attested.get((where / name).as_posix()) != files[name] for name in files):
+        return unknown
+    reached = {entry.group: entry.transitive for entry in model.attestation.taint}
+    # Groups may be cut otherwise in this run, so taint is carried over by tensor.
+    labels = {
+        fqn: reached[group.group] for group in model.attestation.groups for fqn in group.parameters
+    }
+    brought = {
+        group: tuple(sorted({label for fqn in fqns for label in labels.get(fqn, (UNKNOWN,))}))
+        for group, fqns in groups.items()
+    }
+    return {group: found for group, found in brought.items() if found}
+
+
+def _add(stored: dict[str, Any], tensor: str, value: Any, path: Path) -> None:
+    if tensor in stored:
+        raise UsageError(
+            f"tensor {tensor} stands in two files",
+            where=f"pretrained {path}",
+            do="Name one file",
+        )
+    stored[tensor] = value
+
+
+def _check(model: nn.Module, stored: Mapping[str, _Stored], where: str) -> None:
+    first = _first_names(model)
+    state = {name: value for name, value in model.state_dict().items() if name in first}
+    filled = {first[name] for name in stored if name in first}
+    problems = {
+        "missing": [name for name in dict.fromkeys(first.values()) if name not in filled],
+        "unexpected": [name for name in sorted(stored) if name not in first],
+        "of another shape": [
+            f"{name} is {tuple(found.shape)}, the model's {tuple(state[name].shape)}"
+            for name, found in sorted(stored.items())
+            if name in state and tuple(found.shape) != tuple(state[name].shape)
+        ],
+        "of another kind of number": [
+            name
+            for name, found in sorted(stored.items())
+            if name in state and found.floating != state[name].is_floating_point()
+        ],
+    }
+    found = [f"{kind}: {_listed(names)}" for kind, names in problems.items() if names]
+    if found:
+        raise UsageError(
+            f"the tensors are not those of {type(model).__name__}: {'; '.join(found)}",
+            where=f"pretrained {where}",
+            do="Give weights that were saved from this model, with the same hyperparameters",
+        )
+
+
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """Every name of every tensor of the model's state → the first one of the same tensor."""
+    parameters: dict[nn.Parameter, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        parameters.setdefault(parameter, name)
+    tied = {
+        name: parameters[parameter]
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+    }
+    return {
+        name: tied.get(name, name)
+        for name, value in model.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _load(model: nn.Module, start: Start) -> None:
+    if start.loaded_by_model:
+        check_unchanged(start)
+        return
+    tensors: dict[str, Tensor] = {}
+    for name, digest in start.files.items():
+        path = Path(start.folder, name)
+        # The bytes that are parsed are the bytes that were digested.
+        data = _read(path)
+        _require_same(canonical_json.sha256(data), digest, path)
+        for tensor, value in _parse(data, path).items():
+            _add(tensors, tensor, value, path)
+    _fill(model, tensors, start.folder)
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    stored = {
+        name: _Stored(tuple(value.shape), value.is_floating_point())
+        for name, value in tensors.items()
+    }
+    _check(model, stored, where)
+    first = _first_names(model)
+    tied: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        if not torch.equal(tied.setdefault(first[name], value), value):
+            raise UsageError(
+                f"{name} and {first[name]} are one tensor in the model, but differ in the files",
+                where=f"pretrained {where}",
+                do="Build the model untied, or give weights that are tied",
+            )
+    model.load_state_dict(dict(tensors), strict=False)
+
+
+def _require_same(found: str, recorded: str, path: Path) -> None:
+    if found != recorded:
+        raise Refused(
+            "the file changed since the run began",
+            where=f"pretrained {path}",
+            do="Restore it, or start a new run",
+        )
+
+
+def _parse(data: bytes, path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(data)
+    except safetensors.SafetensorError as error:
+        raise Malformed(f"not a safetensors file: {error}", where=f"pretrained {path}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"not readable: {error.strerror}", where=f"pretrained {path}") from error

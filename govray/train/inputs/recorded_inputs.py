@@ -1,0 +1,109 @@
+"""From a run's record back to what its workers were ordered to do, at the recorded time.
+
+A replay rests on the bytes that the run verified, not on what the experiment's
+paths hold today, and verifies them again at the time when the run began: what
+expired since was valid then. It needs no key and no clock. What it does need is the
+prepared data, in the storage that the run lies in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from govray.data.admission import MANIFEST_FILE
+from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.governance.policy.credential import Credential, verify_credential
+from govray.governance.policy.depth_policy import Policy, verify_policy
+from govray.governance.policy.route import Route
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.trust.trust_state import TrustState, Verified
+from govray.train.inputs.experiment_config import Experiment
+from govray.train.inputs.planning import routes_of
+from govray.train.inputs.run_record import RunRecord
+
+PREPARED = "prepared"
+"""Folder of prepared data, in the storage that holds the runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A run's inputs, verified at the time it began.
+
+    Attributes:
+        record: What they were read from.
+        experiment: The experiment file's content.
+        policy, manifest: As signed.
+        routes: Stream id to route, for the streams that the plan reads.
+        prepared: Folder with the shards of the manifest.
+    """
+
+    record: RunRecord
+    experiment: Experiment
+    policy: Verified[Policy]
+    manifest: Verified[Manifest]
+    routes: Mapping[str, Route]
+    prepared: Path
+
+
+def recorded_inputs(run: Path, record: RunRecord) -> Recorded:
+    """Verify a run's recorded inputs at the recorded time, and find its prepared data.
+
+    Raises:
+        UsageError: The run was started from a script, which is not recorded.
+        Refused: What the run recorded about itself does not verify, or does not fit together.
+        CouldNotCheck: The prepared data is not in the run's storage.
+    """
+    if record.experiment is None:
+        raise UsageError(
+            "the run was started from a script, so there is no experiment to run again",
+            where=str(run),
+            do="Start the script again and compare the weights; to leave a corpus out, give "
+            "its trainer exclude=[corpus]",
+        )
+    at, plan = record.started, record.plan
+    trust = TrustState.load(record.root, at=at, delegations=record.delegations)
+    policy = verify_policy(trust, record.policy, at=at)
+    own = trust.each_key_counts("operator")
+    manifest = own.verify(Manifest, record.manifest, role="operator", at=at)
+    if manifest.digest != plan.manifest:
+        raise Refused("the recorded plan is over another manifest", where=str(run))
+    credentials: dict[str, Verified[Credential]] = {
+        corpus: verify_credential(trust, data, at=at) for corpus, data in record.credentials.items()
+    }
+    classes = {c: credential.document.credential_class for c, credential in credentials.items()}
+    _, by_corpus = routes_of(policy.document, classes, list(record.groups))
+    routes: dict[str, Route] = {}
+    for stream in plan.streams:
+        for planned in stream.corpora:
+            route = by_corpus.get(planned.corpus)
+            if route is None or route.digest != stream.id:
+                raise Refused(
+                    "the recorded plan does not follow from policy and credentials",
+                    where=f"{run}, corpus {planned.corpus}",
+                )
+            if planned.corpus not in plan.excluded:
+                routes[stream.id] = route
+    return Recorded(
+        record=record,
+        experiment=record.experiment,
+        policy=policy,
+        manifest=manifest,
+        routes=routes,
+        prepared=_prepared(run, record),
+    )
+
+
+def _prepared(run: Path, record: RunRecord) -> Path:
+    """The folder whose manifest is, byte for byte, the recorded one."""
+    storage = run.resolve().parent / PREPARED
+    for manifest in sorted(storage.glob(f"*/{MANIFEST_FILE}")):
+        if manifest.read_bytes() == record.manifest:
+            return manifest.parent
+    raise CouldNotCheck(
+        "the data that the run read is not here: no prepared folder has its manifest",
+        where=str(storage),
+        do="Replay where the run's storage is, or restore the folder; prepared again, it has "
+        "another salt and so other rows",
+    )

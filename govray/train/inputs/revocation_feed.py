@@ -1,0 +1,226 @@
+"""Following revocation lists while a run goes on: rank 0 reads them again, off the step path.
+
+A list is a file that its issuer replaces by a newer one, best by a rename. Rank 0 looks every few
+seconds, verifies with the trust root's public keys, and tells the other ranks in the next step's
+agreement (`govray.engine.collective.agreement`), so that all act in the same step.
+
+Invariants:
+
+* Lists only grow: what was accepted stays accepted, and a list that goes back is refused, also by
+  a later attempt and a later driver: the run's folder keeps the newest list of each issuer.
+* Fail closed, with patience: a list that cannot be read, does not verify or is older than the
+  trust root accepts leaves the last good one in force for `PATIENCE_S`, then the run stops.
+
+What it does not do: decide what a revocation means for the run (`gating.py`), or hold a key.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from govray.errors import CouldNotCheck, GovrayError, RankFailed, UsageError
+from govray.files import put
+from govray.governance.policy.credential import Credential
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.revoked import revoked_credential, revoked_policy
+from govray.governance.trust.revocation_list import (
+    MAX_BYTES,
+    Revocations,
+    Revoked,
+    check_fresh,
+    verify_revocations,
+)
+from govray.governance.trust.trust_state import TrustState, Verified
+from govray.train.inputs.gating import credential_name
+
+KEPT = "revocations"
+"""Folder, in a run's, of the lists that were accepted last, a file for each issuer."""
+
+POLL_S = 2.0
+PATIENCE_S = 60.0
+"""How long a list may be unreadable, half written or ahead of this machine's clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RevocationSource:
+    """What it takes to follow lists; public parts only.
+
+    Attributes:
+        paths: Of the lists' files.
+        root, delegations: Envelopes, as verified.
+        policy: The run's.
+        credentials: Corpus to credential, of the corpora that the run reads.
+        accepted: The lists that the run began with.
+    """
+
+    paths: tuple[str, ...]
+    root: bytes
+    delegations: tuple[bytes, ...]
+    policy: Verified[Policy]
+    credentials: Mapping[str, Verified[Credential]]
+    accepted: Revocations
+
+
+def policy_name(policy: Policy) -> str:
+    """Under which name the policy expires."""
+    return f"policy {policy.name}"
+
+
+def revoked_names(
+    lists: Revocations, policy: Verified[Policy], credentials: Mapping[str, Verified[Credential]]
+) -> dict[str, Revoked]:
+    """What the lists revoke of a run, by the name under which it also expires.
+
+    Raises:
+        Untrusted: A list revokes what its issuer could not have issued.
+    """
+    found = {policy_name(policy.document): revoked_policy(lists, policy)} | {
+        credential_name(corpus): revoked_credential(lists, credential)
+        for corpus, credential in credentials.items()
+    }
+    return {name: revoked for name, revoked in found.items() if revoked is not None}
+
+
+def read_lists(paths: Sequence[str | Path]) -> tuple[bytes, ...]:
+    """The bytes of the lists' files.
+
+    Raises:
+        UsageError: One is missing, unreadable or too large.
+    """
+    found = []
+    for path in paths:
+        try:
+            with Path(path).open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise UsageError(
+                f"the revocation list cannot be read: {error.strerror}", where=str(path)
+            ) from error
+        if len(data) > MAX_BYTES:
+            raise UsageError(f"larger than {MAX_BYTES} bytes", where=str(path))
+        found.append(data)
+    return tuple(found)
+
+
+def keep_lists(run: Path, trust: TrustState, envelopes: Sequence[bytes], *, at: datetime) -> None:
+    """Let later attempts know which lists were accepted."""
+    for data in envelopes:
+        issuer = verify_revocations(trust, data, at=at).document.issuer
+        (run / KEPT).mkdir(exist_ok=True)
+        put(run / KEPT / f"{issuer}.dsse.json", data)
+
+
+def kept_lists(run: Path, trust: TrustState, *, at: datetime) -> Revocations | None:
+    """The lists that a run accepted last, None if there is none.
+
+    Raises:
+        GovrayError: A file there can't be read, or is no list that the trust root carries.
+    """
+    files = sorted((run / KEPT).glob("*.dsse.json"))
+    return Revocations.load(trust, read_lists(files), at=at) if files else None
+
+
+class RevocationFeed:
+    """The lists of a run as rank 0 knows them now; `start` begins to read them again.
+
+    Args:
+        source: Where they are, and what they are checked against.
+        run: The run's folder.
+        at: The time by this machine's clock, aware.
+        poll_s: Seconds between two looks.
+        patience_s: See `PATIENCE_S`.
+    """
+
+    def __init__(
+        self,
+        source: RevocationSource,
+        run: Path,
+        *,
+        at: datetime,
+        poll_s: float = POLL_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._source = source
+        self._run = run
+        self._poll_s, self._patience_s = poll_s, patience_s
+        self._accepted = source.accepted
+        self._failing_since: float | None = None
+        self._trouble: GovrayError | None = None
+        try:
+            self._accepted = kept_lists(run, self._trust(at), at=at) or source.accepted
+        except GovrayError as error:  # of rank 0 alone: the others hear of it in the agreement
+            self._trouble = error
+        self._read: tuple[bytes, ...] = ()
+        self._revoked = revoked_names(self._accepted, source.policy, source.credentials)
+        self._end = threading.Event()
+
+    @property
+    def trouble(self) -> GovrayError | None:
+        """Why the run must stop, if it must."""
+        return self._trouble
+
+    def since(self) -> dict[str, datetime]:
+        """What is revoked, by name, and from when on. Never raises."""
+        return {name: revoked.since for name, revoked in self._revoked.items()}
+
+    def lists(self) -> dict[str, str]:
+        """What is revoked, by name → digest of the list."""
+        return {name: revoked.list for name, revoked in self._revoked.items()}
+
+    def start(self) -> None:
+        """Look every few seconds, in a thread that ends with the process or with `close`."""
+        threading.Thread(target=self._follow, name="govray-revocations", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._end.set()
+
+    def look(self, *, at: datetime, elapsed_s: float) -> None:
+        """Read the lists once.
+
+        Args:
+            at: The time by this machine's clock, aware.
+            elapsed_s: Seconds by a clock that only goes forward.
+        """
+        try:
+            data = read_lists(self._source.paths)
+            if data != self._read:
+                self._accept(data, at)
+            check_fresh(self._trust(at), self._accepted, at=at)
+        except GovrayError as error:
+            if self._failing_since is None:
+                self._failing_since = elapsed_s
+            if elapsed_s - self._failing_since >= self._patience_s:
+                self._trouble = (
+                    RankFailed(error.what, where=error.where, do=error.do)
+                    if isinstance(error, UsageError | CouldNotCheck)
+                    else error
+                )
+            return
+        self._failing_since = None
+
+    def _accept(self, data: tuple[bytes, ...], at: datetime) -> None:
+        source, trust = self._source, self._trust(at)
+        lists = Revocations.load(trust, data, at=at, previous=self._accepted)
+        # In this order: what is revoked is known before the lists count as read.
+        self._revoked = revoked_names(lists, source.policy, source.credentials)
+        self._accepted = lists
+        try:
+            keep_lists(self._run, trust, data, at=at)
+        except OSError as error:
+            raise UsageError(
+                f"the revocation lists can't be kept: {error.strerror}", where=str(self._run)
+            ) from error
+        self._read = data
+
+    def _trust(self, at: datetime) -> TrustState:
+        return TrustState.load(self._source.root, at=at, delegations=self._source.delegations)
+
+    def _follow(self) -> None:
+        while not self._end.wait(self._poll_s):
+            self.look(at=datetime.now(UTC), elapsed_s=time.monotonic())

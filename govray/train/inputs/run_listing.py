@@ -1,0 +1,266 @@
+"""Runs as their folders tell of them: which there are, how each stands, which may be resumed.
+
+Everything is derived from files. A state is what the files say now; the driver's lock tells a run
+that is being driven from one whose driver is gone. Nothing here needs a
+cluster, or writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
+
+from govray.data.admission import read_credentials
+from govray.errors import GovrayError, Refused
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import format_time
+from govray.governance.formats.dsse import Envelope
+from govray.train.inputs.experiment_config import Experiment
+from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.inputs.verified_inputs import read
+from govray.train.run_folder import events, stop_request
+from govray.train.run_folder.run_lock import driving
+from govray.train.run_folder.source_code import code_digest, source_of
+
+State = Literal[
+    "running", "stopping", "stopped", "finished", "attested", "failed", "killed", "interrupted"
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one run stands.
+
+    Attributes:
+        folder: Its folder.
+        state: ``interrupted`` is a run whose driver ended without a word.
+        why: Of a failed run, the error.
+        step: Steps done, as far as the event log knows.
+        max_steps: Steps planned.
+        loss: The last one logged, if any.
+        world_size: Workers of the last attempt, if one began.
+        attempts: How many began.
+        started: When the run began.
+    """
+
+    folder: Path
+    state: State
+    why: str | None
+    step: int
+    max_steps: int
+    loss: float | None
+    world_size: int | None
+    attempts: int
+    started: str
+
+
+def list_runs(storage: Path) -> list[Path]:
+    """Folders of runs below a storage path, by name."""
+    return sorted(path.parent.parent for path in storage.glob("*/record/run.json"))
+
+
+def inspect(folder: Path) -> Run:
+    """How a run stands.
+
+    Raises:
+        UsageError: The folder is not a run's.
+        Malformed: Its record or event log was changed into something that does not parse.
+    """
+    record = read_record(folder)
+    log = events.read(folder)
+    step, loss, world_size, attempts = 0, None, None, 0
+    for event in log:
+        match event:
+            case events.AttemptStarted():
+                world_size, attempts = event.world_size, attempts + 1
+                step = event.step
+            case events.Progress():
+                step, loss = event.step + 1, event.loss
+            case events.Stopped() | events.Finished():
+                step = event.step
+    state, why = _state(folder, record, log)
+    return Run(
+        folder=folder,
+        state=state,
+        why=why,
+        step=step,
+        max_steps=record.plan.max_steps,
+        loss=loss,
+        world_size=world_size,
+        attempts=attempts,
+        started=format_time(record.started),
+    )
+
+
+def _state(
+    folder: Path, record: RunRecord, log: Sequence[events.AnyEvent]
+) -> tuple[State, str | None]:
+    if driving(folder):
+        return ("stopping" if stop_request.requested(folder) else "running"), None
+    if (folder / "model").is_dir():
+        return "attested", None
+    if record.finished:
+        return "finished", None
+    drivers = [i for i, event in enumerate(log) if isinstance(event, events.DriverStarted)]
+    since = log[drivers[-1] :] if drivers else log
+    if any(isinstance(event, events.Killed) for event in since):
+        return "killed", None
+    for event in reversed(since):
+        match event:
+            case events.Stopped():
+                return "stopped", None
+            case events.Failed(decision="stop"):
+                return "failed", event.what
+    return "interrupted", None
+
+
+def workers(folder: Path) -> list[events.WorkerStarted]:
+    """The processes of the last attempt, by rank.
+
+    Raises:
+        UsageError: The folder is not a run's.
+    """
+    read_record(folder)
+    found: dict[int, events.WorkerStarted] = {}
+    for event in events.read(folder):
+        if isinstance(event, events.AttemptStarted):
+            found.clear()
+        elif isinstance(event, events.WorkerStarted):
+            found[event.rank] = event
+    return [found[rank] for rank in sorted(found)]
+
+
+def find_unfinished(experiment: Experiment) -> Path | None:
+    """The newest run of exactly this experiment that can go on; None if there is none.
+
+    That is a run with an equal experiment, equal inputs and this very code, not attested yet, and
+    not being driven.
+    """
+    for folder in reversed(list_runs(Path(experiment.storage_path).resolve())):
+        try:
+            record = read_record(folder)
+        except GovrayError:
+            continue
+        if (
+            record.experiment == experiment
+            and record.replay_of is None
+            and not (folder / "model").is_dir()
+            and not driving(folder)
+            and not changed(record, experiment_inputs(experiment))
+            and _same_source(record, experiment)
+        ):
+            return folder
+    return None
+
+
+def _same_source(record: RunRecord, experiment: Experiment) -> bool:
+    try:
+        import_module(experiment.entrypoint.split(":")[0])
+    except ImportError:
+        return False
+    recorded, found = record.environment.source, source_of(find_unfinished, experiment.entrypoint)
+    return (recorded and recorded.digest) == (found and found.digest)
+
+
+@dataclass(frozen=True)
+class InputFiles:
+    """Where a run's signed inputs are."""
+
+    corpora: Path
+    policy: Path
+    trust_root: Path
+    delegations: tuple[Path, ...]
+
+
+def experiment_inputs(experiment: Experiment) -> InputFiles:
+    """The files that an experiment names."""
+    return InputFiles(
+        corpora=Path(experiment.data.corpora),
+        policy=Path(experiment.governance.policy),
+        trust_root=Path(experiment.governance.trust_root),
+        delegations=tuple(Path(path) for path in experiment.governance.delegations),
+    )
+
+
+def changed(record: RunRecord, files: InputFiles) -> list[str]:
+    """What is not as the run recorded it, by name; empty if nothing changed.
+
+    Compares signed documents by their payload, so a further signature is no change.
+
+    Raises:
+        UsageError: An input is missing.
+        Refused: One is no envelope any more.
+    """
+    policy = read(files.policy, "signed policy", "govray sign policies/licences.yaml")
+    root = read(files.trust_root, "trust root", "govray sign policies/root.yaml")
+    delegations = [read(path, "delegation", "govray sign FILE") for path in files.delegations]
+    found = [f"policy {files.policy}"] if _payload(policy) != _payload(record.policy) else []
+    if _payload(root) != _payload(record.root):
+        found.append(f"trust root {files.trust_root}")
+    if {*map(_payload, delegations)} != {*map(_payload, record.delegations)}:
+        found.append("delegations")
+    now = _payloads(read_credentials(files.corpora))
+    then = _payloads(record.credentials)
+    found += [
+        f"credential {name}" for name in sorted(now | then) if now.get(name) != then.get(name)
+    ]
+    if record.environment.code_digest != code_digest():
+        found.append("govray's own code")
+    return found
+
+
+def refuse_changes(record: RunRecord, files: InputFiles, *, where: str) -> None:
+    """Refuse to resume a run on other inputs than it began with.
+
+    Raises:
+        Refused: Names each input that changed.
+    """
+    if names := changed(record, files):
+        raise Refused(
+            f"changed since the run began: {', '.join(names)}",
+            where=where,
+            do="Restore what it began with, or start a new run with --new",
+        )
+
+
+def refuse_other_run(record: RunRecord, made: RunRecord) -> None:
+    """Refuse to resume a run whose plan, model or data would be another one today.
+
+    Args:
+        record: The run's.
+        made: What a run that began now would record.
+
+    Raises:
+        Refused: Names what differs.
+    """
+    then, now = (_comparable(each) for each in (record, made))
+    names = [name for name in then if then[name] != now[name]]
+    if names:
+        raise Refused(
+            f"changed since the run began: {', '.join(names)}",
+            where=f"run {record.run_id}",
+            do="Restore what it began with, or start a new run with --new",
+        )
+
+
+def _comparable(record: RunRecord) -> dict[str, object]:
+    source = record.environment.source
+    return {
+        "layer groups": record.groups,
+        "batch plan": record.plan,
+        "prepared data": record.manifest,
+        "settings": canonical_json.encode(dict(record.config)),
+        "pretrained start": record.start,
+        "code of the model or loop": (source.module, source.digest) if source else None,
+    }
+
+
+def _payloads(envelopes: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: _payload(data) for name, data in envelopes.items()}
+
+
+def _payload(data: bytes) -> str:
+    return canonical_json.sha256(Envelope.parse(data).payload)

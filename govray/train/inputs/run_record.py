@@ -1,0 +1,166 @@
+"""What a run leaves on storage about itself, enough to attest it again or replay it.
+
+A folder ``record/`` in the run's folder, written before the first step: the exact
+signed bytes that were verified, and ``run.json``. It holds no key. The times are
+the operator's own assertion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from govray.errors import UsageError
+from govray.files import put
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import format_time, parse_time
+from govray.governance.record.ancestry import Ancestor
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.environment import Environment
+from govray.governance.record.selection_taint import Selection
+from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.inputs.pretrained import Start
+
+_SCHEMA = "govray.dev/run/v1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One run.
+
+    Attributes:
+        run_id: Name of the run and of its folder.
+        started, finished: When the driver began, and when the last step was committed.
+        groups: Layer group to FQNs.
+        plan: The batch plan.
+        policy, root, manifest: Signed envelopes, as verified.
+        credentials: Corpus to its signed envelope, admitted or not.
+        delegations: Signed envelopes.
+        config: The training loop's configuration.
+        experiment: The experiment file's content, where there is one.
+        environment: The driver's, when the run began; with code digests and git state.
+        start: Existing weights that the run began with, if any.
+        replay_of: The run that this one repeats, if it is a replay; nobody resumes those.
+        ancestry: The runs whose state this one went on from, the oldest first.
+        selection: The search that the run is a trial of, if any.
+    """
+
+    run_id: str
+    started: datetime
+    finished: datetime | None
+    groups: Mapping[str, tuple[str, ...]]
+    plan: BatchPlan
+    policy: bytes
+    root: bytes
+    manifest: bytes
+    credentials: Mapping[str, bytes]
+    delegations: tuple[bytes, ...]
+    config: Mapping[str, Any]
+    experiment: Experiment | None
+    environment: Environment
+    start: Start | None
+    replay_of: str | None = None
+    ancestry: tuple[Ancestor, ...] = ()
+    selection: Selection | None = None
+
+    @property
+    def code(self) -> str:
+        """Digest of govray's own source."""
+        return self.environment.code_digest
+
+    def write(self, run_folder: Path) -> None:
+        """Write every file under ``run_folder/record``, ``run.json`` last."""
+        folder = run_folder / "record"
+        folder.mkdir(parents=True, exist_ok=True)
+        put(folder / "policy.dsse.json", self.policy)
+        put(folder / "root.json", self.root)
+        put(folder / "manifest.dsse.json", self.manifest)
+        put(folder / "credentials.jsonl", _lines(self.credentials[c] for c in self.credentials))
+        put(folder / "delegations.jsonl", _lines(self.delegations))
+        put(folder / "run.json", canonical_json.encode(self._summary()))
+
+    def end(self, run_folder: Path, finished: datetime) -> RunRecord:
+        """The same run, finished, and recorded so."""
+        ended = replace(self, finished=finished)
+        put(run_folder / "record" / "run.json", canonical_json.encode(ended._summary()))
+        return ended
+
+    def _summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = {
+            "schema": _SCHEMA,
+            "run": self.run_id,
+            "started": format_time(self.started),
+            "groups": {group: list(fqns) for group, fqns in self.groups.items()},
+            "groupOrder": list(self.groups),
+            "plan": self.plan.to_json(),
+            "corpora": list(self.credentials),
+            "config": dict(self.config),
+            "environment": self.environment.to_json(),
+        }
+        if self.finished:
+            summary["finished"] = format_time(self.finished)
+        if self.experiment:
+            summary["experiment"] = self.experiment.model_dump(mode="json")
+        if self.start:
+            summary["start"] = self.start.to_json()
+        if self.replay_of:
+            summary["replayOf"] = self.replay_of
+        if self.ancestry:
+            summary["ancestry"] = [each.to_json() for each in self.ancestry]
+        if self.selection:
+            summary["selection"] = self.selection.to_json()
+        return summary
+
+
+def read_record(run_folder: Path) -> RunRecord:
+    """Read what `RunRecord.write` wrote.
+
+    Raises:
+        UsageError: The folder is not a run's.
+        Malformed: A file was changed into something that does not parse.
+    """
+    folder = run_folder / "record"
+    if not (folder / "run.json").is_file():
+        raise UsageError(
+            "this is not the folder of a run",
+            where=str(run_folder),
+            do="Runs lie under the experiment's storage_path, one folder each",
+        )
+    summary: Any = canonical_json.parse_canonical((folder / "run.json").read_bytes())
+    experiment = summary.get("experiment")
+    return RunRecord(
+        run_id=summary["run"],
+        started=parse_time(summary["started"]),
+        finished=parse_time(summary["finished"]) if "finished" in summary else None,
+        groups={group: tuple(summary["groups"][group]) for group in summary["groupOrder"]},
+        plan=BatchPlan.from_json(summary["plan"]),
+        policy=(folder / "policy.dsse.json").read_bytes(),
+        root=(folder / "root.json").read_bytes(),
+        manifest=(folder / "manifest.dsse.json").read_bytes(),
+        credentials=dict(
+            zip(
+                summary["corpora"],
+                (folder / "credentials.jsonl").read_bytes().splitlines(),
+                strict=True,
+            )
+        ),
+        delegations=tuple((folder / "delegations.jsonl").read_bytes().splitlines()),
+        config=summary["config"],
+        experiment=parse_experiment(experiment, where=str(folder)) if experiment else None,
+        environment=Environment.from_json(summary["environment"], where=str(folder)),
+        start=Start.from_json(summary["start"]) if "start" in summary else None,
+        replay_of=summary.get("replayOf"),
+        ancestry=tuple(
+            Ancestor.from_json(each, where=str(folder)) for each in summary.get("ancestry", [])
+        ),
+        selection=Selection.from_json(summary["selection"], where=str(folder))
+        if "selection" in summary
+        else None,
+    )
+
+
+def _lines(envelopes: Any) -> bytes:
+    return b"".join(envelope.rstrip(b"\n") + b"\n" for envelope in envelopes)

@@ -1,0 +1,74 @@
+"""What several runs have in common: inputs that were verified once, and data admitted once.
+
+The driver makes it, with the operator's key; a run that is given it needs no key, reads no policy
+and no credential from a path, and so cannot be given others. It travels to the process that drives
+the run.
+
+Invariants:
+
+* The inputs were verified at one time, ``at``. It is the time when each of the runs begins, as it
+  is for a run that is resumed: what has ended since, their steps find out.
+* A run resumes under the same inputs that it recorded, or is refused.
+
+What it does not do: sign. Whoever has the key attests the finished runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from govray.data.admission import Prepared
+from govray.errors import Refused
+from govray.governance.record.selection_taint import Selection
+from govray.train.inputs.run_record import RunRecord
+from govray.train.inputs.verified_inputs import Inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """Verified inputs, and the data that they admit.
+
+    Attributes:
+        inputs: As verified.
+        prepared: The admitted and packed data, on storage that the cluster shares.
+        at: The reference time at which the inputs were verified.
+        selection: How one of the runs is chosen, if it is a search that they share this for.
+    """
+
+    inputs: Inputs
+    prepared: Prepared
+    at: datetime
+    selection: Selection | None = None
+
+    def refuse_changes(self, record: RunRecord) -> None:
+        """Refuse to resume a run that began with other inputs.
+
+        Raises:
+            Refused: Names what differs.
+        """
+        inputs = self.inputs
+        pairs = {
+            "policy": (record.policy, inputs.policy_bytes),
+            "trust root": (record.root, inputs.root_bytes),
+            "delegations": (record.delegations, inputs.delegations),
+            "credentials": (dict(record.credentials), inputs.credential_bytes),
+            "prepared data": (record.manifest, self.prepared.envelope),
+        }
+        if names := [name for name, (then, now) in pairs.items() if not _same(then, now)]:
+            raise Refused(
+                f"changed since the run began: {', '.join(names)}",
+                where=f"run {record.run_id}",
+                do="Restore what it began with, or start a new one with --new",
+            )
+
+
+def _same(then: object, now: object) -> bool:
+    """Equal bytes, but for the line's end that a list of envelopes strips."""
+    if isinstance(then, bytes) and isinstance(now, bytes):
+        return then.rstrip(b"\n") == now.rstrip(b"\n")
+    if isinstance(then, dict) and isinstance(now, dict):
+        return then.keys() == now.keys() and all(_same(then[key], now[key]) for key in then)
+    if isinstance(then, tuple) and isinstance(now, tuple):
+        return len(then) == len(now) and all(map(_same, then, now))
+    return then == now

@@ -1,0 +1,176 @@
+"""What a run rests on, verified before anything else happens: root, policy, credentials.
+
+Reads files and checks signatures at one reference time. Nothing here reads a
+record: admission does that afterwards, and only for what passed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from govray.data.admission import read_credentials, verify_credentials
+from govray.errors import Untrusted, UsageError
+from govray.governance.formats.document import format_time, parse_time
+from govray.governance.formats.keys import PublicKey
+from govray.governance.policy.credential import Credential, CredentialClass
+from govray.governance.policy.depth_policy import Policy, verify_policy
+from govray.governance.trust.anchor import TrustAnchor
+from govray.governance.trust.revocation_list import Revocations, Revoked, check_fresh
+from govray.governance.trust.trust_state import TrustState, Verified
+from govray.train.inputs.gating import credential_name
+from govray.train.inputs.revocation_feed import (
+    RevocationSource,
+    kept_lists,
+    policy_name,
+    read_lists,
+    revoked_names,
+)
+from govray.train.run_folder.clock import instant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Verified inputs and the exact bytes that were verified."""
+
+    trust: TrustState
+    root_bytes: bytes
+    delegations: tuple[bytes, ...]
+    policy: Verified[Policy]
+    policy_bytes: bytes
+    credentials: dict[str, Verified[Credential]]
+    credential_bytes: dict[str, bytes]
+    revocation_paths: tuple[str, ...] = ()
+    revocation_bytes: tuple[bytes, ...] = ()
+    revocations: Revocations | None = None
+
+    @property
+    def anchor(self) -> TrustAnchor:
+        """What the run verifies others' models against: its own root and lists.
+
+        The lists are a feed: they are all of the run's authorities, and another model may know
+        nothing of some supplier's.
+        """
+        return TrustAnchor(self.root_bytes, feed=self.revocation_bytes)
+
+    @property
+    def classes(self) -> dict[str, CredentialClass]:
+        """Corpus to credential class."""
+        return {corpus: v.document.credential_class for corpus, v in self.credentials.items()}
+
+    def expiries(self, corpora: Sequence[str]) -> dict[str, datetime]:
+        """When the policy and each of these corpora's credentials no longer hold, by name.
+
+        Neither holds longer than the authorities that signed it, nor than the trust root.
+        """
+        policy, root = self.policy, self.trust.root.expires
+        signed_until = max(authority.expires for authority in policy.authorities)
+        dates = {policy_name(policy.document): min(policy.document.valid.until, signed_until, root)}
+        for corpus in corpora:
+            credential = self.credentials[corpus]
+            [issuer] = [a for a in credential.authorities if a.name == credential.document.issuer]
+            dates[credential_name(corpus)] = min(
+                credential.document.valid.until, issuer.expires, root
+            )
+        return {name: parse_time(until) for name, until in dates.items()}
+
+    def revocation_source(self, corpora: Sequence[str]) -> RevocationSource | None:
+        """What rank 0 needs to follow the lists, if there are any."""
+        if self.revocations is None:
+            return None
+        return RevocationSource(
+            paths=self.revocation_paths,
+            root=self.root_bytes,
+            delegations=self.delegations,
+            policy=self.policy,
+            credentials={corpus: self.credentials[corpus] for corpus in corpora},
+            accepted=self.revocations,
+        )
+
+    def check_operator(self, key: PublicKey) -> None:
+        """Refuse to begin what this key could not attest.
+
+        Raises:
+            Untrusted: The trust root names no operator with this key.
+        """
+        operators = [a for a in self.trust.authorities if a.role == "operator"]
+        if not any(key in authority.keys for authority in operators):
+            raise Untrusted(
+                f"the attestation key {key.keyid[:12]}… belongs to no operator of the trust root",
+                where="attestation_key",
+                do=f"Use the key of {', '.join(a.name for a in operators) or 'an operator'}",
+            )
+
+
+def load_inputs(
+    corpora: Path,
+    policy: Path,
+    trust_root: Path,
+    delegations: Sequence[Path],
+    revocations: Sequence[Path] = (),
+    *,
+    at: datetime,
+    resumed: Path | None = None,
+) -> Inputs:
+    """Read and verify the trust root, the policy, every corpus's credential, revocation lists.
+
+    Args:
+        corpora, policy, trust_root, delegations, revocations: Where they are.
+        at: The time at which they must be in order: when the run began, or begins.
+        resumed: Folder of the run that goes on. Its lists are today's and follow those that it
+            accepted; what they revoke its steps find out.
+
+    Raises:
+        UsageError: A file or the folder of corpora is missing.
+        Refused: A corpus has no credential, or a signature, scope, window or
+            version is not in order; or something is revoked.
+        CouldNotCheck: The trust root asks for a revocation list, or for a newer one.
+    """
+    root_bytes = read(trust_root, "trust root", "govray sign policies/root.yaml")
+    delegated = tuple(read(path, "delegation", "govray sign FILE") for path in delegations)
+    trust = TrustState.load(root_bytes, at=at, delegations=delegated)
+    lists, given, today = None, read_lists(revocations), instant() if resumed else at
+    if given:
+        before = kept_lists(resumed, trust, at=today) if resumed else None
+        lists = Revocations.load(trust, given, at=today, previous=before)
+    check_fresh(trust, lists, at=today)
+    policy_bytes = read(policy, "signed policy", "govray sign policies/licences.yaml")
+    verified_policy = verify_policy(trust, policy_bytes, at=at)
+    envelopes = read_credentials(corpora)
+    credentials = verify_credentials(corpora, envelopes, trust, at=at)
+    if lists and not resumed:
+        _check_unrevoked(revoked_names(lists, verified_policy, credentials), at)
+    return Inputs(
+        trust=trust,
+        root_bytes=root_bytes,
+        delegations=delegated,
+        policy=verified_policy,
+        policy_bytes=policy_bytes,
+        credentials=credentials,
+        credential_bytes=envelopes,
+        revocation_paths=tuple(str(path.resolve()) for path in revocations),
+        revocation_bytes=given,
+        revocations=lists,
+    )
+
+
+def _check_unrevoked(revoked: Mapping[str, Revoked], at: datetime) -> None:
+    for name, found in sorted(revoked.items()):
+        if found.since <= at:
+            raise Untrusted(
+                f"revoked since {format_time(found.since)}: {found.reason}",
+                where=name,
+                do=f"Leave it out, or ask {found.issuer} for a new one",
+            )
+
+
+def read(path: Path, what: str, make: str) -> bytes:
+    """A file's bytes, or an error that says what it is and which command makes it."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"no {what} here", where=str(path), do=f"Make it with `{make}`") from None
+    except OSError as error:
+        raise UsageError(f"{what} not readable: {error.strerror}", where=str(path)) from error

@@ -1,0 +1,1 @@
+"""Loops that are not ours: the Trainer of transformers, Lightning."""

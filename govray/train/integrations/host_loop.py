@@ -1,0 +1,105 @@
+"""What a governed run and the training loop of a host framework agree on.
+
+`run.step` does forward, backward, all-reduce and the optimizer's step, and leaves
+no gradient behind. So the backward pass, the clipping and the optimizer's step of
+the host find nothing to do. What it still decides is when to evaluate, what to log
+and the learning rate; everything else of it must say the same as the run, or is
+refused.
+
+Invariants:
+
+* The learning rate depends on the plan step alone: a schedule is replayed from its
+  beginning where a run resumes, never restored.
+* Batches are read once, in plan order.
+
+What it does not do: know any framework. `govray.train.integrations.huggingface_trainer` and
+`govray.train.integrations.lightning_trainer` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+
+from torch import nn
+from torch.optim import Optimizer
+
+from govray.engine.batch import StepBatch
+from govray.errors import Refused, UsageError
+from govray.train.worker.lr_schedule import replay
+from govray.train.worker.run import Run, govern
+
+
+class PlannedBatches:
+    """The remaining batches of a run as a host's dataloader: read once.
+
+    Its length is the plan's, also where the run resumes: hosts place evaluations by it.
+
+    Raises:
+        UsageError: When read a second time.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._begun = False
+
+    def __len__(self) -> int:
+        return self._run.order.plan.max_steps
+
+    def __iter__(self) -> Iterator[StepBatch]:
+        if self._begun:
+            raise UsageError(
+                "the batches of this run have been read already",
+                do="Train once: the plan's steps are all of the run, whatever its epochs",
+            )
+        self._begun = True
+        yield from self._run.batches()
+
+
+def govern_hosted(model: nn.Module, optimizer: Optimizer) -> Run:
+    """`govern`, but the optimizer keeps the hyperparameters that it was made with.
+
+    A commit holds those of its step. The host's schedule, which is replayed from
+    its beginning, must start from the first ones. Adapters get those of the optimizer's
+    first group, where hosts put what they were told.
+
+    Raises:
+        Refused: As `govern`.
+    """
+    made = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    run = govern(model, optimizer)
+    of_adapters = {name: made[0][name] for name in optimizer.defaults}
+    for group, first in zip_longest(optimizer.param_groups, made, fillvalue=of_adapters):
+        parameters = group["params"]
+        group.clear()
+        group.update(first, params=parameters)
+    return run
+
+
+def replay_schedule(step: Callable[[], object], run: Run) -> None:
+    """Take a schedule that is at step 0 to where the run begins."""
+    replay(step, run.start_step)
+
+
+def require_same(setting: str, value: float, argument: str, governed: float | None) -> None:
+    """Refuse a setting of the host that says something else than the run does.
+
+    Args:
+        setting: The host's name for it.
+        value: What the host was told.
+        argument: What `GovernedTrainer` calls it.
+        governed: What the run does.
+
+    Raises:
+        Refused: They differ.
+    """
+    if value != governed:
+        raise Refused(
+            f"{setting}={value}, but the run has {argument}={governed}",
+            where=setting,
+            do=f"The run decides. Give GovernedTrainer({argument}={value}), "
+            f"or leave {setting} out or the same",
+        )

@@ -1,0 +1,1 @@
+"""A run done again, and compared with what it recorded."""

@@ -1,0 +1,251 @@
+"""What a replay found, as it stands in the replay's folder and in an attestation.
+
+Two files in a replay's folder say so. ``outcome.json`` is for people, and shows nothing: whoever
+can write there can write it. ``outcome.dsse.json`` is signed by who ran the replay
+(`govray.governance.attestation.replay_outcome`), and it alone becomes evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.governance.attestation import model_attestation
+from govray.governance.attestation.replay_outcome import (
+    ReplayOutcome,
+    party_of,
+    seal_outcome,
+    verify_outcome,
+)
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import format_time, parse_time
+from govray.governance.formats.keys import Signer
+from govray.governance.record.environment import Environment
+from govray.governance.trust.trust_state import TrustState
+from govray.train.attest.write_model import final_digests
+from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.replay.comparison import LeafDifference, TensorDifference
+
+FOLDER = "replays"
+"""Folder in a run's folder for its replays: each a run folder of its own."""
+
+FILE = "outcome.json"
+SIGNED = "outcome.dsse.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a replay found.
+
+    Attributes:
+        of: The run that was replayed.
+        run: The replay's own run.
+        without: The corpus that was left out, if one was.
+        start, stop: Steps ``start … stop-1`` ran, from a state that both have.
+        max_steps: Steps of the whole plan.
+        plan: Digest of the replay's plan.
+        checkpoints: Steps whose commits were compared; where there is none, only leaves were.
+        leaf: The first ledger leaf that differs.
+        tensor: The first tensor that differs.
+        original, replayed: File to digest, in the last compared commits.
+        environment: Where the replay ran: rank 0's, from its last commit.
+        differences: In what that differs from where the run ran; for people.
+    """
+
+    of: str
+    run: str
+    without: str | None
+    start: int
+    stop: int
+    max_steps: int
+    plan: str
+    checkpoints: tuple[int, ...]
+    leaf: LeafDifference | None
+    tensor: TensorDifference | None
+    original: dict[str, str]
+    replayed: dict[str, str]
+    environment: Environment
+    differences: tuple[str, ...]
+
+    @property
+    def identical(self) -> bool | None:
+        """None if leaves are equal and the weights after the last step could not be compared."""
+        if self.leaf or self.tensor:
+            return False
+        return True if self.stop in self.checkpoints else None
+
+    @property
+    def whole(self) -> bool:
+        """Whether every step of the plan ran, and the final state was compared."""
+        return (self.start, self.stop) == (0, self.max_steps) and self.stop in self.checkpoints
+
+    def to_json(self) -> dict[str, Any]:
+        """What is absent is left out; ``identical`` is always there, ``null`` if not known."""
+        value = _present(vars(self)) | {"environment": self.environment.to_json()}
+        for key in ("leaf", "tensor"):
+            if key in value:
+                value[key] = _present(asdict(value[key]))
+        return {"identical": self.identical} | value
+
+    def write(self, folder: Path) -> None:
+        """Write the outcome into the replay's folder, for people."""
+        _put(folder / FILE, canonical_json.encode(self.to_json()))
+
+    def sign(self, folder: Path, signer: Signer, trust: TrustState, *, at: datetime) -> Path:
+        """Write the signed outcome into the replay's folder, and return where.
+
+        Args:
+            folder: The replay's.
+            signer: Of who ran it.
+            trust: Names the key as an operator's or a witness's.
+            at: When the replay ended.
+
+        Raises:
+            Untrusted: The trust root names no such key.
+        """
+        document = ReplayOutcome(
+            run=self.of,
+            replay=self.run,
+            party=party_of(trust, signer.public_key).name,
+            without=self.without,
+            start=self.start,
+            stop=self.stop,
+            max_steps=self.max_steps,
+            plan=self.plan,
+            identical=self.identical,
+            original=self.original,
+            replayed=self.replayed,
+            finished=format_time(at),
+            environment=self.environment,
+            differences=self.differences,
+        )
+        _put(folder / SIGNED, seal_outcome(document, [signer]))
+        return folder / SIGNED
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A replay as an attestation states it, and the envelope that goes with the model.
+
+    Attributes:
+        replay: For the attestation.
+        envelope: A second party's signed outcome; None for the operator's own.
+    """
+
+    replay: model_attestation.Replay
+    envelope: bytes | None
+
+
+def evidence(
+    run: Path,
+    *,
+    at: datetime,
+    trust_root: bytes | None = None,
+    given: Sequence[Path] = (),
+) -> tuple[Evidence, ...]:
+    """The identical whole replays of a run without a corpus, by whoever signed them.
+
+    Of each party's replays without a corpus the newest counts; where one party's is different,
+    there is no evidence for that corpus. What nobody signed is not looked at.
+
+    Args:
+        run: The run's folder, with its replays.
+        at: Reference time: now.
+        trust_root: Names operators and witnesses; the run's own root by default.
+        given: Signed outcomes that came apart from the folder.
+
+    Raises:
+        Refused: An outcome is signed by nobody that the trust root names, is of another run or
+            plan, or of weights other than those of the run's last commit.
+        UsageError: A given file cannot be read.
+    """
+    record = read_record(run)
+    root = record.root if trust_root is None else trust_root
+    moment = record.started if trust_root is None else at
+    trust = TrustState.load(root, at=moment, delegations=record.delegations)
+    newest: dict[tuple[str, str], tuple[ReplayOutcome, str, bytes | None]] = {}
+    for path in (*sorted((run / FOLDER).glob(f"*/{SIGNED}")), *given):
+        data = _bytes(path)
+        verified, role = verify_outcome(trust, data, where=str(path))
+        found = verified.document
+        _check_of_run(found, record, at, where=str(path))
+        if found.whole and found.without is not None:
+            place = (found.without, found.party)
+            if place not in newest or newest[place][0].finished <= found.finished:
+                held = data if role == "witness" else None
+                newest[place] = (found, verified.digest, held)
+    different = {corpus for (corpus, _), (found, *_) in newest.items() if not found.identical}
+    kept = {place: each for place, each in newest.items() if place[0] not in different}
+    return tuple(_evidence(run, record, kept.values()))
+
+
+def unsigned(run: Path) -> tuple[Path, ...]:
+    """The outcomes in a run's folder that nobody signed."""
+    return tuple(
+        path
+        for path in sorted((run / FOLDER).glob(f"*/{FILE}"))
+        if not path.with_name(SIGNED).exists()
+    )
+
+
+def _evidence(
+    run: Path, record: RunRecord, kept: Iterable[tuple[ReplayOutcome, str, bytes | None]]
+) -> list[Evidence]:
+    made: dict[str, str] = {}
+    evidence = []
+    for found, digest, envelope in kept:
+        made = made or final_digests(run, record)
+        for name, original in found.original.items():
+            if made.get(name) != original:
+                raise Refused(
+                    f"the replay compared another {name} than the run's last commit holds",
+                    where=f"replay {found.replay}",
+                    do="Replay the run again: its storage is not what was replayed",
+                )
+        replay = model_attestation.Replay(
+            corpus=str(found.without),
+            party=found.party,
+            plan=found.plan,
+            files=found.replayed,
+            environment=found.environment,
+            outcome=digest if envelope else None,
+        )
+        evidence.append(Evidence(replay, envelope))
+    return evidence
+
+
+def _check_of_run(outcome: ReplayOutcome, record: RunRecord, at: datetime, *, where: str) -> None:
+    plan = record.plan
+    if outcome.run != record.run_id:
+        raise Refused(f"the outcome is of run {outcome.run}, not of {record.run_id}", where=where)
+    expected = plan.without(outcome.without) if outcome.without else plan
+    if outcome.plan != expected.digest or outcome.max_steps != plan.max_steps:
+        raise Refused("the outcome is of another plan", where=where)
+    if record.finished is None:
+        raise CouldNotCheck("the run never ended", where=record.run_id, do="Resume it first")
+    if not record.finished <= parse_time(outcome.finished) <= at:
+        raise Refused(
+            f"made at {outcome.finished}, which is before the run ended or after now", where=where
+        )
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(canonical_json.MAX_BYTES + 1)  # one more is refused by its reader
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def _put(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def _present(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: found for key, found in value.items() if found is not None}

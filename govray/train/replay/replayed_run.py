@@ -1,0 +1,356 @@
+"""Run a recorded run again, whole or in part, and say whether it gives the same bytes.
+
+A replay reads the rows that the run read, under the plan that the run had, with the
+world sizes that its ledger says, and compares leaves and checkpoints. Nothing in
+it comes from today's files or today's clock: the inputs are those on record
+(`govray.train.inputs.recorded_inputs`), nothing expires in a replay, and a corpus that the run
+left out from some step on (`govray.train.inputs.gating`) is left out there again.
+
+``without`` a corpus, the corpus's positions are tombstones: equal bytes then confirm
+non-interference for that corpus. Equal bytes say something about this
+environment, by whoever ran the replay, and nothing about others. Data, policy
+or code that changed would make them meaningless, so then nothing is run; other
+versions or hardware are named and tried.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import ray.train
+
+from govray.checkpoint import commit_folder, whole_file
+from govray.errors import CouldNotCheck, UsageError
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.replay_outcome import party_of
+from govray.governance.formats import canonical_json
+from govray.governance.formats.keys import Signer
+from govray.governance.policy.route import Route
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.environment import Difference, differences
+from govray.governance.record.ledger import Ledger, read_leaves
+from govray.governance.trust.trust_state import TrustState
+from govray.train.attest.write_model import environment
+from govray.train.driver.progress import StepCallback
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs import gating
+from govray.train.inputs.order import Order
+from govray.train.inputs.pretrained import check_unchanged
+from govray.train.inputs.recorded_inputs import Recorded, recorded_inputs
+from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.replay.comparison import compared_files, first_leaf, first_tensor
+from govray.train.replay.replay_outcome import FOLDER, Outcome
+from govray.train.replay.segments import Segment, segments, start_and_stop
+from govray.train.run_folder.environment_probe import environment_here
+from govray.train.run_folder.source_code import source_of
+from govray.train.state import garbage_collection, resume_point
+from govray.train.state.snapshot import LEDGER, STATE, committed_folders, folder_name
+from govray.train.worker.experiment_loop import resolve, train_loop
+
+AHEAD = "ledger.ahead.jsonl"
+
+OnDifferences = Callable[[Sequence[Difference]], None]
+
+
+def replay(
+    run: Path,
+    *,
+    without: str | None = None,
+    steps: tuple[int, int] | None = None,
+    storage: Path | None = None,
+    strict: bool = False,
+    signer: Signer | None = None,
+    trust: TrustState | None = None,
+    on_differences: OnDifferences = lambda found: None,
+    on_step: StepCallback = lambda step, metrics: None,
+) -> Outcome:
+    """Replay ``run`` in a new run folder, and record the outcome there.
+
+    Args:
+        run: The run's folder. Nothing in it changes, but for its folder of replays.
+        without: A corpus to leave out.
+        steps: From the state before the first to the state before the second; all that is
+            committed by default. Begins at the newest commit at or before the first.
+        storage: Where the replay's folder goes; ``run/replays`` by default.
+        strict: Run nothing where the environment differs at all.
+        signer: Of who runs it; stays on the driver. Without it the outcome is nobody's word, and
+            no attestation takes it.
+        trust: Names the signer as an operator or a witness; the run's own root by default.
+        on_differences: Told what differs here, before anything runs.
+        on_step: Called on the driver as work proceeds.
+
+    Raises:
+        UsageError: The run has no experiment file, never read the corpus, or is not so long.
+        Untrusted: The signer is neither an operator nor a witness.
+        CouldNotCheck: Code or data are not the run's, or there is nothing to compare with.
+        Refused: What the run recorded does not verify, or its start from existing weights
+            changed.
+    """
+    record = read_record(run)
+    inputs = recorded_inputs(run, record)
+    if signer:
+        trust = trust or TrustState.load(
+            record.root, at=record.started, delegations=record.delegations
+        )
+        party_of(trust, signer.public_key)  # refused now rather than after hours
+    if without is not None:
+        _check_read(run, record.plan, without)
+    kept = commits(run)
+    start, stop = start_and_stop(steps, kept)
+    if record.ancestry and start < record.ancestry[-1].step:
+        donor, end = record.ancestry[-1], record.plan.max_steps
+        raise CouldNotCheck(
+            f"its first {donor.step} steps are those of {donor.run}, under other settings",
+            where=str(run),
+            do=f"Replay that run for them, and this one with --steps {donor.step}:{end}",
+        )
+    leaves = read_leaves(commit_folder.open_commit(kept[max(kept)]).files[LEDGER])
+    parts = segments(leaves, start, stop)
+    _check_environment(inputs, strict, on_differences)
+    if record.start:
+        check_unchanged(record.start)
+
+    plan = record.plan.without(without) if without else record.plan
+    order = _order(
+        inputs,
+        plan,
+        storage or run / FOLDER,
+        decisions=resume_point.as_replayed(gating.resumed(run, kept[max(kept)]), leaves),
+        partial=start > 0,
+    )
+    folder = Path(order.folder)
+    _begin(order, inputs, commit_folder.open_commit(kept[start]) if start else None)
+    # The replay's own rules of retention must leave what is compared, and what begins a segment.
+    _pin(folder, {start, *kept, *(part.stop for part in parts)})
+    for part in parts:
+        _fit(order, inputs, part, on_step)
+
+    repeated = commits(folder)
+    ours = {
+        step: commit_folder.open_commit(repeated[step]) for step in sorted(repeated) if step > start
+    }
+    theirs = {step: commit_folder.open_commit(kept[step]) for step in ours if step in kept}
+    last = max(theirs, default=None)
+    names: list[str] = []
+    if last is not None:
+        skipped = _adapters_of(record.plan, inputs, plan) if without else frozenset()
+        names = compared_files(theirs[last], ours[last], shared_only=without is not None)
+        names = [name for name in names if name not in skipped]
+    found = differences(
+        environment(commit_folder.open_commit(kept[max(kept)])), environment(ours[stop])
+    )
+    outcome = Outcome(
+        of=record.run_id,
+        run=order.run_id,
+        without=without,
+        start=start,
+        stop=stop,
+        max_steps=plan.max_steps,
+        plan=plan.digest,
+        checkpoints=tuple(theirs),
+        leaf=first_leaf(
+            leaves,
+            read_leaves(ours[stop].files[LEDGER]),
+            start,
+            stop,
+            without=without,
+            plan=plan.digest,
+        ),
+        tensor=first_tensor(theirs, ours, start, names),
+        original=_digests(theirs[last], names) if last is not None else {},
+        replayed=_digests(ours[last], names) if last is not None else {},
+        environment=environment(ours[stop]),
+        differences=tuple(str(each) for each in found),
+    )
+    outcome.write(folder)
+    if signer and trust:
+        outcome.sign(folder, signer, trust, at=datetime.now(UTC))
+    return outcome
+
+
+def commits(run: Path) -> dict[int, commit_folder.Folder]:
+    """The step that comes next → folder, of every commit that a run kept."""
+    return {
+        step: folder
+        for step, folder in reversed(committed_folders(run))
+        if commit_folder.committed_at(folder) is not None
+    }
+
+
+def _check_read(run: Path, plan: BatchPlan, corpus: str) -> None:
+    read = set(plan.corpora) - set(plan.excluded)
+    if corpus not in read:
+        raise UsageError(
+            f"the run did not use a corpus {corpus!r}",
+            where=str(run),
+            do=f"It used {', '.join(sorted(read))}",
+        )
+
+
+def _check_environment(inputs: Recorded, strict: bool, tell: OnDifferences) -> None:
+    """Compare this driver with the one that ran; other code is refused before anything runs."""
+    record, experiment = inputs.record, inputs.experiment
+    resolve(experiment)
+    here = environment_here(
+        seed=record.plan.seed,
+        threads=record.environment.threads,
+        source=source_of(train_loop, experiment.entrypoint),
+    )
+    found = differences(record.environment, here)
+    if code := [each for each in found if each.is_code]:
+        raise CouldNotCheck(
+            f"the code changed since the run, so equality would show nothing ({code[0].name})",
+            where=f"run {record.run_id}",
+            do=_how_to_restore(record),
+        )
+    if found and strict:
+        raise CouldNotCheck(
+            "the environment is not the run's: " + "; ".join(str(each) for each in found),
+            where=f"run {record.run_id}",
+            do="Run it where these agree, or leave --strict out",
+        )
+    tell(found)
+
+
+def _how_to_restore(record: RunRecord) -> str:
+    version = record.environment.packages.get("govray", "of the run")
+    source = record.environment.source
+    commit = (
+        f", and commit {source.commit[:12]} of its repository" if source and source.commit else ""
+    )
+    return f"Install govray {version}{commit}, or compare two new runs"
+
+
+def _order(
+    inputs: Recorded,
+    plan: BatchPlan,
+    storage: Path,
+    *,
+    decisions: gating.Decisions = gating.UNDECIDED,
+    partial: bool = False,
+) -> Order:
+    """The order that the run had, for a new run folder below ``storage``."""
+    record, experiment = inputs.record, inputs.experiment
+    run_id = f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    folder = storage.resolve() / run_id
+    read = {s.id for s in plan.streams if {c.corpus for c in s.corpora} - set(plan.excluded)}
+    # A state that a commit left has every adapter, so a replay from one keeps them.
+    routes: Mapping[str, Route] = inputs.routes
+    if not partial:
+        routes = {stream: route for stream, route in routes.items() if stream in read}
+    return Order(
+        run_id=run_id,
+        folder=str(folder),
+        prepared=str(inputs.prepared),
+        manifest=inputs.manifest.document,
+        manifest_digest=inputs.manifest.digest,
+        plan=plan,
+        routes=routes,
+        groups=record.groups,
+        policy_groups=inputs.policy.document.groups or {},
+        policy_digest=inputs.policy.digest,
+        expiries={},
+        seed=plan.seed,
+        clip_norm=experiment.optimizer.clip_norm,
+        max_rows=experiment.max_rows,
+        aggregator=experiment.aggregator,
+        checkpoint_every=experiment.checkpoint.every_steps,
+        threads=record.environment.threads,
+        start=record.start,
+        decisions=decisions,
+        source=record.environment.source,
+    )
+
+
+def _begin(order: Order, inputs: Recorded, began: commit_folder.Committed | None) -> None:
+    """Make the replay's folder: its record and, for a part of a run, the state it begins with."""
+    folder = Path(order.folder)
+    folder.mkdir(parents=True)
+    record = inputs.record
+    replace(
+        record,
+        run_id=order.run_id,
+        replay_of=record.run_id,
+        started=datetime.now(UTC).replace(microsecond=0),
+        finished=None,
+        plan=order.plan,
+        config=_config(inputs),
+        environment=environment_here(seed=order.seed, threads=order.threads, source=order.source),
+    ).write(folder)
+    if began is None:
+        return
+    state: Any = canonical_json.parse_canonical(began.files[STATE])
+    # The one binding that leaving a corpus out changes.
+    files = dict(began.files) | {STATE: canonical_json.encode(state | {"plan": order.plan.digest})}
+    held = Ledger(order.run_id, resume_point.on_one_branch(read_leaves(began.files[LEDGER]))).data
+    files[LEDGER] = held
+    commit_folder.commit(folder / folder_name(int(state["step"])), files)
+    (folder / AHEAD).write_bytes(held)
+
+
+def _pin(folder: Path, steps: Iterable[int]) -> None:
+    """Pin commits that are still to come."""
+    names = {folder_name(step): "compared with the replayed run" for step in sorted(steps)}
+    (folder / garbage_collection.PINS).write_bytes(canonical_json.encode(names))
+
+
+def _config(inputs: Recorded) -> dict[str, Any]:
+    """The loop's configuration, from the experiment and the tokenizer that made the rows."""
+    experiment = inputs.experiment
+    vocabulary = {"vocabulary": inputs.manifest.document.tokenizer.vocabulary}
+    hyperparameters = vocabulary | experiment.hyperparameters
+    resolved = experiment.model_copy(update={"hyperparameters": hyperparameters})
+    return resolved.model_dump(mode="json")
+
+
+def _fit(order: Order, inputs: Recorded, part: Segment, on_step: StepCallback) -> None:
+    experiment = inputs.experiment
+    trainer = from_experiment(
+        experiment.model_copy(
+            update={
+                # The rows are packed: no tokenizer is read.
+                "data": experiment.data.model_copy(update={"tokenizer": "bytes"}),
+                "resources": experiment.resources.model_copy(
+                    update={"num_workers": part.world_size}
+                ),
+            }
+        ),
+        train_loop_config=_config(inputs),
+        on_step=on_step,
+        run_config=ray.train.RunConfig(
+            name=order.run_id,
+            storage_path=str(Path(order.folder).parent),
+            failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
+        ),
+    )
+    trainer._fit(replace(order, until=part.stop))
+    if part.stop not in commits(Path(order.folder)):
+        raise CouldNotCheck(
+            f"the replay ended without a checkpoint of step {part.stop}", where=order.folder
+        )
+
+
+def _adapters_of(before: BatchPlan, inputs: Recorded, after: BatchPlan) -> frozenset[str]:
+    """Weight files of the adapters that no corpus trains in the replay."""
+
+    def trained(plan: BatchPlan) -> set[str]:
+        return {
+            route.adapter
+            for stream in plan.streams
+            if {c.corpus for c in stream.corpora} - set(plan.excluded)
+            if (route := inputs.routes.get(stream.id)) and route.adapter
+        }
+
+    return frozenset(
+        model_folder.adapter_files(name)[1] for name in trained(before) - trained(after)
+    )
+
+
+def _digests(committed: commit_folder.Committed, names: Sequence[str]) -> dict[str, str]:
+    held = committed.names
+    return {name: whole_file.entry(committed, name).digest for name in names if name in held}

@@ -1,0 +1,110 @@
+"""Which steps a replay runs, from which kept state, with how many workers: pure decisions.
+
+Bits depend on the world size, so a replay follows the recorded ones: it runs in segments
+of equal world size, each from the state that the segment before committed. A run that was
+restarted with as many workers as before needs none, for it resumes byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from govray.errors import CouldNotCheck, UsageError
+from govray.governance.record.ledger import AnyLeaf, Leaf
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps ``start … stop-1``, all with ``world_size`` workers."""
+
+    start: int
+    stop: int
+    world_size: int
+
+
+def segments(leaves: Iterable[AnyLeaf], start: int, stop: int) -> tuple[Segment, ...]:
+    """The segments of steps ``start … stop-1``, in order; they leave no step out.
+
+    Raises:
+        CouldNotCheck: A step has no leaf, so nobody knows its world size.
+    """
+    sizes = {leaf.step: leaf.world_size for leaf in last_branch(leaves)}
+    found: list[Segment] = []
+    for step in range(start, stop):
+        if step not in sizes:
+            raise CouldNotCheck("the ledger has no leaf of this step", where=f"step {step}")
+        if found and found[-1].world_size == sizes[step]:
+            found[-1] = Segment(found[-1].start, step + 1, sizes[step])
+        else:
+            found.append(Segment(step, step + 1, sizes[step]))
+    return tuple(found)
+
+
+def last_branch(leaves: Iterable[AnyLeaf]) -> tuple[Leaf, ...]:
+    """The leaves of steps that the final state rests on, in the order of steps.
+
+    After a rollback a step has a leaf on each branch; the newest counts.
+    """
+    newest: dict[int, Leaf] = {}
+    for leaf in leaves:
+        if isinstance(leaf, Leaf) and (
+            leaf.step not in newest or newest[leaf.step].branch <= leaf.branch
+        ):
+            newest[leaf.step] = leaf
+    return tuple(newest[step] for step in sorted(newest))
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """``A:B`` as two numbers: from the state before step A to the state before step B.
+
+    Raises:
+        UsageError: It is nothing like that.
+    """
+    first, colon, last = text.partition(":")
+    if not (colon and first.isdecimal() and last.isdecimal() and int(first) < int(last)):
+        raise UsageError(
+            f"{text!r} is no range of steps",
+            where="--steps",
+            do="Give A:B with A < B, such as 100:200, for steps 100 to 199",
+        )
+    return int(first), int(last)
+
+
+def start_and_stop(
+    wanted: tuple[int, int] | None, kept: Collection[int], begun: int = 0
+) -> tuple[int, int]:
+    """Where a replay starts, and where it stops.
+
+    Args:
+        wanted: What was asked for; the whole run by default.
+        kept: The steps whose commits are whole, by the step that comes next.
+        begun: The first step of the run.
+
+    Returns:
+        The newest kept step at or before the wanted start (``begun`` needs no commit), and
+        the wanted stop.
+
+    Raises:
+        CouldNotCheck: Nothing is kept that a replay could be compared with.
+        UsageError: The run has not got so far, or the stop is before it.
+    """
+    newest = max(kept, default=None)
+    if newest is None:
+        raise CouldNotCheck(
+            "the run has no whole checkpoint to compare with", do="Let it commit one first"
+        )
+    first, last = wanted or (begun, newest)
+    if last > newest:
+        raise UsageError(
+            f"the run's newest whole checkpoint is of step {newest}, before {last}",
+            where=f"--steps {first}:{last}",
+            do=f"Checkpoints are kept of: {listed(kept)}",
+        )
+    return max((step for step in kept if step <= first), default=begun), last
+
+
+def listed(steps: Collection[int], shown: int = 12) -> str:
+    """Steps for people: the last ones, if there are many."""
+    names: Sequence[str] = [str(step) for step in sorted(steps)]
+    return ", ".join(["…", *names[-shown:]] if len(names) > shown else names) or "none"

@@ -1,0 +1,138 @@
+"""A second party's side of a replay: what must hold before it starts, and before it signs.
+
+The party verifies the model under its own trust root, runs every step again from
+the run's storage, and signs only if the replay gave each attested file and the
+attested ledger. What it signs is read back as anybody will read it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from govray.checkpoint import commit_folder
+from govray.errors import Refused, Untrusted, UsageError
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.attestation.replay_check import (
+    ReplayCheck,
+    check_second_party,
+    sign_replay_check,
+    verify_replay_check,
+)
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import format_time
+from govray.governance.formats.keys import PublicKey, Signer
+from govray.governance.record.ledger import Ledger
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.trust.trust_state import Verified
+from govray.governance.verify.verifier import VerifiedModel
+from govray.train.attest.write_model import model_digests
+from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.replay.replay_outcome import Outcome
+from govray.train.replay.replayed_run import commits
+from govray.train.state.snapshot import LEDGER
+
+
+def require_witness(model: VerifiedModel, run: RunRecord, key: PublicKey, *, at: datetime) -> None:
+    """Refuse to begin what this key could not sign.
+
+    Args:
+        model: Verified under the party's trust root.
+        run: The record of the run that is to be replayed.
+        key: The party's.
+        at: Reference time.
+
+    Raises:
+        UsageError: The model is another run's.
+        Refused: It is an operator's key.
+        Untrusted: The trust root names no witness with this key.
+    """
+    if model.attestation.run.id != run.run_id:
+        raise UsageError(
+            f"the model is of run {model.attestation.run.id}, not of {run.run_id}",
+            where=str(model.path),
+            do="Replay the run that the model comes from",
+        )
+    check_second_party(model.trust_root, frozenset({key.keyid}), where="--key")
+    witnesses = [each for each in model.trust_root.authorities if each.role == "witness"]
+    if not any(key in authority.keys for authority in witnesses):
+        raise Untrusted(
+            f"the key {key.keyid[:12]}… belongs to no witness of the trust root",
+            where="--key",
+            do=f"Use the key of {', '.join(a.name for a in witnesses)}"
+            if witnesses
+            else "Have the root's owner name the key with the role witness",
+        )
+
+
+def sign_replay(
+    model: VerifiedModel,
+    replayed: Path,
+    outcome: Outcome,
+    *,
+    signer: Signer,
+    party: str,
+    at: datetime,
+) -> bytes:
+    """The party's envelope about a replay that gave the same.
+
+    Args:
+        model: Verified under the party's trust root.
+        replayed: The replay's folder.
+        outcome: What it found.
+        signer: The party's.
+        party: Its name, as it calls itself.
+        at: When the replay ended.
+
+    Raises:
+        Refused: The replay was not whole and identical, or gave other files or another
+            ledger than those attested; or the statement would not be accepted.
+    """
+    if not (outcome.whole and outcome.identical) or outcome.without is not None:
+        raise Refused(
+            "only a whole replay that gave the same can be signed", where=f"run {outcome.of}"
+        )
+    attested, file_digest = _attested(model, at)
+    record = read_record(replayed)
+    committed = commit_folder.open_commit(commits(replayed)[outcome.stop])
+    # The run's own copy, which its further holders did not sign; the model's files decide.
+    own = model.trust_root.each_key_counts("operator")
+    manifest = own.verify(Manifest, record.manifest, role="operator", at=at)
+    made = model_digests(record, committed, manifest.document)
+    for subject in model.subjects:
+        if made.get(subject.name) != subject.sha256:
+            raise Refused(
+                f"the replay gave another {subject.name} than the one attested",
+                where=str(model.path),
+                do="The run's storage is not what the attestation was made from",
+            )
+    root = Ledger.read(record.run_id, committed.files[LEDGER]).root
+    check = ReplayCheck(
+        run=outcome.of,
+        party=party,
+        replayed=format_time(at),
+        steps=outcome.stop,
+        ledger="sha256:" + root.hex(),
+        environment=outcome.environment,
+        differences=outcome.differences,
+    )
+    envelope = sign_replay_check(check, attested, signer)
+    verify_replay_check(
+        model.trust_root,
+        envelope,
+        attested,
+        file_digest,
+        at=at,
+        where=model_folder.replay_file(party),
+    )
+    return envelope
+
+
+def _attested(model: VerifiedModel, at: datetime) -> tuple[Verified[Attestation], str]:
+    """The attestation that was verified, with its authorities, and its file's digest."""
+    data = (model.path / model_folder.ATTESTATION).read_bytes()
+    attested = model.trust_root.verify(Attestation, data, role="operator", at=at)
+    if attested.digest != model.digest:
+        raise Refused("the attestation changed while it was looked at", where=str(model.path))
+    return attested, canonical_json.sha256(data)

@@ -1,0 +1,1 @@
+"""The files of a run folder: events, ledger, locks and requests."""

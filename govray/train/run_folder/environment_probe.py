@@ -1,0 +1,101 @@
+"""The one place that finds out where a process runs; see `govray.governance.record.environment`.
+
+The driver records it before the first step, rank 0 in every commit, and an
+attestation states that of the last commit.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from govray.governance.record.environment import Environment, SourceCode
+from govray.train.run_folder.source_code import code_digest
+
+PACKAGES = ("govray", "torch", "ray", "pyarrow", "numpy", "safetensors", "cryptography")
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "MKL_CBWR",
+    "OPENBLAS_NUM_THREADS",
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+)
+"""Environment variables that decide which kernel runs, or in which order it sums."""
+
+
+def environment_here(*, seed: int, threads: int, source: SourceCode | None) -> Environment:
+    """The environment of this process.
+
+    Args:
+        seed: The run's.
+        threads: Threads of one worker's kernels.
+        source: As `govray.train.run_folder.source_code.source_of` found it on the driver.
+    """
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(terse=True),
+        processor=_processor(),
+        device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        packages=_installed(),
+        code_digest=code_digest(),
+        source=source,
+        seeds={"run": seed},
+        threads=threads,
+        settings=_settings(),
+    )
+
+
+@cache
+def _installed() -> dict[str, str]:
+    """Versions of the packages that can move a bit."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def _processor() -> str:
+    """The CPU's model, and the widest instructions that torch uses on it."""
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Hardware") and value.strip():
+            model = value.strip()
+            break
+    return f"{model[:256]}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _settings() -> dict[str, str]:
+    deterministic = "off"
+    if torch.are_deterministic_algorithms_enabled():
+        deterministic = "warn" if torch.is_deterministic_algorithms_warn_only_enabled() else "on"
+    found = {
+        "torch.deterministicAlgorithms": deterministic,
+        "torch.float32MatmulPrecision": torch.get_float32_matmul_precision(),
+        "cuda.matmul.fp32Precision": torch.backends.cuda.matmul.fp32_precision,
+        "cudnn.conv.fp32Precision": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+        "cudnn.deterministic": str(torch.backends.cudnn.deterministic),
+        "cudnn.benchmark": str(torch.backends.cudnn.benchmark),
+        "mkldnn": str(torch.backends.mkldnn.enabled),
+    }
+    return found | {
+        f"env.{name}": os.environ[name][:256] for name in VARIABLES if os.environ.get(name)
+    }

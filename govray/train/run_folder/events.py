@@ -1,0 +1,327 @@
+"""A run's event log: what happened to the run, beside what it did.
+
+``<run>/events.jsonl`` holds one event a line, canonical JSON, oldest first: attempts, failures,
+restarts, stops, resizes, how far the run is. The ledger is the record of what was trained on and
+has no clock, attempt or host, so that replays can be compared; this log has them, is never signed,
+and no root covers it.
+
+Invariants:
+
+* Lines are appended, never changed. A last line that a crash cut off is passed over by `read` and
+  removed by the next `append`.
+* Driver, controller and rank 0 append to one file: an append holds the file's lock.
+
+To add a kind, write a class with a ``kind`` and a ``text``, and name it in `AnyEvent`. What this
+module does not do: decide anything from events, or read a clock (times are the caller's).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, RootModel, ValidationError
+
+from govray.errors import Malformed
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import Digest, Document, Timestamp
+from govray.governance.record.entropy_profile import Decision
+from govray.governance.record.gates import Gate
+
+FILE = "events.jsonl"
+MAX_LINE = 1 << 16
+MAX_BYTES = 64 << 20
+"""More than a run of years writes; a log beyond it is refused, not read."""
+
+Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
+Text = Annotated[str, Field(max_length=4096)]
+
+MAX_NAME = 128
+MetricName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+
+
+class Event(Document):
+    """One thing that happened, and when, by the clock of the machine that wrote it."""
+
+    at: Timestamp
+
+    @property
+    def text(self) -> str:
+        """One line for people, without the time."""
+        raise NotImplementedError
+
+
+class DriverStarted(Event):
+    """A driver took the run: it is new, or its last driver is gone."""
+
+    kind: Literal["driverStarted"] = "driverStarted"
+    driver: Natural
+    host: Text
+    pid: Natural
+
+    @property
+    def text(self) -> str:
+        return f"driver {self.driver} took the run, process {self.pid} on {self.host}"
+
+
+class AttemptStarted(Event):
+    """A group of workers started. ``step`` is the first that it runs."""
+
+    kind: Literal["attemptStarted"] = "attemptStarted"
+    attempt: Natural
+    world_size: Natural
+    step: Natural
+
+    @property
+    def text(self) -> str:
+        return f"attempt {self.attempt} from step {self.step} with {self.world_size} workers"
+
+
+class ResizeWanted(Event):
+    """There is room for another number of workers; they commit, and are exchanged."""
+
+    kind: Literal["resizeWanted"] = "resizeWanted"
+    before: Natural
+    after: Natural
+
+    @property
+    def text(self) -> str:
+        return f"room for {self.after} workers instead of {self.before}: commit, then resize"
+
+
+class WorkerStarted(Event):
+    """One worker of an attempt, and where its output goes, if that is a file."""
+
+    kind: Literal["workerStarted"] = "workerStarted"
+    attempt: Natural
+    rank: Natural
+    host: Text
+    pid: Natural
+    log: Text | None = None
+
+    @property
+    def text(self) -> str:
+        return f"attempt {self.attempt}, rank {self.rank}: process {self.pid} on {self.host}"
+
+
+class Failed(Event):
+    """An attempt ended in an error; ``decision`` is what followed.
+
+    Attributes:
+        failure: ``infrastructure``, ``user`` or ``refused``; see `govray.train.driver.failures`.
+        rank: The rank that failed first, where one is known.
+        step: The first step that was not recorded when it happened.
+        what: The error's own text.
+    """
+
+    kind: Literal["failed"] = "failed"
+    attempt: Natural
+    failure: Literal["infrastructure", "user", "refused"]
+    rank: Natural | None = None
+    step: Natural
+    what: Text
+    decision: Literal["restart", "stop"]
+
+    @property
+    def text(self) -> str:
+        who = "" if self.rank is None else f", rank {self.rank}"
+        return f"attempt {self.attempt} failed ({self.failure}{who}): {self.what} → {self.decision}"
+
+
+class Progress(Event):
+    """How far the run is, now and then: the last step done and its mean loss."""
+
+    kind: Literal["progress"] = "progress"
+    step: Natural
+    loss: float
+
+    @property
+    def text(self) -> str:
+        return f"step {self.step} done, loss {self.loss:.3f}"
+
+
+class Committed(Event):
+    """A checkpoint is whole. ``step`` is where it resumes, ``digest`` its manifest's."""
+
+    kind: Literal["committed"] = "committed"
+    step: Natural
+    digest: Digest
+
+    @property
+    def text(self) -> str:
+        return f"checkpoint of step {self.step} committed"
+
+
+class Reported(Event):
+    """What the training loop itself measured after a step; see `loop_metrics`."""
+
+    kind: Literal["reported"] = "reported"
+    attempt: Natural
+    step: Natural
+    group: MetricName
+    values: Annotated[dict[MetricName, float], Field(min_length=1)]
+
+    @property
+    def text(self) -> str:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.values.items())
+        return f"step {self.step} done, {self.group}: {values}"
+
+
+class StopRequested(Event):
+    """Somebody asked the run to stop after a commit."""
+
+    kind: Literal["stopRequested"] = "stopRequested"
+    by: Text
+
+    @property
+    def text(self) -> str:
+        return f"stop requested by {self.by}"
+
+
+class Stopped(Event):
+    """The run stopped as requested; ``step`` is where it resumes."""
+
+    kind: Literal["stopped"] = "stopped"
+    step: Natural
+
+    @property
+    def text(self) -> str:
+        return f"stopped at step {self.step}"
+
+
+class Killed(Event):
+    """Somebody ended the driver without waiting."""
+
+    kind: Literal["killed"] = "killed"
+    by: Text
+
+    @property
+    def text(self) -> str:
+        return f"killed by {self.by}"
+
+
+class Finished(Event):
+    """The last step is committed."""
+
+    kind: Literal["finished"] = "finished"
+    step: Natural
+
+    @property
+    def text(self) -> str:
+        return f"finished after {self.step} steps"
+
+
+class Gated(Event):
+    """From a step on the run leaves a corpus out, for its credential no longer holds."""
+
+    kind: Literal["gated"] = "gated"
+    gate: Gate
+
+    @property
+    def text(self) -> str:
+        gate = self.gate
+        return f"{gate.corpus} left out from step {gate.step} on: {gate.reason} at {gate.since}"
+
+
+class Memorized(Event):
+    """A corpus deviates from its reserve, and what the policy says of that follows."""
+
+    kind: Literal["memorized"] = "memorized"
+    decision: Decision
+
+    @property
+    def text(self) -> str:
+        made = self.decision
+        follows = {
+            "flag": "flagged",
+            "gate": f"left out from step {made.step + 1} on",
+            "rollback": f"rolled back, and left out from step {made.since} on",
+        }[made.action]
+        return (
+            f"{made.corpus} deviates from its reserve after step {made.step} "
+            f"({', '.join(made.layers)}): {follows}"
+        )
+
+
+class Attested(Event):
+    """The model folder is signed."""
+
+    kind: Literal["attested"] = "attested"
+
+    @property
+    def text(self) -> str:
+        return "attested"
+
+
+AnyEvent: TypeAlias = (
+    DriverStarted
+    | AttemptStarted
+    | ResizeWanted
+    | WorkerStarted
+    | Failed
+    | Progress
+    | Committed
+    | Reported
+    | StopRequested
+    | Stopped
+    | Killed
+    | Finished
+    | Attested
+    | Gated
+    | Memorized
+)
+
+
+class _Line(RootModel[Annotated[AnyEvent, Field(discriminator="kind")]]):
+    pass
+
+
+def append(run_folder: Path, event: AnyEvent) -> None:
+    """Write one event behind the others, on the disk when this returns.
+
+    Raises:
+        OSError: The log can't be written.
+    """
+    line = canonical_json.encode(event.to_json()) + b"\n"
+    with (run_folder / FILE).open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _drop_cut_line(file.fileno())
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(run_folder: Path) -> tuple[AnyEvent, ...]:
+    """Every whole event, oldest first; none if there is no log.
+
+    Raises:
+        Malformed: A whole line is no event, or the log is too large. Names the line.
+    """
+    path = run_folder / FILE
+    if not path.is_file():
+        return ()
+    if path.stat().st_size > MAX_BYTES:
+        raise Malformed(f"the event log has more than {MAX_BYTES} bytes", where=str(path))
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return tuple(_event(line, f"{path} line {number}") for number, line in enumerate(lines, 1))
+
+
+def _event(line: bytes, where: str) -> AnyEvent:
+    canonical_json.parse_canonical(line, limit=MAX_LINE, where=where)
+    try:
+        return _Line.model_validate_json(line, by_alias=True, by_name=False).root
+    except ValidationError as error:
+        [problem, *_] = error.errors(include_url=False, include_input=False)
+        raise Malformed(
+            f"no event: {problem['msg']}", where=where, do="Was it written by a newer govray?"
+        ) from None
+
+
+def _drop_cut_line(descriptor: int) -> None:
+    """Cut the file behind its last newline."""
+    size = os.fstat(descriptor).st_size
+    tail = os.pread(descriptor, min(size, MAX_LINE), max(0, size - MAX_LINE))
+    if not tail.endswith(b"\n"):
+        os.ftruncate(descriptor, size - len(tail) + tail.rfind(b"\n") + 1)

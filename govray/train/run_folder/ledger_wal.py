@@ -1,0 +1,169 @@
+"""The write-ahead file of ledger leaves: canonical lines, in the order of branches and steps.
+
+Rank 0 appends a step's leaf once the step is done, and behind it the gradient
+norms if they were sampled, and the entropy profile if one was made. A step that
+is run again after a restart must produce the leaf that is already there; if it
+does not, either the data, the plan or the code changed under the run, and it
+stops. The world size may differ after a resize, so it is left out of that
+comparison, and so are gradient norms: they are measured, and not every device
+repeats a float. The lines of the step that the run went on with take the place
+of those recorded before, here and in the ledger. A profile is measured too, but
+decisions rest on it: the first that was recorded stays, and is on the disk
+before anything follows from it.
+Leaves that a rollback left behind stay, in their branch.
+This file is never signed: the driver signs the leaves of a committed checkpoint.
+Lines lost with a machine cost nothing: their steps are in the checkpoint, or they
+are run, and recorded, again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+from govray.errors import Refused
+from govray.governance.record.entropy_profile import EntropyProfile
+from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf, read_leaves
+
+FILE = "ledger.ahead.jsonl"
+
+_Place: TypeAlias = tuple[int, int]
+"""Branch and step: the order of the file."""
+_Recorded: TypeAlias = tuple[AnyLeaf, ...]
+"""A step's leaf, and what stands behind it."""
+
+
+class WriteAhead:
+    """Appends leaves to one file.
+
+    Args:
+        path: The file, created if absent.
+        leaves: Leaves of the checkpoint that the run resumes from.
+        branch: The one that the run is on.
+
+    Attributes:
+        leaves: Of all earlier branches, and of this one's steps so far, of all kinds.
+
+    Raises:
+        Refused: The file holds another leaf for a step of the checkpoint's.
+    """
+
+    def __init__(self, path: Path, leaves: tuple[AnyLeaf, ...], branch: int = 0) -> None:
+        self._path = path
+        self._branch = branch
+        self._recorded = by_step(_complete_lines(path))
+        self._offsets: dict[_Place, int] = {}
+        resumed = by_step(leaves)
+        for done, *_ in resumed.values():
+            self._compare(done)
+        # What follows the last whole line is a write that a crash cut short.
+        self._recorded |= resumed
+        left_behind = {place: each for place, each in self._recorded.items() if place[0] < branch}
+        behind = left_behind | resumed
+        self.leaves = [leaf for place in sorted(behind) for leaf in behind[place]]
+        whole = path.with_suffix(".tmp")
+        whole.write_bytes(self._lines_from((0, 0), 0))
+        whole.replace(path)
+
+    def append(self, leaf: Leaf, norms: GradientNorms | None = None) -> None:
+        """Record one step, and its gradient norms if they were sampled.
+
+        Raises:
+            Refused: The file holds another leaf for this step.
+        """
+        self._compare(leaf)
+        place = leaf.branch, leaf.step
+        recorded = self._recorded.get(place, ())
+        profile = tuple(each for each in recorded if isinstance(each, EntropyProfile))
+        new: _Recorded = ((leaf,) if norms is None else (leaf, norms)) + profile
+        if recorded != new:
+            self._recorded[place] = new
+            self._write_from(place)
+        if leaf.branch == self._branch:  # else it stands there already: a step done once more
+            self.leaves += new
+
+    def note(self, profile: EntropyProfile) -> None:
+        """Record the profile of the step that was appended last; on the disk when this returns."""
+        place = profile.branch, profile.step
+        recorded = self._recorded[place]
+        if any(isinstance(each, EntropyProfile) for each in recorded):
+            return
+        self._recorded[place] = (*recorded, profile)
+        self._write_from(place, durable=True)
+        if profile.branch == self._branch:
+            self.leaves.append(profile)
+
+    def _write_from(self, place: _Place, *, durable: bool = False) -> None:
+        """Put this step's lines in their place; those of later steps move behind them.
+
+        A crash in between loses lines at the end, and leaves what stands before them.
+        """
+        with self._path.open("r+b") as file:
+            file.seek(self._offsets.get(place, self._end))
+            file.truncate()
+            file.write(self._lines_from(place, file.tell()))
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _lines_from(self, place: _Place, offset: int) -> bytes:
+        """The lines of this step and those after it; notes where each will stand."""
+        lines: list[bytes] = []
+        for later in sorted(each for each in self._recorded if each >= place):
+            self._offsets[later] = offset
+            lines.append(_lines(self._recorded[later]))
+            offset += len(lines[-1])
+        self._end = offset
+        return b"".join(lines)
+
+    def _compare(self, leaf: AnyLeaf) -> None:
+        recorded, *_ = self._recorded.get((leaf.branch, leaf.step), (leaf,))
+        assert isinstance(leaf, Leaf)
+        if recorded.model_copy(update={"world_size": leaf.world_size}) != leaf:
+            raise Refused(
+                f"step {leaf.step} does not repeat the leaf recorded for it",
+                where=str(self._path),
+                do="Data, plan or code changed under the run; start a new run",
+            )
+
+
+def recorded_leaves(run_folder: Path) -> tuple[AnyLeaf, ...]:
+    """The leaves that a run has recorded, of every branch.
+
+    Raises:
+        Malformed: A whole line of its write-ahead file is no leaf.
+    """
+    return _complete_lines(run_folder / FILE)
+
+
+def recorded_steps(run_folder: Path) -> int:
+    """The first step that a run's newest branch has not recorded: 0, if there is none.
+
+    Raises:
+        Malformed: As `recorded_leaves`.
+    """
+    return max(by_step(recorded_leaves(run_folder)), default=(0, -1))[1] + 1
+
+
+def _complete_lines(path: Path) -> tuple[AnyLeaf, ...]:
+    if not path.exists():
+        return ()
+    data = path.read_bytes()
+    return read_leaves(data[: data.rfind(b"\n") + 1])
+
+
+def by_step(leaves: Iterable[AnyLeaf]) -> dict[_Place, _Recorded]:
+    """(Branch, step) → the step's leaf, with what stands behind it."""
+    recorded: dict[_Place, _Recorded] = {}
+    for leaf in leaves:
+        if isinstance(leaf, Leaf):
+            recorded[leaf.branch, leaf.step] = (leaf,)
+        else:
+            recorded[leaf.branch, leaf.step] += (leaf,)
+    return recorded
+
+
+def _lines(leaves: Iterable[AnyLeaf]) -> bytes:
+    return b"".join(leaf.line + b"\n" for leaf in leaves)

@@ -1,0 +1,55 @@
+"""Commit before the workers of a run are exchanged for more, so that no step is run twice.
+
+Ray's controller ends healthy workers when there is room for more. `ask`, called there, leaves a
+file in the run's folder; rank 0 looks for it before each step and says so in the step's agreement.
+After that step all ranks commit, rank 0 answers with another file, and all wait to be ended.
+
+Invariant: whoever asks may be gone. Workers that nobody ends go on after `WAIT_S`, and a group of
+workers that starts finds neither file.
+
+What this module does not do: choose a number of workers (`govray.train.driver.scaling_policy`), or
+commit.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+REQUEST = "resize"
+ANSWER = "resize.committed"
+
+WAIT_S = 30.0
+"""How long workers wait to be ended; the controller looks at the answer many times a second."""
+
+
+def ask(run_folder: Path) -> None:
+    """Ask the run's workers to commit and wait."""
+    (run_folder / REQUEST).touch()
+
+
+def asked(run_folder: Path) -> bool:
+    """Whether the workers are to commit and wait after the next step."""
+    return (run_folder / REQUEST).exists()
+
+
+def answer(run_folder: Path) -> None:
+    """Tell the controller that the commit is whole; the request is done with."""
+    (run_folder / ANSWER).touch()
+    (run_folder / REQUEST).unlink(missing_ok=True)
+
+
+def answered(run_folder: Path) -> bool:
+    """Whether the workers have committed and wait."""
+    return (run_folder / ANSWER).exists()
+
+
+def clear(run_folder: Path) -> None:
+    """Forget request and answer."""
+    for name in (REQUEST, ANSWER):
+        (run_folder / name).unlink(missing_ok=True)
+
+
+def wait() -> None:
+    """Wait to be ended; who is not goes on with the run."""
+    time.sleep(WAIT_S)

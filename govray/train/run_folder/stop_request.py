@@ -1,0 +1,70 @@
+"""Asking a run to stop: finish the step, commit, and let go.
+
+A request is a file ``stop`` in the run's folder. Rank 0 looks for it before each step and says so
+in the step's agreement, so all ranks stop after the same step. Signals to the driver and
+``govray runs stop`` make the same file; a driver that takes the run removes it.
+
+What this module does not do: end processes. A second signal does, by the usual `KeyboardInterrupt`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from govray.train.run_folder import events
+from govray.train.run_folder.clock import now
+
+REQUEST = "stop"
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def request(run_folder: Path, by: str) -> None:
+    """Ask the run to stop after its current step. Asking twice is asking once."""
+    try:
+        os.close(os.open(run_folder / REQUEST, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        return
+    events.append(run_folder, events.StopRequested(at=now(), by=by))
+
+
+def requested(run_folder: Path) -> bool:
+    """Whether the run was asked to stop."""
+    return (run_folder / REQUEST).exists()
+
+
+def clear(run_folder: Path) -> None:
+    """Forget a request: the run goes on."""
+    (run_folder / REQUEST).unlink(missing_ok=True)
+
+
+@contextmanager
+def signals() -> Iterator[list[str]]:
+    """Collect the first SIGINT or SIGTERM by name; the second raises `KeyboardInterrupt`.
+
+    Yields the list, for the main thread to look at. A handler that wrote files itself might
+    interrupt the very function that has them locked. Outside the main thread, where Python
+    delivers no signals, the list stays empty.
+    """
+    received: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""A run's state in commits: written, resumed, cloned, pruned."""

@@ -1,0 +1,105 @@
+"""A run that goes on from another's commit under other settings of the optimizer.
+
+Population-based training calls it exploit. The clone's folder begins as if the clone had done the
+donor's steps: its record, the donor's commit and the donor's ledger up to it, and in the record
+the ancestry (`govray.governance.record.ancestry`). The next attempt resumes there by the usual
+resolver.
+
+Invariants:
+
+* Weights, optimizer state, generators and governance state come together, from one whole commit.
+* Policy, plan, data and start are the donor's: the commit is bound to them, and a run under others
+  does not load it.
+* The folder is whole or absent.
+
+What it does not do: choose a donor, or keep the donor's commit. Pin it before.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from govray.checkpoint import commit_folder
+from govray.checkpoint.storage import folder_name
+from govray.errors import GovrayError
+from govray.governance.formats import canonical_json
+from govray.governance.record.ancestry import inherit
+from govray.governance.record.ledger import read_leaves
+from govray.train.inputs.experiment_config import Experiment
+from govray.train.inputs.run_record import read_record
+from govray.train.run_folder.ledger_wal import FILE as AHEAD
+from govray.train.state.snapshot import LEDGER, STATE, committed_folders
+
+_OPTIMIZER = "optimizer.json"
+
+
+def clone(
+    donor: Path, step: int, run: Path, experiment: Experiment, config: dict[str, Any]
+) -> None:
+    """Make the folder of a run that goes on from a donor's commit.
+
+    Args:
+        donor: The donor's run folder.
+        step: The commit's: the first step that the donor does not give.
+        run: The clone's folder, which must not exist; its name is the clone's id.
+        experiment: The clone's; it differs from the donor's in ``optimizer`` alone.
+        config: What the clone's training loop will get.
+
+    Raises:
+        GovrayError: The donor has no whole commit of that step.
+        UsageError: The experiments differ in more, or the folder cannot be written.
+    """
+    record = read_record(donor)
+    if record.experiment is None or _without_optimizer(record.experiment) != _without_optimizer(
+        experiment
+    ):
+        raise GovrayError(
+            f"it differs from {donor.name} in more than the optimizer",
+            where=f"run {run.name}",
+            do="Vary optimizer.* alone where runs go on from one another",
+        )
+    committed = _commit(donor, step)
+    files: dict[str, Any] = dict(committed.files)
+    state: Any = canonical_json.parse_canonical(files[STATE])
+    files[STATE] = canonical_json.encode(state | {"run": run.name})
+    files[_OPTIMIZER] = _retuned(files[_OPTIMIZER], experiment)
+    leaves = read_leaves(files[LEDGER])
+    partial = run.with_name(f".{run.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    replace(
+        record,
+        run_id=run.name,
+        finished=None,
+        experiment=experiment,
+        config=config,
+        ancestry=inherit(record.run_id, record.ancestry, step, leaves),
+    ).write(partial)
+    commit_folder.commit(partial / folder_name(step), files)
+    (partial / AHEAD).write_bytes(files[LEDGER])
+    os.rename(partial, run)
+
+
+def _commit(donor: Path, step: int) -> commit_folder.Committed:
+    for found, folder in committed_folders(donor):
+        if found == step:
+            return commit_folder.open_commit(folder)
+    raise GovrayError(f"it has no commit of step {step}", where=f"run {donor.name}")
+
+
+def _without_optimizer(experiment: Experiment) -> dict[str, Any]:
+    return experiment.model_dump(exclude={"optimizer"})
+
+
+def _retuned(stored: bytes, experiment: Experiment) -> bytes:
+    """The optimizer's state with the clone's settings, which loading it would else undo."""
+    value: Any = canonical_json.parse_canonical(stored)
+    settings = experiment.optimizer.model_dump(mode="json")
+    for group in value["groups"]:
+        own = group["hyperparameters"]
+        own.update({name: settings[name] for name in own.keys() & settings.keys()})
+    return canonical_json.encode(value)

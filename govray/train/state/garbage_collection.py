@@ -1,0 +1,219 @@
+"""What lies in a run's folder, what of it is deleted, and the pins that forbid it.
+
+Never deleted are the newest whole commit, a commit in flight (it has another name)
+and a folder that has a manifest but is not whole: a person should see it. A deletion
+removes the manifest first, so that what it leaves, cut short, does not load.
+
+``pins.json`` in the run's folder maps a commit's name to why it stays. A warm start
+writes it, and so may whatever else relies on a commit.
+
+What it does not do: know when. Rank 0 applies the rules after each of its commits, and
+`govray checkpoint gc` for a run that nobody drives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from govray.checkpoint import commit_folder
+from govray.checkpoint.retention import DEFAULT, Commit, Rules, kept
+from govray.checkpoint.storage import folder_name, storage_of
+from govray.errors import GovrayError, InfrastructureFailed, Malformed, UsageError
+from govray.files import put
+from govray.governance.formats import canonical_json
+from govray.train.state.snapshot import STATE, committed_folders
+
+PINS = "pins.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """What a run has stored.
+
+    Attributes:
+        commits: The whole ones, newest first. Their bytes were not hashed.
+        places: Of these, and of the leftovers: name → folder.
+        damaged: Folder → why it is not whole. Left for a person to see.
+        leftovers: Folders that nothing loads, with their bytes: of writes and deletions
+            that were cut short, and commits that were put aside.
+        rules: Those of the run, as the newest commit has them.
+    """
+
+    commits: tuple[Commit, ...]
+    places: Mapping[str, commit_folder.Folder]
+    damaged: Mapping[str, str]
+    leftovers: Mapping[str, int]
+    rules: Rules
+
+
+def inventory(run_folder: Path) -> Inventory:
+    """List what a run has stored. Reads manifests and each commit's ``state.json``, no tensors.
+
+    Raises:
+        UsageError: The folder cannot be read.
+        InfrastructureFailed: Remote storage refuses.
+    """
+    if not run_folder.is_dir():
+        raise UsageError("no such run folder", where=str(run_folder))
+    storage = storage_of(run_folder)
+    leftovers = storage.leftovers()
+    places = {name: folder for name, (folder, _) in leftovers.items()}
+    commits: list[Commit] = []
+    damaged: dict[str, str] = {}
+    rules: Rules | None = None
+    for step, folder in storage.commits():
+        try:
+            if commit_folder.committed_at(folder) is None:
+                continue  # a leftover
+            committed = commit_folder.open_commit(folder)
+            state: Any = canonical_json.parse_canonical(committed.files[STATE])
+            loss, stated = state.get("loss"), Rules(**state["keep"])
+        except InfrastructureFailed:
+            raise
+        except (GovrayError, KeyError, TypeError, AttributeError) as error:
+            damaged[folder.name] = str(error) or type(error).__name__
+            continue
+        rules = rules or stated
+        places[folder.name] = folder
+        commits.append(
+            Commit(
+                name=folder.name,
+                step=step,
+                loss=loss,
+                size=committed.size,
+                digest=committed.digest,
+            )
+        )
+    return Inventory(
+        commits=tuple(commits),
+        places=places,
+        damaged=damaged,
+        leftovers={name: size for name, (_, size) in leftovers.items()},
+        rules=rules or DEFAULT,
+    )
+
+
+def surplus(
+    run_folder: Path, found: Inventory, rules: Rules | None = None, floor: int | None = None
+) -> tuple[Commit, ...]:
+    """The commits that no rule and no pin keeps. ``rules`` are the run's unless given.
+
+    The newest commit of step ``floor`` or before stays as if it were pinned.
+
+    Raises:
+        Malformed: ``pins.json`` is not readable.
+    """
+    pins = set(read_pins(run_folder))
+    below = [commit for commit in found.commits if floor is not None and commit.step <= floor]
+    pins |= {commit.name for commit in below[:1]}  # newest first
+    stay = kept(found.commits, rules or found.rules, pins)
+    return tuple(commit for commit in found.commits if commit.name not in stay)
+
+
+def apply(run_folder: Path, rules: Rules, *, floor: int | None = None) -> tuple[str, ...]:
+    """Delete the commits that the rules don't keep, manifest first; ``floor`` as in `surplus`.
+
+    Returns:
+        The names of what was deleted.
+
+    Raises:
+        UsageError: The disk refuses.
+        InfrastructureFailed: Remote storage refuses.
+        Malformed: ``pins.json`` is not readable. Nothing was deleted.
+    """
+    with _locked(run_folder):
+        found = inventory(run_folder)
+        gone = tuple(each.name for each in surplus(run_folder, found, rules, floor))
+        for name in gone:
+            commit_folder.remove(found.places[name])
+    return gone
+
+
+def sweep(run_folder: Path) -> tuple[str, ...]:
+    """Delete what nothing loads. Only for a run that nobody drives.
+
+    Returns:
+        The names of what was deleted.
+
+    Raises:
+        UsageError: The disk refuses.
+        InfrastructureFailed: Remote storage refuses.
+    """
+    found = inventory(run_folder)
+    for name in found.leftovers:
+        commit_folder.remove(found.places[name])
+    return tuple(found.leftovers)
+
+
+def pin(run_folder: Path, name: str, reason: str) -> None:
+    """Keep a commit whatever the rules say. A later pin of the same name replaces the reason.
+
+    Raises:
+        UsageError: The run has no such commit.
+        Malformed: ``pins.json`` is not readable.
+    """
+    with _locked(run_folder):
+        if not any(
+            folder.name == name and commit_folder.committed_at(folder) is not None
+            for _, folder in committed_folders(run_folder)
+        ):
+            raise UsageError("no such commit to pin", where=str(run_folder / name))
+        pins = dict(read_pins(run_folder)) | {name: reason}
+        put(run_folder / PINS, canonical_json.encode(pins))
+
+
+def pin_ahead(run_folder: Path, steps: Iterable[int], reason: str) -> None:
+    """Keep commits of these steps, which are still to come. Before the run begins."""
+    with _locked(run_folder):
+        pins = dict(read_pins(run_folder)) | {folder_name(step): reason for step in steps}
+        put(run_folder / PINS, canonical_json.encode(pins))
+
+
+def pin_start(start_folder: Path, reason: str) -> None:
+    """Pin the commit that a run's initial weights lie in, if they lie in one.
+
+    Raises:
+        UsageError: It cannot be pinned.
+        Malformed: ``pins.json`` is not readable.
+    """
+    for folder in (start_folder, *start_folder.parents):
+        if folder.name.startswith("checkpoint_") and (folder / commit_folder.MANIFEST).is_file():
+            try:
+                pin(folder.parent, folder.name, reason)
+            except OSError as error:
+                raise UsageError(
+                    f"the weights lie in a checkpoint that could not be pinned: {error.strerror}",
+                    where=str(folder),
+                    do="Copy them to a folder of their own, and start from that",
+                ) from error
+            return
+
+
+def read_pins(run_folder: Path) -> dict[str, str]:
+    """Name → reason; empty where there is no ``pins.json``.
+
+    Raises:
+        Malformed: It is not a canonical JSON object of strings.
+    """
+    path = run_folder / PINS
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    value: Any = canonical_json.parse_canonical(data, where=str(path))
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise Malformed("expected names with reasons", where=str(path))
+    return value
+
+
+@contextlib.contextmanager
+def _locked(run_folder: Path) -> Iterator[None]:
+    """One reader or writer of the pins: none must fall between a check and its deletion."""
+    with open(run_folder / f".{PINS}.lock", "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,130 @@
+"""Where a run resumes: after a crash, and after a rollback on a new branch of its ledger.
+
+Both are one resolution, from what is recorded. If the recorded profiles led to a rollback that no
+branch follows yet, the run resumes from the newest commit at or before the step up to which the
+rollback goes back; otherwise from its newest commit. So a rollback survives any crash: whoever
+resumes the run comes to it again.
+
+The worker that decides on a rollback raises `RolledBack` on every rank, after the commit in flight
+has ended; Ray starts the workers again, and they resolve anew. Commits beyond the resolved step are
+put aside when the new attempt begins (``committer.py``).
+
+What this module does not do: decide (``governance/record/incidents.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from govray.checkpoint import commit_folder as checkpoint
+from govray.checkpoint.commit_folder import Folder
+from govray.errors import GovrayError, InfrastructureFailed
+from govray.governance.record.entropy_profile import EntropyProfile
+from govray.governance.record.gates import on_lineage
+from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
+from govray.train.inputs import gating
+from govray.train.inputs.gating import Decisions
+from govray.train.inputs.order import Order
+from govray.train.run_folder.ledger_wal import by_step, recorded_leaves
+from govray.train.state import snapshot
+
+
+class RolledBack(InfrastructureFailed):
+    """The run goes on from an earlier commit, on a new branch; every rank raises it."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where a run goes on.
+
+    Attributes:
+        checkpoint: The commit that holds the state, if any.
+        step: The first step to run.
+        decisions: What was decided before.
+    """
+
+    checkpoint: Folder | None
+    step: int
+    decisions: Decisions
+
+
+def resolve(run_folder: Path, order: Order) -> Resumption:
+    """Where the run in this folder resumes, under its order.
+
+    Raises:
+        Malformed: Its write-ahead file or its event log is damaged.
+        Refused: What it recorded is not the story of a run under this policy.
+    """
+    commit, step = snapshot.latest(run_folder) or (None, 0)
+    decided = gating.resumed(run_folder, commit)
+    if order.monitored is None:
+        return Resumption(commit, step, decided.joined(order.decisions))
+    leaves = known_leaves(run_folder, commit)
+    told = order.monitored.follow(leaves)
+    if told.pending is not None:
+        commit, step = snapshot.latest(run_folder, at_most=told.pending) or (None, 0)
+        told.reach(told.branch + 1, step)
+        decided = replace(decided, until=step)
+    profiles = tuple(leaf for leaf in leaves if isinstance(leaf, EntropyProfile))
+    return Resumption(
+        commit,
+        step,
+        replace(
+            decided,
+            gates=tuple(gate for gate in decided.gates if gate.legal),
+            starts=tuple(told.starts),
+            profiles=profiles,
+        ),
+    )
+
+
+def known_leaves(run_folder: Path, commit: Folder | None) -> tuple[AnyLeaf, ...]:
+    """All that a run recorded, in its write-ahead file or, should that be lost, in a commit.
+
+    Raises:
+        Malformed: The write-ahead file is damaged.
+        InfrastructureFailed: Remote storage refuses.
+    """
+    held: tuple[AnyLeaf, ...] = ()
+    if commit is not None:
+        # A commit that turns out damaged is found, and put aside, by the workers that load it.
+        try:
+            held = read_leaves(checkpoint.open_commit(commit).files[snapshot.LEDGER])
+        except InfrastructureFailed:
+            raise
+        except GovrayError:
+            pass
+    both = by_step(held) | by_step(recorded_leaves(run_folder))
+    return tuple(leaf for place in sorted(both) for leaf in both[place])
+
+
+def on_one_branch(leaves: Iterable[AnyLeaf]) -> tuple[AnyLeaf, ...]:
+    """The leaves that a state rests on, as a run without rollbacks would have them: in branch 0.
+
+    What a rollback left behind is not among them.
+    """
+    found: list[AnyLeaf] = []
+    branch = 0
+    for leaf in leaves:
+        if leaf.branch > branch:
+            branch = leaf.branch
+            found = [each for each in found if each.step < leaf.step]
+        found.append(leaf.model_copy(update={"branch": 0}))
+    return tuple(found)
+
+
+def as_replayed(decided: Decisions, leaves: Iterable[AnyLeaf]) -> Decisions:
+    """A run's decisions for a replay of it, which has one branch and measures nothing.
+
+    Args:
+        decided: Gates of every branch and kind.
+        leaves: All of the run's.
+    """
+    starts: dict[int, int] = {}
+    for leaf in leaves:
+        if isinstance(leaf, Leaf):
+            starts.setdefault(leaf.branch, leaf.step)
+    firsts = tuple(starts[branch] for branch in sorted(starts)) or (0,)
+    return Decisions(decided.until, on_lineage(decided.gates, firsts))

@@ -1,0 +1,405 @@
+"""Training state as one committed folder: weights, optimizer, generators, ledger, governance.
+
+Everything a run needs to go on is committed together under one manifest of
+digests (`govray.checkpoint.commit_folder`) or not at all. A capture is a copy in host
+memory: training goes on while it is written (`govray.train.state.committer`). Of a model that
+ranks share, each captures the rows of weights and optimizer state that it holds
+(`govray.checkpoint.sharded_file`), and rank 0 all else. Restoring takes a commit of any number of
+ranks: whole files, or of parts those that have this rank's rows.
+
+What it does not do: write, or decide what stays (`govray.checkpoint.retention`). A
+learning-rate schedule is not in it, for a run's is a function of the step alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from govray.checkpoint import commit_folder
+from govray.checkpoint.optimizer_state import optimizer_state, restore_optimizer
+from govray.checkpoint.sharded_file import INDEX, Index, part_name
+from govray.checkpoint.storage import CORRUPT as CORRUPT
+from govray.checkpoint.storage import SUPERSEDED as SUPERSEDED
+from govray.checkpoint.storage import folder_name as folder_name
+from govray.checkpoint.storage import storage_of
+from govray.checkpoint.tensor_shards import from_rows, held_here, is_sharded, own_rows, spread
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.rng_state import (
+    Generators,
+    generators,
+    restore_generators,
+    seed_generators,
+)
+from govray.errors import (
+    Damaged,
+    GovrayError,
+    InfrastructureFailed,
+    RankFailed,
+    Refused,
+    UsageError,
+)
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.record.gates import Gate, encode_gates
+from govray.governance.record.ledger import AnyLeaf, read_leaves
+from govray.train.inputs.gating import GATES
+from govray.train.inputs.order import Order
+from govray.train.run_folder.environment_probe import environment_here
+from govray.train.run_folder.ledger_tree import LedgerFile
+
+STATE = "state.json"
+LEDGER = "ledger.jsonl"
+
+_OPTIMIZER = "optimizer.safetensors"
+_OPTIMIZER_VALUES = "optimizer.json"
+_GENERATORS = "generators.safetensors"
+_GENERATOR_VALUES = "generators.json"
+
+
+def committed_folders(run_folder: Path) -> Sequence[tuple[int, commit_folder.Folder]]:
+    """Every folder under the name of a commit, whole or not, with its next step; newest first.
+
+    Raises:
+        InfrastructureFailed: Remote storage refuses.
+    """
+    return storage_of(run_folder).commits()
+
+
+def latest(
+    run_folder: Path, *, at_most: int | None = None
+) -> tuple[commit_folder.Folder, int] | None:
+    """The newest commit under a run folder that has all its files, and its next step.
+
+    Of those whose next step is ``at_most`` or before, if that is given.
+
+    The one resolver of where a run resumes. It looks at names, sizes and the
+    manifest's form; the worker that loads the commit hashes every byte, and puts
+    it aside if one is wrong, so that the next resolution finds an older one.
+
+    Raises:
+        InfrastructureFailed: Remote storage refuses: nothing is known of any commit then.
+    """
+    for step, folder in committed_folders(run_folder):
+        if at_most is not None and step > at_most:
+            continue
+        try:
+            commit_folder.open_commit(folder)
+        except InfrastructureFailed:
+            raise
+        except GovrayError:
+            continue
+        return folder, step
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capture:
+    """What one rank commits of a run's state, in host memory: no later step changes it.
+
+    Attributes:
+        step: The first step that it does not hold.
+        contents: Name → content of all files but those of the following.
+        summary: What ``state.json`` says; None on a rank that only commits its parts.
+        generators: Of every rank.
+    """
+
+    step: int
+    contents: Mapping[str, commit_folder.Content]
+    summary: Mapping[str, Any] | None = None
+    generators: Sequence[Generators] = field(default_factory=tuple)
+
+    def files(self) -> dict[str, commit_folder.Content]:
+        """Name → content of all that the rank commits. A function of the capture alone."""
+        if self.summary is None:
+            return dict(self.contents)
+        return {
+            **self.contents,
+            _GENERATORS: {
+                _generator_name(rank, name): tensor
+                for rank, state in enumerate(self.generators)
+                for name, tensor in state.tensors.items()
+            },
+            _GENERATOR_VALUES: canonical_json.encode(
+                {f"rank{rank}": state.values for rank, state in enumerate(self.generators)}
+            ),
+            STATE: canonical_json.encode(self.summary),
+        }
+
+
+class State:
+    """Captures and restores the training state of one run on one worker."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, adapters: Adapters
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._adapters = adapters
+        self._environment: dict[str, Any] | None = None
+        self._ledger = LedgerFile()
+        self.sharded = is_sharded(model)
+
+    def capture(
+        self,
+        step: int,
+        order: Order,
+        leaves: Sequence[AnyLeaf],
+        *,
+        loss: float | None = None,
+        gates: Sequence[Gate] = (),
+    ) -> Capture | None:
+        """Copy the state after which step ``step`` is next. Every rank calls it.
+
+        The ranks gather their generators; nothing after that is collective.
+
+        Args:
+            step: The first step that the state does not hold.
+            order: The run's.
+            leaves: Ledger leaves of all steps before, those of earlier captures first; rank
+                0's count.
+            loss: Mean loss of the steps since the commit before, if it is a number.
+            gates: Of all steps before; rank 0's count.
+
+        Returns:
+            What this rank commits: of a sharded model something on every rank, else None on
+            all but rank 0.
+
+        Raises:
+            UsageError: A value of the optimizer cannot be stored, or a tensor is sharded
+                otherwise than by rows.
+        """
+        everyones = _gather(generators())
+        if _rank() != 0 and not self.sharded:
+            return None
+        tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
+        contents: dict[str, commit_folder.Content] = {}
+        rows: dict[str, Mapping[str, int]] = {}
+        for file, live in (model_folder.WEIGHTS, base_tensors(self._model)), (_OPTIMIZER, tensors):
+            own, rows[file] = held_here(live)
+            if rows[file] and not self.sharded:
+                raise UsageError(f"{min(rows[file])} is sharded, and the model is not", where=file)
+            contents[part_name(file, _rank(), _world()) if self.sharded else file] = own
+        if _rank() != 0:
+            return Capture(step=step, contents=contents)
+        if self.sharded:
+            contents[INDEX] = Index(_world(), rows).encode()
+        if self._environment is None:  # looking it up takes longer than a small copy
+            self._environment = environment_here(
+                seed=order.seed, threads=order.threads, source=order.source
+            ).to_json()
+        self._ledger.extend(leaves)
+        contents[_OPTIMIZER_VALUES] = canonical_json.encode(hyperparameters)
+        contents[LEDGER] = self._ledger.data
+        for name in self._adapters.ranks:
+            config, tensors = self._adapters.export(name)
+            config_file, weights_file = model_folder.adapter_files(name)
+            contents[config_file] = canonical_json.encode(config)
+            contents[weights_file] = tensors
+        if gates:
+            contents[GATES] = encode_gates(gates)
+        summary: dict[str, Any] = {
+            **_bindings(order),
+            "run": order.run_id,
+            "step": step,
+            "worldSize": _world(),
+            "keep": {"best": order.keep.best, "latest": order.keep.latest},
+            "ledger": {
+                "size": self._ledger.size,
+                "root": "sha256:" + self._ledger.root.hex(),
+            },
+            "environment": self._environment,
+        }
+        if loss is not None:
+            summary["loss"] = loss
+        return Capture(
+            step=step,
+            summary=summary,
+            generators=everyones,
+            contents=contents,
+        )
+
+    def restore(self, folder: commit_folder.Folder, order: Order) -> tuple[AnyLeaf, ...]:
+        """Load a commit into the model, the optimizer, the adapters and this rank's generators.
+
+        Every rank calls it, reads what it needs once, and hears how the others fared.
+
+        Returns:
+            The ledger leaves of the steps that the commit holds.
+
+        Raises:
+            Refused: On all ranks: the commit belongs to another policy, plan or
+                manifest, or to another model or optimizer.
+            RankFailed: On all ranks: one of them could not load it.
+            InfrastructureFailed: Remote storage refused one of them; or its bytes are not those
+                that were committed. It was put aside then, so that the next attempt resumes from
+                an older one.
+        """
+        leaves: tuple[AnyLeaf, ...] = ()
+        failure: Exception | None = None
+        try:
+            leaves = self._load(folder, order)
+        except Exception as error:  # whatever it is, the other ranks must hear of it
+            failure = error
+        _settle(folder, failure)
+        return leaves
+
+    def _load(self, folder: commit_folder.Folder, order: Order) -> tuple[AnyLeaf, ...]:
+        committed = commit_folder.open_commit(folder)
+        state: Any = canonical_json.parse_canonical(committed.files[STATE])
+        for key, expected in _bindings(order).items():
+            if state.get(key) != expected:
+                raise Refused(
+                    f"the checkpoint was made under another {key}",
+                    where=str(folder),
+                    do="Start a new run, or restore the inputs this one began with",
+                )
+        held = self._model.state_dict()
+        weights = {
+            name: spread(tensor, held[name]) if name in held else tensor
+            for name, tensor in _read(committed, model_folder.WEIGHTS, held.get).items()
+        }
+        self._model.load_state_dict(weights, strict=False)
+        for name in self._adapters.ranks:
+            config_file, weights_file = model_folder.adapter_files(name)
+            config: Any = canonical_json.parse_canonical(committed.files[config_file])
+            self._adapters.load(name, config, committed.tensors(weights_file))
+        names = self._names()
+        parameters = {name: parameter for parameter, name in names.items()}
+        values: Any = canonical_json.parse_canonical(committed.files[_OPTIMIZER_VALUES])
+        restore_optimizer(
+            self._optimizer,
+            names,
+            _read(committed, _OPTIMIZER, lambda key: parameters.get(key.partition("/")[2])),
+            values,
+        )
+        tensors = committed.tensors(_GENERATORS)
+        values = canonical_json.parse_canonical(committed.files[_GENERATOR_VALUES])
+        if f"rank{_rank()}" in values:
+            restore_generators(_of_rank(_rank(), tensors, values))
+        else:  # a rank that did not exist when the state was committed
+            seed_generators(generator_seed(order.seed, state["step"], _rank()))
+        return read_leaves(committed.files[LEDGER])
+
+    def _names(self) -> dict[nn.Parameter, str]:
+        names = {parameter: name for name, parameter in self._model.named_parameters()}
+        return names | {parameter: name for name, parameter in self._adapters.named_parameters()}
+
+
+def _read(
+    committed: commit_folder.Committed, file: str, like: Callable[[str], Tensor | None]
+) -> dict[str, Tensor]:
+    """The tensors of a file; of one in parts, this rank's shards of those that are sharded here.
+
+    Args:
+        like: The tensor here that one of the file's is for.
+    """
+    index = None if file in committed.entries else committed.index
+    if index is None or file not in index.rows:
+        return committed.tensors(file)
+    sharded = index.rows[file]
+    found = committed.held(index, file, lambda name, rows: own_rows(like(name), rows))
+    return {
+        name: from_rows(tensor, sharded[name], like(name)) if name in sharded else tensor
+        for name, tensor in found.items()
+    }
+
+
+def generator_seed(seed: int, step: int, rank: int) -> int:
+    """What a rank that is new at a step begins its generators with: 32 bits."""
+    digest = hashlib.sha256(canonical_json.encode(["generators", seed, step, rank])).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def base_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The base model's parameters and persistent buffers; a tied tensor once, by its first FQN."""
+    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - {
+        name for name, _ in model.named_parameters()
+    }
+    return {name: value for name, value in model.state_dict().items() if name not in tied}
+
+
+def _bindings(order: Order) -> dict[str, str]:
+    return {
+        "policy": order.policy_digest,
+        "plan": order.plan.digest,
+        "manifest": order.manifest_digest,
+        "pretrained start": order.start.digest if order.start else "none",
+    }
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _settle(folder: commit_folder.Folder, failure: Exception | None) -> None:
+    """Raise the same error on all ranks if any has one; the gravest, of the lowest rank."""
+    found = [each for each in _gather(_graveness(failure)) if each]
+    if not found:
+        return
+    refused = next((text for grave, text in found if grave == "refused"), None)
+    if refused is not None:
+        raise Refused(refused)
+    damaged = next((text for grave, text in found if grave == "damaged"), None)
+    if damaged is None:
+        kind = RankFailed if any(g == "failed" for g, _ in found) else InfrastructureFailed
+        raise kind(
+            f"a rank could not load the checkpoint: {found[0][1]}", where=str(folder)
+        ) from failure
+    if _rank() == 0:
+        # Should it not be allowed, the next attempt stops here again and says so.
+        with contextlib.suppress(GovrayError):
+            commit_folder.put_aside(folder, CORRUPT)
+    raise InfrastructureFailed(
+        f"the checkpoint is damaged and was put aside: {damaged}",
+        where=str(folder),
+        do="The next attempt resumes from an older one, or from the beginning",
+    ) from failure
+
+
+def _graveness(failure: Exception | None) -> tuple[str, str] | None:
+    if failure is None:
+        return None
+    text = (
+        str(failure) if isinstance(failure, GovrayError) else f"{type(failure).__name__}: {failure}"
+    )
+    if isinstance(failure, Damaged):
+        return "damaged", text
+    if isinstance(failure, Refused):
+        grave = "refused"
+    else:
+        grave = "unreachable" if isinstance(failure, InfrastructureFailed) else "failed"
+    return grave, f"rank {_rank()}: {text}"
+
+
+def _generator_name(rank: int, name: str) -> str:
+    return f"rank{rank}/{name}"
+
+
+def _of_rank(rank: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Generators:
+    prefix = _generator_name(rank, "")
+    return Generators(
+        {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)},
+        values[f"rank{rank}"],
+    )
+
+
+def _gather(own: Any) -> list[Any]:
+    """Every rank's value, by rank."""
+    if not dist.is_initialized():
+        return [own]
+    gathered: list[Any] = [None] * _world()
+    dist.all_gather_object(gathered, own)
+    return gathered

@@ -1,0 +1,1 @@
+"""What runs on every worker: the run, its step, and its shard of rows."""

@@ -1,0 +1,168 @@
+"""The monitor in a run: which corpora are measured after which step, and what all ranks do then.
+
+The driver says what is monitored (`monitored`); each worker's `Watch` reads probe rows, lets a
+scorer measure them, and decides by the run's story (``governance/record/incidents.py``). A profile
+that was recorded is not measured again: decisions rest on the first one, whatever a later device
+says.
+
+Invariants:
+
+* Every rank holds the same profile, so the same decisions, and does the same from the next step on.
+* Scoring is collective and leaves no trace in the training (``engine/memorization/monitor.py``).
+
+What it does not do: write the ledger, leave rows out (`gating`), or find checkpoints (`rollback`).
+A worker reads probe rows in the prepared folder itself; it must lie where workers can read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from govray.data.probe_rows import Chosen, Probes
+from govray.engine.batch import IGNORED
+from govray.engine.memorization.probe_sharing import Probe, own_rows
+from govray.errors import GovrayError
+from govray.governance.policy.memorization_section import Statistic
+from govray.governance.record.entropy_profile import Decision, EntropyProfile
+from govray.governance.record.incidents import Incidents, Trained, measured
+from govray.governance.record.ledger import AnyLeaf, Leaf
+
+if TYPE_CHECKING:
+    from govray.train.inputs.order import Order
+
+
+class Scorer(Protocol):
+    """Measures probes; ``engine.monitor.Monitor`` is the one that runs use by default."""
+
+    def profile(
+        self, step: int, probes: Sequence[Probe], *, statistic: Statistic, branch: int
+    ) -> EntropyProfile:
+        """Measure these corpora with the model as it is. Collective, the same on all ranks."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a watched step came to.
+
+    Attributes:
+        profile: What was measured after it, or recorded before.
+        decisions: What follows.
+    """
+
+    profile: EntropyProfile
+    decisions: tuple[Decision, ...]
+
+    @property
+    def memorization(self) -> float:
+        """The largest deviation, in robust units."""
+        return max(measure.deviation for measure in self.profile.measures)
+
+
+class Watch:
+    """The monitor of one worker's run.
+
+    Args:
+        order: The run's, which has a monitor.
+        told: The story of all that was recorded, on the branch that the run is on.
+        recorded: The profiles that were, which are in the story.
+        leaves: Of the steps before, as the commit holds them.
+        device: The model's.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        told: Incidents,
+        recorded: Iterable[EntropyProfile],
+        leaves: Iterable[AnyLeaf],
+        *,
+        device: torch.device,
+    ) -> None:
+        assert order.monitored is not None
+        self.told = told
+        self._order = order
+        self._monitored = order.monitored
+        self._recorded = {(each.branch, each.step): each for each in recorded}
+        self._probes = Probes(Path(order.prepared), order.manifest, order.plan)
+        distributed = dist.is_initialized()
+        self._rank = dist.get_rank() if distributed else 0
+        self._world = dist.get_world_size() if distributed else 1
+        self._device = device
+        self._trained = Trained()
+        for leaf in leaves:
+            if isinstance(leaf, Leaf):
+                self._trained.add(leaf)
+        routes = {c.corpus: order.routes.get(s.id) for s in order.plan.streams for c in s.corpora}
+        self._adapters = {c: route.adapter if route else None for c, route in routes.items()}
+
+    def after(
+        self, leaf: Leaf, left_out: Callable[[str], int | None], scorer: Callable[[], Scorer]
+    ) -> Seen | None:
+        """Measure what is due after a step, and decide. Collective.
+
+        Args:
+            leaf: Of the step; equal on all ranks.
+            left_out: Corpus → the first step that left it out, if one did.
+            scorer: Made when one is needed.
+
+        Raises:
+            GovrayError: As the scorer's.
+        """
+        self._trained.add(leaf)
+        due = measured(
+            self._monitored.section,
+            self._monitored.subjects,
+            self._trained.rows,
+            self._order.manifest,
+            leaf.step,
+        )
+        if not due:
+            return None
+        profile = self._recorded.get((leaf.branch, leaf.step))
+        if profile is None:
+            profile = scorer().profile(
+                leaf.step,
+                [self._probe(corpus, leaf.step, left_out(corpus)) for corpus in sorted(due)],
+                statistic=self._monitored.section.statistic,
+                branch=leaf.branch,
+            )
+        else:
+            return Seen(profile, ())  # decided before
+        return Seen(profile, self.told.take(profile))
+
+    def _probe(self, corpus: str, step: int, gate: int | None) -> Probe:
+        rows = self._monitored.section.probe_rows
+        chosen = self._probes.choose(corpus, step, rows, gate=gate)
+        tensors, error = None, None
+        try:
+            tensors = self._read(chosen)
+        except (GovrayError, OSError) as failed:  # the other ranks must hear of it
+            error = str(failed)
+        return Probe(
+            corpus=corpus,
+            adapter=self._adapters[corpus],
+            probe_units=chosen.trained_records,
+            reserve_units=chosen.reserve_records,
+            tensors=tensors,
+            error=error,
+        )
+
+    def _read(self, chosen: Chosen) -> Mapping[str, Tensor]:
+        tokens, lengths = self._probes.read(chosen, own_rows(len(chosen), self._rank, self._world))
+        whole = torch.from_numpy(tokens.astype(np.int64))
+        targets = whole[:, 1:].clone()
+        targets[torch.arange(targets.shape[1]) >= torch.from_numpy(lengths - 1).unsqueeze(1)] = (
+            IGNORED
+        )
+        return {
+            "tokens": whole[:, :-1].to(self._device),
+            "targets": targets.to(self._device),
+        }

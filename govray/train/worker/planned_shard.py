@@ -1,0 +1,171 @@
+"""Each rank's planned, ordered, resumable shard, as `get_dataset_shard` gives it.
+
+`PlanData.configure` is called at every start of the worker group. It resolves,
+once for all ranks, where the run resumes; the answer travels with the shards, so
+no worker can resume elsewhere. Ray Train would start a process for each worker
+group to call it in, which imports all of this anew while every rank waits;
+`Configured` calls it in Ray's controller, where it takes milliseconds. The order
+of rows comes from the batch plan alone: a source reads and decodes, it never decides.
+
+A shard has two sources that give the same bytes, and each worker takes the nearer:
+
+* The prepared folder, where this node can read it: memory-mapped, some steps ahead,
+  in a thread of the worker.
+* Ray Data, where it can't: tasks read on nodes that can. Ray Data's executor is a process
+  of its own for each rank, which uses much of a CPU for as long as the run lasts; that is
+  why it is not the first choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray.data
+import ray.train
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+
+from govray.checkpoint.commit_folder import Folder
+from govray.data.prefetch import prefetched
+from govray.data.step_reader import StepReader, StepRows, plan_items, step_rows
+from govray.train.inputs.gating import UNDECIDED, Decisions
+from govray.train.inputs.order import Order
+from govray.train.run_folder import events
+from govray.train.run_folder.clock import now
+from govray.train.run_folder.run_lock import begin_attempt
+from govray.train.state import resume_point
+
+DATASET = "train"
+WINDOWS_AHEAD = 1
+"""Windows that wait; a further one is being read meanwhile."""
+ROWS_PER_BLOCK = 1024
+"""Rows read by one Ray Data task, about: a task costs some tens of milliseconds by itself."""
+READ_CPUS = 0.5
+"""CPUs a read task reserves; workers and readers must fit into the cluster together."""
+
+
+@dataclass(frozen=True)
+class PlannedRows:
+    """One rank's rows of every remaining step, in order. Picklable.
+
+    Attributes:
+        start_step: The first step to run.
+        checkpoint: The commit that holds the state before that step, if any.
+        attempt: Number of the attempt, which the fence compares.
+        stop_step: The first step not to run.
+        reader: Of this rank's slices.
+        decisions: What was decided before; resolved with the step, once for all ranks.
+    """
+
+    start_step: int
+    checkpoint: Folder | None
+    attempt: int
+    stop_step: int
+    reader: StepReader
+    decisions: Decisions = UNDECIDED
+
+    def __iter__(self) -> Iterator[StepRows]:
+        return iter(self.here() if self.reader.readable_here else self.through_ray_data())
+
+    def here(self) -> Iterator[StepRows]:
+        """Read by this process."""
+        for window in prefetched(
+            self.reader.windows(self.start_step, self.stop_step), WINDOWS_AHEAD
+        ):
+            yield from window
+
+    def through_ray_data(self) -> Iterator[StepRows]:
+        """Read by tasks somewhere on the cluster."""
+        items = plan_items(self.reader.plan, self.start_step)[: self.stop_step - self.start_step]
+        if not items:
+            return
+        rows = sum(stream.quota for stream in self.reader.plan.streams)
+        steps = max(1, ROWS_PER_BLOCK * self.reader.world // rows)
+        dataset = ray.data.from_items(
+            items, override_num_blocks=-(-len(items) // steps)
+        ).map_batches(self.reader.load, batch_size=None, batch_format="pyarrow", num_cpus=READ_CPUS)
+        dataset.context.execution_options.preserve_order = True
+        # A split of one runs Ray Data's executor in a process of its own. In this one it would
+        # share the interpreter lock with the training loop, and slow every step down.
+        [iterator] = dataset.streaming_split(1)
+        for batch in iterator.iter_batches(batch_size=1, batch_format="pyarrow"):
+            yield from step_rows(batch)
+
+
+class PlanData(ray.train.DataConfig):
+    """Hands rank r of w the slices that the batch plan gives it."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__()
+        self._order = order
+
+    def configure(  # type: ignore[override] # no Ray Data is in it
+        self, datasets: Any, world_size: int, worker_handles: Any, worker_node_ids: Any, **_: Any
+    ) -> list[dict[str, PlannedRows]]:
+        """One `PlannedRows` for each rank; the base class documents the arguments."""
+        order = self._order
+        folder = Path(order.folder)
+        attempt = begin_attempt(folder, order.driver).attempt
+        resumption = resume_point.resolve(folder, order)
+        checkpoint, start = resumption.checkpoint, resumption.step
+        events.append(
+            folder,
+            events.AttemptStarted(at=now(), attempt=attempt, world_size=world_size, step=start),
+        )
+        prepared = Path(order.prepared)
+        return [
+            {
+                DATASET: PlannedRows(
+                    start,
+                    checkpoint,
+                    attempt,
+                    order.stop,
+                    StepReader(prepared, order.manifest, order.plan, rank=rank, world=world_size),
+                    resumption.decisions,
+                )
+            }
+            for rank in range(world_size)
+        ]
+
+
+class Configured(DatasetsCallback):
+    """Ray's callback, that configures where it is.
+
+    Source: `DatasetsCallback` of Ray 2.60, which is private; a test compares what is used here
+    with the installed Ray.
+    """
+
+    def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
+        """Called by Ray's controller when the workers are there: what each one is given."""
+        try:
+            shares: Any = self._data_config.configure(
+                {}, len(workers), None, [worker.metadata.node_id for worker in workers]
+            )
+        except Exception as error:
+            dealt = [Dealt(failure=error)] * len(workers)
+        else:
+            dealt = [Dealt(shards=share) for share in shares]
+        return {"dataset_shard_provider": dealt}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dealt:
+    """What `ray.train.get_dataset_shard` finds on one worker: its shards, or why there are none.
+
+    A failure is raised on every worker, so that it is judged as any failure of theirs.
+    """
+
+    shards: Mapping[str, PlannedRows] = field(default_factory=dict)
+    failure: Exception | None = None
+
+    def get_dataset_shard(self, dataset_info: Any) -> PlannedRows:
+        """Called by Ray on the worker.
+
+        Raises:
+            Exception: What `PlanData.configure` raised.
+        """
+        if self.failure is not None:
+            raise self.failure
+        return self.shards[dataset_info.dataset_name]

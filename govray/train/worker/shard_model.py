@@ -1,0 +1,30 @@
+"""`shard`: what a training loop calls before it makes the optimizer, if ranks may share a model.
+
+It does nothing unless the run's aggregator is ``fsdp2``, so a loop can always call it.
+
+What it does not do: decide the aggregator, or shard optimizers (they follow the parameters).
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from govray.checkpoint import tensor_shards
+from govray.train.worker.run import assignment_for, begin_with
+
+
+def shard(model: nn.Module) -> None:
+    """Cut the model over all workers, if the run says ``aggregator: fsdp2``.
+
+    The weights that the run begins with are put into the model first.
+
+    Raises:
+        UsageError: Called outside a training loop that `GovernedTrainer` started.
+        Discovered: The driver asked only which layer groups the model has.
+    """
+    assignment = assignment_for(model)
+    if assignment.order.aggregator != "fsdp2":
+        return
+    begin_with(model, assignment)
+    tensor_shards.shard(model)
+    assignment.sharded.append(model)

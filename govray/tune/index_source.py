@@ -1,0 +1,79 @@
+"""Searches as the index has them: what `govray.train.index.indexer` cannot know of their trials.
+
+From a search's own record alone; it needs no cluster and writes nothing.
+
+What this module does not do: write to a database. Trials whose hyperparameters could not be run
+have no run, and no row.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from govray.errors import GovrayError
+from govray.governance.formats.document import format_time
+from govray.store.states import TrialState
+from govray.train.index.event_rows import Decided, Number
+from govray.train.index.indexer import Search, SearchTrial
+from govray.tune import search_record as records
+from govray.tune.objective import Report
+from govray.tune.search import stand
+from govray.tune.search_record import SearchRecord, TrialRecord
+from govray.tune.trial_reports import read_reports
+
+_STATES = {
+    "finished": TrialState.COMPLETED,
+    "stopped": TrialState.CANCELED,
+    "failed": TrialState.ERROR,
+    "invalid": TrialState.ERROR,
+}
+
+
+def searches(storage: Path) -> tuple[list[Search], dict[str, str]]:
+    """The searches below a storage path, and folder → why one cannot be read."""
+    found, left_out = [], {}
+    for path in sorted(storage.resolve().glob(f"*/{records.SEARCH}")):
+        try:
+            found.append(_search(records.read(path.parent)))
+        except GovrayError as error:
+            left_out[str(path.parent)] = str(error)
+    return found, left_out
+
+
+def _search(record: SearchRecord) -> Search:
+    standings = stand(record)
+    return Search(
+        folder=record.folder,
+        name=record.file.experiment.name,
+        started=format_time(record.started),
+        config=records.file_value(record.file),
+        concluded=record.concluded,
+        trials={
+            trial.run: _trial(record, trial, standings[name].last)
+            for name, trial in record.trials.items()
+        },
+    )
+
+
+def _trial(record: SearchRecord, trial: TrialRecord, last: Report | None) -> SearchTrial:
+    objective = last.objective if last and math.isfinite(last.objective) else None
+    ended = [Decided(kind=trial.how, reason=trial.reason or "")] if trial.how else []
+    return SearchTrial(
+        values=trial.values,
+        state=_STATES[trial.how] if trial.how else None,
+        why=trial.reason if trial.how != "finished" else None,
+        objective=objective,
+        numbers=_numbers(record.folder / trial.run),
+        decisions=ended,
+    )
+
+
+def _numbers(folder: Path) -> list[Number]:
+    """What a trial said at its commits. The numbers are of the last step that is done by then."""
+    return [
+        Number(group="search", name=name, step=each.step - 1, attempt=0, value=value)
+        for each in read_reports(folder)
+        for name, value in (("loss", each.loss), ("memorization", each.memorization))
+        if value is not None and math.isfinite(value)
+    ]

@@ -1,0 +1,38 @@
+"""A search's space in Ray Tune's own types, for searchers that draw themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray import tune
+
+from govray.tune.search_config import Choice, Dimension, Integer, Log, Uniform
+
+
+def domains(space: Mapping[str, Dimension]) -> dict[str, Any]:
+    """Name to Ray Tune's domain; whole numbers include both ends."""
+    return {name: _domain(dimension) for name, dimension in space.items()}
+
+
+def _domain(dimension: Dimension) -> Any:
+    match dimension:
+        case Log(log=(low, high)):
+            return tune.loguniform(low, high)
+        case Uniform(uniform=(low, high)):
+            return tune.uniform(low, high)
+        case Integer(int=(low, high)):
+            return tune.randint(low, high + 1)
+        case Choice(choice=values):
+            return tune.choice(list(values))
+
+
+def within(space: Mapping[str, Dimension], values: dict[str, Any]) -> dict[str, Any]:
+    """``values`` with each number brought back into its range, whole where it must be."""
+    found = dict(values)
+    for name, dimension in space.items():
+        if name in found and not isinstance(dimension, Choice):
+            low, high = dimension.ends
+            value = min(max(found[name], low), high)
+            found[name] = round(value) if isinstance(dimension, Integer) else value
+    return found

@@ -1,0 +1,310 @@
+"""The ``search`` section of an experiment file: what varies, for how long, and what is best.
+
+Invariants:
+
+* Policy, corpora and the admitted data never vary: the names that may are a closed list.
+* Each name and both ends of its range are tried on the experiment when the file is read, so
+  a slip is found before anything runs.
+
+Imports neither ray nor torch. What it does not do: draw trials, or decide between them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+
+from govray.errors import UsageError
+from govray.train.inputs.experiment_config import (
+    Experiment,
+    Section,
+    parse_experiment,
+    problems,
+    read_yaml,
+)
+from govray.tune.stop_rules import Custom, Divergence, Memorization, NoImprovement, Threshold
+
+Points = Annotated[int, Field(ge=1)] | None
+_POINTS = Field(None, description="points of a grid, evenly spaced, both ends included")
+
+
+def _check_range(ends: tuple[float, float]) -> None:
+    if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1]):
+        raise ValueError("give [low, high], finite, the low one first")
+
+
+class Log(Section):
+    """A number whose logarithm is uniform."""
+
+    log: tuple[float, float]
+    count: Points = _POINTS
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Log:
+        _check_range(self.log)
+        if self.log[0] <= 0:
+            raise ValueError("a logarithmic range begins above 0")
+        return self
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest value."""
+        return self.log
+
+
+class Uniform(Section):
+    """A number, uniform."""
+
+    uniform: tuple[float, float]
+    count: Points = _POINTS
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Uniform:
+        _check_range(self.uniform)
+        return self
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest value."""
+        return self.uniform
+
+
+class Integer(Section):
+    """A whole number, uniform, both ends included."""
+
+    int: tuple[builtins.int, builtins.int]
+    count: Points = _POINTS
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Integer:
+        _check_range(self.int)
+        return self
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """The lowest and the highest value."""
+        return self.int
+
+
+class Choice(Section):
+    """One of some values."""
+
+    choice: tuple[Any, ...] = Field(min_length=1)
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """All values: none stands for the others."""
+        return self.choice
+
+
+def _by_key(*keys: str) -> Discriminator:
+    """Tell a section by the one key that it must have."""
+
+    def kind(value: Any) -> str | None:
+        found = [k for k in keys if (k in value if isinstance(value, dict) else hasattr(value, k))]
+        return found[0] if len(found) == 1 else None
+
+    said = ", ".join(keys)
+    return Discriminator(kind, custom_error_type="kind", custom_error_message=f"give one of {said}")
+
+
+Dimension = Annotated[
+    Annotated[Log, Tag("log")]
+    | Annotated[Uniform, Tag("uniform")]
+    | Annotated[Integer, Tag("int")]
+    | Annotated[Choice, Tag("choice")],
+    _by_key("log", "uniform", "int", "choice"),
+]
+
+VARIABLE = ("hyperparameters", "optimizer", "data.rows_per_step", "data.epochs", "seed")
+"""What may vary between the trials of a search: these and what lies below them."""
+
+
+class MemorizationLimit(Section):
+    """One named statistic of the monitor, and how much of it a trial may show."""
+
+    statistic: str = Field(description="name of the monitor's statistic, M")
+    unit: str = Field(description="M's unit, and tau's")
+    layers: tuple[str, ...] | Literal["all"] = Field(
+        "all", description="layer groups that M is taken over"
+    )
+    corpora: tuple[str, ...] | Literal["all"] = Field(
+        "all", description="corpora whose training rows are compared with their reserve"
+    )
+    tau: float = Field(description="limit of M; .inf searches by the loss alone")
+    penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="order by loss + penalty * v in place of domination, for comparison"
+    )
+
+    @model_validator(mode="after")
+    def _a_limit(self) -> MemorizationLimit:
+        if math.isnan(self.tau) or self.tau == -math.inf:
+            raise ValueError("tau: give a number, or .inf")
+        return self
+
+
+class Search(Section):
+    """How an experiment's hyperparameters are searched."""
+
+    searcher: str = Field(
+        "asha",
+        description="grid, random, bayesian, hyperband, asha, pbt, or the path of a Python file",
+    )
+    space: dict[str, Dimension] = Field(
+        min_length=1,
+        description="dotted name in the experiment to its range: {log: [low, high]}, "
+        "{uniform: [low, high]}, {int: [low, high]} or {choice: [...]}",
+    )
+    metric: str = Field("loss", description="the loss that trials report; 0 or more, less is best")
+    max_trials: Annotated[int, Field(ge=1, le=10_000)]
+    max_concurrent_trials: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="fewer if the cluster has room for fewer; all that fit by default"
+    )
+    max_time: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="steps of the longest trial; the experiment's max_steps by default"
+    )
+    max_rungs: Annotated[int, Field(ge=1, le=64)] = Field(
+        5, description="rungs of the longest bracket, at most"
+    )
+    divisor: Annotated[int, Field(ge=2)] = Field(
+        4, description="one in so many trials goes on from a rung to the next"
+    )
+    mode: Literal["aggressive", "standard", "conservative"] = Field(
+        "standard", description="brackets: the longest, the longer half, or all"
+    )
+    form: Literal["stopping", "promotion"] = Field(
+        "stopping",
+        description="asha: decide at once at each rung, or pause and promote later; a pause costs "
+        "a restart",
+    )
+    memorization: MemorizationLimit | None = Field(
+        None, description="without it the search goes by the loss alone"
+    )
+    stop: tuple[
+        Annotated[
+            Annotated[NoImprovement, Tag("no_improvement")]
+            | Annotated[Threshold, Tag("threshold")]
+            | Annotated[Memorization, Tag("memorization")]
+            | Annotated[Divergence, Tag("divergence")]
+            | Annotated[Custom, Tag("rule")],
+            _by_key("no_improvement", "threshold", "memorization", "divergence", "rule"),
+        ],
+        ...,
+    ] = Field((), description="rules that stop a trial early; the first that holds is recorded")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(17, description="of what trials draw")
+
+    @property
+    def tau(self) -> float:
+        """The limit of M, in its unit; infinite where the search declares none."""
+        return self.memorization.tau if self.memorization else math.inf
+
+
+@dataclass(frozen=True)
+class SearchFile:
+    """An experiment and how it is searched.
+
+    Attributes:
+        experiment: What all trials share.
+        search: What varies between them.
+    """
+
+    experiment: Experiment
+    search: Search
+
+    @property
+    def max_time(self) -> int:
+        """Steps of the longest trial."""
+        return self.search.max_time or self.experiment.max_steps
+
+    def trial(self, values: Mapping[str, Any]) -> Experiment:
+        """The experiment of one trial: ``values`` by dotted name, in place of the shared ones.
+
+        Raises:
+            UsageError: A name that must not vary, or a value that does not fit.
+        """
+        changed = self.experiment.model_dump(mode="json")
+        for name, value in values.items():
+            _check_name(name)
+            *sections, last = name.split(".")
+            section: Any = changed
+            for each in sections:
+                section = section.get(each) if isinstance(section, dict) else None
+                if not isinstance(section, dict):
+                    raise UsageError(
+                        f"{name}: the experiment has no {each!r}", where="search.space"
+                    )
+            if isinstance(section.get(last), dict) and isinstance(value, int):
+                section[last]["rows"] = value  # a quota's short form; its stride stays
+            else:
+                section[last] = value
+        try:
+            return parse_experiment(changed, where=f"trial {dict(values)}")
+        except UsageError as error:
+            raise UsageError(error.what, where=error.where, do="Mend search.space") from None
+
+
+def _check_name(name: str) -> None:
+    if name == "hyperparameters.context":
+        raise UsageError(
+            "hyperparameters.context must not vary: rows are packed once, for all trials",
+            where="search.space",
+            do="Run one search for each context",
+        )
+    below = any(name.startswith(f"{each}.") for each in VARIABLE[:3])
+    if below or name in VARIABLE[3:]:
+        return
+    if name.startswith(("governance", "data.corpora", "data.exclude")):
+        what, do = (
+            f"{name} must not vary: policy and corpora are the same for all trials",
+            "Drop it",
+        )
+    else:
+        what, do = f"{name} is no name that may vary", f"What may: {', '.join(VARIABLE)}"
+    raise UsageError(what, where="search.space", do=do)
+
+
+def read_search(path: str | Path) -> SearchFile:
+    """Read an experiment file that has a ``search`` section.
+
+    Raises:
+        UsageError: As `read_experiment`; no such section; a slip in it; a name or an end of a
+            range that does not fit the experiment.
+    """
+    return parse_search(read_yaml(path), where=str(path))
+
+
+def parse_search(value: Any, *, where: str) -> SearchFile:
+    """Validate a file's value that is already parsed; see `read_search`."""
+    if not isinstance(value, dict) or "search" not in value:
+        raise UsageError("no search section", where=where, do="See jobs/tune.yaml")
+    experiment = parse_experiment({k: v for k, v in value.items() if k != "search"}, where=where)
+    try:
+        found = SearchFile(experiment, Search.model_validate(value["search"]))
+    except ValidationError as error:
+        raise UsageError(
+            problems(error, Search),
+            where=f"{where}, search",
+            do="`govray schema experiment` lists it",
+        ) from None
+    if found.max_time > experiment.max_steps:
+        raise UsageError(
+            f"search.max_time {found.max_time} is above max_steps {experiment.max_steps}",
+            where=where,
+            do="max_steps is how long a schedule runs: raise it, or lower max_time",
+        )
+    for name, dimension in found.search.space.items():
+        for end in dimension.ends:
+            found.trial({name: end})
+    return found
+
+
+class ExperimentFile(Experiment):
+    """All that an experiment file may hold: what `govray schema experiment` describes."""
+
+    search: Search | None = Field(None, description="for `govray tune` alone")

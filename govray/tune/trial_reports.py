@@ -1,0 +1,151 @@
+"""What a trial reports of itself: one line in its run's folder at each commit.
+
+Ray Train's controller writes the line when all ranks have reported; the process that drives the
+trial reads it. So a report outlives whatever dies, and a search that goes on reads the reports of
+its finished trials where it would else run them again.
+
+Invariants:
+
+* A step counts once, with its first line: steps that are run again after a failure say the same.
+* A last line that a crash cut off is passed over, and written anew by the step that is run again.
+
+What it does not do: judge a report (`govray.tune.objective`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray.train
+
+from govray.errors import Malformed, UsageError
+from govray.governance.formats import canonical_json
+from govray.train.worker.run import COMMIT_LOSS
+
+FILE = "reports.jsonl"
+MEMORIZATION = "memorization"
+"""In a worker's report: the statistic of the monitor, where it was measured."""
+
+MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What one report says, not yet judged.
+
+    Attributes:
+        step: Steps done.
+        loss: The search's metric; NaN where it is no number.
+        memorization: M, as last measured by then; None if it never was.
+    """
+
+    step: int
+    loss: float
+    memorization: float | None
+
+
+class Reporter(ray.train.UserCallback):
+    """Lives in Ray Train's controller, and appends a line for each report that has a commit.
+
+    Args:
+        folder: The run's.
+        metric: What the search minimizes: a name in the metrics that the loop reports; ``loss``
+            is the mean over the steps since the commit before.
+    """
+
+    def __init__(self, folder: Path, metric: str) -> None:
+        self._folder = folder
+        self._metric = metric
+        self._memorization: float | None = None
+
+    def after_report(
+        self, run_context: Any, metrics: Sequence[Mapping[str, Any]], checkpoint: Any
+    ) -> None:
+        """Called by Ray once all ranks have reported; rank 0's words count.
+
+        Raises:
+            UsageError: The loop doesn't report the metric.
+        """
+        said = metrics[0]
+        if self._memorization is None and (before := read_reports(self._folder)):
+            self._memorization = before[-1].memorization  # an earlier attempt measured it
+        self._memorization = said.get(MEMORIZATION, self._memorization)
+        if COMMIT_LOSS not in said:
+            return
+        name = COMMIT_LOSS if self._metric == "loss" else self._metric
+        if name not in said:
+            raise UsageError(
+                f"the training loop reports no {self._metric!r}",
+                where="search.metric",
+                do=f"Pass it to run.report(); it has {', '.join(sorted(map(str, said)))}",
+            )
+        line = {
+            "step": int(said["step"]) + 1,
+            "loss": _number(said[name]),
+            "memorization": _number(self._memorization),
+        }
+        kept = {key: value for key, value in line.items() if value is not None}
+        with (self._folder / FILE).open("ab") as file:
+            if file.tell() and not _ends_a_line(self._folder / FILE):
+                file.write(b"\n")
+            file.write(canonical_json.encode(kept) + b"\n")
+
+
+def read_reports(folder: Path) -> list[Measurement]:
+    """A run's reports, by step.
+
+    Raises:
+        Malformed: A whole line is no report, or the file is too large.
+    """
+    try:
+        with (folder / FILE).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return []
+    where = str(folder / FILE)
+    if len(data) > MAX_BYTES:
+        raise Malformed(f"larger than {MAX_BYTES} bytes", where=where)
+    *lines, _ = data.split(b"\n")
+    found: dict[int, Measurement] = {}
+    for line in lines:
+        value: Any
+        try:
+            value = canonical_json.parse_canonical(line)
+        except Malformed:
+            continue  # cut off by a crash, and followed by others since
+        try:
+            measured = Measurement(
+                step=int(value["step"]),
+                loss=float(value.get("loss", math.nan)),
+                memorization=value.get("memorization"),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise Malformed("a line is no report", where=where) from None
+        found.setdefault(measured.step, measured)
+    return [found[step] for step in sorted(found)]
+
+
+def copy_reports(donor: Path, run: Path, until: int) -> None:
+    """Begin a clone's reports with those of its donor, up to the step that they have in common."""
+    lines = [
+        {"step": each.step, "loss": _number(each.loss), "memorization": each.memorization}
+        for each in read_reports(donor)
+        if each.step <= until
+    ]
+    kept = [{key: value for key, value in line.items() if value is not None} for line in lines]
+    (run / FILE).write_bytes(b"".join(canonical_json.encode(line) + b"\n" for line in kept))
+
+
+def _number(value: Any) -> float | None:
+    """As canonical JSON can write it; None for what it can't."""
+    return float(value) if value is not None and abs(float(value)) < 2**53 else None
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read() == b"\n"
