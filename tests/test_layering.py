@@ -23,49 +23,108 @@ PACKAGE = Path(govray.__file__).parent
 # A layer may import itself and the layers named here.
 BELOW: dict[str, frozenset[str]] = {
     "printable": frozenset(),
+    "files": frozenset(),
     "errors": frozenset({"printable"}),
     "governance": frozenset({"errors", "printable"}),
     "engine": frozenset({"errors", "governance"}),
+    "checkpoint": frozenset({"errors", "files", "governance"}),
     "data": frozenset({"errors", "governance"}),
     "store": frozenset({"errors", "governance"}),
     "service": frozenset({"errors", "governance", "store"}),
-    "train": frozenset({"errors", "governance", "engine", "data", "store"}),
-    "tune": frozenset({"errors", "governance", "engine", "data", "store", "train"}),
-    "demo": frozenset({"errors", "governance", "engine", "data", "store", "train", "tune"}),
+    "train": frozenset({"errors", "files", "governance", "engine", "checkpoint", "data", "store"}),
+    "tune": frozenset(
+        {"errors", "files", "governance", "engine", "checkpoint", "data", "store", "train"}
+    ),
+    "demo": frozenset(
+        {"errors", "governance", "engine", "checkpoint", "data", "store", "train", "tune"}
+    ),
     "cli": frozenset(
-        {"errors", "printable", "governance", "engine", "data", "store", "service"}
-        | {"train", "tune", "demo"}
+        {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
+        | {"service", "train", "tune", "demo"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
 }
 
-# Third-party packages a layer may import. Nothing else is allowed, so a new
-# dependency is a decision made here and in pyproject.toml.
-BASE = frozenset(
-    {"pydantic", "pydantic_core", "cryptography", "rfc8785", "license_expression", "yaml"}
-)
+# A layer's rooms, from the top floor down: a room imports rooms of lower floors only. Rooms of one
+# floor do not know each other.
+FLOORS: dict[str, tuple[frozenset[str], ...]] = {
+    "governance": tuple(
+        frozenset({room})
+        for room in ("verify", "attestation", "record", "policy", "trust", "formats")
+    ),
+    "engine": (
+        frozenset({"step"}),
+        frozenset({"memorization", "startup"}),
+        frozenset({"collective"}),
+        frozenset({"gradients", "gpt", "huggingface"}),
+        frozenset({"model"}),
+        frozenset({"batch", "idle_adapters"}),
+    ),
+    "train": (
+        frozenset({"replay"}),
+        frozenset({"driver", "huggingface", "lightning"}),
+        frozenset({"attest", "integrations"}),
+        frozenset({"worker"}),
+        frozenset({"state", "index"}),
+        frozenset({"inputs"}),
+        frozenset({"run_folder"}),
+    ),
+}
+
+# Third-party packages that a room may import. Nothing else is allowed, so a new dependency is a
+# decision made here and in pyproject.toml.
 THIRD_PARTY: dict[str, frozenset[str]] = {
     "printable": frozenset(),
+    "files": frozenset(),
     "errors": frozenset(),
     "govray": frozenset(),
-    "governance": BASE,
-    "engine": BASE | {"torch", "numpy", "safetensors", "transformers"},
-    "data": BASE | {"ray", "pyarrow", "numpy", "tokenizers", "rensa"},
-    "store": BASE | {"sqlmodel", "sqlalchemy", "alembic", "pyarrow"},
-    "service": BASE
-    | {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "uvicorn", "jinja2", "prometheus_client"}
-    | {"jwt", "anyio"},
-    "train": BASE
-    | {"sqlmodel", "sqlalchemy"}  # in `indexing`
-    | {"ray", "torch", "pyarrow", "numpy", "safetensors", "tokenizers"}
-    | {"transformers", "lightning"},  # each in the module that bears its name
-    "tune": BASE | {"ray"},
-    "demo": BASE | {"ray", "torch", "pyarrow", "numpy", "safetensors", "rich"},
-    "cli": BASE
-    | {"typer", "rich", "ray", "torch", "pyarrow", "numpy", "safetensors"}
-    | {"sqlmodel", "sqlalchemy", "fastapi", "uvicorn"},
+    "governance": frozenset(),
+    "governance.formats": frozenset(
+        {"cryptography", "pydantic", "pydantic_core", "rfc8785", "yaml"}
+    ),
+    "governance.trust": frozenset({"pydantic", "license_expression"}),
+    "governance.policy": frozenset({"pydantic"}),
+    "governance.record": frozenset({"pydantic"}),
+    "governance.attestation": frozenset({"pydantic"}),
+    "governance.verify": frozenset({"pydantic"}),
+    "engine": frozenset({"torch"}),
+    "engine.model": frozenset({"torch", "numpy", "safetensors", "transformers"}),
+    "engine.gradients": frozenset({"torch"}),
+    "engine.collective": frozenset({"torch"}),
+    "engine.memorization": frozenset({"torch"}),
+    "engine.startup": frozenset({"torch", "numpy"}),
+    "checkpoint": frozenset({"torch", "safetensors", "pyarrow"}),
+    "data": frozenset({"ray", "pyarrow", "numpy", "tokenizers", "rensa", "pydantic"}),
+    "store": frozenset({"sqlmodel", "sqlalchemy", "alembic", "pyarrow", "pydantic"}),
+    "service": frozenset(
+        {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "uvicorn", "prometheus_client"}
+        | {"jwt", "anyio", "pydantic", "cryptography"}
+    ),
+    "service.routes": frozenset(
+        {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "anyio", "pydantic"}
+    ),
+    "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
+    "train": frozenset(),
+    "train.run_folder": frozenset({"pydantic", "torch"}),
+    "train.inputs": frozenset({"pydantic", "yaml", "torch", "safetensors"}),
+    "train.state": frozenset({"torch"}),
+    "train.worker": frozenset({"ray", "torch", "numpy"}),
+    "train.driver": frozenset({"ray", "torch"}),
+    "train.attest": frozenset({"torch"}),
+    "train.replay": frozenset({"ray", "torch"}),
+    "train.index": frozenset({"sqlmodel", "sqlalchemy"}),
+    "train.integrations": frozenset({"ray", "torch", "transformers", "lightning"}),
+    "tune": frozenset({"ray", "pydantic"}),
+    "demo": frozenset({"torch", "safetensors"}),
+    "cli": frozenset({"typer", "rich", "yaml", "sqlmodel", "sqlalchemy", "fastapi", "uvicorn"}),
 }
+
+# A room holds at most this many modules, unless each is one verb of the command or one route.
+MOST_MODULES = 15
+ONE_EACH = {"cli", "service/routes"}
+# Flat, since their modules import each other both ways: sub-packages would be circles.
+FLAT = {"tune", "service", "store", "service/pages"}
 
 # What a module of `cli` may import at its top: every verb's module is imported
 # at every start, on the base install too.
@@ -106,27 +165,51 @@ def layer_of(path: Path) -> str:
     return "govray" if parts == ("__init__",) else parts[0]
 
 
-def violations(layer: str, tree: ast.Module) -> list[str]:
-    """What ``tree``, a module of ``layer``, imports and may not."""
+def place_of(path: Path) -> str:
+    """Where a module is, for the tables: ``layer.room``, or the layer alone in a flat one."""
+    layer, *rest = path.relative_to(PACKAGE).with_suffix("").parts
+    place = f"{layer}.{rest[0]}" if rest else layer
+    if layer == "__init__":
+        return "govray"
+    return place if place in THIRD_PARTY or (rest and rest[0] in rooms_of(layer)) else layer
+
+
+def rooms_of(layer: str) -> frozenset[str]:
+    return frozenset().union(*FLOORS.get(layer, ()))
+
+
+def lower_rooms(layer: str, room: str) -> frozenset[str]:
+    """The rooms of a layer that one of its rooms may import."""
+    floors = FLOORS[layer]
+    floor = next(i for i, rooms in enumerate(floors) if room in rooms)
+    return frozenset().union(*floors[floor + 1 :])
+
+
+def violations(place: str, tree: ast.Module) -> list[str]:
+    """What ``tree``, a module at ``place``, imports and may not."""
+    layer, _, room = place.partition(".")
     found = []
     for each in imports(tree):
         top, _, rest = each.module.partition(".")
         if top == "govray":
-            target = rest.partition(".")[0]
+            target, _, inner = rest.partition(".")
             target = target if target in BELOW else "govray"  # `from govray import __version__`
             allowed = target in BELOW[layer] | {layer, "govray"}
             if layer == "govray":
                 allowed = allowed and each.deferred
             if layer == "cli" and not each.deferred:
                 allowed = allowed and target in CLI_TOP_LAYERS
+            if target == layer and room in rooms_of(layer):
+                other = inner.partition(".")[0]
+                allowed = allowed and other in lower_rooms(layer, room) | {room}
         elif top in sys.stdlib_module_names:
             continue
         else:
-            allowed = top in THIRD_PARTY[layer]
+            allowed = top in THIRD_PARTY.get(place, THIRD_PARTY[layer])
             if layer == "cli" and not each.deferred:
                 allowed = allowed and top in CLI_TOP
         if not allowed:
-            found.append(f"line {each.line}: {layer} imports {each.module}")
+            found.append(f"line {each.line}: {place} imports {each.module}")
     return found
 
 
@@ -135,12 +218,20 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_point_down_only(path: Path) -> None:
-    assert violations(layer_of(path), ast.parse(path.read_bytes())) == []
+    assert violations(place_of(path), ast.parse(path.read_bytes())) == []
 
 
 @pytest.mark.parametrize(
-    ("layer", "source"),
+    ("place", "source"),
     [
+        ("governance.trust", "from govray.governance.policy.depth_policy import Policy"),
+        ("governance.record", "import cryptography"),
+        ("engine.model", "from govray.engine.step import GovernedStep"),
+        ("engine.memorization", "from govray.engine.startup import row_trial"),
+        ("train.state", "from govray.train.worker.run import Run"),
+        ("train.worker", "import sqlalchemy"),
+        ("checkpoint", "from govray.engine import batch"),
+        ("engine", "from govray.checkpoint import commit_folder"),
         ("governance", "import torch"),
         ("governance", "def f():\n    import numpy.linalg"),
         ("governance", "from govray.data import corpus"),
@@ -165,14 +256,32 @@ def test_imports_point_down_only(path: Path) -> None:
         ("govray", "import ray"),
     ],
 )
-def test_the_check_sees_a_violation(layer: str, source: str) -> None:
-    assert len(violations(layer, ast.parse(source))) == 1
+def test_the_check_sees_a_violation(place: str, source: str) -> None:
+    assert len(violations(place, ast.parse(source))) == 1
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_every_module_is_in_a_known_layer_and_has_a_telling_name(path: Path) -> None:
     assert layer_of(path) in BELOW
     assert path.stem not in VAGUE
+
+
+def test_a_room_is_no_larger_than_a_glance() -> None:
+    sizes = {
+        folder.relative_to(PACKAGE).as_posix(): len(list(folder.glob("*.py")))
+        for folder in PACKAGE.rglob("*")
+        if folder.is_dir() and folder.name != "__pycache__"
+    }
+    large = {name for name, size in sizes.items() if size > MOST_MODULES}
+    assert large - ONE_EACH - FLAT == set()
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    for layer, floors in FLOORS.items():
+        for room in frozenset().union(*floors):
+            folder = PACKAGE / layer / room
+            if folder.is_dir():
+                assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
 
 
 def loaded_after(statement: str) -> set[str]:
