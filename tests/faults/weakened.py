@@ -38,7 +38,7 @@ def weaken(control: Control) -> None:
     """Take one safety out of this process, once: Ray's controller outlives its workers."""
     if control == "digests":
         blind = {**vars(canonical_json), "sha256": lambda data: _Same(canonical_json.sha256(data))}
-        commit_reader.canonical = SimpleNamespace(**blind)
+        commit_reader.canonical_json = SimpleNamespace(**blind)
     else:
         latest = snapshot.latest
 

@@ -164,7 +164,7 @@ def test_a_deletion_that_the_storage_refuses_is_an_error(
     def refused(*_: object) -> None:
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr(garbage_collection.checkpoint.shutil, "rmtree", refused)
+    monkeypatch.setattr(garbage_collection.commit_folder.shutil, "rmtree", refused)
     with pytest.raises(GovrayError, match="could not be deleted: Permission denied"):
         apply(run, Rules())
     # Its manifest went first, so it does not load.
