@@ -1,39 +1,58 @@
-"""Settings that all tests share, and how ``pytest -n 2`` deals them to its two processes."""
+"""Settings that all tests share, the marks that come by themselves, and how ``pytest -n 2`` deals.
+
+`MARKS` gives a test its mark by what it asks for: a Ray cluster, a browser, a database server. What
+starts a cluster in a process of its own bears ``pytest.mark.ray`` by hand; without it, that process
+finds an address where no cluster is, and the test fails.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 # The time of one example says nothing on a machine that other work shares.
 settings.register_profile("govray", deadline=None)
 settings.load_profile("govray")
 
-ON_RAY = (
-    "tests/benchmarks/",
-    "tests/cli/test_command.py",
-    "tests/cli/test_demo.py",
-    "tests/data/",
-    "tests/faults/",
-    "tests/service/test_serve_app.py",
-    "tests/train/",
-    "tests/tune/",
-)
-"""Tests that start a Ray cluster, or all the processes that the machine has room for."""
+MARKS = {
+    "ray": {"cluster", "ray_cluster"},
+    "browser": {"chromium", "page"},
+    "database": {"postgres"},
+}
+"""Mark → fixtures whose users get it."""
+
+NO_CLUSTER = "127.0.0.1:1"
 
 
-class TwoLanes(LoadScopeScheduling):
-    """One process runs what is `ON_RAY`, in order: two Ray clusters on one machine want the same
-    ports. The other takes the rest, file by file, since module fixtures are dear."""
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Give every test its marks and its lane.
 
-    def _split_scope(self, nodeid: str) -> str:
-        return "ray" if nodeid.startswith(ON_RAY) else nodeid.partition("::")[0]
+    One process runs what is marked ``ray``, first and in order: two Ray clusters on one machine
+    want the same ports. The other takes the rest, file by file, since module fixtures are dear.
+    """
+    for item in items:
+        asked = {*getattr(item, "fixturenames", ())}
+        for mark, fixtures in MARKS.items():
+            if asked & fixtures:
+                item.add_marker(mark)
+        if item.nodeid.endswith("]") and "postgresql" in item.callspec.params.values():
+            item.add_marker("database")
+        file = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("ray" if on_ray(item) else file))
+    items.sort(key=lambda item: not on_ray(item))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoLanes:
-    """The scheduler of ``pytest -n 2``."""
-    return TwoLanes(config, log)
+def on_ray(item: pytest.Item) -> bool:
+    return item.get_closest_marker("ray") is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    """Who is not marked ``ray`` finds no cluster and starts none."""
+    if on_ray(item):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", NO_CLUSTER)
+        return (yield)

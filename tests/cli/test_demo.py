@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 GOVRAY = [str(Path(sys.executable).with_name("govray"))]
 

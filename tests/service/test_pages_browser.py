@@ -31,7 +31,7 @@ from govray.store.database import open_store
 from govray.store.record_key import load_key
 from govray.store.tables import Trial
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 SERIOUS = {"serious", "critical"}
 

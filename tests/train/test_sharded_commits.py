@@ -233,7 +233,10 @@ def test_a_flipped_bit_in_one_ranks_part_leads_to_the_older_commit(
 
 
 def _restored_unchecked(folder: Path) -> dict[str, dict[str, Tensor]]:
-    digest, commit_reader.canonical_json.sha256 = commit_reader.canonical_json.sha256, lambda data: Anything()  # type: ignore[assignment,return-value]
+    digest, commit_reader.canonical_json.sha256 = (
+        commit_reader.canonical_json.sha256,
+        lambda data: Anything(),
+    )  # type: ignore[assignment,return-value]
     try:
         return restored(folder, 2)
     finally:
