@@ -123,12 +123,10 @@ def test_records_are_the_files_that_are_there(tmp_path: Path) -> None:
 
 
 def test_a_file_of_two_distributions_belongs_to_the_first(tmp_path: Path) -> None:
-    install(
-        tmp_path, "zeta", ["License-Expression: MIT"], {"shared_inputs.py": "s", "zeta.py": "z"}
-    )
-    install(tmp_path, "alpha", ["License-Expression: ISC"], {"shared_inputs.py": "s"})
+    install(tmp_path, "zeta", ["License-Expression: MIT"], {"shared.py": "s", "zeta.py": "z"})
+    install(tmp_path, "alpha", ["License-Expression: ISC"], {"shared.py": "s"})
     found = source(tmp_path)
-    assert [n for n, _ in found["alpha"].files] == ["shared_inputs.py"]
+    assert [n for n, _ in found["alpha"].files] == ["shared.py"]
     assert [n for n, _ in found["zeta"].files] == ["zeta.py"]
 
 
