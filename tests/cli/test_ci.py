@@ -66,3 +66,11 @@ def test_check_static_leaves_out_pytest(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     subprocess.run([TREE / "check", "--static"], env=environment, check=True, timeout=60)
     assert "pytest" not in (tools / "ran").read_text()
+
+
+def test_check_fast_leaves_out_what_needs_more_than_python(tmp_path: Path) -> None:
+    tools = fake_tools(tmp_path / "tools", "none")
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    subprocess.run([TREE / "check", "--fast"], env=environment, check=True, timeout=60)
+    said = (tools / "ran").read_text()
+    assert "-m not ray and not browser and not database and not slow" in said

@@ -1,0 +1,31 @@
+"""The tour names places that are there, and stays a tour."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOUR = (ROOT / "docs" / "tour.md").read_text()
+PLACES = re.findall(r"`([\w/]+\.py):(\w+)`", TOUR)
+
+
+def test_it_is_short_and_has_twelve_places() -> None:
+    assert len(TOUR.split()) <= 600
+    assert len(PLACES) == 12
+
+
+@pytest.mark.parametrize(("file", "name"), PLACES)
+def test_what_it_names_is_there(file: str, name: str) -> None:
+    tree = ast.parse((ROOT / "govray" / file).read_bytes())
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    assert name in {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+
+
+def test_its_test_files_are_there() -> None:
+    named = re.findall(r"tests/[\w/]+\.py", TOUR)
+    assert named
+    assert all((ROOT / each).is_file() for each in named)
