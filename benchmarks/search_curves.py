@@ -27,7 +27,7 @@ from govray.engine.memorization.monitor import logits_in
 from govray.engine.memorization.scores import score_rows
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import loss
-from govray.tune.objective import Report, report
+from govray.tune.objective import TrialReport, report
 from govray.tune.points import Point
 
 
@@ -110,7 +110,7 @@ class Curves:
         self._make = make
         self._curves: dict[str, Curve] = {}
 
-    def report(self, point: Point, step: int, tau: float) -> Report:
+    def report(self, point: Point, step: int, tau: float) -> TrialReport:
         """What the point's trial says after ``step`` steps, under the limit ``tau``."""
         value, memorization = self._curve(point).measured(step)
         return report(step=step, loss=value, memorization=memorization, tau=tau)

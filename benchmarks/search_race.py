@@ -18,10 +18,10 @@ from typing import Protocol
 
 from govray.tune.brackets import Bracket, Mode, adaptive
 from govray.tune.dry_run import trials_ending
-from govray.tune.objective import Report, conclude
+from govray.tune.objective import TrialReport, conclude
 from govray.tune.points import Point
 from govray.tune.schedulers import CONTINUE, GovernedASHA
-from govray.tune.successive_halving import Action, Promotion
+from govray.tune.successive_halving import Action, AsynchronousHalving
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Method(Protocol):
     def next(self) -> str | None:
         """A trial to start or to resume; None if there is none now."""
 
-    def goes_on(self, trial: str, said: Report) -> bool:
+    def goes_on(self, trial: str, said: TrialReport) -> bool:
         """Whether a trial that reported keeps its worker."""
 
 
@@ -63,7 +63,7 @@ class ToTheEnd:
         number = next(self._names, None)
         return None if number is None else str(number)
 
-    def goes_on(self, trial: str, said: Report) -> bool:
+    def goes_on(self, trial: str, said: TrialReport) -> bool:
         """See `Method`."""
         return said.step < self._steps
 
@@ -83,7 +83,7 @@ class Stopping:
             self._scheduler.on_trial_add(None, _trial(str(number)))
         return None if number is None else str(number)
 
-    def goes_on(self, trial: str, said: Report) -> bool:
+    def goes_on(self, trial: str, said: TrialReport) -> bool:
         """See `Method`."""
         decision = self._scheduler.on_trial_result(None, _trial(trial), said.to_result())
         return decision == CONTINUE
@@ -97,7 +97,7 @@ class Promoting:
     """ASHA in its promotion form."""
 
     def __init__(self, brackets: Sequence[Bracket], divisor: int) -> None:
-        self._machine = Promotion(brackets, divisor)
+        self._machine = AsynchronousHalving(brackets, divisor)
         self._names = iter(range(sum(bracket.trials for bracket in brackets)))
         self._promoted: list[str] = []
 
@@ -110,7 +110,7 @@ class Promoting:
             self._machine.add(str(number))
         return None if number is None else str(number)
 
-    def goes_on(self, trial: str, said: Report) -> bool:
+    def goes_on(self, trial: str, said: TrialReport) -> bool:
         """See `Method`."""
         own, *others = self._machine.report(trial, said.step, said.objective)
         self._promoted += [each.trial for each in others if each.action is Action.RESUME]
@@ -148,7 +148,7 @@ def ladders(
 def race(
     method: Method,
     point: Callable[[int], Point],
-    report: Callable[[Point, int], Report],
+    report: Callable[[Point, int], TrialReport],
     *,
     workers: int,
     every: int,
@@ -167,7 +167,7 @@ def race(
         budget: Steps of all trials at which the search ends.
     """
     found: list[Reached] = []
-    last: dict[str, Report] = {}
+    last: dict[str, TrialReport] = {}
     for ticks, steps, starts, name, said in _events(method, point, report, workers, every, budget):
         last[name] = said
         best = conclude(last).best
@@ -191,12 +191,12 @@ def since(found: Sequence[Reached], target: float) -> Reached:
 def last_reports(
     method: Method,
     point: Callable[[int], Point],
-    report: Callable[[Point, int], Report],
+    report: Callable[[Point, int], TrialReport],
     *,
     workers: int,
     every: int,
     budget: int,
-) -> dict[str, Report]:
+) -> dict[str, TrialReport]:
     """Run a search, with the arguments of `race`; returns what each trial said last."""
     events = _events(method, point, report, workers, every, budget)
     return {name: said for *_, name, said in events}
@@ -205,11 +205,11 @@ def last_reports(
 def _events(
     method: Method,
     point: Callable[[int], Point],
-    report: Callable[[Point, int], Report],
+    report: Callable[[Point, int], TrialReport],
     workers: int,
     every: int,
     budget: int,
-) -> Iterator[tuple[int, int, int, str, Report]]:
+) -> Iterator[tuple[int, int, int, str, TrialReport]]:
     """Reports in the order of their time: ticks, steps and starts by then, trial, what it said."""
     done: dict[str, int] = {}  # steps of each trial
     busy: list[tuple[int, int, str]] = []  # (tick of the next report, order of start, trial)

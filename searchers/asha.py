@@ -27,12 +27,12 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
     from govray.tune.point_searcher import Points
     from govray.tune.points import draw
     from govray.tune.schedulers import GovernedASHA, PromotionScheduler
-    from govray.tune.successive_halving import Promotion
+    from govray.tune.successive_halving import AsynchronousHalving
 
     search, brackets = file.search, preview(file).brackets
     points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
     if search.form == "promotion":
-        scheduler = PromotionScheduler(Promotion(brackets, search.divisor), points)
+        scheduler = PromotionScheduler(AsynchronousHalving(brackets, search.divisor), points)
     elif math.isfinite(search.tau):
         scheduler = GovernedASHA(brackets, search.divisor)
     else:

@@ -27,11 +27,11 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
     from govray.tune.point_searcher import Points
     from govray.tune.points import draw
     from govray.tune.schedulers import PromotionScheduler
-    from govray.tune.successive_halving import Promotion
+    from govray.tune.successive_halving import AsynchronousHalving
 
     search = file.search
     points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
-    machine = Promotion(preview(file).brackets, search.divisor, synchronous=True)
+    machine = AsynchronousHalving(preview(file).brackets, search.divisor, synchronous=True)
     scheduler = PromotionScheduler(machine, points)
     config = TuneConfig(
         metric=METRIC, mode="min", search_alg=points, scheduler=scheduler, num_samples=-1

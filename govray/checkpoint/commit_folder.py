@@ -40,7 +40,7 @@ from typing import BinaryIO
 
 from govray.checkpoint import commit_manifest, safetensors_stream
 from govray.checkpoint.commit_manifest import MANIFEST as MANIFEST
-from govray.checkpoint.commit_manifest import Entry
+from govray.checkpoint.commit_manifest import FileEntry
 from govray.checkpoint.commit_reader import Committed as Committed
 from govray.checkpoint.commit_reader import Content as Content
 from govray.checkpoint.commit_reader import Folder as Folder
@@ -98,7 +98,7 @@ def stage(folder: Folder) -> Folder:
     return partial
 
 
-def write(staged: Folder, name: str, content: Content) -> Entry:
+def write(staged: Folder, name: str, content: Content) -> FileEntry:
     """Add one file to a staged folder, durably; its digest is of the bytes as they are written.
 
     Raises:
@@ -129,7 +129,7 @@ def write(staged: Folder, name: str, content: Content) -> Entry:
 def publish(
     staged: Folder,
     folder: Folder,
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, FileEntry],
     *,
     check: Callable[[], None] = lambda: None,
 ) -> str:

@@ -23,14 +23,14 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """One file as the manifest has it: ``sha256:<hex>``, and bytes."""
 
     digest: str
     size: int
 
 
-def encode(entries: Mapping[str, Entry]) -> bytes:
+def encode(entries: Mapping[str, FileEntry]) -> bytes:
     """The manifest's bytes: equal for equal entries, in whatever order."""
     return canonical_json.encode(
         {
@@ -43,7 +43,7 @@ def encode(entries: Mapping[str, Entry]) -> bytes:
     )
 
 
-def parse(manifest: bytes, where: str) -> dict[str, Entry]:
+def parse(manifest: bytes, where: str) -> dict[str, FileEntry]:
     """Name → entry of a manifest, strictly parsed.
 
     Args:
@@ -62,7 +62,7 @@ def parse(manifest: bytes, where: str) -> dict[str, Entry]:
         raise Damaged("expected the fields schema and files", where=where)
     if value["schema"] != SCHEMA or not isinstance(value["files"], dict):
         raise Damaged(f"not a {SCHEMA} manifest", where=where)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, FileEntry] = {}
     for name, entry in value["files"].items():
         match entry:
             case {"digest": str(digest), "size": int(size), **rest} if (
@@ -72,13 +72,13 @@ def parse(manifest: bytes, where: str) -> dict[str, Entry]:
                 and _is_inside(name)
                 and _DIGEST.fullmatch(digest)
             ):
-                entries[name] = Entry(digest, size)
+                entries[name] = FileEntry(digest, size)
             case _:
                 raise Damaged(f"the entry of {name!r} is malformed", where=where)
     return entries
 
 
-def require_whole(entries: Mapping[str, Entry], sizes: Mapping[str, int], where: str) -> None:
+def require_whole(entries: Mapping[str, FileEntry], sizes: Mapping[str, int], where: str) -> None:
     """Compare what a manifest names with what lies beside it.
 
     Args:

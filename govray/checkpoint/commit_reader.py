@@ -20,8 +20,8 @@ import safetensors.torch
 from torch import Tensor
 
 from govray.checkpoint import commit_manifest, safetensors_stream, sharded_file
-from govray.checkpoint.commit_manifest import MANIFEST, Entry
-from govray.checkpoint.sharded_file import INDEX, Index, part_name
+from govray.checkpoint.commit_manifest import MANIFEST, FileEntry
+from govray.checkpoint.sharded_file import INDEX, ShardIndex, part_name
 from govray.errors import Damaged, Malformed
 from govray.governance.formats import canonical_json
 
@@ -40,9 +40,9 @@ class RemoteFolder(Protocol):
     @property
     def name(self) -> str: ...
 
-    def write(self, name: str, content: Content) -> Entry: ...
+    def write(self, name: str, content: Content) -> FileEntry: ...
 
-    def publish(self, entries: Mapping[str, Entry], check: Callable[[], None]) -> str: ...
+    def publish(self, entries: Mapping[str, FileEntry], check: Callable[[], None]) -> str: ...
 
     def open_commit(self) -> Committed: ...
 
@@ -72,7 +72,7 @@ class Committed:
 
     folder: Folder
     digest: str
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, FileEntry]
     files: Mapping[str, bytes]
 
     @property
@@ -86,7 +86,7 @@ class Committed:
         return sharded_file.file_names(self.entries)
 
     @property
-    def index(self) -> Index | None:
+    def index(self) -> ShardIndex | None:
         """What lies in parts; None in a commit that one rank wrote.
 
         Raises:
@@ -94,7 +94,7 @@ class Committed:
         """
         if INDEX not in self.entries:
             return None
-        index = Index.parse(self.files[INDEX], str(self.folder))
+        index = ShardIndex.parse(self.files[INDEX], str(self.folder))
         first = {part_name(name, 0, index.world) for name in index.rows}
         if not first <= self.entries.keys():
             raise Damaged("names other parts than there are", where=f"{self.folder}/{INDEX}")
@@ -113,7 +113,7 @@ class Committed:
         return self.held(index, name, lambda _, rows: range(rows))
 
     def held(
-        self, index: Index, name: str, wanted: Callable[[str, int], range]
+        self, index: ShardIndex, name: str, wanted: Callable[[str, int], range]
     ) -> dict[str, Tensor]:
         """What one rank needs of a file in parts; `parts.held_rows` has the arguments.
 
@@ -132,7 +132,9 @@ class Committed:
             raise Malformed(f"not a safetensors file: {error}", where=name) from error
 
 
-def pour(content: Content, sink: Callable[[bytes | memoryview], object], *, where: str) -> Entry:
+def pour(
+    content: Content, sink: Callable[[bytes | memoryview], object], *, where: str
+) -> FileEntry:
     """Hand a file's bytes to ``sink`` piece by piece, and return their digest and size.
 
     Raises:
@@ -146,7 +148,7 @@ def pour(content: Content, sink: Callable[[bytes | memoryview], object], *, wher
         sink(piece)
         digest.update(piece)
         size += len(piece)
-    return Entry(f"sha256:{digest.hexdigest()}", size)
+    return FileEntry(f"sha256:{digest.hexdigest()}", size)
 
 
 def opened(
@@ -186,7 +188,7 @@ class _Files(Mapping[str, bytes]):
     """Files that are read, and checked, when they are asked for."""
 
     def __init__(
-        self, where: str, entries: Mapping[str, Entry], read: Callable[[str, int], bytes]
+        self, where: str, entries: Mapping[str, FileEntry], read: Callable[[str, int], bytes]
     ) -> None:
         self._where = where
         self._entries = entries

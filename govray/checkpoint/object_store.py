@@ -127,7 +127,7 @@ class ObjectStore:
             if info.type == fs.FileType.File  # what pyarrow calls a directory is a marker
         }
 
-    def write(self, path: str, content: Content, where: str) -> commit_manifest.Entry:
+    def write(self, path: str, content: Content, where: str) -> commit_manifest.FileEntry:
         """Write one object; its digest is of the bytes as they are sent.
 
         Raises:
@@ -170,12 +170,12 @@ class ObjectFolder:
     def __hash__(self) -> int:
         return hash(self._where)
 
-    def write(self, name: str, content: Content) -> commit_manifest.Entry:
+    def write(self, name: str, content: Content) -> commit_manifest.FileEntry:
         """As `govray.checkpoint.commit_folder.write`."""
         return self._store.write(f"{self._path}/{name}", content, f"{self}/{name}")
 
     def publish(
-        self, entries: Mapping[str, commit_manifest.Entry], check: Callable[[], None]
+        self, entries: Mapping[str, commit_manifest.FileEntry], check: Callable[[], None]
     ) -> str:
         """As `govray.checkpoint.commit_folder.publish`.
 

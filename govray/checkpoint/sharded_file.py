@@ -50,7 +50,7 @@ def cut(rows: int, rank: int, world: int) -> range:
 
 
 @dataclass(frozen=True)
-class Index:
+class ShardIndex:
     """What ``parts.json`` says.
 
     Attributes:
@@ -67,7 +67,7 @@ class Index:
         return canonical_json.encode({"rows": rows, "world": self.world})
 
     @classmethod
-    def parse(cls, data: bytes, where: str) -> Index:
+    def parse(cls, data: bytes, where: str) -> ShardIndex:
         """The index that was encoded.
 
         Raises:
@@ -127,7 +127,7 @@ def require_complete(entries: Collection[str], where: str) -> None:
 
 
 def held_rows(
-    index: Index,
+    index: ShardIndex,
     name: str,
     read: Callable[[str], Mapping[str, Tensor]],
     wanted: Callable[[str, int], range],

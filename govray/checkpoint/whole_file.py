@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from govray.checkpoint import commit_folder, safetensors_stream
-from govray.checkpoint.commit_manifest import Entry
+from govray.checkpoint.commit_manifest import FileEntry
 from govray.checkpoint.commit_reader import Committed
 from govray.checkpoint.safetensors_stream import PIECE
 from govray.checkpoint.sharded_file import cut, part_name
@@ -26,7 +26,7 @@ from govray.errors import Damaged, Malformed
 from govray.governance.formats.tensor_header import Described, read_header
 
 
-def entry(committed: Committed, name: str) -> Entry:
+def entry(committed: Committed, name: str) -> FileEntry:
     """Digest and size of a whole file. One in parts is read for it.
 
     Raises:
@@ -40,10 +40,10 @@ def entry(committed: Committed, name: str) -> Entry:
     for piece in _pieces(committed, name):
         digest.update(piece)
         size += len(piece)
-    return Entry(f"sha256:{digest.hexdigest()}", size)
+    return FileEntry(f"sha256:{digest.hexdigest()}", size)
 
 
-def copy(committed: Committed, name: str, target: Path) -> Entry:
+def copy(committed: Committed, name: str, target: Path) -> FileEntry:
     """Write a whole file to ``target``; its digest and size.
 
     A stored file is copied unchecked, and its digest is the manifest's. One in parts is
@@ -63,7 +63,7 @@ def copy(committed: Committed, name: str, target: Path) -> Entry:
             file.write(piece)
             digest.update(piece)
             size += len(piece)
-    return Entry(f"sha256:{digest.hexdigest()}", size)
+    return FileEntry(f"sha256:{digest.hexdigest()}", size)
 
 
 def content(committed: Committed, name: str) -> bytes | None:

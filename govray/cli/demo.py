@@ -13,7 +13,7 @@ from govray.cli.progress import StageBar
 from govray.cli.verified_block import print_verdict, to_json
 
 if TYPE_CHECKING:
-    from govray.demo.findings import Grid, Story
+    from govray.demo.findings import Story, TokenGrid
 
 STAGES = 5
 
@@ -98,7 +98,7 @@ def _tell(story: Story, output: Path) -> None:
         line(f"{'Next' if number == 0 else '':<4}  {command}")
 
 
-def _aligned(grid: Grid) -> list[str]:
+def _aligned(grid: TokenGrid) -> list[str]:
     """The table as lines: labels to the left, cells to the right, two spaces between."""
     rows = [["class (corpora)", *grid.columns]]
     for i, (category, corpora) in enumerate(grid.rows):

@@ -42,7 +42,7 @@ EXTRAS = {
 
 
 @dataclass(frozen=True)
-class Failure:
+class ErrorReport:
     """What is printed, and the exit code."""
 
     kind: str
@@ -73,17 +73,17 @@ def print_traceback(error: BaseException) -> None:
     print(lines("".join(traceback.format_exception(error))), file=sys.stderr)
 
 
-def describe(error: Exception) -> Failure:
+def describe(error: Exception) -> ErrorReport:
     """The failure that ``error`` amounts to. Anything not foreseen is a bug of ours."""
     kind = type(error).__name__
     if isinstance(error, GovrayError):
-        return Failure(kind, error.what, error.exit_code, error.where, error.do)
+        return ErrorReport(kind, error.what, error.exit_code, error.where, error.do)
     if isinstance(error, typer.TyperException):
-        return Failure("UsageError", _without_long_words(error), USAGE, do=_help_for(error))
+        return ErrorReport("UsageError", _without_long_words(error), USAGE, do=_help_for(error))
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         extra = EXTRAS.get(error.name.partition(".")[0])
         if extra is not None:
-            return Failure(
+            return ErrorReport(
                 "CouldNotCheck",
                 f"this needs {error.name}, which is not installed",
                 COULD_NOT_CHECK,
@@ -92,8 +92,8 @@ def describe(error: Exception) -> Failure:
     if isinstance(error, OSError) and error.errno in _OS_ADVICE:
         where = str(error.filename) if error.filename is not None else None
         what = (error.strerror or str(error)).lower()
-        return Failure("UsageError", what, USAGE, where, _OS_ADVICE[error.errno])
-    return Failure(
+        return ErrorReport("UsageError", what, USAGE, where, _OS_ADVICE[error.errno])
+    return ErrorReport(
         "Bug",
         f"unexpected {kind}: {error}",
         BUG,

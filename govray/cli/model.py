@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from govray.governance.trust.anchor import TrustAnchor
     from govray.governance.verify.verifier import VerifiedModel
     from govray.store.promotion_gates import PromotionPolicy
-    from govray.store.registry import By
+    from govray.store.registry import ChangedBy
     from govray.store.tables import ModelVersion
 
 app = typer.Typer(help="Versions of models: register, list, promote, download.")
@@ -334,11 +334,11 @@ def _session(store: str, *, create: bool = False) -> Iterator[Session]:
         engine.dispose()
 
 
-def _by() -> By:
+def _by() -> ChangedBy:
     from govray.governance.formats.document import format_time
-    from govray.store.registry import By
+    from govray.store.registry import ChangedBy
 
-    return By(user=getpass.getuser(), at=format_time(trust.reference_time(None)))
+    return ChangedBy(user=getpass.getuser(), at=format_time(trust.reference_time(None)))
 
 
 def _gates(path: Path) -> PromotionPolicy:

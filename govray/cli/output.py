@@ -103,7 +103,7 @@ def field(name: str, value: object) -> None:
     out.print(Text.assemble("  ", (f"{name:<9}  ", "dim"), printable(str(value))))
 
 
-class Grid(Table):
+class TextGrid(Table):
     """An unboxed table whose cells are plain text."""
 
     def __init__(self) -> None:
@@ -114,9 +114,9 @@ class Grid(Table):
         self.add_row(*(Text(printable(cell)) for cell in cells))
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Grid:
+def table(*columns: str, right: tuple[str, ...] = ()) -> TextGrid:
     """A table; the columns named in ``right`` hold numbers."""
-    grid = Grid()
+    grid = TextGrid()
     for column in columns:
         grid.add_column(
             Text(printable(column)),
@@ -126,6 +126,6 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Grid:
     return grid
 
 
-def print_table(grid: Grid) -> None:
+def print_table(grid: TextGrid) -> None:
     """Write a table to standard output."""
     out.print(grid)

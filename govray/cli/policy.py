@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from govray.governance.policy.credential import CredentialClass
     from govray.governance.policy.depth_policy import Policy
-    from govray.governance.policy.lint import Outcome
+    from govray.governance.policy.lint import ClassOutcome
     from govray.governance.record.entropy_profile import EntropyProfile
     from govray.governance.trust.authority import TrustRoot
 
@@ -405,7 +405,7 @@ def _groups(policy: Policy, blocks: int | None, model: Path | None) -> tuple[str
     return ("embedding", *stack, "final_norm", "head", *(policy.groups or ()))
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: ClassOutcome) -> dict[str, Any]:
     return {
         "status": outcome.status,
         "label": outcome.label,

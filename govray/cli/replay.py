@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from govray.governance.trust.anchor import TrustAnchor
     from govray.governance.trust.trust_state import TrustState
     from govray.train.inputs.run_record import RunRecord
-    from govray.train.replay.replay_outcome import Outcome
+    from govray.train.replay.replay_outcome import ReplayFinding
 
 
 def replay(
@@ -184,7 +184,7 @@ class _Witness:
         self.trust = self._model.trust_root
         require_witness(self._model, read_record(model.parent), self._signer.public_key, at=now)
 
-    def sign(self, replayed: Path, outcome: Outcome) -> Path:
+    def sign(self, replayed: Path, outcome: ReplayFinding) -> Path:
         """Sign the outcome; returns where the statement is."""
         from govray.train.replay.witness import sign_replay
 
@@ -205,7 +205,7 @@ def _tell_differences(found: Sequence[Difference]) -> None:
         note(f"differs here  {each}")
 
 
-def _tell(run: Path, outcome: Outcome, signed: str | None) -> None:
+def _tell(run: Path, outcome: ReplayFinding, signed: str | None) -> None:
     verdict = {True: "IDENTICAL", False: "DIFFERENT", None: "LEDGER IDENTICAL"}[outcome.identical]
     without = f", without {outcome.without}" if outcome.without else ""
     line(f"{verdict}  steps {outcome.start} to {outcome.stop - 1}{without}", style="bold")

@@ -161,14 +161,14 @@ def _require_driven(run: Path) -> None:
         raise UsageError(f"the run is {found.state}, nobody drives it", where=str(run))
 
 
-def _print_state(found: run_listing.Run, as_json: bool) -> None:
+def _print_state(found: run_listing.ListedRun, as_json: bool) -> None:
     if as_json:
         print_json(_to_json(found))
     else:
         line(f"{found.folder.name}  {found.state} at step {found.step} of {found.max_steps}")
 
 
-def _to_json(found: run_listing.Run) -> dict[str, Any]:
+def _to_json(found: run_listing.ListedRun) -> dict[str, Any]:
     value = {
         "run": found.folder.name,
         "folder": str(found.folder),

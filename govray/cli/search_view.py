@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.live import Live
 
-from govray.cli.output import Grid, err, field, line, note, print_json, print_table, table
+from govray.cli.output import TextGrid, err, field, line, note, print_json, print_table, table
 
 if TYPE_CHECKING:
-    from govray.tune.search import Outcome, Standing, Standings
+    from govray.tune.search import SearchOutcome, Standings, TrialStanding
     from govray.tune.search_config import SearchFile
 
 _ROWS = 30
@@ -44,7 +44,7 @@ def search(file: SearchFile, *, new: bool, as_json: bool) -> None:
         _print(file, outcome)
 
 
-def to_json(file: SearchFile, outcome: Outcome) -> dict[str, Any]:
+def to_json(file: SearchFile, outcome: SearchOutcome) -> dict[str, Any]:
     """The outcome for programs."""
     conclusion = outcome.conclusion
     return {
@@ -71,7 +71,7 @@ def to_json(file: SearchFile, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _print(file: SearchFile, outcome: Outcome) -> None:
+def _print(file: SearchFile, outcome: SearchOutcome) -> None:
     standings, conclusion = outcome.standings, outcome.conclusion
     ends = [each.trial.how or "unfinished" for each in standings.values()]
     counts = ", ".join(f"{ends.count(how)} {how}" for how in dict.fromkeys(ends))
@@ -103,7 +103,7 @@ def _summary(what: str, name: str, standings: Standings) -> None:
     field(what, f"{name}  loss {_short(loss)}{measured}  {values}")
 
 
-def _table(file: SearchFile, standings: Standings) -> Grid:
+def _table(file: SearchFile, standings: Standings) -> TextGrid:
     names = list(file.search.space)
     short = [name.rpartition(".")[2] for name in names]
     if len(set(short)) < len(short):
@@ -119,13 +119,13 @@ def _table(file: SearchFile, standings: Standings) -> Grid:
     return grid
 
 
-def _cells(each: Standing) -> tuple[str, str, str]:
+def _cells(each: TrialStanding) -> tuple[str, str, str]:
     if each.last is None:
         return "", "", ""
     return f"{each.last.step:,}", _short(each.last.loss), _short(each.last.memorization)
 
 
-def _end(each: Standing) -> str:
+def _end(each: TrialStanding) -> str:
     if each.trial.how is None:
         return "running" if each.last else "starting"
     return f"{each.trial.how}: {each.trial.reason}".splitlines()[0]

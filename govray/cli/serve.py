@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from sqlalchemy import Engine
 
-    from govray.train.index.indexer import Settings as Indexing
+    from govray.train.index.indexer import IndexSettings as Indexing
 
 GRACE_SECONDS = 5
 """How long requests in flight may go on after SIGTERM or SIGINT. Live streams end with it."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from govray.governance.trust.anchor import TrustAnchor
-    from govray.train.index.indexer import Report, Settings
+    from govray.train.index.indexer import IndexReport, IndexSettings
 
 app = typer.Typer(help="Make the index of runs and models, fill it, and make it again.")
 
@@ -91,7 +91,7 @@ def index(
     _tell(report, as_json)
 
 
-def keep_indexed(engine: Engine, storage: Path, settings: Settings, *, stop: Event) -> None:
+def keep_indexed(engine: Engine, storage: Path, settings: IndexSettings, *, stop: Event) -> None:
     """Index every `_LOOK_S` seconds until ``stop``; what is left out is told when it changes."""
     told: dict[str, str] = {}
     while not stop.is_set():
@@ -124,10 +124,10 @@ def rebuild(
     from govray.store.rebuild import rebuild as make_again
     from govray.store.rebuild import registered_folders
     from govray.store.record_key import load_key
-    from govray.train.index.indexer import Report
+    from govray.train.index.indexer import IndexReport
     from govray.train.index.model_rows import index_folder
 
-    whole = Report()
+    whole = IndexReport()
     key = load_key(store)  # also a new one: the old index goes
     settings = [
         indexing_settings(each, trust_root, revocations, project, user, store, key=key)
@@ -180,7 +180,7 @@ def indexing_settings(
     store: str,
     *,
     key: bytes | None = None,
-) -> Settings:
+) -> IndexSettings:
     """What the indexer is told, checked before the first look.
 
     Raises:
@@ -190,7 +190,7 @@ def indexing_settings(
     """
     import getpass
 
-    from govray.train.index.indexer import Settings
+    from govray.train.index.indexer import IndexSettings
 
     if not storage.is_dir():
         raise UsageError("no such folder", where=str(storage), do="Give a storage path of runs")
@@ -206,7 +206,7 @@ def indexing_settings(
         return trust.anchor(trust_root, revocations).as_feed()  # for models of many suppliers
 
     anchor().load(at=trust.reference_time(None))  # refused now, not run by run
-    return Settings(
+    return IndexSettings(
         anchor=anchor,
         key=key or _key(store),
         project=project,
@@ -230,10 +230,10 @@ def _key(store: str) -> bytes:
         return indexing_key(session, store)
 
 
-def _index(engine: Engine, storage: Path, settings: Settings) -> Report:
-    from govray.train.index.indexer import Search, index_storage
+def _index(engine: Engine, storage: Path, settings: IndexSettings) -> IndexReport:
+    from govray.train.index.indexer import IndexedSearch, index_storage
 
-    found: list[Search] = []
+    found: list[IndexedSearch] = []
     left_out: dict[str, str] = {}
     if any(storage.glob("*/search.json")):  # what reads them loads Ray
         from govray.tune.index_source import searches
@@ -244,7 +244,7 @@ def _index(engine: Engine, storage: Path, settings: Settings) -> Report:
     return report
 
 
-def _tell(report: Report, as_json: bool) -> None:
+def _tell(report: IndexReport, as_json: bool) -> None:
     if as_json:
         said: dict[str, Any] = {"runs": report.runs, "newModels": report.models}
         print_json(said | {"leftOut": report.left_out})

@@ -11,7 +11,7 @@ from govray.cli.output import Json, print_json, print_table, table
 from govray.cli.store import DEFAULT_STORE, Store, opened
 
 
-class By(StrEnum):
+class UsageBy(StrEnum):
     """Whom usage is added up for."""
 
     project = "project"
@@ -19,7 +19,9 @@ class By(StrEnum):
 
 
 def usage(
-    by: Annotated[By, typer.Option("--by", help="Add up by project or by user.")] = By.project,
+    by: Annotated[
+        UsageBy, typer.Option("--by", help="Add up by project or by user.")
+    ] = UsageBy.project,
     since: Annotated[
         str | None,
         typer.Option("--since", metavar="TIME", help="Trials that started at this time or later."),
@@ -37,7 +39,7 @@ def usage(
 
     start = format_time(reference_time(since)) if since else None
     with opened(open_store(store)) as engine, Session(engine) as session:
-        found = used(session, by="user" if by is By.user else "project", since=start)
+        found = used(session, by="user" if by is UsageBy.user else "project", since=start)
     if as_json:
         print_json(
             [

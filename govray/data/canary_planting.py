@@ -18,7 +18,7 @@ from govray.data import shard_file
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
 from govray.governance.record.canary import Canaries
-from govray.governance.record.prepare_manifest import Planted, PreparedCorpus, Record
+from govray.governance.record.prepare_manifest import ManifestRecord, Planted, PreparedCorpus
 
 FILE = "planted.parquet"
 
@@ -85,7 +85,7 @@ def _planted(
                 where=f"canaries of {corpus.corpus}",
                 do="Use a longer context, or a shorter format",
             )
-        records.append(Record(canary.sha256, tokens.size - 1, "train"))
+        records.append(ManifestRecord(canary.sha256, tokens.size - 1, "train"))
         rows += [tokens] * canaries.repeats
         lengths += [tokens.size] * canaries.repeats
     partition = PurePosixPath(f"class={corpus.class_digest.removeprefix('sha256:')[:12]}")

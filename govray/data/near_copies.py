@@ -114,7 +114,7 @@ def signatures(sets: Sequence[frozenset[str]]) -> Signatures:
 
 
 @dataclass(frozen=True)
-class Index:
+class PassageIndex:
     """The passages of one corpus: ``signatures[i]`` is of a passage of record ``owners[i]``."""
 
     owners: npt.NDArray[np.int64]
@@ -133,7 +133,7 @@ class Index:
         return found
 
 
-def build(corpus: Path) -> tuple[Index, str]:
+def build(corpus: Path) -> tuple[PassageIndex, str]:
     """Index the records of a corpus; also the Merkle root of what was read.
 
     Raises as ``read_part``.
@@ -152,11 +152,11 @@ def build(corpus: Path) -> tuple[Index, str]:
                     pending = []
             leaves.append(hashlib.sha256(content).digest())
     made.append(signatures(pending))
-    index = Index(np.array(owners, dtype=np.int64), np.concatenate(made))
+    index = PassageIndex(np.array(owners, dtype=np.int64), np.concatenate(made))
     return index, "sha256:" + merkle.root(leaves).hex()
 
 
-def index_of(corpus: Path, root: str) -> Index:
+def index_of(corpus: Path, root: str) -> PassageIndex:
     """The index of a corpus whose records have this Merkle root: as kept, or built and kept.
 
     Args:
@@ -261,7 +261,7 @@ def _contents(corpus: Path, records: Sequence[int]) -> Iterator[tuple[int, memor
         start += len(contents)
 
 
-def _write(path: Path, root: str, index: Index) -> None:
+def _write(path: Path, root: str, index: PassageIndex) -> None:
     body = index.owners.astype("<i8").tobytes() + index.signatures.astype("<u4").tobytes()
     header = canonical_json.encode(
         {**_header(root), "passages": len(index.owners), "digest": canonical_json.sha256(body)}
@@ -272,7 +272,7 @@ def _write(path: Path, root: str, index: Index) -> None:
     os.replace(file.name, path)
 
 
-def _read(path: Path, root: str) -> Index | None:
+def _read(path: Path, root: str) -> PassageIndex | None:
     """The index as it was written for this root; None if it was not, or is not whole."""
     try:
         header, _, body = path.read_bytes().partition(b"\n")
@@ -287,7 +287,7 @@ def _read(path: Path, root: str) -> Index | None:
         return None
     if len(body) != count * (8 + 4 * PERMUTATIONS):
         return None
-    return Index(
+    return PassageIndex(
         np.frombuffer(body[: 8 * count], dtype="<i8").astype(np.int64),
         np.frombuffer(body[8 * count :], dtype="<u4").reshape(count, PERMUTATIONS),
     )

@@ -23,7 +23,13 @@ from govray.data.corpus import part_files, read_part
 from govray.data.tokenizer import Tokenizer
 from govray.errors import GovrayError, UsageError
 from govray.governance.policy.credential import Credential
-from govray.governance.record.prepare_manifest import Record, Reserve, ReserveShard, RowGroup, Split
+from govray.governance.record.prepare_manifest import (
+    ManifestRecord,
+    Reserve,
+    ReserveShard,
+    RowGroup,
+    Split,
+)
 
 # Compressed records that make a task worth its overhead of some 30 ms.
 _TASK_BYTES = 1 << 20
@@ -46,7 +52,7 @@ class Item:
 class Packed:
     """What became of a part: its records in order, and its rows."""
 
-    records: tuple[Record, ...]
+    records: tuple[ManifestRecord, ...]
     tokens: int
     row_groups: tuple[RowGroup, ...]
     reserve: ReserveShard | None
@@ -82,7 +88,7 @@ class Packing:
         dtype = shard_file.storage_dtype(self.tokenizer.vocabulary)
         separator = np.array([self.tokenizer.separator], dtype=dtype).tobytes()
         streams: dict[Split, bytearray] = {"train": bytearray(), "reserve": bytearray()}
-        records: list[Record] = []
+        records: list[ManifestRecord] = []
         for content in read_part(item.source):
             digest = hashlib.sha256(content).digest()
             tokens = self.tokenizer.encode(content)
@@ -92,7 +98,7 @@ class Packing:
             if split != "empty":
                 streams[split] += tokens.astype(dtype).tobytes()
                 streams[split] += separator
-            records.append(Record(digest.hex(), tokens.size, split))
+            records.append(ManifestRecord(digest.hex(), tokens.size, split))
         packed, held = (np.frombuffer(streams[split], dtype) for split in ("train", "reserve"))
         groups = shard_file.write(self.folder / item.file, packed, self.context)
         reserve = None

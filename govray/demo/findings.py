@@ -20,7 +20,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Grid:
+class TokenGrid:
     """Tokens per licence category and column of layer groups.
 
     Attributes:
@@ -56,7 +56,7 @@ class Story:
     train_seconds: float
     replay_seconds: float
     share_read: float
-    table: Grid
+    table: TokenGrid
     adapter: str
     adapter_bytes: int
     base_digest: str
@@ -82,7 +82,7 @@ def short(count: int) -> str:
     return f"{count / 1e6:.2f}M"
 
 
-def tabulate(coverage: CoverageTable) -> Grid:
+def tabulate(coverage: CoverageTable) -> TokenGrid:
     """Coverage by licence category, neighbouring blocks with equal cells folded into one column."""
     categories = coverage.categories
     columns: list[tuple[str, list[Cell]]] = []
@@ -95,7 +95,7 @@ def tabulate(coverage: CoverageTable) -> Grid:
                 columns[-1] = (f"{first}-{group.removeprefix('block.')}", cells)
                 continue
         columns.append((group, cells))
-    return Grid(
+    return TokenGrid(
         columns=[name for name, _ in columns],
         rows=[(category, len(coverage.members(category))) for category in categories],
         tokens=[[cells[row].tokens for _, cells in columns] for row in range(len(categories))],

@@ -52,7 +52,7 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from govray.engine.batch import StepBatch
 from govray.engine.collective.aggregator import Governed, Name, trainable
-from govray.engine.collective.agreement import Agreement, Failure, Pending
+from govray.engine.collective.agreement import Agreement, Pending, RankFailure
 from govray.engine.collective.allreduce import (
     BucketLayout,
     Domain,
@@ -63,13 +63,13 @@ from govray.engine.collective.allreduce import (
 )
 from govray.engine.collective.ddp import DDP
 from govray.engine.collective.fsdp2 import FSDP2
-from govray.engine.collective.meeting import Meeting, Stopped
+from govray.engine.collective.meeting import Meeting, StoppedTogether
 from govray.engine.collective.norm_samples import NormSample, gather, pieces_of
 from govray.engine.collective.padding_pass import Ghosts
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.layer_derivatives import uncovered
 from govray.engine.gradients.norm_accounting import Accounting
-from govray.engine.gradients.pass_check import Trial, trial_rows, tried_as, try_pass
+from govray.engine.gradients.pass_check import PassCheck, trial_rows, tried_as, try_pass
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.routing import refuse_inexact, resolve_parameters
 from govray.engine.idle_adapters import idle_hidden
@@ -329,10 +329,10 @@ class GovernedStep:
                     passes = self._usable(passes, batch.step, loss_fn)
                     passes = self._with_ghosts(passes, pending)
                     sums = self._accumulate(passes, batch.step, loss_fn)
-                except Stopped:
+                except StoppedTogether:
                     pass
                 except BaseException as error:  # whatever it is, all ranks must hear of it
-                    failure = Failure.of(error)
+                    failure = RankFailure.of(error)
             agreed = pending.wait()
             self._aggregator.send_rest()
             try:
@@ -383,21 +383,21 @@ class GovernedStep:
     ) -> None:
         """Clip and let the optimizer move the weights: on all ranks, or none goes on."""
         self._over = f"step {step} failed when the weights of some ranks may have moved"
-        failure: Failure | None = None
+        failure: RankFailure | None = None
         try:
             self._clip(norms)
             with idle_hidden(self.optimizer, trained, self._adapter_ids):
                 self.optimizer.step()
         except BaseException as error:  # whatever it is, all ranks must hear of it
-            failure = Failure.of(error)
+            failure = RankFailure.of(error)
         self._agreement.confirm(step, failure)
         self._over = None
 
-    def _plan(self, batch: StepBatch) -> tuple[list[Pass], Failure | None]:
+    def _plan(self, batch: StepBatch) -> tuple[list[Pass], RankFailure | None]:
         """This rank's passes, or why it has nothing to compute with."""
         if batch.error is not None:
             kind = Refused if batch.refused else RankFailed
-            return [], Failure(f"could not load its batch: {batch.error}", kind)
+            return [], RankFailure(f"could not load its batch: {batch.error}", kind)
         try:
             if used := sorted(self._left_out.intersection(batch.corpora)):
                 raise Refused(
@@ -407,9 +407,9 @@ class GovernedStep:
             batch.check(self._streams, self._corpora)
             return self._planner.passes(batch.micro_batches), None
         except Exception as error:  # whatever it is, all ranks must hear of it
-            return [], Failure.of(error)
+            return [], RankFailure.of(error)
 
-    def _try_optimizer(self) -> Failure | None:
+    def _try_optimizer(self) -> RankFailure | None:
         """Why the optimizer can't train, if so. All ranks do it together, once."""
         if self._optimizer_tried:
             return None
@@ -419,17 +419,17 @@ class GovernedStep:
         try:
             try_optimizer(self.optimizer, self._domains, self._parameters, self._adapter_ids)
         except BaseException as error:  # whatever it is, all ranks must hear of it
-            return Failure.of(error)
+            return RankFailure.of(error)
         return None
 
-    def _try_rows(self, batch: StepBatch, loss_fn: LossFn) -> Failure | None:
+    def _try_rows(self, batch: StepBatch, loss_fn: LossFn) -> RankFailure | None:
         """Why a stream's rows, new to this process, can't train, if so. This rank's own affair."""
         if not self._aggregator.tries:
             return None
         try:
             self._startup(batch.micro_batches, batch.step, loss_fn)
         except BaseException as error:  # whatever it is, all ranks must hear of it
-            return Failure.of(error)
+            return RankFailure.of(error)
         return None
 
     def _group_targets(self, batch: StepBatch) -> dict[str, int]:
@@ -523,7 +523,7 @@ class GovernedStep:
                 self._planner.without(each.method, trial.reason)
         return usable
 
-    def _try(self, each: Pass, step: int, loss_fn: LossFn) -> Trial:
+    def _try(self, each: Pass, step: int, loss_fn: LossFn) -> PassCheck:
         @contextmanager
         def sums(small: Pass) -> Iterator[list[Tensor]]:
             with self._forward(small, step, loss_fn) as parts:

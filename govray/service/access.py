@@ -52,7 +52,7 @@ _bearer = HTTPBearer(
 _SAFE = frozenset({"GET", "HEAD"})
 
 
-class Gate:
+class AccessGate:
     """Finds the caller of a request, for one application."""
 
     def __init__(
@@ -195,7 +195,7 @@ def _unauthorized(detail: str) -> Problem:
 
 
 async def _caller(request: Request, _shown: Annotated[object, Security(_bearer)]) -> Caller:
-    gate: Gate = request.app.state.gate
+    gate: AccessGate = request.app.state.gate
     caller = await gate.caller(request)
     request.state.caller = caller
     return caller

@@ -27,11 +27,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from govray import __version__
 from govray.errors import Refused
 from govray.service import problems
-from govray.service.access import Gate
+from govray.service.access import AccessGate
 from govray.service.audit_log import Refusals
 from govray.service.compression import Compressed
 from govray.service.limits import Buckets, Limits
-from govray.service.methods import Head
+from govray.service.methods import HeadMethod
 from govray.service.oidc import Oidc
 from govray.service.pages import site
 from govray.service.parameters import known_parameters
@@ -112,7 +112,7 @@ def create_app(
     app.state.checks = CapacityLimiter(settings.max_checks)
     app.state.uploads = 0
     app.state.refusals = Refusals(engine)
-    app.state.gate = Gate(
+    app.state.gate = AccessGate(
         engine,
         Buckets(settings.rate, settings.burst, time.monotonic),
         auth=settings.auth,
@@ -138,7 +138,7 @@ def create_app(
         answering=site.answer,
     )
     app.add_middleware(Compressed)
-    app.add_middleware(Head)
+    app.add_middleware(HeadMethod)
     app.add_middleware(Measured, measures=measures)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
     return app

@@ -15,7 +15,7 @@ _ROUTED = ("route", "fastapi", "state")
 """What routing leaves in a scope; the layers outside count and answer by it."""
 
 
-class Head:
+class HeadMethod:
     """The layer that answers ``HEAD`` with the head of what ``GET`` answers."""
 
     def __init__(self, app: ASGIApp) -> None:

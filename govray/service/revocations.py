@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from govray.errors import GovrayError
 from govray.governance.trust.anchor import PinnedLists, read_lists
 from govray.governance.trust.verified_lists import VerifiedLists
-from govray.store.standing import ANY, Standing, standing
+from govray.store.standing import ANY, RevocationStanding, standing
 
 LOOK_S = 2.0
 
@@ -55,7 +55,7 @@ class Lists:
         self._pinned = pinned
         self.verified = VerifiedLists()
         self._lock = threading.Lock()
-        self._seen: tuple[float, Standing] | None = None
+        self._seen: tuple[float, RevocationStanding] | None = None
 
     def envelopes(self) -> tuple[tuple[bytes, ...], PinnedLists]:
         """The lists as they are now, and the pinned ones.
@@ -74,12 +74,12 @@ class Lists:
             return (), PinnedLists()
 
     @property
-    def recent(self) -> Standing | None:
+    def recent(self) -> RevocationStanding | None:
         """The last look, if it was a moment ago."""
         seen = self._seen
         return seen[1] if seen and time.monotonic() - seen[0] < LOOK_S else None
 
-    def look(self) -> Standing:
+    def look(self) -> RevocationStanding:
         """What the lists say; read again if the last look is some seconds ago."""
         with self._lock:
             if (recent := self.recent) is not None:
@@ -91,9 +91,9 @@ class Lists:
                         session, lists, at=self._clock(), pinned=pinned, verified=self.verified
                     )
             except GovrayError as error:
-                found = Standing(0, {ANY: str(error)}, {})
+                found = RevocationStanding(0, {ANY: str(error)}, {})
             except SQLAlchemyError:  # what asks the store itself says so better
-                found = Standing(0, {ANY: "the store does not answer"}, {})
+                found = RevocationStanding(0, {ANY: "the store does not answer"}, {})
             self._seen = time.monotonic(), found
             return found
 

@@ -165,7 +165,7 @@ class PromotionPolicy(Document):
 
 
 @dataclass(frozen=True)
-class Evidence:
+class GateEvidence:
     """What gates look at.
 
     Attributes:
@@ -181,7 +181,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedGate:
     """A gate that failed: which, what is wrong, where, and what to do."""
 
     gate: str
@@ -237,12 +237,12 @@ def _written_out(gate: canonical_json.JSON, where: str) -> canonical_json.JSON:
     return gate
 
 
-def failures(gates: Sequence[Gate], evidence: Evidence) -> tuple[Failure, ...]:
+def failures(gates: Sequence[Gate], evidence: GateEvidence) -> tuple[FailedGate, ...]:
     """Every failure of every gate, in the order of the gates. Pure."""
     return tuple(failure for gate in gates for failure in _failures(gate, evidence))
 
 
-def _failures(gate: Gate, evidence: Evidence) -> list[Failure]:
+def _failures(gate: Gate, evidence: GateEvidence) -> list[FailedGate]:
     attestation = evidence.attestation
     match gate:
         case LevelGate():
@@ -250,7 +250,7 @@ def _failures(gate: Gate, evidence: Evidence) -> list[Failure]:
         case ReplayedGate():
             replayed = {each.corpus for each in attestation.replays}
             return [
-                Failure(
+                FailedGate(
                     gate.gate,
                     "the attestation holds no replay without it",
                     corpus,
@@ -261,7 +261,7 @@ def _failures(gate: Gate, evidence: Evidence) -> list[Failure]:
             ]
         case FlagGate():
             return [
-                Failure(
+                FailedGate(
                     gate.gate,
                     f"found memorized at step {step}, and its weights are still in the model",
                     corpus,
@@ -277,7 +277,7 @@ def _failures(gate: Gate, evidence: Evidence) -> list[Failure]:
             if evidence.assurance in gate.one_of:
                 return []
             return [
-                Failure(
+                FailedGate(
                     gate.gate,
                     f"the assurance level is {evidence.assurance}, not one of "
                     f"{', '.join(gate.one_of)}",
@@ -287,7 +287,7 @@ def _failures(gate: Gate, evidence: Evidence) -> list[Failure]:
             ]
 
 
-def _level(gate: LevelGate, attestation: Attestation) -> list[Failure]:
+def _level(gate: LevelGate, attestation: Attestation) -> list[FailedGate]:
     found = []
     for corpus in gate.of(attestation):
         levels = attestation.levels.get(corpus, {})
@@ -309,7 +309,7 @@ def _level(gate: LevelGate, attestation: Attestation) -> list[Failure]:
             )
         else:
             continue
-        found.append(Failure(gate.gate, what, corpus, do))
+        found.append(FailedGate(gate.gate, what, corpus, do))
     return found
 
 
@@ -338,11 +338,11 @@ def open_flags(attestation: Attestation) -> dict[str, int]:
     }
 
 
-def _monitored(gate: MonitoredGate, attestation: Attestation) -> list[Failure]:
+def _monitored(gate: MonitoredGate, attestation: Attestation) -> list[FailedGate]:
     findings = attestation.memorization
     if findings is None:
         return [
-            Failure(
+            FailedGate(
                 gate.gate,
                 "the run was not monitored",
                 attestation.run.id,
@@ -350,7 +350,7 @@ def _monitored(gate: MonitoredGate, attestation: Attestation) -> list[Failure]:
             )
         ]
     return [
-        Failure(
+        FailedGate(
             gate.gate,
             "it was never measured",
             corpus,
@@ -361,13 +361,13 @@ def _monitored(gate: MonitoredGate, attestation: Attestation) -> list[Failure]:
     ]
 
 
-def _quarantined(gate: QuarantinedGate, evidence: Evidence) -> list[Failure]:
+def _quarantined(gate: QuarantinedGate, evidence: GateEvidence) -> list[FailedGate]:
     attestation = evidence.attestation
     where = attestation.run.id
     unknown = [c.corpus for c in attestation.corpora if c.corpus not in evidence.records]
     if unknown:
         return [
-            Failure(
+            FailedGate(
                 gate.gate,
                 "nothing says how many records it has, so no share can be formed",
                 unknown[0],
@@ -379,7 +379,7 @@ def _quarantined(gate: QuarantinedGate, evidence: Evidence) -> list[Failure]:
     if refused <= gate.at_most * total:
         return []
     return [
-        Failure(
+        FailedGate(
             gate.gate,
             f"{refused:,} of {total:,} records were quarantined, a share above {gate.at_most:g}",
             where,
@@ -388,7 +388,9 @@ def _quarantined(gate: QuarantinedGate, evidence: Evidence) -> list[Failure]:
     ]
 
 
-def refusal(policy: PromotionPolicy, stage: str, what: str, failed: Sequence[Failure]) -> Refused:
+def refusal(
+    policy: PromotionPolicy, stage: str, what: str, failed: Sequence[FailedGate]
+) -> Refused:
     """The error that names every failure.
 
     Args:

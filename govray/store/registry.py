@@ -41,9 +41,9 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.governance.policy.credential import Credential
 from govray.store import promotion_gates, tables
-from govray.store.promotion_gates import Evidence, PromotionPolicy
+from govray.store.promotion_gates import GateEvidence, PromotionPolicy
 from govray.store.semantic_version import parse_version
-from govray.store.standing import Standing
+from govray.store.standing import RevocationStanding
 from govray.store.standing import standing as standing_of
 from govray.store.tables import AuditEntry, Model, ModelVersion
 
@@ -68,7 +68,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class By:
+class ChangedBy:
     """Who asks for a change, and when.
 
     Attributes:
@@ -83,7 +83,7 @@ class By:
 
 
 @dataclass(frozen=True)
-class Promotion:
+class StageChange:
     """A change of stage. ``replaced`` is the version that was in production until then."""
 
     version: ModelVersion
@@ -98,7 +98,7 @@ def register(
     model: str,
     version: str,
     attestation: str,
-    by: By,
+    by: ChangedBy,
     labels: Mapping[str, str] | None = None,
     metrics: Mapping[str, float] | None = None,
     notes: str = "",
@@ -219,7 +219,7 @@ def latest(session: Session, name: str, *, stage: str | None = None) -> ModelVer
     return found
 
 
-def evidence(session: Session, attestation: str) -> Evidence:
+def evidence(session: Session, attestation: str) -> GateEvidence:
     """What the gates look at, read again from the envelopes.
 
     Raises:
@@ -234,7 +234,7 @@ def evidence(session: Session, attestation: str) -> Evidence:
     counts = {
         each.digest: _stored(Credential, each.envelope, each.digest).records.count for each in found
     }
-    return Evidence(
+    return GateEvidence(
         attestation=document,
         records={c: counts[digest] for c, digest in digests.items() if digest in counts},
         assurance=row.assurance,
@@ -248,9 +248,9 @@ def promote(
     version: str,
     stage: str,
     policy: PromotionPolicy,
-    by: By,
-    standing: Standing | None = None,
-) -> Promotion:
+    by: ChangedBy,
+    standing: RevocationStanding | None = None,
+) -> StageChange:
     """Move a version to ``staging`` or ``production``, if every gate before it holds.
 
     Args:
@@ -293,10 +293,10 @@ def promote(
     detail = {"from": before, "to": stage, "gates": policy.digest, "policy": str(policy)}
     _record(session, by, "model.promote", row, detail)
     session.flush()
-    return Promotion(row, before, stage, replaced)
+    return StageChange(row, before, stage, replaced)
 
 
-def archive(session: Session, *, name: str, version: str, by: By) -> Promotion:
+def archive(session: Session, *, name: str, version: str, by: ChangedBy) -> StageChange:
     """Take a version out of use; no gate stands before that.
 
     Raises:
@@ -311,7 +311,7 @@ def archive(session: Session, *, name: str, version: str, by: By) -> Promotion:
     session.add(row)
     _record(session, by, "model.archive", row, {"from": before, "to": "archived"})
     session.flush()
-    return Promotion(row, before, "archived", None)
+    return StageChange(row, before, "archived", None)
 
 
 def annotate(
@@ -319,7 +319,7 @@ def annotate(
     *,
     name: str,
     version: str,
-    by: By,
+    by: ChangedBy,
     labels: Mapping[str, str] | None = None,
     notes: str | None = None,
 ) -> ModelVersion:
@@ -467,7 +467,7 @@ def _subject(row: ModelVersion) -> str:
 
 
 def _record(
-    session: Session, by: By, action: str, row: ModelVersion, detail: Mapping[str, object]
+    session: Session, by: ChangedBy, action: str, row: ModelVersion, detail: Mapping[str, object]
 ) -> None:
     session.add(
         AuditEntry(

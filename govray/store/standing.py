@@ -29,7 +29,7 @@ ANY = "*"
 
 
 @dataclass(frozen=True)
-class Standing:
+class RevocationStanding:
     """What is known of revocations at one moment.
 
     Attributes:
@@ -76,7 +76,7 @@ def standing(
     at: datetime,
     pinned: PinnedLists | None = None,
     verified: VerifiedLists | None = None,
-) -> Standing:
+) -> RevocationStanding:
     """What ``lists`` say of what the store holds, by the newest version of each trust root.
 
     Args:
@@ -112,4 +112,4 @@ def standing(
             found = known.of_attestation(digest, ())
             if found and found.since <= at:
                 revoked[digest] = found
-    return Standing(counted, lacking, revoked)
+    return RevocationStanding(counted, lacking, revoked)

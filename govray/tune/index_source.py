@@ -15,9 +15,9 @@ from govray.errors import GovrayError
 from govray.governance.formats.document import format_time
 from govray.store.states import TrialState
 from govray.train.index.event_rows import Decided, Number
-from govray.train.index.indexer import Search, SearchTrial
+from govray.train.index.indexer import IndexedSearch, SearchTrial
 from govray.tune import search_record as records
-from govray.tune.objective import Report
+from govray.tune.objective import TrialReport
 from govray.tune.search import stand
 from govray.tune.search_record import SearchRecord, TrialRecord
 from govray.tune.trial_reports import read_reports
@@ -30,7 +30,7 @@ _STATES = {
 }
 
 
-def searches(storage: Path) -> tuple[list[Search], dict[str, str]]:
+def searches(storage: Path) -> tuple[list[IndexedSearch], dict[str, str]]:
     """The searches below a storage path, and folder → why one cannot be read."""
     found, left_out = [], {}
     for path in sorted(storage.resolve().glob(f"*/{records.SEARCH}")):
@@ -41,9 +41,9 @@ def searches(storage: Path) -> tuple[list[Search], dict[str, str]]:
     return found, left_out
 
 
-def _search(record: SearchRecord) -> Search:
+def _search(record: SearchRecord) -> IndexedSearch:
     standings = stand(record)
-    return Search(
+    return IndexedSearch(
         folder=record.folder,
         name=record.file.experiment.name,
         started=format_time(record.started),
@@ -56,7 +56,7 @@ def _search(record: SearchRecord) -> Search:
     )
 
 
-def _trial(record: SearchRecord, trial: TrialRecord, last: Report | None) -> SearchTrial:
+def _trial(record: SearchRecord, trial: TrialRecord, last: TrialReport | None) -> SearchTrial:
     objective = last.objective if last and math.isfinite(last.objective) else None
     ended = [Decided(kind=trial.how, reason=trial.reason or "")] if trial.how else []
     return SearchTrial(

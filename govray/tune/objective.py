@@ -27,7 +27,7 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class TrialReport:
     """What a trial said of itself once.
 
     Attributes:
@@ -56,7 +56,7 @@ class Report:
         return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
-    def from_result(cls, result: Mapping[str, Any]) -> Report:
+    def from_result(cls, result: Mapping[str, Any]) -> TrialReport:
         """The report in a Ray Tune result; other fields are passed over. Raises: KeyError."""
         return cls(
             step=int(result["step"]),
@@ -74,7 +74,7 @@ def report(
     memorization: float | None,
     tau: float = math.inf,
     penalty: float | None = None,
-) -> Report:
+) -> TrialReport:
     """Judge one measurement.
 
     Args:
@@ -89,7 +89,7 @@ def report(
         value = penalized(loss, v, penalty)
     else:
         value = loss if math.isinf(tau) else governed(loss, v)
-    return Report(
+    return TrialReport(
         step=step,
         loss=loss,
         memorization=memorization,
@@ -144,7 +144,7 @@ class Conclusion:
     why: str | None
 
 
-def conclude(reports: Mapping[str, Report]) -> Conclusion:
+def conclude(reports: Mapping[str, TrialReport]) -> Conclusion:
     """Judge the last reports of all trials, by trial name; ties go to the name that sorts first."""
     usable = {
         name: each
@@ -165,7 +165,7 @@ def conclude(reports: Mapping[str, Report]) -> Conclusion:
     return Conclusion(best, pareto_front(usable), lowest, why)
 
 
-def pareto_front(reports: Mapping[str, Report]) -> tuple[str, ...]:
+def pareto_front(reports: Mapping[str, TrialReport]) -> tuple[str, ...]:
     """The trials that no other beats in loss and M at once, by ascending loss.
 
     Trials whose loss or M is no number stand outside; without a limit M may be unknown

@@ -20,7 +20,7 @@ from govray.tune.search_record import SearchRecord
 from govray.tune.trial import NAME
 
 
-class Recorded(Searcher):
+class RepeatingSearcher(Searcher):
     """Draws what the search has drawn before, then what the recipe's searcher draws next.
 
     Each draw is recorded before its trial starts.

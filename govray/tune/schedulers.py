@@ -31,7 +31,7 @@ from ray.tune.schedulers.async_hyperband import _Bracket
 from govray.tune.brackets import Bracket, places
 from govray.tune.point_searcher import Points
 from govray.tune.recipe import INVALID, METRIC, TIME
-from govray.tune.successive_halving import Action, Decision, Promotion, State
+from govray.tune.successive_halving import Action, AsynchronousHalving, TrialDecision, TrialState
 
 CONTINUE, PAUSE, STOP = (
     str(TrialScheduler.CONTINUE),
@@ -118,7 +118,7 @@ class _Ladder(_Bracket):
 
 
 class PromotionScheduler(TrialScheduler):
-    """`Promotion`, driven by Ray Tune's events.
+    """`AsynchronousHalving`, driven by Ray Tune's events.
 
     Args:
         machine: The search's state, still empty.
@@ -130,7 +130,7 @@ class PromotionScheduler(TrialScheduler):
 
     _supports_buffered_results = False
 
-    def __init__(self, machine: Promotion, points: Points) -> None:
+    def __init__(self, machine: AsynchronousHalving, points: Points) -> None:
         super().__init__()
         self.machine = machine
         self.reasons: dict[str, str] = {}
@@ -194,18 +194,18 @@ class PromotionScheduler(TrialScheduler):
         """One line for Ray's status."""
         states = [trial.state for trial in self.machine.trials.values()]
         return "Promotion: " + ", ".join(
-            f"{states.count(state)} {state}" for state in State if state in states
+            f"{states.count(state)} {state}" for state in TrialState if state in states
         )
 
     def _ended(self, tune_controller: Any, name: str) -> None:
         if name in self._promoted:
             self._promoted.remove(name)
-        if self.machine.trials[name].state in (State.RUNNING, State.PAUSED):
+        if self.machine.trials[name].state in (TrialState.RUNNING, TrialState.PAUSED):
             self._follow(tune_controller, name, self.machine.died(name))
 
     def _follow(
-        self, tune_controller: Any, about: str, decisions: Sequence[Decision]
-    ) -> list[Decision]:
+        self, tune_controller: Any, about: str, decisions: Sequence[TrialDecision]
+    ) -> list[TrialDecision]:
         """Do to other trials what the machine decided on an event of ``about``."""
         found = list(decisions)
         if self._points.spent and not self.machine.closed:

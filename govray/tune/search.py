@@ -43,9 +43,9 @@ from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import driving, hold
 from govray.tune import search_record as records
 from govray.tune.cluster_capacity import TRIAL_CPUS, concurrent_trials
-from govray.tune.objective import Conclusion, Report, conclude, report
+from govray.tune.objective import Conclusion, TrialReport, conclude, report
 from govray.tune.recipe import load_searcher
-from govray.tune.repeating_searcher import Recorded
+from govray.tune.repeating_searcher import RepeatingSearcher
 from govray.tune.search_config import MemorizationLimit, SearchFile
 from govray.tune.search_record import SearchRecord, TrialRecord
 from govray.tune.trial import DONOR, ENDED, INTERRUPTED, NAME, REASON, RUN, Setting, Trial
@@ -59,7 +59,7 @@ _POLL_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class TrialStanding:
     """How one trial stands.
 
     Attributes:
@@ -68,14 +68,14 @@ class Standing:
     """
 
     trial: TrialRecord
-    last: Report | None
+    last: TrialReport | None
 
 
-Standings = Mapping[str, Standing]
+Standings = Mapping[str, TrialStanding]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class SearchOutcome:
     """What a search found.
 
     Attributes:
@@ -97,7 +97,7 @@ def run(
     new: bool = False,
     on_change: Callable[[Standings], None] = lambda standings: None,
     on_resume: Callable[[Path], None] = lambda folder: None,
-) -> Outcome:
+) -> SearchOutcome:
     """Search, here or on the cluster that Ray is connected to.
 
     Args:
@@ -126,7 +126,7 @@ def run(
         conclusion = _conclude(standings)
         models = _attest(record, conclusion.best, signer)
         record.conclude()
-    return Outcome(folder=folder, standings=standings, conclusion=conclusion, models=models)
+    return SearchOutcome(folder=folder, standings=standings, conclusion=conclusion, models=models)
 
 
 def find_unfinished(file: SearchFile) -> SearchRecord | None:
@@ -141,7 +141,7 @@ def find_unfinished(file: SearchFile) -> SearchRecord | None:
     return None
 
 
-def stand(record: SearchRecord) -> dict[str, Standing]:
+def stand(record: SearchRecord) -> dict[str, TrialStanding]:
     """How all trials of a search stand, from their files."""
     search = record.file.search
     standings = {}
@@ -155,7 +155,7 @@ def stand(record: SearchRecord) -> dict[str, Standing]:
                 tau=search.tau,
                 penalty=search.memorization.penalty if search.memorization else None,
             )
-        standings[name] = Standing(trial=trial, last=last)
+        standings[name] = TrialStanding(trial=trial, last=last)
     return standings
 
 
@@ -195,7 +195,7 @@ class _Watch(tune.Callback):
     def __init__(
         self,
         record: SearchRecord,
-        searcher: Recorded,
+        searcher: RepeatingSearcher,
         scheduler: Any,
         on_change: Callable[[Standings], None],
     ) -> None:
@@ -268,7 +268,7 @@ def _search(
     own.mkdir(parents=True)
     made = recipe.recipe(file, concurrent)
     algorithm: Any = made.tune_config.search_alg
-    searcher = Recorded(algorithm, record)
+    searcher = RepeatingSearcher(algorithm, record)
     made.tune_config.search_alg = searcher
     stopper = _Stop()
     setting = Setting(
@@ -319,7 +319,9 @@ def _selection(record: SearchRecord, manifest: Manifest) -> Selection:
     )
 
 
-def _fit(tuner: tune.Tuner, record: SearchRecord, searcher: Recorded, stopper: _Stop) -> None:
+def _fit(
+    tuner: tune.Tuner, record: SearchRecord, searcher: RepeatingSearcher, stopper: _Stop
+) -> None:
     """``tuner.fit()`` in a thread of its own, so that signals reach this one."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # TensorBoard's is asked for
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # which prints, however quiet it shall be

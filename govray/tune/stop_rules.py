@@ -18,13 +18,13 @@ from pydantic import Field, model_validator
 
 from govray.errors import UsageError
 from govray.train.inputs.experiment_config import Section
-from govray.tune.objective import Report
+from govray.tune.objective import TrialReport
 
 
-class Rule(Protocol):
+class StopRule(Protocol):
     """One reason to stop a trial early."""
 
-    def reason(self, reports: Sequence[Report], /) -> str | None:
+    def reason(self, reports: Sequence[TrialReport], /) -> str | None:
         """Why the trial should stop after the last of ``reports``, or None."""
 
 
@@ -35,8 +35,8 @@ class NoImprovement(Section):
         int, Field(ge=1, description="reports in a row that are no better than the best before")
     ]
 
-    def reason(self, reports: Sequence[Report]) -> str | None:
-        """See `Rule`. A report that is not a number is no improvement."""
+    def reason(self, reports: Sequence[TrialReport]) -> str | None:
+        """See `StopRule`. A report that is not a number is no improvement."""
         best, since = math.inf, 0
         for report in reports:
             if report.objective < best:
@@ -67,8 +67,8 @@ class Threshold(Section):
 
     threshold: Bound
 
-    def reason(self, reports: Sequence[Report]) -> str | None:
-        """See `Rule`."""
+    def reason(self, reports: Sequence[TrialReport]) -> str | None:
+        """See `StopRule`."""
         bound = self.threshold
         value = getattr(reports[-1], bound.metric) if reports else None
         if value is None:
@@ -85,8 +85,8 @@ class Memorization(Section):
 
     memorization: Annotated[int, Field(ge=1, description="reports in a row with M above tau")]
 
-    def reason(self, reports: Sequence[Report]) -> str | None:
-        """See `Rule`."""
+    def reason(self, reports: Sequence[TrialReport]) -> str | None:
+        """See `StopRule`."""
         tail = reports[-self.memorization :]
         # Not `v > 0`: what is not a number counts as memorizing.
         if len(tail) < self.memorization or any(report.v <= 0 for report in tail):
@@ -99,8 +99,8 @@ class Divergence(Section):
 
     divergence: Annotated[float, Field(gt=1, description="times the lowest loss so far")]
 
-    def reason(self, reports: Sequence[Report]) -> str | None:
-        """See `Rule`."""
+    def reason(self, reports: Sequence[TrialReport]) -> str | None:
+        """See `StopRule`."""
         if not reports:
             return None
         last = reports[-1].loss
@@ -120,8 +120,8 @@ class Custom(Section):
         description="module:function, called with the trial's reports; returns a reason or None",
     )
 
-    def reason(self, reports: Sequence[Report]) -> str | None:
-        """See `Rule`.
+    def reason(self, reports: Sequence[TrialReport]) -> str | None:
+        """See `StopRule`.
 
         Raises:
             UsageError: The function does not exist.
@@ -135,7 +135,7 @@ class Custom(Section):
         return None if reason is None else str(reason)
 
 
-def first_reason(rules: Sequence[Rule], reports: Sequence[Report]) -> str | None:
+def first_reason(rules: Sequence[StopRule], reports: Sequence[TrialReport]) -> str | None:
     """Why the trial stops now: the first rule that says so, in the file's order; or None."""
     for rule in rules:
         reason = rule.reason(reports)

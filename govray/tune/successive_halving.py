@@ -44,7 +44,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True)
-class Decision:
+class TrialDecision:
     """What one trial does next, and why."""
 
     trial: str
@@ -52,7 +52,7 @@ class Decision:
     reason: str
 
 
-class State(StrEnum):
+class TrialState(StrEnum):
     """Where a trial is."""
 
     RUNNING = "running"
@@ -63,12 +63,12 @@ class State(StrEnum):
 
 
 @dataclass
-class Trial:
+class RungTrial:
     """One trial: its bracket, the rung that it is on the way to, its state, its last report."""
 
     bracket: int
     rung: int = 0
-    state: State = State.RUNNING
+    state: TrialState = TrialState.RUNNING
     step: int = 0
     objective: float = math.inf
 
@@ -95,7 +95,7 @@ class Rung:
         self.promoted.discard(trial)
 
 
-class Promotion:
+class AsynchronousHalving:
     """The state of one search; see the module.
 
     Args:
@@ -110,14 +110,14 @@ class Promotion:
         self.brackets = tuple(brackets)
         self.divisor = divisor
         self.synchronous = synchronous
-        self.trials: dict[str, Trial] = {}
+        self.trials: dict[str, RungTrial] = {}
         self.rungs = [[Rung() for _ in bracket.rungs] for bracket in self.brackets]
         self.closed = False
 
     @property
     def done(self) -> bool:
         """Whether no trial runs or waits, and none will be added."""
-        waiting = (State.RUNNING, State.PAUSED)
+        waiting = (TrialState.RUNNING, TrialState.PAUSED)
         return self.closed and all(each.state not in waiting for each in self.trials.values())
 
     def add(self, trial: str) -> int:
@@ -126,15 +126,15 @@ class Promotion:
             return self.trials[trial].bracket
         free = [i for i, each in enumerate(self.brackets) if self._valid(i) < each.trials]
         bracket = free[0] if free else 0
-        self.trials[trial] = Trial(bracket)
+        self.trials[trial] = RungTrial(bracket)
         return bracket
 
-    def close(self) -> tuple[Decision, ...]:
+    def close(self) -> tuple[TrialDecision, ...]:
         """No more trials will be added."""
         self.closed = True
         return tuple(d for i in range(len(self.brackets)) for d in self._settle(i))
 
-    def report(self, trial: str, step: int, objective: float) -> tuple[Decision, ...]:
+    def report(self, trial: str, step: int, objective: float) -> tuple[TrialDecision, ...]:
         """A trial reports; the first decision is always about itself.
 
         Args:
@@ -144,10 +144,10 @@ class Promotion:
         """
         self.add(trial)
         found = self.trials[trial]
-        if found.state is State.PAUSED:
-            return (Decision(trial, Action.PAUSE, "waits at its rung"),)
-        if found.state is not State.RUNNING:
-            return (Decision(trial, Action.STOP, f"is {found.state} already"),)
+        if found.state is TrialState.PAUSED:
+            return (TrialDecision(trial, Action.PAUSE, "waits at its rung"),)
+        if found.state is not TrialState.RUNNING:
+            return (TrialDecision(trial, Action.STOP, f"is {found.state} already"),)
         found.step, found.objective = step, math.inf if math.isnan(objective) else objective
         own = self._climb(trial)
         others = self._settle(found.bracket)
@@ -156,39 +156,39 @@ class Promotion:
         if final:
             own = final[-1]
             if own.action is Action.RESUME:
-                own = Decision(trial, Action.CONTINUE, own.reason)
+                own = TrialDecision(trial, Action.CONTINUE, own.reason)
         return (own, *(each for each in others if each.trial != trial))
 
-    def died(self, trial: str) -> tuple[Decision, ...]:
+    def died(self, trial: str) -> tuple[TrialDecision, ...]:
         """A trial ended by a failure, or ended before its last rung."""
         found = self.trials.get(trial)
-        if found is None or found.state not in (State.RUNNING, State.PAUSED):
+        if found is None or found.state not in (TrialState.RUNNING, TrialState.PAUSED):
             return ()
-        if found.state is State.RUNNING:
+        if found.state is TrialState.RUNNING:
             self._rung(found).entries.append((math.inf, trial))
-        found.state = State.DIED
+        found.state = TrialState.DIED
         return self._settle(found.bracket)
 
-    def invalid(self, trial: str) -> tuple[Decision, ...]:
+    def invalid(self, trial: str) -> tuple[TrialDecision, ...]:
         """A trial's hyperparameters cannot be run."""
         found = self.trials.get(trial)
-        if found is None or found.state not in (State.RUNNING, State.PAUSED):
+        if found is None or found.state not in (TrialState.RUNNING, TrialState.PAUSED):
             return ()
-        found.state = State.INVALID
+        found.state = TrialState.INVALID
         for rung in self.rungs[found.bracket]:
             rung.remove(trial)
         return self._settle(found.bracket)
 
     def _valid(self, bracket: int) -> int:
         return sum(
-            each.bracket == bracket and each.state is not State.INVALID
+            each.bracket == bracket and each.state is not TrialState.INVALID
             for each in self.trials.values()
         )
 
-    def _rung(self, trial: Trial) -> Rung:
+    def _rung(self, trial: RungTrial) -> Rung:
         return self.rungs[trial.bracket][trial.rung]
 
-    def _climb(self, name: str) -> Decision:
+    def _climb(self, name: str) -> TrialDecision:
         """Count a running trial at each rung that its last report has reached, while it goes on."""
         trial = self.trials[name]
         steps = self.brackets[trial.bracket].rungs
@@ -197,8 +197,8 @@ class Promotion:
             rung, here = self._rung(trial), f"at step {steps[trial.rung]}"
             index = rung.insert(trial.objective, name)
             if trial.rung == len(steps) - 1:
-                trial.state = State.STOPPED
-                return Decision(name, Action.STOP, f"ran to the last rung, {here}")
+                trial.state = TrialState.STOPPED
+                return TrialDecision(name, Action.STOP, f"ran to the last rung, {here}")
             count = len(rung.entries)
             standing = f"place {index + 1} of {count} {here}"
             if (
@@ -206,36 +206,36 @@ class Promotion:
                 or not math.isfinite(trial.objective)
                 or index >= places(count, self.divisor)
             ):
-                trial.state = State.PAUSED
-                return Decision(name, Action.PAUSE, standing)
+                trial.state = TrialState.PAUSED
+                return TrialDecision(name, Action.PAUSE, standing)
             rung.promoted.add(name)
             trial.rung += 1
             reason = standing
-        return Decision(name, Action.CONTINUE, reason)
+        return TrialDecision(name, Action.CONTINUE, reason)
 
-    def _settle(self, bracket: int) -> tuple[Decision, ...]:
+    def _settle(self, bracket: int) -> tuple[TrialDecision, ...]:
         """Promote and stop what the rungs of a bracket now allow, from the lowest up."""
         decisions = []
         for level in range(len(self.rungs[bracket]) - 1):
             decisions += self._promote(bracket, level, self._complete(bracket, level))
         if self._complete(bracket, len(self.rungs[bracket]) - 1):
             for name, trial in self.trials.items():
-                if trial.bracket == bracket and trial.state is State.PAUSED:
-                    trial.state = State.STOPPED
+                if trial.bracket == bracket and trial.state is TrialState.PAUSED:
+                    trial.state = TrialState.STOPPED
                     here = f"at step {self.brackets[bracket].rungs[trial.rung]}"
                     reason = f"not among the best 1 in {self.divisor} {here}"
-                    decisions.append(Decision(name, Action.STOP, reason))
+                    decisions.append(TrialDecision(name, Action.STOP, reason))
         return tuple(decisions)
 
     def _complete(self, bracket: int, level: int) -> bool:
         """Whether nobody is on the way to the rung any more, or to one below it."""
         full = self.closed or self._valid(bracket) >= self.brackets[bracket].trials
         return full and not any(
-            each.bracket == bracket and each.rung <= level and each.state is State.RUNNING
+            each.bracket == bracket and each.rung <= level and each.state is TrialState.RUNNING
             for each in self.trials.values()
         )
 
-    def _promote(self, bracket: int, level: int, complete: bool) -> list[Decision]:
+    def _promote(self, bracket: int, level: int, complete: bool) -> list[TrialDecision]:
         rung = self.rungs[bracket][level]
         if self.synchronous and not complete:
             return []
@@ -247,20 +247,20 @@ class Promotion:
         living = [
             name
             for objective, name in rung.entries
-            if math.isfinite(objective) and self.trials[name].state is not State.DIED
+            if math.isfinite(objective) and self.trials[name].state is not TrialState.DIED
         ]
         decisions = []
         for place, name in enumerate(living[:open_places]):
             trial = self.trials[name]
-            if name in rung.promoted or trial.state is not State.PAUSED:
+            if name in rung.promoted or trial.state is not TrialState.PAUSED:
                 continue
             rung.promoted.add(name)
             trial.rung += 1
-            trial.state = State.RUNNING
+            trial.state = TrialState.RUNNING
             own = self._climb(name)
             if own.action is Action.CONTINUE:
                 reason = f"place {place + 1} of {count} {here}"
-                decisions.append(Decision(name, Action.RESUME, reason))
+                decisions.append(TrialDecision(name, Action.RESUME, reason))
             elif own.action is Action.STOP:
                 decisions.append(own)
         return decisions

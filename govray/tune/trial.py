@@ -40,7 +40,7 @@ from govray.train.inputs.shared_inputs import Shared
 from govray.train.run_folder import events, stop_request
 from govray.train.state.cloning import clone
 from govray.train.state.garbage_collection import pin_ahead
-from govray.tune.objective import WORST, Report, report
+from govray.tune.objective import WORST, TrialReport, report
 from govray.tune.recipe import INVALID
 from govray.tune.search_config import SearchFile
 from govray.tune.search_record import TrialRecord
@@ -108,7 +108,7 @@ class Trial(tune.Trainable):
         self._donor: tuple[Path, int] | None = None
         self._run = self._latest()
         self._past = setting.past.get(self._name)
-        self._reports: list[Report] = []
+        self._reports: list[TrialReport] = []
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._final: dict[str, Any] | None = None
@@ -216,7 +216,7 @@ class Trial(tune.Trainable):
             self._judge(each)
         return None
 
-    def _judge(self, found: Measurement) -> Report:
+    def _judge(self, found: Measurement) -> TrialReport:
         search = self._setting.file.search
         judged = report(
             step=found.step,
@@ -237,12 +237,12 @@ class Trial(tune.Trainable):
             return self._last(judged, "stopped", reason)
         return self._said(judged)
 
-    def _said(self, judged: Report) -> dict[str, Any]:
+    def _said(self, judged: TrialReport) -> dict[str, Any]:
         """A report as a result; which run it is of, and whose state that went on from."""
         donor = self._donor[0].name if self._donor else ""
         return judged.to_result() | {RUN: self._run.name, DONOR: donor}
 
-    def _last(self, judged: Report, how: str, reason: str) -> dict[str, Any]:
+    def _last(self, judged: TrialReport, how: str, reason: str) -> dict[str, Any]:
         """The last report. It is not ``done`` yet: then Ray would not show it to the scheduler."""
         self._final = self._said(judged) | {ENDED: how, REASON: reason}
         return self._final

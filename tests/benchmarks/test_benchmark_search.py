@@ -14,13 +14,13 @@ from benchmarks.search_race import Promoting, Reached, Stopping, ToTheEnd, ladde
 from benchmarks.search_trials import RATE, RESTRICTED, WIDTH, Recipe, build
 from govray.errors import CouldNotCheck, UsageError
 from govray.tune.brackets import Bracket
-from govray.tune.objective import Report, report
+from govray.tune.objective import TrialReport, report
 from govray.tune.points import Point
 
 RUNGS = [Bracket((10, 30, 90), 18)]
 
 
-def curve(point: Point, step: int) -> Report:
+def curve(point: Point, step: int) -> TrialReport:
     """Loss falls to the point's level; odd points memorize from step 20 on."""
     m = 2.0 if point["n"] % 2 and step >= 20 else 0.0
     return report(step=step, loss=point["level"] + 10 / step, memorization=m, tau=1.0)
@@ -53,7 +53,7 @@ def test_nothing_is_counted_beyond_the_budget() -> None:
 def test_halving_spends_less_on_bad_points(form: type[Stopping] | type[Promoting]) -> None:
     steps: dict[int, int] = {}
 
-    def counted(of: Point, step: int) -> Report:
+    def counted(of: Point, step: int) -> TrialReport:
         steps[of["n"]] = max(step, steps.get(of["n"], 0))
         return curve(of, step)
 

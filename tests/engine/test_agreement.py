@@ -22,7 +22,7 @@ from ranks import RankPool
 from torch import Tensor, nn
 
 from govray.engine.batch import StepBatch
-from govray.engine.collective.agreement import Agreement, Failure
+from govray.engine.collective.agreement import Agreement, RankFailure
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import (
@@ -355,7 +355,7 @@ def test_one_process_agrees_with_itself() -> None:
     assert agreed.group_targets == {"a": 0, "b": 3}
     assert agreed.corpus_counts == {"y": (1, 3)}
     with pytest.raises(RankFailed, match="rank 0, step 0: disk gone"):
-        made.start(0, {}, {}, Failure("disk gone")).wait()
+        made.start(0, {}, {}, RankFailure("disk gone")).wait()
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_a_digest_must_be_one(digest: str) -> None:
 
 def test_a_text_too_long_is_cut_not_lost() -> None:
     with pytest.raises(RankFailed) as caught:
-        agreement().start(0, {}, {}, Failure("é" * 5000)).wait()
+        agreement().start(0, {}, {}, RankFailure("é" * 5000)).wait()
     assert caught.value.what.startswith("é" * 2000)
 
 
@@ -405,7 +405,7 @@ def test_ranks_with_different_routes_are_refused(two_ranks: RankPool) -> None:
 def without_second_status(fault: Fault, faulty: tuple[int, ...]) -> Stopped:
     """Take one's own failure as final, and the others' health for granted."""
 
-    def alone(self: Agreement, step: int, sums: Tensor, failure: Failure | None) -> Tensor:
+    def alone(self: Agreement, step: int, sums: Tensor, failure: RankFailure | None) -> Tensor:
         if failure is not None:
             raise RankFailed(failure.text, where=f"rank {self.rank}, step {step}")
         return sums

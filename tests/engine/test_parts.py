@@ -14,7 +14,7 @@ from torch import Tensor
 
 from govray.checkpoint import commit_folder, safetensors_stream, sharded_file, whole_file
 from govray.checkpoint.commit_reader import Committed
-from govray.checkpoint.sharded_file import INDEX, Index, cut, part_name
+from govray.checkpoint.sharded_file import INDEX, ShardIndex, cut, part_name
 from govray.errors import Damaged, Malformed
 from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import read_header
@@ -37,7 +37,7 @@ def committed(folder: Path, tensors: Mapping[str, Tensor], sharded: set[str], wo
     target = folder / "checkpoint_000000001"
     staged = commit_folder.stage(target)
     rows = {name: len(tensors[name]) for name in sharded}
-    entries = {INDEX: commit_folder.write(staged, INDEX, Index(world, {FILE: rows}).encode())}
+    entries = {INDEX: commit_folder.write(staged, INDEX, ShardIndex(world, {FILE: rows}).encode())}
     for rank in range(world):
         part = {}
         for name, tensor in tensors.items():
@@ -213,7 +213,9 @@ def test_parts_that_do_not_fit_together_are_refused(
 
 
 def test_an_index_of_other_parts_is_refused(folder: Path, tmp_path: Path) -> None:
-    files = dict(commit_folder.load(folder).files) | {INDEX: Index(2, {FILE: {"w": 6}}).encode()}
+    files = dict(commit_folder.load(folder).files) | {
+        INDEX: ShardIndex(2, {FILE: {"w": 6}}).encode()
+    }
     commit_folder.commit(tmp_path / "odd", files)
     with pytest.raises(Damaged, match="names other parts"):
         commit_folder.open_commit(tmp_path / "odd").tensors(FILE)
@@ -225,12 +227,12 @@ def test_an_index_of_other_parts_is_refused(folder: Path, tmp_path: Path) -> Non
 )
 def test_an_index_that_is_none_is_damage(data: bytes) -> None:
     with pytest.raises(Damaged, match=INDEX):
-        Index.parse(data, "here")
+        ShardIndex.parse(data, "here")
 
 
 def test_an_index_comes_back() -> None:
-    index = Index(2, {FILE: {"w": 6}, "optimizer.safetensors": {}})
-    assert Index.parse(index.encode(), "here") == index
+    index = ShardIndex(2, {FILE: {"w": 6}, "optimizer.safetensors": {}})
+    assert ShardIndex.parse(index.encode(), "here") == index
 
 
 def test_a_file_that_is_not_there_is_told_by_name(folder: Path) -> None:

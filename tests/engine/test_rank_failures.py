@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from govray.engine.batch import StepBatch
 from govray.engine.collective.aggregator import Hosted
-from govray.engine.collective.agreement import Agreement, Failure
+from govray.engine.collective.agreement import Agreement, RankFailure
 from govray.engine.collective.ddp import DDP
 from govray.engine.collective.fsdp2 import FSDP2
 from govray.engine.model.gpt import GPT, loss
@@ -364,12 +364,12 @@ def leaving_silently() -> Ended:
     """The control: what is no `Exception` is not told."""
     with pytest.MonkeyPatch.context() as patch:
 
-        def of(error: BaseException) -> Failure:
+        def of(error: BaseException) -> RankFailure:
             if not isinstance(error, Exception):
                 raise error
-            return Failure(str(error))
+            return RankFailure(str(error))
 
-        patch.setattr(Failure, "of", of)
+        patch.setattr(RankFailure, "of", of)
         return attempt("governed", "exits")
 
 
@@ -406,7 +406,7 @@ def test_so_does_one_of_four(four_ranks: RankPool) -> None:
 def without_third_status() -> Ended:
     """The control: each rank takes its own optimizer for all."""
 
-    def alone(self: Agreement, step: int, failure: Failure | None) -> None:
+    def alone(self: Agreement, step: int, failure: RankFailure | None) -> None:
         if failure is not None:
             raise RankFailed(failure.text, where=f"rank {self.rank}, step {step}")
 

@@ -270,9 +270,9 @@ def test_without_the_trial_a_wrong_order_would_lose_gradients(
 ) -> None:
     """The negative control: the same model, with the trial switched off."""
     from govray.engine import step as step_module
-    from govray.engine.gradients.pass_check import Trial
+    from govray.engine.gradients.pass_check import PassCheck
 
-    monkeypatch.setattr(step_module, "try_pass", lambda *_: Trial(True))
+    monkeypatch.setattr(step_module, "try_pass", lambda *_: PassCheck(True))
     routes = TOUCHING
     ours, _, _ = take(routes, [2, 3, 2, 1], kind=Upside)
     theirs, _, _ = take(routes, [2, 3, 2, 1], kind=Upside, slicing=False)

@@ -237,11 +237,11 @@ def test_a_model_that_does_not_lend_itself_is_routed_stream_by_stream(
 def test_without_the_trial_a_shared_tensor_would_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: the same model, with the trial switched off."""
     from govray.engine import step as step_module
-    from govray.engine.gradients.pass_check import Trial, try_pass
+    from govray.engine.gradients.pass_check import PassCheck, try_pass
 
-    def lenient(*arguments: object) -> Trial:
+    def lenient(*arguments: object) -> PassCheck:
         try_pass(*arguments)  # it still learns the places
-        return Trial(True)
+        return PassCheck(True)
 
     monkeypatch.setattr(step_module, "try_pass", lenient)
     model = fresh(Shared)

@@ -30,7 +30,7 @@ from govray.engine.model import gpt
 from govray.engine.step import GovernedStep
 from govray.train.inputs.order import Assignment, current
 from govray.train.run_folder.ledger_wal import WriteAhead
-from govray.train.state.snapshot import State
+from govray.train.state.snapshot import TrainingState
 
 COMMIT = re.compile(r"checkpoint_(\d{9})")
 _WRITE = re.compile(r"/checkpoint_(\d{9})[^/]*/")
@@ -232,10 +232,10 @@ class Saboteur:
         WriteAhead.append = within_append
 
     def _wrap_restore(self) -> None:
-        restore = State.restore
+        restore = TrainingState.restore
 
-        def while_resuming(itself: State, *args: Any, **kwargs: Any) -> Any:
+        def while_resuming(itself: TrainingState, *args: Any, **kwargs: Any) -> Any:
             self.reached("resume", 0)
             return restore(itself, *args, **kwargs)
 
-        State.restore = while_resuming
+        TrainingState.restore = while_resuming

@@ -13,9 +13,9 @@ from test_manifest import DIGEST, corpus, make_manifest
 from govray.governance.record.canary import FORMAT, Canaries
 from govray.governance.record.prepare_manifest import (
     Manifest,
+    ManifestRecord,
     Planted,
     PreparedCorpus,
-    Record,
     RowGroup,
 )
 
@@ -27,7 +27,7 @@ def planted(asked: Canaries = ASKED, name: str = "alpha") -> Planted:
     made = asked.planted(name)
     return Planted(
         canaries=asked,
-        records=tuple(Record(c.sha256, len(c.content), "train") for c in made),
+        records=tuple(ManifestRecord(c.sha256, len(c.content), "train") for c in made),
         file=f"class={'0' * 12}/{name}-planted.parquet",
         row_groups=(RowGroup(rows=asked.count * asked.repeats, digest=DIGEST),),
     )
@@ -114,9 +114,9 @@ def test_a_manifest_with_canaries_round_trips_and_one_without_says_nothing_of_th
     assert "planted" not in str(make_manifest(corpus("alpha", [[9]], 15), context=15).to_json())
 
 
-def smuggled() -> tuple[Record, ...]:
+def smuggled() -> tuple[ManifestRecord, ...]:
     first, *rest = planted().records
-    return (Record(hashlib.sha256(b"a work").hexdigest(), first.tokens, "train"), *rest)
+    return (ManifestRecord(hashlib.sha256(b"a work").hexdigest(), first.tokens, "train"), *rest)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_what_does_not_follow_from_the_specification_is_refused(changes, why):
 def test_a_record_that_is_also_a_canary_is_refused():
     prepared = with_canaries()
     own = prepared.records[0]
-    twin = Record(prepared.planted.records[0].sha256, own.tokens, own.split)
+    twin = ManifestRecord(prepared.planted.records[0].sha256, own.tokens, own.split)
     changed = prepared.model_copy(update={"records": (twin, *prepared.records[1:])})
     with pytest.raises(ValidationError, match=r"also a record|its hash says"):
         make_manifest(changed, context=15)

@@ -14,9 +14,9 @@ from govray.errors import Malformed
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.record.prepare_manifest import (
     Manifest,
+    ManifestRecord,
     Part,
     PreparedCorpus,
-    Record,
     Reserve,
     RowGroup,
     Tokenizer,
@@ -28,7 +28,7 @@ RESERVE = Reserve(share=0.25, salt="ab" * 16)
 
 def corpus(name: str, parts: list[list[int]], context: int) -> PreparedCorpus:
     """A corpus whose records have these token counts, part by part."""
-    records: list[Record] = []
+    records: list[ManifestRecord] = []
     made: list[Part] = []
     for k, lengths in enumerate(parts):
         start = len(records)
@@ -36,7 +36,7 @@ def corpus(name: str, parts: list[list[int]], context: int) -> PreparedCorpus:
             sha256 = hashlib.sha256(f"{name}/{k}/{i}".encode())
             held = RESERVE.holds(sha256.digest())
             split = "empty" if tokens == 0 else "reserve" if held else "train"
-            records.append(Record(sha256.hexdigest(), tokens, split))
+            records.append(ManifestRecord(sha256.hexdigest(), tokens, split))
         tokens = sum(r.tokens + 1 for r in records[start:] if r.split == "train")
         rows = len([o for o in range(0, tokens, context + 1) if tokens - o >= 2])
         made.append(
@@ -133,7 +133,7 @@ def test_outside_is_an_error() -> None:
 def test_find_gives_every_place() -> None:
     one, two = corpus("a", [[3], [4]], 7), corpus("b", [[5]], 7)
     # The same record in two corpora is two records.
-    twin = Record(one.records[0].sha256, 5, one.records[0].split)
+    twin = ManifestRecord(one.records[0].sha256, 5, one.records[0].split)
     manifest = make_manifest(one, two.model_copy(update={"records": (twin,)}))
     assert manifest.find(one.records[0].sha256) == (("a", 0), ("b", 0))
     assert manifest.find(one.records[1].sha256) == (("a", 1),)

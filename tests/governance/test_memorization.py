@@ -14,9 +14,9 @@ from govray.errors import Malformed
 from govray.governance.formats import canonical_json
 from govray.governance.policy.memorization_section import Band, Monitoring, RuleAction
 from govray.governance.record.entropy_profile import (
-    Decision,
     EntropyProfile,
     Measure,
+    MonitorDecision,
     Side,
     Subject,
     decide,
@@ -54,7 +54,7 @@ def decided(
     domains: dict[str, str] | None = None,
     section: Monitoring = SECTION,
     **more: Any,
-) -> tuple[Decision, ...]:
+) -> tuple[MonitorDecision, ...]:
     """Decide on the last of probes at steps 9, 19, …: corpus → (deviation, p)."""
     profiles = [
         profile(10 * n + 9, *(measure(c, d, p) for c, (d, p) in row.items()))

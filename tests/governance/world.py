@@ -38,10 +38,10 @@ from govray.governance.record.gates import Gate, encode_gates, gated
 from govray.governance.record.ledger import AnyLeaf, CorpusUse, GradientNorms, Leaf, Ledger, Pass
 from govray.governance.record.prepare_manifest import (
     Manifest,
+    ManifestRecord,
     Part,
     PreparedCorpus,
     Quarantined,
-    Record,
     Reserve,
     ReserveShard,
     RowGroup,
@@ -330,14 +330,14 @@ class World:
         self, corpus: str, parts: list[list[tuple[str, int]]], credential: Verified[Credential]
     ) -> PreparedCorpus:
         class_digest = credential.document.credential_class.digest
-        records: list[Record] = []
+        records: list[ManifestRecord] = []
         made: list[Part] = []
         for k, part in enumerate(parts):
             start, row = len(records), self.context + 1
             for sha256, tokens in part:
                 held = self.reserve.holds(bytes.fromhex(sha256))
                 split = "empty" if tokens == 0 else "reserve" if held else "train"
-                records.append(Record(sha256, tokens, split))
+                records.append(ManifestRecord(sha256, tokens, split))
             tokens = sum(r.tokens + 1 for r in records[start:] if r.split == "train")
             rows = tokens // row + (tokens % row >= 2)
             file = f"class={class_digest[7:19]}/{corpus}-{k:05}"

@@ -20,7 +20,7 @@ from govray.governance.attestation.memorization_manifest import (
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
-from govray.governance.record.entropy_profile import Decision, Measure, Side
+from govray.governance.record.entropy_profile import Measure, MonitorDecision, Side
 from govray.governance.record.incidents import Findings
 from govray.service.routes import memorization
 from govray.service.routes.memorization import own_findings
@@ -141,7 +141,9 @@ def test_findings_of_others_are_left_out() -> None:
     findings = Findings(
         branches=(0, 3),
         decisions=tuple(
-            Decision(step=2, corpus=c, action="gate", layers=("head",), evidence=(DIGEST,), since=0)
+            MonitorDecision(
+                step=2, corpus=c, action="gate", layers=("head",), evidence=(DIGEST,), since=0
+            )
             for c in ("acme", "beta")
         ),
         measured={"acme": 2, "beta": 2},

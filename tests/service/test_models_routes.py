@@ -16,11 +16,11 @@ from sqlmodel import Session, select
 from govray.service import visibility
 from govray.store import registry
 from govray.store.database import open_store
-from govray.store.registry import By
+from govray.store.registry import ChangedBy
 from govray.store.tables import AuditEntry
 
 GATES = Path(__file__).parents[2] / "policies" / "promotion.yaml"
-EVE = By(user="eve", at="2026-11-20T10:00:00Z")
+EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
 STAFF = ("admin", "engineer", "auditor")
 ONE = "/v1/models/first/versions/1.0.0"
 

@@ -26,7 +26,7 @@ from govray.service.app import create_app
 from govray.service.settings import Settings
 from govray.store.database import open_store
 from govray.store.model_index import index_model
-from govray.store.registry import By, register
+from govray.store.registry import ChangedBy, register
 
 FIRST = "2026-11-16T00:00:00Z"
 
@@ -63,7 +63,7 @@ def service_of(world: World, folder: Path, lists: Path) -> Iterator[tuple[Servic
             model="gpt",
             version="1.0.0",
             attestation=model.digest,
-            by=By(user="ada", at=FIRST),
+            by=ChangedBy(user="ada", at=FIRST),
         )
         session.commit()
     engine.dispose()

@@ -25,7 +25,7 @@ from sqlmodel import Session
 from govray.errors import UsageError
 from govray.store import registry
 from govray.store.database import open_store
-from govray.store.registry import By
+from govray.store.registry import ChangedBy
 
 ROOT = Path(__file__).parents[2]
 SERVE = ROOT / "serve"
@@ -117,7 +117,7 @@ def tokens(
     engine = open_store(url, create=True)
     with Session(engine) as session:
         (row,) = shelf.index(session, "first")
-        by = By(user="eve", at="2026-11-20T10:00:00Z")
+        by = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
         registry.register(session, model="gpt", version="1.0.0", attestation=row.digest, by=by)
         session.commit()
     tokens = make_tokens(engine, "acme-legal", "umbrella")

@@ -16,7 +16,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import parse_time
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.trust.anchor import TrustAnchor
-from govray.train.index.indexer import Settings
+from govray.train.index.indexer import IndexSettings
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import RunRecord
 from govray.train.run_folder import events
@@ -35,14 +35,14 @@ EXPERIMENT = {
 }
 
 
-def settings(world: World, **changes: Any) -> Settings:
+def settings(world: World, **changes: Any) -> IndexSettings:
     told = {
         "anchor": lambda: TrustAnchor(world.root),
         "key": KEY,
         "project": "alpha",
         "user": "ada",
     }
-    return Settings(**told | changes)
+    return IndexSettings(**told | changes)
 
 
 def at(seconds: int) -> str:

@@ -15,12 +15,12 @@ from govray.errors import Malformed, Refused
 from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
-from govray.governance.record.entropy_profile import Decision
+from govray.governance.record.entropy_profile import MonitorDecision
 from govray.governance.record.incidents import Findings
 from govray.store.promotion_gates import (
     GATES,
     SCHEMA,
-    Evidence,
+    GateEvidence,
     PromotionPolicy,
     failures,
     open_flags,
@@ -40,25 +40,27 @@ def written(*gates: str, schema: str = SCHEMA) -> str:
     )
 
 
-def failing(evidence: Evidence, *gates: str) -> list[tuple[str, str]]:
+def failing(evidence: GateEvidence, *gates: str) -> list[tuple[str, str]]:
     policy = read_promotion_policy(written(*gates))
     return [(each.gate, each.where) for each in failures(policy.gates("production"), evidence)]
 
 
 @pytest.fixture(scope="module")
-def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> GateEvidence:
     """Of a deployment with four corpora, without monitor or replay; five records quarantined."""
     folder = World().deploy(tmp_path_factory.mktemp("world") / "model")
     data = (folder / "governance" / "attestation.dsse.json").read_bytes()
     attestation = read(Attestation, Envelope.parse(data)).document
-    return Evidence(attestation, {"acme": 9, "alpha": 18, "beta": 12, "gamma": 11}, "selfAttested")
+    return GateEvidence(
+        attestation, {"acme": 9, "alpha": 18, "beta": 12, "gamma": 11}, "selfAttested"
+    )
 
 
-def changed(evidence: Evidence, **fields: Any) -> Evidence:
+def changed(evidence: GateEvidence, **fields: Any) -> GateEvidence:
     return replace(evidence, attestation=evidence.attestation.model_copy(update=fields))
 
 
-def replayed(evidence: Evidence, corpus: str) -> Replay:
+def replayed(evidence: GateEvidence, corpus: str) -> Replay:
     attestation = evidence.attestation
     return Replay(
         corpus=corpus,
@@ -69,9 +71,9 @@ def replayed(evidence: Evidence, corpus: str) -> Replay:
     )
 
 
-def found(evidence: Evidence, *decided: tuple[str, str], measured: tuple[str, ...] = ()) -> Any:
+def found(evidence: GateEvidence, *decided: tuple[str, str], measured: tuple[str, ...] = ()) -> Any:
     decisions = tuple(
-        Decision(
+        MonitorDecision(
             step=number, corpus=corpus, action=action, layers=("final_norm",),
             evidence=(DIGEST,), since=0,
         )
@@ -86,7 +88,7 @@ def found(evidence: Evidence, *decided: tuple[str, str], measured: tuple[str, ..
 # Each gate
 
 
-def test_a_level_is_asked_of_each_selected_corpus(evidence: Evidence) -> None:
+def test_a_level_is_asked_of_each_selected_corpus(evidence: GateEvidence) -> None:
     asked = "{{gate: level, at_least: {}, {}}}"
     assert failing(evidence, asked.format(1, "categories: [copyleft_limited, commercial]")) == []
     assert failing(evidence, asked.format(2, "categories: [copyleft_limited]")) == [
@@ -102,27 +104,27 @@ def test_a_level_is_asked_of_each_selected_corpus(evidence: Evidence) -> None:
     assert failing(evidence, asked.format(3, 'corpora: ["no-such-*"]')) == []
 
 
-def test_a_corpus_that_is_kept_out_of_nothing_has_no_level(evidence: Evidence) -> None:
+def test_a_corpus_that_is_kept_out_of_nothing_has_no_level(evidence: GateEvidence) -> None:
     # Everywhere or nowhere would both be an empty list of levels below the gate's.
     whole = changed(evidence, levels={})
     assert failing(whole, "{gate: level, at_least: 1, corpora: [gamma]}") == [("level", "gamma")]
 
 
-def test_level_zero_fails_level_one(evidence: Evidence) -> None:
+def test_level_zero_fails_level_one(evidence: GateEvidence) -> None:
     levels = dict(evidence.attestation.levels)
     levels["gamma"] = dict.fromkeys(levels["gamma"], 0)
     gate = "{gate: level, at_least: 1, categories: [copyleft_limited]}"
     assert failing(changed(evidence, levels=levels), gate) == [("level", "gamma")]
 
 
-def test_replayed_means_without_that_corpus(evidence: Evidence) -> None:
+def test_replayed_means_without_that_corpus(evidence: GateEvidence) -> None:
     gate = "{gate: replayed, corpora: [acme, gamma]}"
     assert failing(evidence, gate) == [("replayed", "acme"), ("replayed", "gamma")]
     one = changed(evidence, replays=(replayed(evidence, "acme"),))
     assert failing(one, gate) == [("replayed", "gamma")]
 
 
-def test_a_flag_is_open_until_a_rollback_or_a_removal(evidence: Evidence) -> None:
+def test_a_flag_is_open_until_a_rollback_or_a_removal(evidence: GateEvidence) -> None:
     gate = "no_open_memorization_flag"
     assert failing(evidence, gate) == [], "no monitor, no flag"
     assert failing(found(evidence, ("gamma", "flag")), gate) == [(gate, "gamma")]
@@ -136,14 +138,14 @@ def test_a_flag_is_open_until_a_rollback_or_a_removal(evidence: Evidence) -> Non
     assert failing(gone, gate) == [(gate, "gamma")], "gamma is in the base layers"
 
 
-def test_monitored_means_every_corpus_was_measured(evidence: Evidence) -> None:
+def test_monitored_means_every_corpus_was_measured(evidence: GateEvidence) -> None:
     assert failing(evidence, "monitored") == [("monitored", evidence.attestation.run.id)]
     three = found(evidence, measured=("acme", "alpha", "beta"))
     assert failing(three, "monitored") == [("monitored", "gamma")]
     assert failing(found(evidence, measured=("acme", "alpha", "beta", "gamma")), "monitored") == []
 
 
-def test_the_quarantined_share_counts_all_records_that_were_offered(evidence: Evidence) -> None:
+def test_the_quarantined_share_counts_all_records_that_were_offered(evidence: GateEvidence) -> None:
     assert failing(evidence, "{gate: quarantined, at_most: 0.0910}") == []
     run = evidence.attestation.run.id
     assert failing(evidence, "{gate: quarantined, at_most: 0.09}") == [("quarantined", run)]
@@ -151,7 +153,7 @@ def test_the_quarantined_share_counts_all_records_that_were_offered(evidence: Ev
     assert failing(unknown, "{gate: quarantined, at_most: 1}") == [("quarantined", "alpha")]
 
 
-def test_assurance_is_what_the_signatures_amounted_to(evidence: Evidence) -> None:
+def test_assurance_is_what_the_signatures_amounted_to(evidence: GateEvidence) -> None:
     gate = "{gate: assurance, one_of: [replayChecked, hardwareAttested]}"
     assert failing(evidence, gate) == [("assurance", evidence.attestation.run.id)]
     assert failing(replace(evidence, assurance="replayChecked"), gate) == []
@@ -160,7 +162,7 @@ def test_assurance_is_what_the_signatures_amounted_to(evidence: Evidence) -> Non
 # All of them
 
 
-def test_every_gate_that_failed_is_told(evidence: Evidence) -> None:
+def test_every_gate_that_failed_is_told(evidence: GateEvidence) -> None:
     policy = read_promotion_policy(
         written("monitored", "{gate: quarantined, at_most: 0}", "{gate: replayed, corpora: [acme]}")
     )
@@ -173,13 +175,13 @@ def test_every_gate_that_failed_is_told(evidence: Evidence) -> None:
         assert each.do in str(error)
 
 
-def test_no_gates_are_written_as_none(evidence: Evidence) -> None:
+def test_no_gates_are_written_as_none(evidence: GateEvidence) -> None:
     assert read_promotion_policy(written()).gates("production") == ()
 
 
 @given(st.sets(st.sampled_from(sorted(GATES))), st.sampled_from(sorted(GATES)))
 def test_a_further_gate_never_lets_more_through(
-    evidence: Evidence, names: set[str], further: str
+    evidence: GateEvidence, names: set[str], further: str
 ) -> None:
     forms = {
         "level": "{gate: level, at_least: 2, corpora: ['*']}",
@@ -250,7 +252,7 @@ def test_the_digest_is_of_what_is_asked_and_not_of_the_spelling() -> None:
     assert read_promotion_policy(short).digest != read_promotion_policy(written()).digest
 
 
-def test_the_shipped_document_lets_a_sound_model_through(evidence: Evidence) -> None:
+def test_the_shipped_document_lets_a_sound_model_through(evidence: GateEvidence) -> None:
     policy = read_promotion_policy(SHIPPED.read_bytes(), name=SHIPPED.name)
     assert str(policy) == "promotion v1"
     for stage in ("staging", "production"):

@@ -15,11 +15,11 @@ from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.store import promotion_gates, registry, tables
 from govray.store.model_index import index_model
 from govray.store.promotion_gates import SCHEMA, PromotionPolicy, read_promotion_policy
-from govray.store.registry import By
+from govray.store.registry import ChangedBy
 from govray.store.tables import AuditEntry, Model, ModelVersion
 
-EVE = By(user="eve", at="2026-11-20T10:00:00Z")
-BOB = By(user="bob", at="2026-11-20T11:00:00Z", token="t1")
+EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
+BOB = ChangedBy(user="bob", at="2026-11-20T11:00:00Z", token="t1")
 
 
 def policy(*gates: str) -> PromotionPolicy:

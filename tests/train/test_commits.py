@@ -25,7 +25,7 @@ from govray.train.run_folder import events
 from govray.train.run_folder.run_lock import Fence, begin_attempt, take_over
 from govray.train.state import snapshot
 from govray.train.state.committer import Commits
-from govray.train.state.snapshot import State, folder_name, generator_seed, latest
+from govray.train.state.snapshot import TrainingState, folder_name, generator_seed, latest
 
 
 def an_order(folder: Path, **changes: Any) -> Order:
@@ -68,7 +68,7 @@ class Training:
         self.order = an_order(folder, **changes)
         self.model = nn.Linear(4, 4)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
-        self.state = State(self.model, self.optimizer, Adapters(self.model, {}, seed=0))
+        self.state = TrainingState(self.model, self.optimizer, Adapters(self.model, {}, seed=0))
         folder.mkdir(parents=True, exist_ok=True)
         self.commits = Commits(self.state, self.order, resumed, _attempt(folder))
 

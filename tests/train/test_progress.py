@@ -40,7 +40,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def watched(script: list[Any], on_step: progress.StepCallback) -> None:
-    with progress.Watch(on_step) as watch:
+    with progress.ProgressWatch(on_step) as watch:
         while len(script) > 1 and watch._thread.is_alive():
             watch._thread.join(0.001)
 

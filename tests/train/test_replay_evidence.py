@@ -29,7 +29,7 @@ from govray.governance.formats.statement import read
 from govray.governance.trust.trust_state import TrustState
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.replay.replay_outcome import FILE, FOLDER, SIGNED, Outcome, evidence
+from govray.train.replay.replay_outcome import FILE, FOLDER, SIGNED, ReplayFinding, evidence
 from govray.train.replay.replayed_run import replay
 
 
@@ -42,7 +42,7 @@ def here() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def replayed(here: None, deployment: Deployment) -> tuple[Path, Outcome]:
+def replayed(here: None, deployment: Deployment) -> tuple[Path, ReplayFinding]:
     """A run of four steps, and what its replay without acme found; nobody signed it."""
     value = deployment.experiment(
         name="evidence",
@@ -55,7 +55,7 @@ def replayed(here: None, deployment: Deployment) -> tuple[Path, Outcome]:
 
 
 @pytest.fixture
-def run(replayed: tuple[Path, Outcome], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def run(replayed: tuple[Path, ReplayFinding], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the run's folder, beside it."""
     copy = shutil.copytree(replayed[0], replayed[0].with_name("copy"))
     yield copy
@@ -63,7 +63,7 @@ def run(replayed: tuple[Path, Outcome], monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.fixture
-def outcome(replayed: tuple[Path, Outcome]) -> Outcome:
+def outcome(replayed: tuple[Path, ReplayFinding]) -> ReplayFinding:
     return replayed[1]
 
 
@@ -75,7 +75,9 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def sign(run: Path, outcome: Outcome, deployment: Deployment, name: str, **changes: Any) -> Path:
+def sign(
+    run: Path, outcome: ReplayFinding, deployment: Deployment, name: str, **changes: Any
+) -> Path:
     """The outcome signed by ``name``, as ``govray replay --key`` leaves it."""
     folder = run / FOLDER / f"{outcome.run}-{name}"
     folder.mkdir(exist_ok=True)
@@ -98,7 +100,7 @@ def verdict(run: Path, deployment: Deployment, capsys: pytest.CaptureFixture[str
 
 
 def test_an_outcome_that_nobody_signed_gives_no_level(
-    run: Path, outcome: Outcome, deployment: Deployment, capsys: pytest.CaptureFixture[str]
+    run: Path, outcome: ReplayFinding, deployment: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever can write to the run's storage can write this file; it is even true here."""
     assert outcome.identical
@@ -115,7 +117,7 @@ def test_an_outcome_that_nobody_signed_gives_no_level(
 
 
 def test_the_operators_own_replay_is_called_so(
-    run: Path, outcome: Outcome, deployment: Deployment, capsys: pytest.CaptureFixture[str]
+    run: Path, outcome: ReplayFinding, deployment: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sign(run, outcome, deployment, "operator")
     code, out, _ = attest(run, deployment, capsys)
@@ -129,7 +131,7 @@ def test_the_operators_own_replay_is_called_so(
 
 def test_a_witness_is_named_and_its_outcome_goes_with_the_model(
     run: Path,
-    outcome: Outcome,
+    outcome: ReplayFinding,
     deployment: Deployment,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -164,7 +166,7 @@ def test_a_witness_is_named_and_its_outcome_goes_with_the_model(
     ids=["run", "plan", "corpus", "weights"],
 )
 def test_a_signed_outcome_of_something_else_is_refused(
-    run: Path, outcome: Outcome, deployment: Deployment, changes: dict[str, Any], says: str
+    run: Path, outcome: ReplayFinding, deployment: Deployment, changes: dict[str, Any], says: str
 ) -> None:
     sign(run, outcome, deployment, "operator", **changes)
     with pytest.raises(Refused, match=says):
@@ -172,7 +174,7 @@ def test_a_signed_outcome_of_something_else_is_refused(
 
 
 def test_nobody_else_may_sign_and_nothing_signed_may_change(
-    run: Path, outcome: Outcome, deployment: Deployment, capsys: pytest.CaptureFixture[str]
+    run: Path, outcome: ReplayFinding, deployment: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(Untrusted, match="no operator and no witness"):
         sign(run, outcome, deployment, "issuer")
@@ -198,7 +200,7 @@ def test_nobody_else_may_sign_and_nothing_signed_may_change(
 
 
 def test_a_replay_that_differed_outweighs_an_identical_one(
-    run: Path, outcome: Outcome, deployment: Deployment
+    run: Path, outcome: ReplayFinding, deployment: Deployment
 ) -> None:
     sign(run, outcome, deployment, "operator")
     assert [each.replay.party for each in evidence(run, at=now())] == ["operator"]

@@ -35,7 +35,13 @@ from govray.governance.formats import canonical_json
 from govray.train.replay.comparison import compared_files, first_tensor
 from govray.train.state import committer, garbage_collection
 from govray.train.state.committer import Commits
-from govray.train.state.snapshot import State, base_tensors, committed_folders, folder_name, latest
+from govray.train.state.snapshot import (
+    TrainingState,
+    base_tensors,
+    committed_folders,
+    folder_name,
+    latest,
+)
 
 OPTIMIZER = "optimizer.safetensors"
 
@@ -52,7 +58,7 @@ class Shared(Training):
         adapters = Adapters(self.model, {"acme": 2}, seed=0)
         every = [*self.model.parameters(), *(p for _, p in adapters.named_parameters())]
         self.optimizer = torch.optim.AdamW(every, lr=0.1)
-        self.state = State(self.model, self.optimizer, adapters)
+        self.state = TrainingState(self.model, self.optimizer, adapters)
         self.adapters = adapters
         self.commits = Commits(self.state, self.order, resumed, _attempt(folder))
 

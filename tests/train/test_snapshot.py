@@ -17,7 +17,7 @@ from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import AnyLeaf, Ledger
 from govray.train.inputs.order import Order
 from govray.train.run_folder.ledger_wal import WriteAhead
-from govray.train.state.snapshot import Capture, State, folder_name
+from govray.train.state.snapshot import Capture, TrainingState, folder_name
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def commit(captured: Capture | None, order: Order) -> Path:
     return folder
 
 
-def state() -> State:
+def state() -> TrainingState:
     model = nn.Linear(2, 2)
-    return State(model, torch.optim.AdamW(model.parameters()), Adapters(model, {}, seed=0))
+    return TrainingState(model, torch.optim.AdamW(model.parameters()), Adapters(model, {}, seed=0))
 
 
 def test_a_resumed_run_ends_with_the_ledger_of_an_undisturbed_one(order: Order) -> None:

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from govray.tune.brackets import Bracket, adaptive
-from govray.tune.successive_halving import Action, Decision, Promotion, State
+from govray.tune.successive_halving import Action, AsynchronousHalving, TrialDecision, TrialState
 
 ONE = (Bracket((1, 3, 9), 9),)
 
 
-def actions(decisions: tuple[Decision, ...]) -> dict[str, str]:
+def actions(decisions: tuple[TrialDecision, ...]) -> dict[str, str]:
     assert len({each.trial for each in decisions}) == len(decisions)
     return {each.trial: each.action.value for each in decisions}
 
 
 def test_the_rule_on_one_rung() -> None:
-    machine = Promotion(ONE, 3)
+    machine = AsynchronousHalving(ONE, 3)
     assert actions(machine.report("a", 1, 5.0)) == {"a": "continue"}  # 0 < max(1 // 3, 1)
     assert actions(machine.report("b", 1, 6.0)) == {"b": "pause"}
     assert actions(machine.report("c", 1, 7.0)) == {"c": "pause"}
@@ -36,7 +36,7 @@ def test_the_rule_on_one_rung() -> None:
 
 
 def test_a_paused_trial_goes_on_when_the_rung_has_room() -> None:
-    machine = Promotion(ONE, 2)
+    machine = AsynchronousHalving(ONE, 2)
     machine.report("a", 1, 1.0)
     assert actions(machine.report("b", 1, 2.0)) == {"b": "pause"}
     assert actions(machine.report("c", 1, 3.0)) == {"c": "pause"}
@@ -46,19 +46,19 @@ def test_a_paused_trial_goes_on_when_the_rung_has_room() -> None:
 
 
 def test_a_report_beyond_several_rungs_counts_at_each() -> None:
-    machine = Promotion(ONE, 3)
+    machine = AsynchronousHalving(ONE, 3)
     assert actions(machine.report("a", 9, 1.0)) == {"a": "stop"}
     assert [len(rung.entries) for rung in machine.rungs[0]] == [1, 1, 1]
 
 
 def test_a_bracket_of_one_rung_runs_everything_to_the_end() -> None:
-    machine = Promotion((Bracket((9,), 2),), 3)
+    machine = AsynchronousHalving((Bracket((9,), 2),), 3)
     assert actions(machine.report("a", 5, 1.0)) == {"a": "continue"}
     assert actions(machine.report("a", 9, 1.0)) == {"a": "stop"}
 
 
 def test_the_dead_give_their_place_to_the_living() -> None:
-    machine = Promotion((Bracket((1, 9), 3),), 4)
+    machine = AsynchronousHalving((Bracket((1, 9), 3),), 4)
     machine.report("a", 1, 1.0)
     machine.report("b", 1, 2.0)
     assert actions(machine.report("c", 1, 3.0)) == {"c": "pause"}
@@ -68,7 +68,7 @@ def test_the_dead_give_their_place_to_the_living() -> None:
 
 
 def test_the_dead_never_go_on_even_if_all_died() -> None:
-    machine = Promotion(ONE, 3)
+    machine = AsynchronousHalving(ONE, 3)
     for name in "abc":
         machine.add(name)
     assert [machine.died(name) for name in "abc"] == [(), (), ()]
@@ -80,13 +80,13 @@ def test_the_dead_never_go_on_even_if_all_died() -> None:
 
 @pytest.mark.parametrize("objective", [math.nan, math.inf])
 def test_what_cannot_be_judged_goes_nowhere(objective: float) -> None:
-    machine = Promotion(ONE, 3)
+    machine = AsynchronousHalving(ONE, 3)
     assert actions(machine.report("a", 1, objective)) == {"a": "pause"}
     assert actions(machine.close()) == {"a": "stop"}
 
 
 def test_an_invalid_trial_counts_nowhere_and_frees_its_place() -> None:
-    machine = Promotion((Bracket((1, 9), 2), Bracket((9,), 1)), 2)
+    machine = AsynchronousHalving((Bracket((1, 9), 2), Bracket((9,), 1)), 2)
     assert [machine.add(name) for name in "abc"] == [0, 0, 1]
     machine.report("a", 1, 1.0)
     machine.invalid("a")
@@ -96,7 +96,7 @@ def test_an_invalid_trial_counts_nowhere_and_frees_its_place() -> None:
 
 
 def test_a_search_that_ends_short_of_trials_stops_those_that_wait() -> None:
-    machine = Promotion(ONE, 3)
+    machine = AsynchronousHalving(ONE, 3)
     for name, objective in (("a", 1.0), ("b", 2.0)):
         machine.report(name, 1, objective)
     machine.died("a")
@@ -106,7 +106,9 @@ def test_a_search_that_ends_short_of_trials_stops_those_that_wait() -> None:
     assert machine.done
 
 
-def run_out(machine: Promotion, objective: dict[str, float], seed: int = 0) -> Counter[int]:
+def run_out(
+    machine: AsynchronousHalving, objective: dict[str, float], seed: int = 0
+) -> Counter[int]:
     """Run all trials to their end, one report at each step of a rung; where they ended."""
     order, ended = random.Random(seed), Counter[int]()
     running = sorted(objective)
@@ -130,14 +132,14 @@ def run_out(machine: Promotion, objective: dict[str, float], seed: int = 0) -> C
 def test_when_all_wait_for_all_the_issue_s_preview_comes_out_exactly(seed: int) -> None:
     found = adaptive(max_trials=10, max_time=900, divisor=3, max_rungs=5, mode="standard")
     objective = {f"t{i}": random.Random(seed * 100 + i).random() for i in range(10)}
-    machine = Promotion(found, 3, synchronous=True)
+    machine = AsynchronousHalving(found, 3, synchronous=True)
     assert run_out(machine, objective, seed) == {100: 5, 300: 3, 900: 2}
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_best_trial_of_a_bracket_runs_to_the_end(seed: int) -> None:
     objective = {f"t{i}": random.Random(seed * 100 + i).random() for i in range(9)}
-    machine = Promotion(ONE, 3)
+    machine = AsynchronousHalving(ONE, 3)
     run_out(machine, objective, seed)
     assert machine.trials[min(objective, key=objective.__getitem__)].step == 9
 
@@ -146,7 +148,7 @@ def test_a_scale_changes_no_decision() -> None:
     values = {f"t{i}": random.Random(i).random() for i in range(9)}
     traces = []
     for scale in (1.0, 1e-30, 1e30):
-        machine = Promotion(ONE, 3)
+        machine = AsynchronousHalving(ONE, 3)
         run_out(machine, {name: scale * value for name, value in values.items()})
         traces.append({name: (t.step, t.state) for name, t in machine.trials.items()})
     assert traces[0] == traces[1] == traces[2]
@@ -162,13 +164,15 @@ class AnySearch(RuleBasedStateMachine):
     )
     def start(self, sizes: list[int], divisor: int, synchronous: bool) -> None:
         brackets = [Bracket((1, 2, 4, 8)[i:], trials) for i, trials in enumerate(sizes)]
-        self.machine = Promotion(brackets, divisor, synchronous=synchronous)
-        self.replayed = Promotion(brackets, divisor, synchronous=synchronous)
+        self.machine = AsynchronousHalving(brackets, divisor, synchronous=synchronous)
+        self.replayed = AsynchronousHalving(brackets, divisor, synchronous=synchronous)
         self.told: dict[str, Action] = {}  # the last decision that each trial was told
         self.left = sum(sizes)
         self.named = 0
 
-    def heard(self, decisions: tuple[Decision, ...], repeated: tuple[Decision, ...]) -> None:
+    def heard(
+        self, decisions: tuple[TrialDecision, ...], repeated: tuple[TrialDecision, ...]
+    ) -> None:
         assert decisions == repeated
         assert len({each.trial for each in decisions}) == len(decisions)
         for each in decisions:
@@ -198,9 +202,9 @@ class AnySearch(RuleBasedStateMachine):
         before = self.machine.trials[name].state
         found = self.machine.report(name, step, objective)
         assert found[0].trial == name
-        if before is State.PAUSED:
-            assert found == (Decision(name, Action.PAUSE, "waits at its rung"),)
-        elif before is not State.RUNNING:
+        if before is TrialState.PAUSED:
+            assert found == (TrialDecision(name, Action.PAUSE, "waits at its rung"),)
+        elif before is not TrialState.RUNNING:
             assert len(found) == 1
             assert found[0].action is Action.STOP
         self.heard(found, self.replayed.report(name, step, objective))
@@ -226,7 +230,7 @@ class AnySearch(RuleBasedStateMachine):
                 assert [o for o, _ in rung.entries] == sorted(o for o, _ in rung.entries)
                 assert rung.promoted <= set(names)
                 for name in names:
-                    assert self.machine.trials[name].state is not State.INVALID
+                    assert self.machine.trials[name].state is not TrialState.INVALID
 
     @invariant()
     def a_rung_s_trials_went_on_from_the_one_below(self) -> None:
@@ -238,20 +242,20 @@ class AnySearch(RuleBasedStateMachine):
     @invariant()
     def everybody_knows_what_the_machine_thinks(self) -> None:
         said = {
-            Action.CONTINUE: State.RUNNING,
-            Action.RESUME: State.RUNNING,
-            Action.PAUSE: State.PAUSED,
-            Action.STOP: State.STOPPED,
+            Action.CONTINUE: TrialState.RUNNING,
+            Action.RESUME: TrialState.RUNNING,
+            Action.PAUSE: TrialState.PAUSED,
+            Action.STOP: TrialState.STOPPED,
         }
         for name, trial in self.machine.trials.items():
-            if trial.state not in (State.DIED, State.INVALID):
+            if trial.state not in (TrialState.DIED, TrialState.INVALID):
                 assert said[self.told[name]] is trial.state
 
     @invariant()
     def nothing_stalls(self) -> None:
         states = Counter(each.state for each in self.machine.trials.values())
-        if self.left == 0 and not states[State.RUNNING]:
-            assert states[State.PAUSED] == 0
+        if self.left == 0 and not states[TrialState.RUNNING]:
+            assert states[TrialState.PAUSED] == 0
             assert self.machine.done
 
 

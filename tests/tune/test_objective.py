@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from govray.tune.objective import (
     WORST,
-    Report,
+    TrialReport,
     conclude,
     governed,
     pareto_front,
@@ -98,10 +98,10 @@ def test_the_violation() -> None:
 def test_a_report_survives_the_way_through_ray() -> None:
     for m in (None, 0.25):
         found = report(step=7, loss=1.5, memorization=m, tau=0.5)
-        assert Report.from_result({**found.to_result(), "trial_id": "x"}) == found
+        assert TrialReport.from_result({**found.to_result(), "trial_id": "x"}) == found
 
 
-def trials(*pairs: tuple[float, float | None], tau: float = 1.0) -> dict[str, Report]:
+def trials(*pairs: tuple[float, float | None], tau: float = 1.0) -> dict[str, TrialReport]:
     return {
         chr(ord("a") + i): report(step=1, loss=loss, memorization=m, tau=tau)
         for i, (loss, m) in enumerate(pairs)

@@ -10,7 +10,7 @@ from search_files import search_file
 
 from govray.train.run_folder.clock import instant
 from govray.tune.point_searcher import Points
-from govray.tune.repeating_searcher import Recorded
+from govray.tune.repeating_searcher import RepeatingSearcher
 from govray.tune.search_record import SearchRecord, read
 from govray.tune.trial import NAME
 
@@ -50,9 +50,9 @@ def test_points_are_drawn_again_and_then_the_next(tmp_path: Path) -> None:
     def points() -> Points:
         return Points(lambda number: {"optimizer.lr": 2.0**-number}, trials=4, concurrent=9)
 
-    first = Recorded(points(), begin(tmp_path))
+    first = RepeatingSearcher(points(), begin(tmp_path))
     drawn = [first.suggest(str(number)) for number in range(2)]
-    again = Recorded(points(), read(tmp_path))
+    again = RepeatingSearcher(points(), read(tmp_path))
     assert [again.suggest(f"new-{number}") for number in range(2)] == drawn
     third = again.suggest("new-2")
     assert (third["optimizer.lr"], third[NAME][:10]) == (0.25, "trial-0002")
@@ -64,10 +64,10 @@ def test_points_are_drawn_again_and_then_the_next(tmp_path: Path) -> None:
 
 
 def test_a_searcher_that_learns_hears_which_point_ran(tmp_path: Path) -> None:
-    first = Recorded(Learns(0.5), begin(tmp_path))
+    first = RepeatingSearcher(Learns(0.5), begin(tmp_path))
     assert first.suggest("a")["optimizer.lr"] == 0.25
     inner = Learns(0.125)
-    again = Recorded(inner, read(tmp_path))
+    again = RepeatingSearcher(inner, read(tmp_path))
     assert again.suggest("b")["optimizer.lr"] == 0.25  # recorded; the searcher says 0.0625
     assert again.suggest("c")["optimizer.lr"] == 0.03125  # its own
     again.on_trial_complete("b", {"objective": 3.0})

@@ -21,7 +21,7 @@ from govray.tune.objective import report
 from govray.tune.point_searcher import Points, from_sequence
 from govray.tune.recipe import Recipe, load_searcher
 from govray.tune.schedulers import GovernedASHA, PromotionScheduler
-from govray.tune.successive_halving import Promotion
+from govray.tune.successive_halving import AsynchronousHalving
 
 LIMIT = {"statistic": "min_k_plus_plus", "unit": "nats", "tau": 1.0}
 
@@ -201,7 +201,7 @@ def test_a_promoted_trial_goes_before_a_new_one() -> None:
         return report(step=trial.step, loss=next(losses), memorization=0.0, tau=1.0).to_result()
 
     points = Points(from_sequence([{"n": n} for n in range(9)]), 9, 1)
-    machine = Promotion([Bracket((100, 1000), 9)], 2)
+    machine = AsynchronousHalving([Bracket((100, 1000), 9)], 2)
     from ray.tune import TuneConfig
 
     config = TuneConfig(

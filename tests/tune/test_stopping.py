@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from govray.errors import UsageError
-from govray.tune.objective import Report, report
+from govray.tune.objective import TrialReport, report
 from govray.tune.search_config import Search
 from govray.tune.stop_rules import (
     Bound,
@@ -22,7 +22,7 @@ from govray.tune.stop_rules import (
 )
 
 
-def reports(*losses: float, m: float | None = 0.0, tau: float = 1.0) -> list[Report]:
+def reports(*losses: float, m: float | None = 0.0, tau: float = 1.0) -> list[TrialReport]:
     return [
         report(step=step, loss=loss, memorization=m, tau=tau) for step, loss in enumerate(losses, 1)
     ]

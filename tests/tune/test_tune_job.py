@@ -12,19 +12,19 @@ from govray.errors import Stopped
 from govray.train.driver import ray_cluster
 from govray.tune import search
 from govray.tune.objective import Conclusion
-from govray.tune.search import Outcome
+from govray.tune.search import SearchOutcome
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
 def told(
-    outcome: Outcome | Exception,
+    outcome: SearchOutcome | Exception,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> tuple[int, str, str]:
     """Exit code and output of the job, whose search ends so."""
 
-    def run(*args: object, **kwargs: object) -> Outcome:
+    def run(*args: object, **kwargs: object) -> SearchOutcome:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -37,10 +37,10 @@ def told(
     return ended.value.code, *capsys.readouterr()
 
 
-def outcome(best: str | None, lowest: str, why: str | None) -> Outcome:
+def outcome(best: str | None, lowest: str, why: str | None) -> SearchOutcome:
     models = {name: Path("runs/s") / name / "model" for name in ("a", "b")}
     conclusion = Conclusion(best, ("a", "b"), lowest, why)
-    return Outcome(folder=Path("runs/s"), standings={}, conclusion=conclusion, models=models)
+    return SearchOutcome(folder=Path("runs/s"), standings={}, conclusion=conclusion, models=models)
 
 
 def test_it_names_the_best_trial_and_why_the_lowest_loss_lost(

@@ -61,7 +61,7 @@ _NEVER = (1 << 62) - 1
 
 
 @dataclass(frozen=True)
-class Failure:
+class RankFailure:
     """Why this rank cannot go on.
 
     Attributes:
@@ -75,7 +75,7 @@ class Failure:
     cause: BaseException | None = None
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException) -> RankFailure:
         """A caught error; one of ours keeps its kind, for refusals are never retried."""
         for kind in (Refused, UsageError, InfrastructureFailed):
             if isinstance(error, kind):
@@ -183,7 +183,7 @@ class Agreement:
         step: int,
         group_targets: Mapping[str, int],
         corpora: Mapping[str, tuple[int, int]],
-        failure: Failure | None,
+        failure: RankFailure | None,
         numbers: Sequence[int] = (),
     ) -> Pending:
         """Tell the others what this rank brings; returns at once.
@@ -202,7 +202,7 @@ class Agreement:
         own = [_status(failure), step, time, *self._digests(), *self._terms(), *filled, *counts]
         return Pending(self, self._gather(torch.tensor(own, dtype=torch.int64)), failure)
 
-    def conclude(self, step: int, sums: Tensor, failure: Failure | None) -> Tensor:
+    def conclude(self, step: int, sums: Tensor, failure: RankFailure | None) -> Tensor:
         """The second status: go on together, or stop together.
 
         Args:
@@ -221,7 +221,7 @@ class Agreement:
         self._stop_if_failed([int(row[0]) for row in rows], [step] * len(rows), failure)
         return torch.stack(rows)[:, 1:].sum(0).view(sums.shape)
 
-    def confirm(self, step: int, failure: Failure | None) -> None:
+    def confirm(self, step: int, failure: RankFailure | None) -> None:
         """The third status: all ranks have moved their weights, or none goes on.
 
         Args:
@@ -280,7 +280,7 @@ class Agreement:
         self,
         statuses: Sequence[int],
         steps: Sequence[int],
-        own: Failure | None,
+        own: RankFailure | None,
         do: str = "All ranks stopped before any weight moved; that rank's log has more",
     ) -> None:
         failed = [rank for rank, status in enumerate(statuses) if status]
@@ -297,7 +297,7 @@ class Agreement:
             sent + others, where=f"rank {first}, step {steps[first]}", do=do
         ) from cause
 
-    def _settle(self, rows: Sequence[Tensor], own: Failure | None) -> Agreed:
+    def _settle(self, rows: Sequence[Tensor], own: RankFailure | None) -> Agreed:
         steps = [int(row[1]) for row in rows]
         self._stop_if_failed([int(row[0]) for row in rows], steps, own)
         _require_equal(rows, "step", slice(1, 2))
@@ -345,7 +345,7 @@ class Pending:
     """A first exchange under way."""
 
     def __init__(
-        self, agreement: Agreement, rows: Callable[[], list[Tensor]], failure: Failure | None
+        self, agreement: Agreement, rows: Callable[[], list[Tensor]], failure: RankFailure | None
     ) -> None:
         self._agreement = agreement
         self._rows = rows
@@ -385,7 +385,7 @@ def lost_peers_reported() -> Iterator[None]:
         ) from error
 
 
-def _status(failure: Failure | None) -> int:
+def _status(failure: RankFailure | None) -> int:
     return _KINDS.index(failure.kind) + 1 if failure else 0
 
 

@@ -20,7 +20,7 @@ from govray.engine.collective.agreement import Agreement, Pending
 from govray.errors import GovrayError
 
 
-class Stopped(BaseException):
+class StoppedTogether(BaseException):
     """All ranks have raised this error together.
 
     Not an `Exception`, for a loss function's ``except Exception`` must not swallow it.
@@ -64,4 +64,4 @@ class Meeting:
             except GovrayError as error:
                 self.stopped = error
         if self.stopped is not None:
-            raise Stopped(self.stopped)
+            raise StoppedTogether(self.stopped)

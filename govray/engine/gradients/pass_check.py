@@ -44,7 +44,7 @@ Losses = Callable[[Pass], AbstractContextManager[Sequence[Tensor]]]
 
 
 @dataclass(frozen=True)
-class Trial:
+class PassCheck:
     """What a trial found: ``usable`` is None if there was nothing to see."""
 
     usable: bool | None
@@ -74,7 +74,7 @@ def try_pass(
     parameters: Mapping[str, nn.Parameter],
     losses: Losses,
     places: Places,
-) -> Trial:
+) -> PassCheck:
     """Does a pass give the gradients of each stream by itself?
 
     Args:
@@ -93,22 +93,22 @@ def try_pass(
                 for each, share in zip(sums, small.shares, strict=True)
             ]
     except Exception as error:  # whatever a model does to the hooks, it is no such pass
-        return Trial(False, f"{type(error).__name__}: {error}")
+        return PassCheck(False, f"{type(error).__name__}: {error}")
     tolerance = coarsest({p.dtype for p in learning.values()} | places.dtypes | dtypes) ** 0.5
     for part, entry, found in zip(small.parts, small.entries, together, strict=True):
         route = routed[part.stream]
         for name, gradient in found.items():
             if name not in route.weights and gradient is not None and gradient.any():
-                return Trial(False, f"rows of stream {part.stream} would update {name}")
+                return PassCheck(False, f"rows of stream {part.stream} would update {name}")
         with losses(homogeneous(part, route)) as (own,):
             expected = _gradients(own, {name: parameters[name] for name in route.weights})
         seen = [g for name, g in expected.items() if name.startswith(f"{entry}." if entry else "")]
         if not any(gradient is not None and gradient.any() for gradient in seen):
-            return Trial(None)
+            return PassCheck(None)
         gap = _distance(found, expected)
         if not gap <= tolerance:
-            return Trial(False, f"stream {part.stream}: gradients differ by {gap:.1e}")
-    return Trial(True)
+            return PassCheck(False, f"stream {part.stream}: gradients differ by {gap:.1e}")
+    return PassCheck(True)
 
 
 @contextmanager

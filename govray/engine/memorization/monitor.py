@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from govray.engine.collective.agreement import Agreement, Failure
+from govray.engine.collective.agreement import Agreement, RankFailure
 from govray.engine.gradients.forward import LossFn
 from govray.engine.memorization.deviation import measures
 from govray.engine.memorization.logit_lens import Lens, find_lens
@@ -103,7 +103,7 @@ class Monitor:
                 table[first + own.start : first + own.stop] = self._score(probe).table()
                 first += len(probe)
         except BaseException as error:  # whatever it is, the other ranks must hear of it
-            failure = Failure.of(error)
+            failure = RankFailure.of(error)
         table = self._agreement.conclude(step, table, failure)
         found: list[Measure] = []
         for probe, rows in zip(probes, table.split([len(each) for each in probes]), strict=True):
@@ -160,7 +160,7 @@ class Monitor:
             with untouched(self._model), torch.no_grad(), self._adapters.active(None):
                 lens = find_lens(self._model, lambda: self._logits(self._model, rows))
         except BaseException as error:
-            failure = Failure.of(error)
+            failure = RankFailure.of(error)
         own = torch.tensor([float(len(lens.layers))], dtype=torch.float64)
         self._agreement.conclude(step, own, failure)
         counts = {int(row) for row in self._agreement.exchange(own)}

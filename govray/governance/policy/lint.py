@@ -67,7 +67,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ClassOutcome:
     """What a policy means for one class in one model.
 
     Attributes:
@@ -88,12 +88,12 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Change:
+class PolicyChange:
     """A class that two policies treat differently."""
 
     credential_class: CredentialClass
-    before: Outcome
-    after: Outcome
+    before: ClassOutcome
+    after: ClassOutcome
 
     @property
     def gains(self) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ def explain(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Expl
 
 def diff(
     old: Policy, new: Policy, classes: Sequence[CredentialClass], groups: Sequence[str]
-) -> tuple[Change, ...]:
+) -> tuple[PolicyChange, ...]:
     """Return the classes that two policies treat differently, in the order given.
 
     Args:
@@ -206,7 +206,7 @@ def diff(
         classes: The classes to compare.
         groups: The model's layer groups in order, without adapters.
     """
-    changes = (Change(c, outcome(old, c, groups), outcome(new, c, groups)) for c in classes)
+    changes = (PolicyChange(c, outcome(old, c, groups), outcome(new, c, groups)) for c in classes)
     return tuple(
         c
         for c in changes
@@ -217,19 +217,19 @@ def diff(
     )
 
 
-def outcome(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Outcome:
+def outcome(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> ClassOutcome:
     """Return what ``policy`` means for ``cls``; a refusal is an outcome, not an error."""
     try:
         decision = policy.decide(cls)
         if decision.quarantined:
-            return Outcome("quarantined", decision.label, {}, None)
+            return ClassOutcome("quarantined", decision.label, {}, None)
         route = resolve(decision, groups)
     except Refused as error:
-        return Outcome("refused", error.what, {}, None)
+        return ClassOutcome("refused", error.what, {}, None)
     weights = {group: route.weights.get(group, 0.0) for group in groups}
     if route.adapter is not None:
         weights[f"{ADAPTER}{route.adapter}"] = 1.0
-    return Outcome("trains", decision.label, weights, route.rank, _action(policy, decision))
+    return ClassOutcome("trains", decision.label, weights, route.rank, _action(policy, decision))
 
 
 def representative_classes(*policies: Policy) -> tuple[CredentialClass, ...]:
@@ -277,7 +277,7 @@ def representative_classes(*policies: Policy) -> tuple[CredentialClass, ...]:
     return tuple(classes)
 
 
-def _grown(before: Outcome, after: Outcome) -> tuple[str, ...]:
+def _grown(before: ClassOutcome, after: ClassOutcome) -> tuple[str, ...]:
     return tuple(
         group
         for group, weight in after.weights.items()

@@ -146,7 +146,7 @@ class Subject:
     action: Action
 
 
-class Decision(Document):
+class MonitorDecision(Document):
     """What followed from a profile for one corpus.
 
     Attributes:
@@ -211,7 +211,7 @@ def decide(
     *,
     gated: Set[str] = frozenset(),
     rollbacks: Mapping[str, int] | None = None,
-) -> tuple[Decision, ...]:
+) -> tuple[MonitorDecision, ...]:
     """What follows from ``profile``, sorted by corpus.
 
     Args:
@@ -239,7 +239,7 @@ def decide(
             continue  # the same incident, which goes on
         calm = [each.step + 1 for each, exceeded in probes if not exceeded & layers]
         decisions.append(
-            Decision(
+            MonitorDecision(
                 branch=profile.branch,
                 step=profile.step,
                 corpus=corpus,

@@ -8,10 +8,10 @@ Branches
 
 A rollback after step k of branch b is followed by branch b+1, and by no further step of branch b.
 The new branch begins at the step of some commit, at or before the step after the last probe at
-which the corpus was calm (``Decision.since``). Steps in between are repeated as they were, and the
-corpus is left out from ``since`` on: so the action depends on nothing but the corpus's evidence,
-whatever commits are kept. What is decided on the new branch rests on the profiles of the steps
-before it and its own.
+which the corpus was calm (``MonitorDecision.since``). Steps in between are repeated as they were,
+and the corpus is left out from ``since`` on: so the action depends on nothing but the corpus's
+evidence, whatever commits are kept. What is decided on the new branch rests on the profiles of the
+steps before it and its own.
 
 Invariants
 
@@ -35,9 +35,9 @@ from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.policy.route import Route, domains
 from govray.governance.record.entropy_profile import (
-    Decision,
     EntropyProfile,
     Measure,
+    MonitorDecision,
     Natural,
     Subject,
     decide,
@@ -62,7 +62,7 @@ class Findings(Document):
     """
 
     branches: tuple[Natural, ...]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[MonitorDecision, ...]
     measured: dict[Name, Natural]
     measures: tuple[Measure, ...]
 
@@ -91,7 +91,7 @@ class Incidents:
         self.section = section
         self.subjects = subjects
         self.starts = [0]
-        self.decisions: list[Decision] = []
+        self.decisions: list[MonitorDecision] = []
         self._history: list[EntropyProfile] = []
         self._left: list[dict[str, _Left]] = [{}]
         self._ends: list[int] = []
@@ -142,7 +142,7 @@ class Incidents:
         self._history = [profile for profile in self._history if profile.step < step]
         self._pending = None
 
-    def take(self, profile: EntropyProfile) -> tuple[Decision, ...]:
+    def take(self, profile: EntropyProfile) -> tuple[MonitorDecision, ...]:
         """Decide on a profile of the newest branch."""
         left = self._left[-1]
         made = decide(

@@ -60,7 +60,7 @@ ShardName = Annotated[str, Field(pattern=r"^class=[0-9a-f]{12}/[A-Za-z0-9._-]+\.
 Split = Literal["train", "reserve", "empty"]
 
 
-class Record(NamedTuple):
+class ManifestRecord(NamedTuple):
     """One record in Merkle order; in JSON an array of three."""
 
     sha256: Hex256
@@ -107,7 +107,7 @@ class Planted(Document):
     """The canaries of a corpus: what they follow from, their records by index, their shard."""
 
     canaries: Canaries
-    records: tuple[Record, ...]
+    records: tuple[ManifestRecord, ...]
     file: ShardName
     row_groups: tuple[RowGroup, ...]
 
@@ -122,7 +122,7 @@ class PreparedCorpus(Document):
     corpus: Name
     credential: Digest
     class_digest: Digest
-    records: tuple[Record, ...]
+    records: tuple[ManifestRecord, ...]
     parts: tuple[Part, ...]
     planted: Planted | None = None
 
@@ -237,7 +237,7 @@ class Manifest(Document):
             raise ValueError(f"{corpus.corpus}: the parts end at record {stop}")
 
     def _check_shard(
-        self, name: str, shard: Part | ReserveShard, records: Sequence[Record], split: Split
+        self, name: str, shard: Part | ReserveShard, records: Sequence[ManifestRecord], split: Split
     ) -> None:
         row = self.context + 1
         tokens = sum(r.tokens + 1 for r in records if r.split == split)
@@ -301,7 +301,7 @@ class Manifest(Document):
         """Packed training rows of the corpus's own records: they come before the canaries'."""
         return self._layout(corpus).own_rows
 
-    def record(self, corpus: str, index: int) -> Record:
+    def record(self, corpus: str, index: int) -> ManifestRecord:
         """A record of a corpus; behind its own ones, its canaries.
 
         Raises:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from govray.service.access import COOKIE, Gate
+from govray.service.access import COOKIE, AccessGate
 from govray.service.caller import PUBLIC
 from govray.service.pages.rendering import HEADERS, render
 from govray.service.problems import Problem
@@ -37,7 +37,7 @@ async def sign_in(request: Request) -> Response:
     following = own_path(fields.get("next", ["/"])[0])
     error = "Type a token."
     if text:
-        gate: Gate = request.app.state.gate
+        gate: AccessGate = request.app.state.gate
         try:
             await gate.caller(_bearing(request, text))
         except Problem as problem:

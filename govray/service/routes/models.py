@@ -36,7 +36,7 @@ from govray.service.visibility import find_model, find_version, is_staff
 from govray.store import registry, tables
 from govray.store.database import begin_writing
 from govray.store.promotion_gates import PromotionPolicy, read_promotion_policy
-from govray.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS, By
+from govray.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS, ChangedBy
 
 router = APIRouter(tags=["models"])
 
@@ -362,8 +362,8 @@ def _gates(path: File) -> PromotionPolicy:
     return read_promotion_policy(text, name=path.name)
 
 
-def _by(caller: Caller) -> By:
-    return By(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)
+def _by(caller: Caller) -> ChangedBy:
+    return ChangedBy(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)
 
 
 def _model(session: Session, row: tables.Model, caller: Caller) -> Model | ModelName:

@@ -20,7 +20,7 @@ from govray.governance.policy import lint
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Match
 from govray.governance.policy.depth_policy import Policy as PolicyDocument
-from govray.governance.policy.lint import Outcome
+from govray.governance.policy.lint import ClassOutcome
 from govray.governance.trust import license as spdx
 from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.license import LicenseCategory, Use
@@ -365,7 +365,7 @@ def _class(asked: ClassAsked) -> CredentialClass:
         raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
 
 
-def _outcome(outcome: Outcome) -> OutcomeAnswer:
+def _outcome(outcome: ClassOutcome) -> OutcomeAnswer:
     return OutcomeAnswer(
         status=outcome.status,
         label=outcome.label,

@@ -25,7 +25,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
 from govray.governance.record.prepare_manifest import Manifest
 from govray.train.attest.write_model import final_checkpoint
-from govray.train.inputs.recorded_inputs import Recorded
+from govray.train.inputs.recorded_inputs import RecordedInputs
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.state.snapshot import base_tensors
 from govray.train.worker.experiment_loop import load_entrypoint
@@ -107,7 +107,7 @@ def load_model(run: Path) -> AuditedModel:
     )
 
 
-def tokenizer_of(recorded: Recorded, manifest: Manifest) -> Tokenizer:
+def tokenizer_of(recorded: RecordedInputs, manifest: Manifest) -> Tokenizer:
     """The tokenizer that the data was prepared with.
 
     Raises:

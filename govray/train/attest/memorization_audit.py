@@ -53,7 +53,7 @@ from govray.governance.record.canary import Canary
 from govray.governance.record.entropy_profile import Measure
 from govray.governance.record.prepare_manifest import Manifest, Planted, Split
 from govray.train.attest.audited_model import AuditedModel, load_model, tokenizer_of
-from govray.train.inputs.recorded_inputs import Recorded, recorded_inputs
+from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 
 DEFAULTS = Settings(
     rows=64, prefix_tokens=32, suffix_tokens=32, candidates=1000, controls=4, seed=0
@@ -130,7 +130,7 @@ def audit(
 @dataclass
 class _Auditor:
     audited: AuditedModel
-    recorded: Recorded
+    recorded: RecordedInputs
     settings: Settings
     unchecked: list[Unchecked] = field(default_factory=list)
 

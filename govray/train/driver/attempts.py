@@ -37,7 +37,7 @@ from govray.engine.model.rng_state import seed_generators
 from govray.errors import GovrayError
 from govray.train.driver import failures
 from govray.train.driver.discovery import Loop
-from govray.train.driver.progress import StepCallback, Watch
+from govray.train.driver.progress import ProgressWatch, StepCallback
 from govray.train.driver.scaling_policy import ElasticTrainer
 from govray.train.inputs.order import Assignment, Order, current
 from govray.train.run_folder import events, operator_key, run_lock, stop_request
@@ -85,7 +85,7 @@ def fit(
     with (
         stop_request.signals() as received,
         closing(journal),
-        Watch(journal) as watch,
+        ProgressWatch(journal) as watch,
     ):
         while True:
             trainer = _Trainer(
@@ -262,7 +262,9 @@ def _raiser(error: BaseException) -> Callable[[], ray.train.Result]:
     return run
 
 
-def _note(folder: Path, failure: failures.Failure, *, max_restarts: int) -> failures.Decision:
+def _note(
+    folder: Path, failure: failures.AttemptFailure, *, max_restarts: int
+) -> failures.RestartDecision:
     """Decide on a failure, with the event log as memory, and log it."""
     past: list[events.Failed] = []
     for event in events.read(folder):

@@ -38,7 +38,7 @@ _GLOO = ("gloo", "Connection closed by peer", "Connection reset by peer")
 
 
 @dataclass(frozen=True)
-class Failure:
+class AttemptFailure:
     """One attempt's failure.
 
     Attributes:
@@ -53,14 +53,14 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Decision:
+class RestartDecision:
     """What follows: another attempt, or this error."""
 
     restart: bool
     error: GovrayError
 
 
-def classify(errors: Mapping[int, BaseException], *, where: str) -> Failure:
+def classify(errors: Mapping[int, BaseException], *, where: str) -> AttemptFailure:
     """The failure behind the errors of an attempt's ranks.
 
     Args:
@@ -72,9 +72,9 @@ def classify(errors: Mapping[int, BaseException], *, where: str) -> Failure:
     rank = min(rank for rank, each in kinds.items() if each == kind)
     raised = cause(errors[rank])
     if isinstance(raised, GovrayError):
-        return Failure(kind, rank, raised)
+        return AttemptFailure(kind, rank, raised)
     what = f"{type(raised).__name__}: {raised}".splitlines()[0]
-    return Failure(
+    return AttemptFailure(
         kind,
         rank,
         GovrayError(
@@ -83,16 +83,16 @@ def classify(errors: Mapping[int, BaseException], *, where: str) -> Failure:
     )
 
 
-def controller_lost(error: ray.exceptions.RayActorError, *, where: str) -> Failure:
+def controller_lost(error: ray.exceptions.RayActorError, *, where: str) -> AttemptFailure:
     """The failure of an attempt whose Ray Train controller died, or could not start."""
     if error.actor_init_failed:
         cause = str(error).strip().splitlines()[-1]
-        return Failure(
+        return AttemptFailure(
             "user",
             None,
             GovrayError(f"the training controller could not start: {cause}", where=where),
         )
-    return Failure(
+    return AttemptFailure(
         "infrastructure",
         None,
         GovrayError(
@@ -109,7 +109,9 @@ def preempted(error: BaseException) -> bool:
     return isinstance(cause, ray.exceptions.RayActorError) and bool(cause.preempted)
 
 
-def decide(failure: Failure, past: Sequence[Failed], *, step: int, max_restarts: int) -> Decision:
+def decide(
+    failure: AttemptFailure, past: Sequence[Failed], *, step: int, max_restarts: int
+) -> RestartDecision:
     """Whether to start another attempt.
 
     Args:
@@ -121,18 +123,18 @@ def decide(failure: Failure, past: Sequence[Failed], *, step: int, max_restarts:
     """
     error = failure.error
     if failure.kind == "refused":
-        return Decision(False, error)
+        return RestartDecision(False, error)
     if failure.kind == "user":
         count = sum(each.failure == "user" for each in past)
-        return Decision(max_restarts < 0 or count < max_restarts, error)
+        return RestartDecision(max_restarts < 0 or count < max_restarts, error)
     stalled = 1
     for each in reversed(past):
         if each.failure != "infrastructure" or each.step < step:
             break
         stalled += 1
     if stalled < MAX_STALLED:
-        return Decision(True, error)
-    return Decision(
+        return RestartDecision(True, error)
+    return RestartDecision(
         False,
         GovrayError(
             f"{stalled} attempts in a row were lost before step {step} was done; the last one: "

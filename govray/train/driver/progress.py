@@ -44,7 +44,7 @@ class Latest:
         return self._step
 
 
-class Watch:
+class ProgressWatch:
     """Context manager on the driver: calls back with each new step that it sees.
 
     A callback that raises is logged and called no more; the run goes on.
@@ -56,7 +56,7 @@ class Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="govray-progress", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProgressWatch:
         self._thread.start()
         return self
 

@@ -11,8 +11,8 @@ Invariants
 * A model that does not verify is reported and left out, and stops nothing else. Its run stays
   indexed: that it ran is no claim of its model's.
 
-What this module does not do: know searches (`govray.tune.index_source` tells of them as `Search`),
-or remove rows of what storage has no longer.
+What this module does not do: know searches (`govray.tune.index_source` tells of them as
+`IndexedSearch`), or remove rows of what storage has no longer.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SearchTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class IndexedSearch:
     """One search: an experiment of many trials. ``trials`` is by the name of the run's folder."""
 
     folder: Path
@@ -106,7 +106,7 @@ class Search:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class IndexSettings:
     """What the indexer is told, for storage does not say it.
 
     Attributes:
@@ -122,7 +122,7 @@ class Settings:
 
 
 @dataclass
-class Report:
+class IndexReport:
     """What one look at storage did. ``left_out`` maps a folder to why."""
 
     runs: int = 0
@@ -131,14 +131,14 @@ class Report:
 
 
 def index_storage(
-    engine: Engine, storage: Path, settings: Settings, searches: Sequence[Search] = ()
-) -> Report:
+    engine: Engine, storage: Path, settings: IndexSettings, searches: Sequence[IndexedSearch] = ()
+) -> IndexReport:
     """Index all runs below a storage path, those of ``searches`` and all replays.
 
     What cannot be read, or does not verify, is reported and left out.
     """
     storage = storage.resolve()
-    report, anchor = Report(), settings.anchor()
+    report, anchor = IndexReport(), settings.anchor()
     for folder in runs.list_runs(storage):
         _index(engine, storage, folder, settings, anchor, None, report)
     for search in searches:
@@ -156,10 +156,10 @@ def _index(
     engine: Engine,
     storage: Path,
     folder: Path,
-    settings: Settings,
+    settings: IndexSettings,
     anchor: TrustAnchor,
-    search: Search | None,
-    report: Report,
+    search: IndexedSearch | None,
+    report: IndexReport,
 ) -> None:
     for each in (folder, *runs.list_runs(folder / "replays")):
         with _reported(report, each), Session(engine) as session:
@@ -175,7 +175,7 @@ def _index(
 
 
 @contextmanager
-def _reported(report: Report, place: Path) -> Iterator[None]:
+def _reported(report: IndexReport, place: Path) -> Iterator[None]:
     """What is wrong with one run, model or audit stops none of the others."""
     try:
         yield
@@ -187,8 +187,8 @@ def index_run(
     session: Session,
     storage: Path,
     folder: Path,
-    settings: Settings,
-    search: Search | None = None,
+    settings: IndexSettings,
+    search: IndexedSearch | None = None,
 ) -> tables.Trial:
     """Write the rows of one run; the caller commits.
 
@@ -259,7 +259,7 @@ def index_run(
     return row
 
 
-def settle_search(session: Session, search: Search) -> None:
+def settle_search(session: Session, search: IndexedSearch) -> None:
     """The state of a search, from its own record and its trials'."""
     row = session.get_one(tables.Experiment, search.folder.name)
     if search.concluded:
@@ -277,8 +277,8 @@ def _experiment(
     session: Session,
     storage: Path,
     record: RunRecord,
-    settings: Settings,
-    search: Search | None,
+    settings: IndexSettings,
+    search: IndexedSearch | None,
 ) -> tables.Experiment:
     known = None
     if record.replay_of is not None:  # counted where its run is

@@ -28,7 +28,7 @@ PREPARED = "prepared"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class RecordedInputs:
     """A run's inputs, verified at the time it began.
 
     Attributes:
@@ -47,7 +47,7 @@ class Recorded:
     prepared: Path
 
 
-def recorded_inputs(run: Path, record: RunRecord) -> Recorded:
+def recorded_inputs(run: Path, record: RunRecord) -> RecordedInputs:
     """Verify a run's recorded inputs at the recorded time, and find its prepared data.
 
     Raises:
@@ -85,7 +85,7 @@ def recorded_inputs(run: Path, record: RunRecord) -> Recorded:
                 )
             if planned.corpus not in plan.excluded:
                 routes[stream.id] = route
-    return Recorded(
+    return RecordedInputs(
         record=record,
         experiment=record.experiment,
         policy=policy,

@@ -31,7 +31,7 @@ State = Literal[
 
 
 @dataclass(frozen=True)
-class Run:
+class ListedRun:
     """How one run stands.
 
     Attributes:
@@ -62,7 +62,7 @@ def list_runs(storage: Path) -> list[Path]:
     return sorted(path.parent.parent for path in storage.glob("*/record/run.json"))
 
 
-def inspect(folder: Path) -> Run:
+def inspect(folder: Path) -> ListedRun:
     """How a run stands.
 
     Raises:
@@ -82,7 +82,7 @@ def inspect(folder: Path) -> Run:
             case events.Stopped() | events.Finished():
                 step = event.step
     state, why = _state(folder, record, log)
-    return Run(
+    return ListedRun(
         folder=folder,
         state=state,
         why=why,

@@ -38,7 +38,7 @@ SIGNED = "outcome.dsse.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ReplayFinding:
     """What a replay found.
 
     Attributes:
@@ -128,7 +128,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ReplayEvidence:
     """A replay as an attestation states it, and the envelope that goes with the model.
 
     Attributes:
@@ -146,7 +146,7 @@ def evidence(
     at: datetime,
     trust_root: bytes | None = None,
     given: Sequence[Path] = (),
-) -> tuple[Evidence, ...]:
+) -> tuple[ReplayEvidence, ...]:
     """The identical whole replays of a run without a corpus, by whoever signed them.
 
     Of each party's replays without a corpus the newest counts; where one party's is different,
@@ -194,7 +194,7 @@ def unsigned(run: Path) -> tuple[Path, ...]:
 
 def _evidence(
     run: Path, record: RunRecord, kept: Iterable[tuple[ReplayOutcome, str, bytes | None]]
-) -> list[Evidence]:
+) -> list[ReplayEvidence]:
     made: dict[str, str] = {}
     evidence = []
     for found, digest, envelope in kept:
@@ -214,7 +214,7 @@ def _evidence(
             environment=found.environment,
             outcome=digest if envelope else None,
         )
-        evidence.append(Evidence(replay, envelope))
+        evidence.append(ReplayEvidence(replay, envelope))
     return evidence
 
 

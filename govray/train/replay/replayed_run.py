@@ -41,10 +41,10 @@ from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import gating
 from govray.train.inputs.order import Order
 from govray.train.inputs.pretrained import check_unchanged
-from govray.train.inputs.recorded_inputs import Recorded, recorded_inputs
+from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.replay.comparison import compared_files, first_leaf, first_tensor
-from govray.train.replay.replay_outcome import FOLDER, Outcome
+from govray.train.replay.replay_outcome import FOLDER, ReplayFinding
 from govray.train.replay.segments import Segment, segments, start_and_stop
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.source_code import source_of
@@ -68,7 +68,7 @@ def replay(
     trust: TrustState | None = None,
     on_differences: OnDifferences = lambda found: None,
     on_step: StepCallback = lambda step, metrics: None,
-) -> Outcome:
+) -> ReplayFinding:
     """Replay ``run`` in a new run folder, and record the outcome there.
 
     Args:
@@ -144,7 +144,7 @@ def replay(
     found = differences(
         environment(commit_folder.open_commit(kept[max(kept)])), environment(ours[stop])
     )
-    outcome = Outcome(
+    outcome = ReplayFinding(
         of=record.run_id,
         run=order.run_id,
         without=without,
@@ -192,7 +192,7 @@ def _check_read(run: Path, plan: BatchPlan, corpus: str) -> None:
         )
 
 
-def _check_environment(inputs: Recorded, strict: bool, tell: OnDifferences) -> None:
+def _check_environment(inputs: RecordedInputs, strict: bool, tell: OnDifferences) -> None:
     """Compare this driver with the one that ran; other code is refused before anything runs."""
     record, experiment = inputs.record, inputs.experiment
     resolve(experiment)
@@ -227,7 +227,7 @@ def _how_to_restore(record: RunRecord) -> str:
 
 
 def _order(
-    inputs: Recorded,
+    inputs: RecordedInputs,
     plan: BatchPlan,
     storage: Path,
     *,
@@ -267,7 +267,7 @@ def _order(
     )
 
 
-def _begin(order: Order, inputs: Recorded, began: commit_folder.Committed | None) -> None:
+def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed | None) -> None:
     """Make the replay's folder: its record and, for a part of a run, the state it begins with."""
     folder = Path(order.folder)
     folder.mkdir(parents=True)
@@ -299,7 +299,7 @@ def _pin(folder: Path, steps: Iterable[int]) -> None:
     (folder / garbage_collection.PINS).write_bytes(canonical_json.encode(names))
 
 
-def _config(inputs: Recorded) -> dict[str, Any]:
+def _config(inputs: RecordedInputs) -> dict[str, Any]:
     """The loop's configuration, from the experiment and the tokenizer that made the rows."""
     experiment = inputs.experiment
     vocabulary = {"vocabulary": inputs.manifest.document.tokenizer.vocabulary}
@@ -308,7 +308,7 @@ def _config(inputs: Recorded) -> dict[str, Any]:
     return resolved.model_dump(mode="json")
 
 
-def _fit(order: Order, inputs: Recorded, part: Segment, on_step: StepCallback) -> None:
+def _fit(order: Order, inputs: RecordedInputs, part: Segment, on_step: StepCallback) -> None:
     experiment = inputs.experiment
     trainer = from_experiment(
         experiment.model_copy(
@@ -335,7 +335,7 @@ def _fit(order: Order, inputs: Recorded, part: Segment, on_step: StepCallback) -
         )
 
 
-def _adapters_of(before: BatchPlan, inputs: Recorded, after: BatchPlan) -> frozenset[str]:
+def _adapters_of(before: BatchPlan, inputs: RecordedInputs, after: BatchPlan) -> frozenset[str]:
     """Weight files of the adapters that no corpus trains in the replay."""
 
     def trained(plan: BatchPlan) -> set[str]:

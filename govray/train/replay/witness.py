@@ -29,7 +29,7 @@ from govray.governance.trust.trust_state import Verified
 from govray.governance.verify.verifier import VerifiedModel
 from govray.train.attest.write_model import model_digests
 from govray.train.inputs.run_record import RunRecord, read_record
-from govray.train.replay.replay_outcome import Outcome
+from govray.train.replay.replay_outcome import ReplayFinding
 from govray.train.replay.replayed_run import commits
 from govray.train.state.snapshot import LEDGER
 
@@ -69,7 +69,7 @@ def require_witness(model: VerifiedModel, run: RunRecord, key: PublicKey, *, at:
 def sign_replay(
     model: VerifiedModel,
     replayed: Path,
-    outcome: Outcome,
+    outcome: ReplayFinding,
     *,
     signer: Signer,
     party: str,

@@ -27,7 +27,7 @@ from pydantic import Field, RootModel, ValidationError
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Digest, Document, Timestamp
-from govray.governance.record.entropy_profile import Decision
+from govray.governance.record.entropy_profile import MonitorDecision
 from govray.governance.record.gates import Gate
 
 FILE = "events.jsonl"
@@ -229,7 +229,7 @@ class Memorized(Event):
     """A corpus deviates from its reserve, and what the policy says of that follows."""
 
     kind: Literal["memorized"] = "memorized"
-    decision: Decision
+    decision: MonitorDecision
 
     @property
     def text(self) -> str:

@@ -37,7 +37,7 @@ from typing import Any
 import torch.distributed as dist
 
 from govray.checkpoint import commit_folder
-from govray.checkpoint.commit_manifest import Entry
+from govray.checkpoint.commit_manifest import FileEntry
 from govray.checkpoint.storage import storage_of
 from govray.engine.collective.agreement import lost_peers_reported
 from govray.errors import GovrayError
@@ -48,7 +48,7 @@ from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state import garbage_collection
-from govray.train.state.snapshot import SUPERSEDED, Capture, State
+from govray.train.state.snapshot import SUPERSEDED, Capture, TrainingState
 
 PATIENCE_S = 10.0
 """How long rank 0 waits for its thread before it tells the others that it still does: far below
@@ -70,7 +70,7 @@ class Commits:
         fence: Whether this attempt may still write.
     """
 
-    def __init__(self, state: State, order: Order, resumed: int, fence: Fence) -> None:
+    def __init__(self, state: TrainingState, order: Order, resumed: int, fence: Fence) -> None:
         self._state = state
         self._order = order
         self._fence = fence
@@ -218,7 +218,7 @@ class Commits:
         meeting: dist.ProcessGroup,
         capture: Capture,
     ) -> None:
-        entries: dict[str, Entry] = {}
+        entries: dict[str, FileEntry] = {}
         try:
             for name, content in capture.files().items():
                 entries[name] = commit_folder.write(staged, name, content)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.optimizer_state import optimizer_state, restore_optimizer
-from govray.checkpoint.sharded_file import INDEX, Index, part_name
+from govray.checkpoint.sharded_file import INDEX, ShardIndex, part_name
 from govray.checkpoint.storage import CORRUPT as CORRUPT
 from govray.checkpoint.storage import SUPERSEDED as SUPERSEDED
 from govray.checkpoint.storage import folder_name as folder_name
@@ -135,7 +135,7 @@ class Capture:
         }
 
 
-class State:
+class TrainingState:
     """Captures and restores the training state of one run on one worker."""
 
     def __init__(
@@ -191,7 +191,7 @@ class State:
         if _rank() != 0:
             return Capture(step=step, contents=contents)
         if self.sharded:
-            contents[INDEX] = Index(_world(), rows).encode()
+            contents[INDEX] = ShardIndex(_world(), rows).encode()
         if self._environment is None:  # looking it up takes longer than a small copy
             self._environment = environment_here(
                 seed=order.seed, threads=order.threads, source=order.source

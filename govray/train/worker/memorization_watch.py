@@ -1,9 +1,9 @@
 """The monitor in a run: which corpora are measured after which step, and what all ranks do then.
 
-The driver says what is monitored (`monitored`); each worker's `Watch` reads probe rows, lets a
-scorer measure them, and decides by the run's story (``governance/record/incidents.py``). A profile
-that was recorded is not measured again: decisions rest on the first one, whatever a later device
-says.
+The driver says what is monitored (`monitored`); each worker's `MemorizationWatch` reads probe rows,
+lets a scorer measure them, and decides by the run's story (``governance/record/incidents.py``). A
+profile that was recorded is not measured again: decisions rest on the first one, whatever a later
+device says.
 
 Invariants:
 
@@ -31,7 +31,7 @@ from govray.engine.batch import IGNORED
 from govray.engine.memorization.probe_sharing import Probe, own_rows
 from govray.errors import GovrayError
 from govray.governance.policy.memorization_section import Statistic
-from govray.governance.record.entropy_profile import Decision, EntropyProfile
+from govray.governance.record.entropy_profile import EntropyProfile, MonitorDecision
 from govray.governance.record.incidents import Incidents, Trained, measured
 from govray.governance.record.ledger import AnyLeaf, Leaf
 
@@ -58,7 +58,7 @@ class Seen:
     """
 
     profile: EntropyProfile
-    decisions: tuple[Decision, ...]
+    decisions: tuple[MonitorDecision, ...]
 
     @property
     def memorization(self) -> float:
@@ -66,7 +66,7 @@ class Seen:
         return max(measure.deviation for measure in self.profile.measures)
 
 
-class Watch:
+class MemorizationWatch:
     """The monitor of one worker's run.
 
     Args:

@@ -48,7 +48,7 @@ from govray.train.run_folder.loop_metrics import MetricLog
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state.committer import Commits
 from govray.train.state.resume_point import RolledBack
-from govray.train.state.snapshot import State
+from govray.train.state.snapshot import TrainingState
 from govray.train.worker.ledger_norms import gradient_norms
 from govray.train.worker.lr_schedule import (
     MakeScheduler,
@@ -56,7 +56,7 @@ from govray.train.worker.lr_schedule import (
     make_schedule,
     require_rates,
 )
-from govray.train.worker.memorization_watch import Scorer, Seen, Watch
+from govray.train.worker.memorization_watch import MemorizationWatch, Scorer, Seen
 from govray.train.worker.planned_shard import PlannedRows
 
 REPORT_EVERY = 25
@@ -218,15 +218,17 @@ class Run:
         )
         self._scheduler = scheduler and make_schedule(scheduler, optimizer, self.start_step)
         scheduled = learning_rates(optimizer)
-        state = State(model, optimizer, adapters)
+        state = TrainingState(model, optimizer, adapters)
         leaves = state.restore(self._rows.checkpoint, order) if self._rows.checkpoint else ()
         if self._scheduler:
             require_rates(optimizer, scheduled, self.start_step)
         self._fence = Fence(Path(order.folder), order.driver, self._rows.attempt)
         self._commits = Commits(state, order, self.start_step, self._fence)
-        self._watch: Watch | None = None
+        self._watch: MemorizationWatch | None = None
         if told:
-            self._watch = Watch(order, told, decided.profiles, leaves, device=self._device)
+            self._watch = MemorizationWatch(
+                order, told, decided.profiles, leaves, device=self._device
+            )
         self._scorer = scorer
         self._last: StepResult | None = None
         self._metrics: Mapping[str, float] = {}  # of the last step
