@@ -27,17 +27,13 @@ from pydantic import Field, model_validator
 
 from govray.errors import Refused
 from govray.governance.attestation import model_folder
+from govray.governance.formats.bounds import LongText, Natural, Positive, Probability
 from govray.governance.formats.document import Digest, Document, Name, Timestamp
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import Subject, seal
 from govray.governance.policy.memorization_section import Number
 from govray.governance.record.entropy_profile import Measure
 from govray.governance.trust.trust_state import TrustState, Verified
-
-Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
-Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
-Probability = Annotated[float, Field(ge=0, le=1)]
-Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class Settings(Document):
@@ -149,7 +145,7 @@ class CorpusEvidence(Document):
     """
 
     corpus: Name
-    groups: tuple[Text, ...]
+    groups: tuple[LongText, ...]
     measures: tuple[Measure, ...] = ()
     extraction: Extraction | None = None
     records: tuple[RecordEvidence, ...] = ()
@@ -161,9 +157,9 @@ class CorpusEvidence(Document):
 class Unchecked(Document):
     """Something that the audit could not look at; ``corpus`` is absent where it is all of them."""
 
-    check: Text
+    check: LongText
     corpus: Name | None = None
-    why: Text
+    why: LongText
 
 
 class MemorizationManifest(Document):

@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
+from govray.governance.formats.bounds import ShortText
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
 from govray.governance.policy.credential import Credential, CredentialClass
 from govray.governance.policy.depth_policy import Policy
@@ -52,7 +53,6 @@ DISCLAIMER = (
 
 AssuranceLevel = Literal["selfAttested", "witnessed", "replayChecked", "hardwareAttested"]
 Level = Annotated[int, Field(ge=0, le=3)]
-Text = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class Reference(Document):
@@ -72,10 +72,10 @@ class RunFacts(Document):
     """
 
     id: Name
-    name: Text
+    name: ShortText
     started: Timestamp
     finished: Timestamp
-    initial_weights: Annotated[dict[Text, Digest], Field(min_length=1)] | None = None
+    initial_weights: Annotated[dict[ShortText, Digest], Field(min_length=1)] | None = None
     ancestry: Annotated[tuple[Ancestor, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
@@ -88,8 +88,8 @@ class RunFacts(Document):
 class LayerGroup(Document):
     """A layer group of the base model and the FQNs of its parameters. Order is model order."""
 
-    group: Text
-    parameters: Annotated[tuple[Text, ...], Field(min_length=1)]
+    group: ShortText
+    parameters: Annotated[tuple[ShortText, ...], Field(min_length=1)]
 
 
 class AdapterRank(Document):
@@ -102,7 +102,7 @@ class AdapterRank(Document):
 class RouteFacts(Document):
     """A route as it stands in the attestation; ``Route.digest`` is the stream's id."""
 
-    weights: dict[Text, Annotated[float, Field(gt=0, le=1)]]
+    weights: dict[ShortText, Annotated[float, Field(gt=0, le=1)]]
     adapter: AdapterRank | None = None
 
 
@@ -112,8 +112,8 @@ class AdmittedCorpus(Document):
     corpus: Name
     credential: Digest
     credential_class: CredentialClass
-    rules: Annotated[tuple[Text, ...], Field(min_length=1)]
-    profile: Text
+    rules: Annotated[tuple[ShortText, ...], Field(min_length=1)]
+    profile: ShortText
     route: RouteFacts
 
 
@@ -123,21 +123,21 @@ class Adapter(Document):
     name: Name
     rank: Annotated[int, Field(ge=1)]
     corpora: Annotated[tuple[Name, ...], Field(min_length=1)]
-    tensors: Annotated[tuple[Text, ...], Field(min_length=1)]
+    tensors: Annotated[tuple[ShortText, ...], Field(min_length=1)]
 
 
 class GroupTaint(Document):
     """What reached a layer group: ``direct`` by its own gradient, ``transitive`` by any path."""
 
-    group: Text
+    group: ShortText
     direct: tuple[Name, ...]
-    transitive: tuple[Text, ...]
+    transitive: tuple[ShortText, ...]
 
 
 class LedgerHead(Document):
     """The tree head that ``governance/ledger.checkpoint`` signs."""
 
-    origin: Text
+    origin: ShortText
     size: Count
     root: Digest
 
@@ -152,9 +152,9 @@ class Replay(Document):
     """
 
     corpus: Name
-    party: Text
+    party: ShortText
     plan: Digest
-    files: Annotated[dict[Text, Digest], Field(min_length=1)]
+    files: Annotated[dict[ShortText, Digest], Field(min_length=1)]
     environment: Environment
     outcome: Digest | None = None
 
@@ -178,21 +178,21 @@ class Attestation(Document):
     plan: BatchPlan
     corpora: Annotated[tuple[AdmittedCorpus, ...], Field(min_length=1)]
     groups: Annotated[tuple[LayerGroup, ...], Field(min_length=1)]
-    buffers: tuple[Text, ...]
-    domains: tuple[tuple[Text, ...], ...]
+    buffers: tuple[ShortText, ...]
+    domains: tuple[tuple[ShortText, ...], ...]
     adapters: tuple[Adapter, ...]
     coverage: tuple[Coverage, ...]
     taint: tuple[GroupTaint, ...]
     selection_taint: Annotated[tuple[Selection, ...], Field(min_length=1)] | None = None
-    pretrained: dict[Text, tuple[Text, ...]]
-    levels: dict[Name, dict[Text, Level]]
+    pretrained: dict[ShortText, tuple[ShortText, ...]]
+    levels: dict[Name, dict[ShortText, Level]]
     replays: tuple[Replay, ...]
     removals: tuple[Removal, ...]
     ledger: LedgerHead
     quarantine: tuple[Quarantined, ...]
     memorization: Findings | None = None
     environment: Environment
-    files: dict[Text, Digest]
+    files: dict[ShortText, Digest]
     assurance_level: AssuranceLevel
     disclaimer: str
 

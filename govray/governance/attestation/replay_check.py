@@ -22,14 +22,13 @@ from pydantic import Field
 from govray.errors import Malformed, Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.formats.bounds import LongText
 from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import Subject, seal
 from govray.governance.record.environment import Environment
 from govray.governance.trust.trust_state import TrustState, Verified
-
-Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 MAX_CHECKS = 64
 """Statements about one model that are looked at; more are refused."""
@@ -58,7 +57,7 @@ class ReplayCheck(Document):
     ledger: Digest
     outcome: Literal["identical"] = "identical"
     environment: Environment
-    differences: tuple[Text, ...]
+    differences: tuple[LongText, ...]
 
 
 def subjects_of(attested: Verified[Attestation]) -> tuple[Subject, ...]:

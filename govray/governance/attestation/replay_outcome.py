@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 
 from govray.errors import Malformed, Refused, Untrusted
 from govray.governance.attestation.replay_check import check_second_party
+from govray.governance.formats.bounds import LongText
 from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import PublicKey, Signer
@@ -31,8 +32,7 @@ from govray.governance.record.environment import Environment
 from govray.governance.trust.authority import Authority, Role
 from govray.governance.trust.trust_state import TrustState, Verified
 
-Text = Annotated[str, Field(min_length=1, max_length=4096)]
-_Files = Annotated[dict[Text, Digest], Field(max_length=10_000)]
+_Files = Annotated[dict[LongText, Digest], Field(max_length=10_000)]
 
 _ROLES: tuple[Role, ...] = ("operator", "witness")
 
@@ -70,7 +70,7 @@ class ReplayOutcome(Document):
     replayed: _Files
     finished: Timestamp
     environment: Environment
-    differences: tuple[Text, ...]
+    differences: tuple[LongText, ...]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
+from govray.governance.formats.bounds import Positive
 from govray.governance.formats.canonical_json import JSON
 from govray.governance.formats.document import Document
 from govray.governance.policy import globs
@@ -29,7 +30,6 @@ Number = Annotated[
     Field(ge=-MAX_NUMBER, le=MAX_NUMBER),
     AfterValidator(lambda number: number + 0.0),  # canonical JSON has no minus zero
 ]
-Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 
 Action = Literal["flag", "gate", "rollback"]
 ACTIONS: tuple[Action, ...] = ("flag", "gate", "rollback")

@@ -52,20 +52,17 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Annotated, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from govray.errors import Malformed, UsageError
 from govray.governance.formats import canonical_json
+from govray.governance.formats.bounds import MAX_EXACT, Natural, Positive
 from govray.governance.formats.document import Digest, Document, Name
 
 ROUNDS = 8
 _MASK = (1 << 64) - 1
-_MAX_EXACT = (1 << 53) - 1  # the largest integer that canonical JSON carries
-
-Natural = Annotated[int, Field(ge=0, le=_MAX_EXACT)]
-Positive = Annotated[int, Field(ge=1, le=_MAX_EXACT)]
 
 
 def mix(value: int) -> int:
@@ -186,7 +183,7 @@ class StreamPlan(Document):
         names = [c.corpus for c in self.corpora]
         if names != sorted(set(names)):
             raise ValueError(f"stream {self.id}: corpora are not sorted or not distinct")
-        if self.length > _MAX_EXACT:
+        if self.length > MAX_EXACT:
             raise ValueError(f"stream {self.id}: rows times epochs exceed 2**53 - 1")
         if self.first_step >= self.every:
             raise ValueError(f"stream {self.id}: phase {self.phase} is not below {self.every}")

@@ -34,12 +34,10 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from govray.governance.formats import canonical_json
+from govray.governance.formats.bounds import Natural, Positive, PValue
 from govray.governance.formats.document import Digest, Document, Name
 from govray.governance.policy.memorization_section import Action, Monitoring, Number, Statistic
 
-Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
-Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
-Probability = Annotated[float, Field(gt=0, le=1)]
 Layer = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -78,7 +76,7 @@ class Measure(Document):
     probe: Side
     reserve: Side
     deviation: Number
-    p: Probability
+    p: PValue
     permutations: Positive
 
     @model_validator(mode="after")

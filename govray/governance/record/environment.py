@@ -16,9 +16,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from govray.governance.formats.bounds import ShortText
 from govray.governance.formats.document import Digest, Document
-
-Text = Annotated[str, Field(min_length=1, max_length=1024)]
 
 CODE = frozenset({"codeDigest", "source.module", "source.digest"})
 """What makes it another computation; the rest may or may not change a bit."""
@@ -32,7 +31,7 @@ class SourceCode(Document):
     in no git repository; ``dirty`` means that a tracked file was changed since.
     """
 
-    module: Text
+    module: ShortText
     digest: Digest
     commit: Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")] | None = None
     dirty: bool | None = None
@@ -45,16 +44,16 @@ class Environment(Document):
     thread pools and kernels read; ``threads`` are those of one worker's kernels.
     """
 
-    python: Text
-    platform: Text
-    processor: Text
-    device: Text
-    packages: dict[Text, Text]
+    python: ShortText
+    platform: ShortText
+    processor: ShortText
+    device: ShortText
+    packages: dict[ShortText, ShortText]
     code_digest: Digest
     source: SourceCode | None = None
-    seeds: dict[Text, Annotated[int, Field(ge=0)]]
+    seeds: dict[ShortText, Annotated[int, Field(ge=0)]]
     threads: Annotated[int, Field(ge=1)]
-    settings: dict[Text, Text]
+    settings: dict[ShortText, ShortText]
 
 
 @dataclass(frozen=True)

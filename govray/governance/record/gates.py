@@ -18,18 +18,17 @@ step of every later branch. What this module does not do: decide when to gate
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
+from govray.governance.formats.bounds import Natural
 from govray.governance.formats.document import Digest, Document, Name, Timestamp
 
 MAX_GATES = 1_000_000
 MAX_LINE = 1 << 14
-
-Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 
 
 class Gate(Document):

@@ -40,6 +40,7 @@ from pydantic import Field, model_validator
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json, merkle
+from govray.governance.formats.bounds import Natural, Positive
 from govray.governance.formats.document import Digest, Document, Name
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.signed_note import sign_checkpoint
@@ -50,8 +51,6 @@ MAX_LINE = 1 << 24
 MAX_SQUARED_NORM = float((1 << 53) - 1)
 """The largest that is written. From here to 1e21, our canonical JSON has no numbers."""
 
-Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
-Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 Group = Annotated[str, Field(min_length=1, max_length=1024)]
 SquaredNorm = Annotated[float, Field(ge=0, le=MAX_SQUARED_NORM)]
 

@@ -20,10 +20,9 @@ from typing import Annotated
 from pydantic import Field
 
 from govray.errors import Refused
+from govray.governance.formats.bounds import ShortText
 from govray.governance.formats.document import Document, Name
 from govray.governance.record.batch_plan import BatchPlan
-
-Text = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class Selection(Document):
@@ -37,8 +36,8 @@ class Selection(Document):
     """
 
     search: Name
-    metric: Text
-    statistic: Text | None = None
+    metric: ShortText
+    statistic: ShortText | None = None
     corpora: Annotated[tuple[Name, ...], Field(min_length=1)]
 
 

@@ -30,6 +30,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from govray.errors import CouldNotCheck, Malformed, Untrusted
+from govray.governance.formats.bounds import ShortText
 from govray.governance.formats.document import (
     Digest,
     Document,
@@ -57,8 +58,6 @@ _KINDS: Mapping[str, Role] = {
 }
 """What an entry names, and the role of those who issue it. A delegation is of any role."""
 
-_Reason = Annotated[str, Field(min_length=1, max_length=1024)]
-
 
 class Revocation(Document):
     """One thing that no longer holds; exactly one of the five names it.
@@ -80,7 +79,7 @@ class Revocation(Document):
     attestation: Digest | None = None
     delegation: Digest | None = None
     since: Timestamp
-    reason: _Reason
+    reason: ShortText
 
     @model_validator(mode="after")
     def _names_one_thing(self) -> Self:

@@ -26,6 +26,7 @@ from pydantic import Field, RootModel, ValidationError
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
+from govray.governance.formats.bounds import Natural
 from govray.governance.formats.document import Digest, Document, Timestamp
 from govray.governance.record.entropy_profile import MonitorDecision
 from govray.governance.record.gates import Gate
@@ -35,7 +36,6 @@ MAX_LINE = 1 << 16
 MAX_BYTES = 64 << 20
 """More than a run of years writes; a log beyond it is refused, not read."""
 
-Natural = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 Text = Annotated[str, Field(max_length=4096)]
 
 MAX_NAME = 128
