@@ -104,6 +104,13 @@ class Agreed:
     most: tuple[int, ...]
 
 
+# A rank's row of the first exchange, in words of 64 bits; `Agreement.start` writes it. Behind these
+# come one word for each of `valid_until`, the further numbers, and the counts.
+_STATUS, _STEP, _TIME = range(3)
+_POLICY, _PLAN, _LEFT_OUT = slice(3, 7), slice(7, 11), slice(11, 12)
+_REVOKED = 12
+
+
 class Agreement:
     """The exchanges of one run on this rank.
 
@@ -298,16 +305,16 @@ class Agreement:
         ) from cause
 
     def _settle(self, rows: Sequence[Tensor], own: RankFailure | None) -> Agreed:
-        steps = [int(row[1]) for row in rows]
-        self._stop_if_failed([int(row[0]) for row in rows], steps, own)
-        _require_equal(rows, "step", slice(1, 2))
-        _require_equal(rows, "policy digest", slice(3, 7))
-        _require_equal(rows, "plan digest", slice(7, 11))
-        terms = 11 + 1 + len(self._valid_until)
-        _require_equal(rows, "what is left out", slice(11, 12))
-        time = int(rows[0][2])
+        steps = [int(row[_STEP]) for row in rows]
+        self._stop_if_failed([int(row[_STATUS]) for row in rows], steps, own)
+        _require_equal(rows, "step", slice(_STEP, _STEP + 1))
+        _require_equal(rows, "policy digest", _POLICY)
+        _require_equal(rows, "plan digest", _PLAN)
+        terms = _REVOKED + len(self._valid_until)
+        _require_equal(rows, "what is left out", _LEFT_OUT)
+        time = int(rows[0][_TIME])
         if self._clock and steps[0] >= self._decided:
-            self._stop_if_lapsed(time, rows[0][12:terms].tolist(), steps[0])
+            self._stop_if_lapsed(time, rows[0][_REVOKED:terms].tolist(), steps[0])
         rest = torch.stack(list(rows))[:, terms:]
         most = rest[:, : self._numbers].amax(0).tolist()
         counts = rest[:, self._numbers :].sum(0).tolist()
