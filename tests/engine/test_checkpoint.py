@@ -314,7 +314,7 @@ def test_a_kill_leaves_nothing_that_loads(tmp_path, kill_at):
         """
         import os, signal, sys
         from pathlib import Path
-        from govray.engine import checkpoint
+        from govray.checkpoint import commit_folder as checkpoint
         die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         write, publish = checkpoint.write, checkpoint.publish
         def dying_write(*arguments):
@@ -363,7 +363,7 @@ def test_a_kill_in_a_deletion_leaves_nothing_that_loads(committed, kill_at):
         """
         import os, shutil, signal, sys
         from pathlib import Path
-        from govray.engine import checkpoint
+        from govray.checkpoint import commit_folder as checkpoint
         die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         if sys.argv[2] == "manifest":
             shutil.rmtree = die
@@ -411,7 +411,7 @@ def test_several_writers_fill_one_commit(tmp_path):
     code = """
         import json, sys, torch
         from pathlib import Path
-        from govray.engine import checkpoint
+        from govray.checkpoint import commit_folder as checkpoint
         rank = int(sys.argv[2])
         name = f"shards/rank{rank}.safetensors"
         entry = checkpoint.write(Path(sys.argv[1]), name, {"w": torch.full((3,), rank)})
@@ -421,7 +421,7 @@ def test_several_writers_fill_one_commit(tmp_path):
     for rank in range(2):
         answer = run_python(code, str(partial), str(rank)).stdout
         entries |= {
-            name: commit_folder.Entry(**fields) for name, fields in json.loads(answer).items()
+            name: commit_folder.FileEntry(**fields) for name, fields in json.loads(answer).items()
         }
     digest = commit_folder.publish(partial, folder, entries)
     loaded = load(folder)

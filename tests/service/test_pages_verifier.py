@@ -24,10 +24,10 @@ from govray.errors import GovrayError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.dsse import Envelope, sign_payload
+from govray.governance.verify.steps import STEPS
 from govray.governance.verify.verifier import verify
 from govray.service.pages import document_kinds as kinds_module
 from govray.service.pages.document_kinds import kinds
-from govray.service.pages.verifier_steps import steps
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +121,7 @@ def test_a_whole_folder_is_ticked_as_far_as_the_browser_looked(
     page: Page, world: World, folder: dict[str, bytes]
 ) -> None:
     found = checked(page, world.root, folder)
-    assert list(found) == [step.number for step in steps()]
+    assert list(found) == [step.number for step in STEPS]
     assert states(found) == {
         **dict.fromkeys((1, 2, 3, 4, 12), "checked"),
         **dict.fromkeys((5, 6, 7, 8, 10, 11), "partly"),

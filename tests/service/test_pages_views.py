@@ -16,13 +16,11 @@ from typer.core import TyperGroup as Group
 from typer.main import get_command
 
 from govray.cli.app import app
-from govray.governance.verify.verifier import verify
 from govray.service.pages import rendering
 from govray.service.pages.entropy_chart import ticks
 from govray.service.pages.heatmap import SHADES, heat_map, shade
 from govray.service.pages.parallel_plot import axis
 from govray.service.pages.signing_in import own_path
-from govray.service.pages.verifier_steps import steps
 from govray.store.lineage import lineage
 
 PAGE = {"accept": "text/html"}
@@ -180,15 +178,6 @@ def test_hostile_text_is_escaped_and_the_escaping_is_what_does_it() -> None:
 
 
 # The pure parts
-
-
-def test_the_listed_steps_are_the_verifiers() -> None:
-    found = steps()
-    assert [step.number for step in found] == list(range(1, len(found) + 1))
-    for step in found:
-        assert f"{step.number}." in (verify.__doc__ or "")
-        assert step.name in (verify.__doc__ or "")
-    assert len(found) >= 14
 
 
 def test_the_heat_map_has_the_lineages_numbers_and_folds(shelf: Library) -> None:

@@ -315,7 +315,7 @@ def test_a_kill_in_an_upload_leaves_what_never_loads(remote: Path) -> None:
     code = """
         import os, signal, sys
         from pathlib import Path
-        from govray.engine import checkpoint
+        from govray.checkpoint import commit_folder as checkpoint
         from govray.checkpoint.storage import storage_of
         def die():
             os.kill(os.getpid(), signal.SIGKILL)

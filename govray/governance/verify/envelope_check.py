@@ -23,6 +23,8 @@ from govray.governance.trust.anchor import PinnedLists, TrustAnchor
 from govray.governance.trust.revocation_list import stale
 from govray.governance.trust.trust_state import TrustState, Verified
 from govray.governance.trust.verified_lists import VerifiedLists
+from govray.governance.verify import steps
+from govray.governance.verify.steps import STEPS, Step
 from govray.governance.verify.verifier import (
     check_assurance,
     check_attestation,
@@ -31,19 +33,6 @@ from govray.governance.verify.verifier import (
 )
 
 StepStatus = Literal["passed", "failed", "notChecked"]
-
-_NEEDS = {
-    4: ("files", "the model's files"),
-    5: ("policy", "the signed policy in the model folder"),
-    6: ("credentials", "the credentials in the model folder"),
-    7: ("manifest", "the prepare manifest in the model folder"),
-    8: ("routes", "policy, credentials and the model's files"),
-    9: ("plan", "the prepare manifest in the model folder"),
-    10: ("ledger", "the ledger and its checkpoint in the model folder"),
-    11: ("coverage", "the ledger in the model folder"),
-    13: ("revocations", "revocation lists"),
-    14: ("replay checks", "the replay checks in the model folder"),
-}
 
 
 @dataclass(frozen=True)
@@ -54,6 +43,11 @@ class StepOutcome:
     name: str
     status: StepStatus
     why: str | None = None
+
+    @classmethod
+    def of(cls, step: Step, status: StepStatus, why: str | None = None) -> StepOutcome:
+        """This step's."""
+        return cls(step.number, step.name, status, why)
 
 
 @dataclass(frozen=True)
@@ -104,22 +98,22 @@ def check_envelope(
         pinned: Lists that were accepted earlier.
         verified: Those that were verified for earlier checks.
     """
-    refused: list[tuple[int, str, Refused]] = []
+    refused: list[tuple[Step, Refused]] = []
     envelope: Envelope | None = None  # one, which remembers the keys that were tried
     for root, delegations in roots:
-        number, name = 1, "trust root"
+        step = steps.TRUST_ROOT
         try:
             trust = TrustState.load(root, at=at, delegations=delegations)
-            number, name = 2, "signature"
+            step = steps.SIGNATURE
             envelope = envelope or Envelope.parse(data, where=model_folder.ATTESTATION)
             attested = trust.verify(
                 Attestation, envelope, role="operator", at=at, where=model_folder.ATTESTATION
             )
             check_signatures(envelope, attested)
-            number, name = 3, "statement"
+            step = steps.STATEMENT
             check_statement(attested.document, trust, at)
         except Refused as error:
-            refused.append((number, name, error))
+            refused.append((step, error))
             continue
         kept = pinned.of(trust.root.name) if pinned else ()
         anchor = TrustAnchor(root, feed=tuple(revocations), pinned=kept)
@@ -139,71 +133,66 @@ def _revocations(
     verified: VerifiedLists,
 ) -> tuple[tuple[str, ...], StepOutcome]:
     """What the root's rules lack, and step 13 as far as an envelope shows it."""
-    name = "revocations"
+    step = steps.REVOCATIONS
     try:
         lists = verified.lists(anchor, trust, at=at)
     except Refused as error:  # of the lists here, and nothing that the envelope could mend
-        return (error.what,), StepOutcome(13, name, "notChecked", error.what)
+        return (error.what,), StepOutcome.of(step, "notChecked", error.what)
     try:
         if lists is not None:
             check_attestation(lists, attested, at)
             known = replace(trust, revocations=lists)
             known.verify(Attestation, attested_envelope, role="operator", at=at)
     except Refused as error:
-        return (), StepOutcome(13, name, "failed", error.what)
+        return (), StepOutcome.of(step, "failed", error.what)
     if lacking := stale(trust, lists, at=at):
-        return lacking, StepOutcome(13, name, "notChecked", "; ".join(lacking))
+        return lacking, StepOutcome.of(step, "notChecked", "; ".join(lacking))
     if lists is None or not lists.lists:
         over = [f"passed over: {each}" for each in lists.passed_over] if lists else []
-        return (), StepOutcome(13, name, "notChecked", "; ".join(["needs revocation lists", *over]))
+        return (), StepOutcome.of(step, "notChecked", "; ".join(["needs revocation lists", *over]))
     why = "the attestation is not revoked; what the run used needs the model folder"
-    return (), StepOutcome(13, name, "notChecked", why)
+    return (), StepOutcome.of(step, "notChecked", why)
 
 
 def _steps(attested: Verified[Attestation], revoked: StepOutcome) -> tuple[StepOutcome, ...]:
     done = [
-        StepOutcome(1, "trust root", "passed"),
-        StepOutcome(2, "signature", "passed", f"by {attested.authority.name}"),
-        StepOutcome(3, "statement", "passed"),
-        _try(12, "assurance", lambda: check_assurance(attested.document)),
+        StepOutcome.of(steps.TRUST_ROOT, "passed"),
+        StepOutcome.of(steps.SIGNATURE, "passed", f"by {attested.authority.name}"),
+        StepOutcome.of(steps.STATEMENT, "passed"),
+        _try(steps.ASSURANCE, lambda: check_assurance(attested.document)),
         revoked,
     ]
     return _in_order(done)
 
 
-def _none(refused: Sequence[tuple[int, str, Refused]]) -> tuple[StepOutcome, ...]:
+def _none(refused: Sequence[tuple[Step, Refused]]) -> tuple[StepOutcome, ...]:
     """No root carries it: tell of the one that came furthest."""
     if not refused:
         why = "there is no trust root to check against"
-        return _in_order([StepOutcome(1, "trust root", "notChecked", why)])
-    number, name, error = max(refused, key=lambda each: each[0])
-    passed = [(1, "trust root"), (2, "signature")][: number - 1]
+        return _in_order([StepOutcome.of(steps.TRUST_ROOT, "notChecked", why)])
+    furthest, error = max(refused, key=lambda each: each[0].number)
+    passed = STEPS[: furthest.number - 1]
     return _in_order(
         [
-            *(StepOutcome(n, passed_name, "passed") for n, passed_name in passed),
-            StepOutcome(number, name, "failed", error.what),
+            *(StepOutcome.of(step, "passed") for step in passed),
+            StepOutcome.of(furthest, "failed", error.what),
         ]
     )
 
 
-def _try(number: int, name: str, check: Callable[[], None]) -> StepOutcome:
+def _try(step: Step, check: Callable[[], None]) -> StepOutcome:
     try:
         check()
     except Refused as error:
-        return StepOutcome(number, name, "failed", error.what)
-    return StepOutcome(number, name, "passed")
+        return StepOutcome.of(step, "failed", error.what)
+    return StepOutcome.of(step, "passed")
 
 
 def _in_order(done: Sequence[StepOutcome]) -> tuple[StepOutcome, ...]:
-    names = {1: "trust root", 2: "signature", 3: "statement", 12: "assurance"}
-    known = {step.number: step for step in done}
-    before = "a step before it did not pass"
-    return tuple(
-        known.get(number)
-        or (
-            StepOutcome(number, _NEEDS[number][0], "notChecked", f"needs {_NEEDS[number][1]}")
-            if number in _NEEDS
-            else StepOutcome(number, names[number], "notChecked", before)
-        )
-        for number in range(1, 15)
-    )
+    known = {each.number: each for each in done}
+    return tuple(known.get(step.number) or _unchecked(step) for step in STEPS)
+
+
+def _unchecked(step: Step) -> StepOutcome:
+    why = f"needs {step.needs}" if step.needs else "a step before it did not pass"
+    return StepOutcome.of(step, "notChecked", why)

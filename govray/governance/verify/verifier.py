@@ -1,7 +1,7 @@
 """The verifier: a model folder and a trust root in, a verified value or a numbered error out.
 
 ``verify`` works offline, from files alone, and never returns a boolean: what comes back is the
-value to use. Its numbered steps are its docstring and its code; each is one small function.
+value to use. Its numbered steps are those of ``steps.py``; each is one small function.
 
 Invariants
 
@@ -67,6 +67,7 @@ from govray.governance.record.selection_taint import check_selection
 from govray.governance.trust.anchor import TrustAnchor, read_file, read_lists
 from govray.governance.trust.revocation_list import Revocations, Revoked
 from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.verify import steps
 from govray.governance.verify.ledger_steps import (
     MAX_ROWS,
     check_gates,
@@ -74,6 +75,7 @@ from govray.governance.verify.ledger_steps import (
     check_ledger,
 )
 from govray.governance.verify.replay_step import Replayer, check_replays
+from govray.governance.verify.steps import Step
 
 _SECOND = timedelta(seconds=1)
 
@@ -148,44 +150,7 @@ def verify(
 ) -> VerifiedModel:
     """Verify a model folder, or the one that a file lies in, from its files alone.
 
-    1.  trust root: given by the caller or pinned earlier, never from inside the folder; a file
-        that is given does not go behind the pinned one; it and the folder's delegations are valid.
-    2.  signature: a threshold of keys of an operator authority signed the attestation's bytes,
-        and every signature in the envelope is one of theirs.
-    3.  statement: the payload is a provenance-coverage attestation, strict and canonical; the run
-        ended before the reference time, and adapters were removed between the two; the trust root
-        is the one it names, or a later one.
-    4.  files: every subject and every governance file is present with its digest; there is no
-        other file that a loader may load or execute (`bundle.inert`), unless the caller allows
-        it. Further files are reported.
-    5.  policy: signed, the attested one, not older than the trust root allows, and in force when
-        the run started and when it ended.
-    6.  credentials: signed within their issuers' scope, valid when the run started and when it
-        ended, or until a gate left the corpus out; exactly those attested.
-    7.  manifest: signed by an operator, and pinned by its statement or its bytes; its records
-        have the credentials' Merkle roots.
-    8.  routes: corpora, rules, routes and domains follow from policy and credentials; the tensors
-        in the files are those of the layer groups and adapters, and every byte is a tensor's.
-    9.  plan: its streams follow from routes and manifest; a search that chose the model depends
-        on every corpus that the plan reads.
-    10. ledger: every step has the plan's ranges and counts, less the corpora that a gate left out
-        from that step on, if the policy gates; gradient norms are of the plan's rows on every
-        rank, and only where the routes permit a gradient; entropy profiles are those that the
-        policy asks for, gates for memorization and branches follow from them, and so does what
-        the attestation says of them; size and root are those of the note, which a key that
-        signed the attestation signed too; the lines that came from the run's ancestors are
-        theirs by root, and end where each handed over; heads that were signed elsewhere for the
-        same run are of its first leaves.
-    11. coverage: coverage with its gradient-norm shares, taint and levels follow from the ledger,
-        the routes and the evidence; a replay is the operator's own, unless a witness of the trust
-        root signed its outcome.
-    12. assurance: no assurance level that nothing here shows; the disclaimer word for word.
-    13. revocations: the lists, read before step 2, are their issuers', and as fresh as the trust
-        root asks; nothing that the run used was revoked before it ended, unless a gate left it
-        out since; nobody whose delegation was revoked signed any of it. What was revoked later
-        is stated. The attestation itself is not revoked.
-    14. replay checks: each one in the folder or given is by a witness of the trust root who does
-        not share a key with the signer, about these files, this attestation, run and ledger.
+    The steps are those of `STEPS` (``steps.py``), each with what has to hold.
 
     Args:
         path: A model folder or a file in one; links and ``..`` are followed first.
@@ -246,46 +211,46 @@ def _verify(
     for glob in allow_uncovered:
         _check_glob(glob)
     folder = _open(Path(path))
-    with _step(1, "trust root"):
+    with _step(steps.TRUST_ROOT):
         anchor = _anchor(folder, trust_root, revocations)
         trust = TrustState.load(anchor.root, at=at, delegations=_delegations(folder))
-    with _step(13, "revocations"):  # here, since a delegation may be revoked
+    with _step(steps.REVOCATIONS):  # here, since a delegation may be revoked
         whole = anchor.apply(trust, at=at)
         trust = whole.each_key_counts("operator") if one_key else whole
-    with _step(2, "signature"):
+    with _step(steps.SIGNATURE):
         data = folder.read(model_folder.ATTESTATION, limit=model_folder.MAX_ENVELOPE)
         envelope = Envelope.parse(data, where="attestation")
         attested = trust.verify(Attestation, envelope, role="operator", at=at, where="attestation")
         check_signatures(envelope, attested)
     attestation = attested.document
-    with _step(3, "statement"):
+    with _step(steps.STATEMENT):
         check_statement(attestation, trust, at)
-    with _step(4, "files"):
+    with _step(steps.FILES):
         uncovered, weights = _check_files(folder, attested, allow_uncovered)
-    with _step(5, "policy"):
+    with _step(steps.POLICY):
         policy = _check_policy(folder, trust, attestation)
-    with _step(6, "credentials"):
+    with _step(steps.CREDENTIALS):
         gates = _read_gates(folder, attestation)
         credentials = _check_credentials(folder, trust, attestation, gates)
-    with _step(7, "manifest"):
+    with _step(steps.MANIFEST):
         manifest = _check_manifest(folder, trust, attestation, credentials, at)
-    with _step(8, "routes"):
+    with _step(steps.ROUTES):
         routes = _check_routes(weights, attestation, policy.document, credentials)
-    with _step(9, "plan"):
+    with _step(steps.PLAN):
         _check_plan(attestation, manifest.document, routes)
-    with _step(10, "ledger"):
+    with _step(steps.LEDGER):
         check_gates(gates, policy.document, attestation)
         ledger = check_ledger(folder, attested, manifest.document, routes, gates, max_rows)
         check_incidents(attestation, policy.document, routes, manifest.document, ledger, gates)
         heads = check_heads(trust, ledger, _heads(also))
-    with _step(11, "coverage"):
+    with _step(steps.COVERAGE):
         _check_coverage(attested, ledger, manifest.document, routes)
         replayed_by = check_replays(folder, trust, attested, at=at)
-    with _step(12, "assurance"):
+    with _step(steps.ASSURANCE):
         check_assurance(attestation)
-    with _step(13, "revocations"):
+    with _step(steps.REVOCATIONS):
         revoked = _check_revocations(trust, attested, policy, credentials, ledger, gates, at)
-    with _step(14, "replay checks"):
+    with _step(steps.REPLAY_CHECKS):
         given = _replay_checks(folder, replay_checks)
         checks = verify_replay_checks(trust, given, attested, canonical_json.sha256(data), at=at)
     _check_asked(Path(path), folder, uncovered)
@@ -385,13 +350,13 @@ def check_unrevoked_credential(
 
 
 @contextmanager
-def _step(number: int, name: str) -> Iterator[None]:
+def _step(step: Step) -> Iterator[None]:
     """Name the step in whatever refuses inside it."""
     try:
         yield
     except Refused as error:
         raise VerificationFailed(
-            f"step {number} ({name}): {error.what}", where=error.where, do=error.do
+            f"step {step.number} ({step.name}): {error.what}", where=error.where, do=error.do
         ) from error
 
 

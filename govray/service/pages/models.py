@@ -14,6 +14,7 @@ from govray.governance.attestation.model_attestation import DISCLAIMER
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.incidents import Findings
+from govray.governance.verify.steps import STEPS
 from govray.service.access import Caller, CallerDep
 from govray.service.pages import entropy_chart
 from govray.service.pages.depth_table import depth_rows, rule_rows
@@ -26,7 +27,6 @@ from govray.service.pages.shared_queries import (
     signed_policy,
     version_rows,
 )
-from govray.service.pages.verifier_steps import steps
 from govray.service.pagination import PageDep
 from govray.service.routes.memorization import audits_of, findings_of, own_findings
 from govray.service.session import SessionDep
@@ -142,7 +142,7 @@ def _page(
         depth_groups=depth_groups,
         depth=depth,
         rules=rule_rows(policy) if policy else (),
-        steps=steps(),
+        steps=STEPS,
         monitored=bool(policy and policy.memorization),
         profile=_charts(profiles, policy, findings),
         findings=findings if whole or findings is None else own_findings(findings, found),
