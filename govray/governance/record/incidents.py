@@ -30,6 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from govray.errors import Refused
+from govray.governance.formats.bounds import Natural
 from govray.governance.formats.document import Document, Name
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.memorization_section import Monitoring
@@ -38,7 +39,6 @@ from govray.governance.record.entropy_profile import (
     EntropyProfile,
     Measure,
     MonitorDecision,
-    Natural,
     Subject,
     decide,
     exceeding,
