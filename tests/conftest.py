@@ -26,6 +26,7 @@ MARKS = {
 NO_CLUSTER = "127.0.0.1:1"
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Give every test its marks and its lane.
 
