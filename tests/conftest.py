@@ -1,59 +1,89 @@
-"""Settings that all tests share, the marks that come by themselves, and how ``pytest -n 2`` deals.
-
-`MARKS` gives a test its mark by what it asks for: a Ray cluster, a browser, a database server. What
-starts a cluster in a process of its own bears ``pytest.mark.ray`` by hand; without it, that process
-finds an address where no cluster is, and the test fails.
-"""
+"""Settings of all tests, marks that come by themselves, and how ``pytest -n 2`` deals tests."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # The time of one example says nothing on a machine that other work shares.
 settings.register_profile("govray", deadline=None)
 settings.load_profile("govray")
 
-MARKS = {
-    "ray": {"cluster", "ray_cluster"},
-    "browser": {"chromium", "page"},
-    "database": {"postgres"},
-}
+ON_RAY = (
+    "tests/benchmarks/test_benchmark_reading.py",
+    "tests/benchmarks/test_benchmark_service.py::test_the_command_measures",
+    "tests/cli/test_demo.py",
+    "tests/data/test_admission.py",
+    "tests/data/test_reader.py",
+    "tests/faults/test_fault_controls.py",
+    "tests/faults/test_fault_schedules.py",
+    "tests/service/test_serve_app.py",
+    "tests/train/test_artifact.py",
+    "tests/train/test_driver_key.py",
+    "tests/train/test_elastic.py",
+    "tests/train/test_gating.py::test_a_run_goes_on_without_what_ends",
+    "tests/train/test_integrations.py::test_a_hosts_script_ends_with_the_bytes",
+    "tests/train/test_interrupt.py",
+    "tests/train/test_lifecycle.py",
+    "tests/train/test_line.py",
+    "tests/train/test_memorizing_run.py",
+    "tests/train/test_pretrained.py::test_a_run_from_existing_weights",
+    "tests/train/test_replay_on_cluster.py",
+    "tests/train/test_resume_damaged.py",
+    "tests/train/test_storage_on_cluster.py",
+    "tests/train/test_torch_aggregators.py",
+    "tests/tune/test_search_on_cluster.py",
+)
+"""Tests that start a Ray cluster, here or in a process of their own. They get the mark ``ray``."""
+
+CLUSTERS = {"cluster", "ray_cluster"}
+"""Fixtures that are a cluster."""
+
+MARKS = {"browser": {"chromium", "page"}, "database": {"postgres"}}
 """Mark → fixtures whose users get it."""
 
 NO_CLUSTER = "127.0.0.1:1"
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Give every test its marks and its lane.
-
-    One process runs what is marked ``ray``, first and in order: two Ray clusters on one machine
-    want the same ports. The other takes the rest, file by file, since module fixtures are dear.
-    """
+    """Give every test its marks, and put those on Ray first."""
     for item in items:
         asked = {*getattr(item, "fixturenames", ())}
+        if item.nodeid.startswith(ON_RAY):
+            item.add_marker("ray")
+        elif asked & CLUSTERS:
+            raise pytest.UsageError(f"{item.nodeid} starts a Ray cluster: add it to ON_RAY")
         for mark, fixtures in MARKS.items():
             if asked & fixtures:
                 item.add_marker(mark)
-        if item.nodeid.endswith("]") and "postgresql" in item.callspec.params.values():
+        if hasattr(item, "callspec") and "postgresql" in item.callspec.params.values():
             item.add_marker("database")
-        file = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("ray" if on_ray(item) else file))
-    items.sort(key=lambda item: not on_ray(item))
-
-
-def on_ray(item: pytest.Item) -> bool:
-    return item.get_closest_marker("ray") is not None
+    items.sort(key=lambda item: not item.nodeid.startswith(ON_RAY))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
-    """Who is not marked ``ray`` finds no cluster and starts none."""
-    if on_ray(item):
+    """Who is not `ON_RAY` finds no cluster and starts none, in no process of its own either."""
+    if item.nodeid.startswith(ON_RAY):
         return (yield)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", NO_CLUSTER)
         return (yield)
+
+
+class TwoLanes(LoadScopeScheduling):
+    """One process runs what is `ON_RAY`, in order: two Ray clusters on one machine want the same
+    ports. The other takes the rest, file by file, since module fixtures are dear."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "ray" if nodeid.startswith(ON_RAY) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoLanes:
+    """The scheduler of ``pytest -n 2``."""
+    return TwoLanes(config, log)

@@ -49,7 +49,6 @@ REPORT = closed(
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_reading_prints_tables_and_one_json_line() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.reading", "--quick", "--pairs", "1"],

@@ -114,7 +114,6 @@ def test_a_closed_connection_is_opened_again_and_a_broken_answer_is_not() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_the_command_measures_and_ends_with_one_json_object(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.service", "--quick", "--servers", "uvicorn", "--data",

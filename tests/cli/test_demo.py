@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = pytest.mark.slow
 
 GOVRAY = [str(Path(sys.executable).with_name("govray"))]
 

@@ -156,7 +156,6 @@ def client_of(tokens: dict[str, str], kind: str) -> httpx.Client:
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_ray_serve_answers_a_lineage_query(tokens: dict[str, str]) -> None:
     with client_of(tokens, "supplier") as client:
         shown = client.get("/v1/models/gpt/versions/1.0.0").json()
@@ -170,7 +169,6 @@ def test_ray_serve_answers_a_lineage_query(tokens: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_ray_serve_accepts_the_identity_provider(
     tokens: dict[str, str], provider: Provided
 ) -> None:
@@ -182,7 +180,6 @@ def test_ray_serve_accepts_the_identity_provider(
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_ray_s_metrics_agent_has_the_numbers_of_all_replicas(tokens: dict[str, str]) -> None:
     with client_of(tokens, "engineer") as client:
         for _ in range(20):
@@ -212,7 +209,6 @@ def test_ray_s_metrics_agent_has_the_numbers_of_all_replicas(tokens: dict[str, s
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_haproxy_s_statistics_are_on_loopback_only(tokens: dict[str, str]) -> None:
     assert httpx.get("http://127.0.0.1:8404/stats", timeout=10).status_code == 200
     with pytest.raises(httpx.ConnectError):

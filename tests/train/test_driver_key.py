@@ -114,7 +114,6 @@ def trained(folder: Path, *words: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_no_process_of_a_local_cluster_has_the_key(tmp_path: Path) -> None:
     told = trained(tmp_path / "here")
     for place in ("task", "rank-0", "rank-1"):
@@ -126,7 +125,6 @@ def test_no_process_of_a_local_cluster_has_the_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_if_nothing_takes_the_key_away_they_have_it_and_the_run_is_refused(tmp_path: Path) -> None:
     """The negative control, and what a worker does then."""
     told = trained(tmp_path / "here", "control")

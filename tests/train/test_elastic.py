@@ -27,7 +27,7 @@ from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import events
 from govray.train.state import snapshot
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = pytest.mark.slow
 
 RELATIVE = 1e-4
 """Bound on ‖elastic - fixed‖ / ‖fixed‖ of each tensor: sums over ranks round differently."""

@@ -16,7 +16,7 @@ from deployment import Deployment
 from govray.checkpoint import commit_folder
 from govray.train.state import snapshot
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = pytest.mark.slow
 
 
 def test_an_interrupted_run_leaves_whole_checkpoints_only(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
 from govray.tune.search_record import TRIALS
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 LR, MEMORIZES, HEADS = "optimizer.lr", "hyperparameters.memorizes", "hyperparameters.heads"
 
