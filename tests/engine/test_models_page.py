@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def test_the_hyperparameters_make_models(tmp_path: Path, monkeypatch: pytest.Mon
         {"context", "path"},
     ]
     for experiment in experiments:
-        assert experiment["entrypoint"] == f"{CausalLM.__module__}:{CausalLM.__name__}"
+        module, name = experiment["entrypoint"].split(":")
+        assert getattr(import_module(module), name) is CausalLM
         model = CausalLM(vocabulary=257, **experiment["hyperparameters"])
         assert model(torch.zeros(1, 256, dtype=torch.long)).shape == (1, 256, 257)
 
