@@ -30,7 +30,7 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder: Path = tmp_path_factory.mktemp("bounded")
     url = f"sqlite:///{folder / 'store.db'}"
     open_store(url, create=True).dispose()
-    with serve(url, max_body=1000, time_limit=0.6, rate=0.5, burst=3) as running:
+    with serve(url, max_body=1000, time_limit=2.0, rate=0.5, burst=3) as running:
         router = APIRouter()
 
         @router.post("/echo")
@@ -39,12 +39,12 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
         @router.get("/slow")
         def slow() -> str:
-            time.sleep(1.2)
+            time.sleep(4)
             return "late"
 
         @router.get("/hang")
         async def hang() -> str:
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(4)
             return "late"
 
         running.app.include_router(router)
