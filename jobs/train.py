@@ -29,7 +29,7 @@ def main() -> int:
         experiment = read_experiment(arguments.config)
         from govray.train.driver.ray_cluster import start_ray
         from govray.train.driver.trainer import new_or_unfinished
-        from govray.train.run_folder import operator_key
+        from govray.train.inputs import operator_key
 
         operator_key.take(experiment.attestation_key)
         start_ray()

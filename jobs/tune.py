@@ -26,7 +26,7 @@ def main() -> int:
     try:
         file = read_search(arguments.config)
         from govray.train.driver.ray_cluster import start_ray
-        from govray.train.run_folder import operator_key
+        from govray.train.inputs import operator_key
         from govray.tune.search import run
 
         operator_key.take(file.experiment.attestation_key)

@@ -145,7 +145,7 @@ def _signer(
     record: RunRecord,
 ) -> tuple[Signer | None, TrustState | None]:
     """Who signs the outcome, and the trust that names the key; before Ray starts."""
-    from govray.train.run_folder import operator_key
+    from govray.train.inputs import operator_key
 
     if key is None:
         return None, None

@@ -22,7 +22,7 @@ _ROWS = 30
 def search(file: SearchFile, *, new: bool, as_json: bool) -> None:
     """Run a search under a live table on standard error, and print its outcome."""
     from govray.train.driver.ray_cluster import ray_running
-    from govray.train.run_folder import operator_key
+    from govray.train.inputs import operator_key
     from govray.tune.search import run
 
     operator_key.take(file.experiment.attestation_key)

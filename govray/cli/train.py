@@ -64,7 +64,7 @@ def train(
 def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTrainer]) -> None:
     """Fit what ``make(on_step=...)`` returns, under a progress bar, and say what came of it."""
     from govray.train.driver.ray_cluster import ray_running
-    from govray.train.run_folder import operator_key
+    from govray.train.inputs import operator_key
 
     operator_key.take(experiment.attestation_key)
     with StageBar(experiment.name, experiment.max_steps) as bar, ray_running():

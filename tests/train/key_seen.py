@@ -21,8 +21,8 @@ from govray.errors import Refused
 from govray.governance.verify.verifier import verify
 from govray.train.driver.ray_cluster import start_ray
 from govray.train.driver.trainer import from_experiment
+from govray.train.inputs import operator_key
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.run_folder import operator_key
 
 VARIABLES = ("GOVRAY_KEY", "OTHER_KEY")
 

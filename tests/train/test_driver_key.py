@@ -14,7 +14,7 @@ import pytest
 from govray.errors import Refused, UsageError
 from govray.governance.formats.keys import LocalSigner
 from govray.train.driver import attempts
-from govray.train.run_folder import operator_key
+from govray.train.inputs import operator_key
 
 HERE = Path(__file__).parent
 

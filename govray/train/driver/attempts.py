@@ -39,8 +39,9 @@ from govray.train.driver import failures
 from govray.train.driver.discovery import Loop
 from govray.train.driver.progress import ProgressWatch, StepCallback
 from govray.train.driver.scaling_policy import ElasticTrainer
+from govray.train.inputs import operator_key
 from govray.train.inputs.order import Assignment, Order, current
-from govray.train.run_folder import events, operator_key, run_lock, stop_request
+from govray.train.run_folder import events, run_lock, stop_request
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.ledger_wal import recorded_steps
 from govray.train.state.resume_point import RolledBack

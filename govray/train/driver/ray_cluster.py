@@ -11,7 +11,7 @@ import ray
 
 from govray.errors import InfrastructureFailed
 from govray.train.driver import scaling_policy
-from govray.train.run_folder import operator_key
+from govray.train.inputs import operator_key
 
 
 def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:

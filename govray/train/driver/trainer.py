@@ -38,7 +38,7 @@ from govray.train.attest.write_model import write_model
 from govray.train.driver import attempts
 from govray.train.driver.discovery import Loop, discover
 from govray.train.driver.progress import StepCallback
-from govray.train.inputs import run_listing
+from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import Experiment, Quota
 from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order
@@ -47,7 +47,7 @@ from govray.train.inputs.pretrained import Start, check_fits, find_weights, read
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
-from govray.train.run_folder import events, operator_key, stop_request
+from govray.train.run_folder import events, stop_request
 from govray.train.run_folder.clock import instant, now
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.run_lock import hold

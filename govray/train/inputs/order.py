@@ -19,11 +19,11 @@ from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.environment import SourceCode
 from govray.governance.record.prepare_manifest import Manifest
+from govray.train.inputs import operator_key
 from govray.train.inputs.gating import UNDECIDED, Decisions, OnExpiry
 from govray.train.inputs.monitored import Monitored
 from govray.train.inputs.pretrained import Start
 from govray.train.inputs.revocation_feed import RevocationSource
-from govray.train.run_folder import operator_key
 
 
 @dataclass(frozen=True, kw_only=True)
