@@ -54,10 +54,10 @@ def test_writers_do_not_tear_each_others_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "match"),
     [
-        (b'{"at":"2026-11-21T09:30:00Z","kind":"nonsense"}', "no event"),
-        (b'{"at":"yesterday","kind":"attested"}', "no event"),
+        (b'{"at":"2026-11-21T09:30:00Z","kind":"nonsense"}', "not an event"),
+        (b'{"at":"yesterday","kind":"attested"}', "not an event"),
         (b'{"kind":"attested", "at":"2026-11-21T09:30:00Z"}', "canonical"),
-        (b'{"at":"2026-11-21T09:30:00Z","kind":"attested","more":1}', "no event"),
+        (b'{"at":"2026-11-21T09:30:00Z","kind":"attested","more":1}', "not an event"),
         (b"\xff", "UTF-8"),
     ],
 )

@@ -2,8 +2,6 @@
 
 The weights are those of the run's last commit, each byte compared with the commit's manifest.
 They are loaded on the CPU. Nothing here needs Ray, a key or a clock.
-
-What this module does not do: score (``audit.py``), or load a checkpoint on the way.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """Auditing a run: what its final model holds of the data that it was trained on.
 
-For each corpus that the run read: rows trained on against reserve rows, layer by layer;
-greedy decoding of sampled rows; the exposure of planted canaries; and, where another run
-left the corpus out, the counterfactual gap. The result is a memorization manifest.
+For each corpus that the run read, an audit compares rows trained on with reserve rows, layer by
+layer. It decodes sampled rows greedily and measures the exposure of planted canaries. If another
+run left the corpus out, it also measures the counterfactual gap. The result is a memorization
+manifest.
 
 Invariants:
 
 * **Bounded**: samples have the sizes that the settings say, however large the data is.
 * **Repeatable**: the same run, settings and machine give the same evidence.
-* **What cannot be checked is said**, and hides nothing else: no reserve, no canaries, a
-  tokenizer that is gone.
-* A corpus with an adapter is read through it; the others through none.
-
-What it does not do: train, sign, decide, or look at rows that no recorded step read.
+* **What cannot be checked is listed** with its reason: no reserve, no canaries, a missing
+  tokenizer. The rest is checked all the same.
+* A corpus with an adapter is read through it; the others through the base model.
 """
 
 from __future__ import annotations
@@ -59,10 +58,10 @@ DEFAULTS = Settings(
     rows=64, prefix_tokens=32, suffix_tokens=32, candidates=1000, controls=4, seed=0
 )
 SCORE_ALL = 10_000
-"""Spaces of at most so many candidates are scored whole."""
+"""Spaces of at most this many candidates are scored whole."""
 
 _LOOKED_AT = 4096
-"""Rows of a corpus that are asked whether a step read them, at most."""
+"""At most this many rows of a corpus are checked for whether a step read them."""
 _BATCH = 16
 
 Progress = Callable[[str, int, int], None]
@@ -71,13 +70,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Row:
-    """A packed row: its token ids, and the record that each of them is of, if any."""
+    """A packed row: its token ids, and the record of each token, if any."""
 
     tokens: list[int]
     records: list[str | None]
 
     def record(self, start: int, stop: int) -> str | None:
-        """Hash of the record that has most of some tokens."""
+        """Hash of the record that most of the tokens belong to."""
         held = [record for record in self.records[start:stop] if record]
         return max(held, key=held.count) if held else None
 
@@ -147,7 +146,7 @@ class _Auditor:
             return find_lens(self.audited.model, lambda: logits(self.audited.model, rows))
 
     def note(self, check: str, why: str, corpus: str | None = None) -> None:
-        """Record something that could not be looked at."""
+        """Record something that could not be checked."""
         self.unchecked.append(Unchecked(check=check, corpus=corpus, why=why))
 
     def corpus(self, corpus: str, other: AuditedModel | None) -> CorpusEvidence:
@@ -375,7 +374,7 @@ class _Auditor:
         )
 
     def note_against(self, other: AuditedModel, corpora: Sequence[str]) -> None:
-        """Say so where the other run tells nothing."""
+        """Record why the other run is no comparison."""
         if other.record.plan.manifest != self.audited.record.plan.manifest:
             why = f"run {other.record.run_id} is over other prepared data"
         elif left_out(self.audited, other).isdisjoint(corpora):

@@ -1,15 +1,14 @@
 """From a finished run to a model folder that anyone can verify alone.
 
-Everything comes from the run's folder: the last committed checkpoint, the record
-of what was verified, and the replays since. So a model can be attested again,
-after a replay for instance, without training. Runs on the driver, with the key.
+Everything comes from the run's folder: the last committed checkpoint, the record of what was
+verified, and the replays since. So a model can be attested again without training, for instance
+after a replay. This runs on the driver, with the key.
 
-Weights and adapters are copied, not linked: a checkpoint never changes, and a model
-folder is given away. Their digests are those that were computed while the checkpoint
-was written. So what is attested is what the run wrote; should the storage have changed
-it since, `verify`, which hashes every byte, says so. Weights that lie in parts are put
-together and hashed as they are written (`govray.checkpoint.whole_file`), and the parts compared
-with their digests in the same pass.
+Weights and adapters are copied, not linked: a checkpoint never changes, and a model folder is given
+away. Their digests were computed while the checkpoint was written. So what is attested is what the
+run wrote. If the storage changed a byte since, `verify` finds it, for it hashes every byte. Weights
+in parts are joined and hashed in one pass (`govray.checkpoint.whole_file`). The same pass compares
+each part with its digest.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ def write_model(
         run: Folder of a finished run.
         signer: The operator's.
         replays: Evidence for level 2.
-        outcomes: Second parties' signed outcomes that the replays name; they go with the model.
-        stopped: When a run ended for good before its last step; its newest commit is attested.
+        outcomes: Second parties' signed outcomes that the replays name; copied to the model.
+        stopped: The run ended for good before its last step: attest its newest commit.
 
     Returns:
         The model folder. An earlier one is replaced only once the new one is whole.
@@ -80,7 +79,7 @@ def write_model(
         record = replace(record, finished=stopped)
     committed = final_checkpoint(run, record, early=stopped is not None)
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
-    own = trust.each_key_counts("operator")  # others sign later, if the threshold asks for more
+    own = trust.each_key_counts("operator")  # other keys may sign later
     manifest = own.verify(Manifest, record.manifest, role="operator", at=record.started)
     ledger = Ledger.read(record.run_id, committed.files["ledger.jsonl"])
     governance = {
@@ -120,7 +119,7 @@ def final_checkpoint(
     """The committed state after the last step of the plan; its files are checked as they are read.
 
     Args:
-        early: Take the newest state, whichever step it is after.
+        early: Take the newest state, whatever its step.
 
     Raises:
         CouldNotCheck: There is none.
@@ -150,7 +149,7 @@ def model_digests(
 
 
 def final_digests(run: Path, record: RunRecord) -> dict[str, str]:
-    """The digests of all that the run's last commit holds of weights and adapters, by name.
+    """The digests of the weights and adapters in the run's last commit, by file name.
 
     Raises:
         CouldNotCheck: There is no commit of the last step.
@@ -160,7 +159,7 @@ def final_digests(run: Path, record: RunRecord) -> dict[str, str]:
 
 
 def model_tensors(committed: commit_folder.Committed) -> list[str]:
-    """The files of a commit that are a model's: its weights and its adapters'."""
+    """The files of a commit that belong to a model: weights and adapters."""
     return sorted(
         name
         for name in committed.names
@@ -218,7 +217,8 @@ def _attestation(
         ledger=ledger,
         adapter_tensors=adapters,
         environment=environment(committed),
-        # The operator signs the manifest in turns, so it is pinned by what all of them sign.
+        # The operator's keys sign the manifest one after another, so its payload's digest is
+        # pinned.
         files={name: canonical_json.sha256(data) for name, data in governance.items()}
         | {model_folder.MANIFEST: manifest.digest},
         buffers=sorted(_tensor_names(committed, model_folder.WEIGHTS) - updated),
@@ -245,7 +245,7 @@ def _lines(envelopes: Any) -> bytes:
 
 @contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
-    """A place to write to, which takes that of ``folder`` when the context ends well."""
+    """A staging folder that replaces ``folder`` when the context ends without an error."""
     beside = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)
     try:
@@ -264,7 +264,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _put(path: Path, data: bytes) -> str:
-    """Write a file; its digest."""
+    """Write a file and return its digest."""
     _place(path).write_bytes(data)
     return canonical_json.sha256(data)
 

@@ -1,10 +1,9 @@
-"""Which model, with which layer groups, will be trained? Asked before any data is read.
+"""Find out, before any data is read, which model with which layer groups will be trained.
 
-Routes, and so the batch plan, depend on the model's layer groups, but only the
-user's loop knows the model. So the loop is called once on the driver, on the
-meta device (no memory, no arithmetic), until it reaches `govern`, which ends the
-call. What stands before `govern` in a loop therefore runs once more than there
-are workers; it should build the model and nothing else.
+Routes, and so the batch plan, depend on the model's layer groups, but only the user's loop knows
+the model. So the driver calls the loop once on the meta device (no memory, no arithmetic). `govern`
+ends that call. What stands before `govern` in a loop should therefore build the model and nothing
+else.
 """
 
 from __future__ import annotations

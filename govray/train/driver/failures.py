@@ -1,15 +1,15 @@
 """Why an attempt failed, and whether the run starts another: pure functions.
 
-Three classes. What befalls machines (a lost worker process, node or peer, a preemption, the
-controller's death) restarts and doesn't count. What the user's own code or data does counts
-against ``max_restarts``. What governance refuses is never retried, because the same input would
-be refused again.
+There are three classes. Failures of machines restart the run and don't count: a lost worker, node,
+peer or controller, or a preemption. Failures of the user's code or data count against
+``max_restarts``. What governance refuses is never retried, because the same input would be refused
+again.
 
-Machines that fail for ever must end a run too: after `MAX_STALLED` such failures in a row without
-a newer step in the write-ahead file, the run stops and says so.
+Machines that keep failing must end a run too. After `MAX_STALLED` such failures in a row without a
+newer step in the write-ahead file, the run stops with an error.
 
-Modelled on Ray Train's failure policy, which returns a decision value; Ray's own counts everything
-that a worker raises. What this module does not do: restart anything, or write the event log.
+Modelled on Ray Train's failure policy, which returns a decision but counts everything that a worker
+raises.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from govray.train.run_folder.events import Failed
 Kind = Literal["infrastructure", "user", "refused"]
 
 MAX_STALLED = 5
-"""Failures of machines in a row, at one and the same step, that end a run."""
+"""A run ends after this many failures of machines in a row at the same step."""
 
 _SEVERITY: tuple[Kind, ...] = ("refused", "user", "infrastructure")
-"""Of several ranks' errors the first decides: a lost peer is often another's consequence."""
+"""The first of several ranks' errors decides: a lost peer is often the result of another error."""
 
 _GLOO = ("gloo", "Connection closed by peer", "Connection reset by peer")
 """In a RuntimeError's text: torch's gloo backend has no exception of its own."""
@@ -43,8 +43,8 @@ class AttemptFailure:
 
     Attributes:
         kind: Its class.
-        rank: The rank that it began on, if that is known.
-        error: What to tell people.
+        rank: The rank that failed first, if known.
+        error: The error to report.
     """
 
     kind: Kind
@@ -54,7 +54,7 @@ class AttemptFailure:
 
 @dataclass(frozen=True)
 class RestartDecision:
-    """What follows: another attempt, or this error."""
+    """What follows a failure: another attempt, or this error."""
 
     restart: bool
     error: GovrayError
@@ -118,8 +118,7 @@ def decide(
         failure: What just happened.
         past: Earlier failures of the run under this driver, oldest first.
         step: The first step that the write-ahead file doesn't hold.
-        max_restarts: How many failures of the user's own may be followed by a restart;
-            negative for any number.
+        max_restarts: Most restarts after failures of the user's code; negative for no limit.
     """
     error = failure.error
     if failure.kind == "refused":
@@ -158,7 +157,7 @@ def _kind(error: BaseException) -> Kind:
     if isinstance(error, InfrastructureFailed | dist.DistError | RayTrainError):
         return "infrastructure"
     if isinstance(error, ray.exceptions.RayError):
-        # A task's own exception is what the user's code did; all else is Ray's.
+        # A task's own exception comes from the user's code; all others are Ray's.
         return "user" if isinstance(error, ray.exceptions.RayTaskError) else "infrastructure"
     if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _GLOO):
         return "infrastructure"

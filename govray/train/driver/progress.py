@@ -1,8 +1,7 @@
-"""How far a run is, told to the driver while it runs.
+"""A run's progress, reported to the driver.
 
-Rank 0 sends each step's metrics to a small actor without waiting; the driver
-polls it. Losing a message costs a redraw and nothing else: what a run *did*
-is in the ledger.
+Rank 0 sends each step's metrics to a small actor without waiting, and the driver polls it. A lost
+message only skips a display update: the ledger has what a run did.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ _log = logging.getLogger(__name__)
 
 @ray.remote(num_cpus=0)
 class Latest:
-    """Holds the newest step and its metrics, and what the newest workers stand on."""
+    """Holds the newest step, its metrics, and the newest workers' placement group."""
 
     def __init__(self) -> None:
         self._step: tuple[int, dict[str, float]] | None = None
         self._group: Any = None
 
     def stand(self, group: Any) -> None:
-        """A worker tells its placement group."""
+        """Take a worker's placement group."""
         self._group = group
 
     def group(self) -> Any:
-        """The placement group of the newest workers, None if they told none."""
+        """The placement group of the newest workers, if they reported one."""
         return self._group
 
     def put(self, step: int, metrics: dict[str, float]) -> None:
@@ -45,9 +44,9 @@ class Latest:
 
 
 class ProgressWatch:
-    """Context manager on the driver: calls back with each new step that it sees.
+    """Context manager on the driver that calls back with each new step.
 
-    A callback that raises is logged and called no more; the run goes on.
+    A callback that raises is logged and not called again; the run goes on.
     """
 
     def __init__(self, on_step: StepCallback) -> None:
@@ -73,7 +72,7 @@ class ProgressWatch:
                 newest = ray.get(self.actor.get.remote(), timeout=5)
             except ray.exceptions.GetTimeoutError:  # a busy machine
                 newest = None
-            except Exception:  # the cluster is going away: nothing left to draw
+            except Exception:  # the cluster is shutting down
                 return
             if newest and newest[0] != seen:
                 seen = newest[0]

@@ -17,9 +17,9 @@ from govray.train.inputs import operator_key
 def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
     """Connect to a cluster, or start one here with no more CPUs than this machine has.
 
-    The settings below are Ray's own; they are set before it starts and only if
-    the environment doesn't say otherwise. A key in ``GOVRAY_KEY`` is taken out
-    of it first; one in another variable is for `driver_key.take`.
+    Ray's own settings below are set before it starts, unless the environment has them. A key in
+    ``GOVRAY_KEY`` is removed from the environment first; `operator_key.take` does that for other
+    variables.
 
     Raises:
         Refused: The job's runtime environment holds a key.
@@ -38,8 +38,8 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     asked = address or os.environ.get("RAY_ADDRESS")
     if asked is None:
-        # A local cluster listens on loopback only and ends with this process. Without the
-        # address, one that somebody else started on this machine would be joined.
+        # A local cluster listens on loopback only and ends with this process. Without the address,
+        # Ray would join another cluster on this machine.
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     try:
         ray.init(
@@ -61,10 +61,10 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
 
 @contextmanager
 def ray_running() -> Iterator[None]:
-    """Connect or start as `start_ray` does; leave the cluster again, unless it was there before.
+    """Connect or start as `start_ray` does. Disconnect afterwards, unless Ray was connected before.
 
-    Until it is left, Ray's threads may print to standard output at any moment: that a worker
-    died, or that many were started.
+    Until then, Ray's threads may print to standard output at any moment, for instance that a worker
+    died.
 
     Raises:
         InfrastructureFailed: As `start_ray`.

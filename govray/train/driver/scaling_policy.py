@@ -1,21 +1,20 @@
-"""How many workers a run has: Ray Train's elastic policy, with some things changed.
+"""How many workers a run has: Ray Train's elastic policy with four changes.
 
 ``num_workers: [min, max]`` makes a run elastic. When a worker or its node is lost, Ray restarts
-the workers with as many as fit; when there is room for more, Ray restarts them with more. A
-restart resumes from the latest commit, and the batch plan doesn't depend on how many workers
-there are. What Ray's policy lacks:
+with as many workers as fit. When there is room for more, Ray restarts with more. A restart resumes
+from the latest commit, and the batch plan doesn't depend on the number of workers. What Ray's
+policy does, and `Elastic` changes:
 
-* It tries to start workers on a node that is gone until the cluster's health checks have noticed,
-  which costs a timeout each time. `Elastic` waits while a node that counts as alive doesn't answer.
-* It looks at a view of the cluster that is up to 20 s old, and so tries to start workers on a node
-  that is gone. `Elastic` asks for the view to be made anew.
-* It ends healthy workers to start more, and loses their work since the latest commit. `Elastic`
-  asks them to commit first (`govray.train.run_folder.resize_request`).
-* It gives every CPU to workers, and the tasks that read data wait for ever. `Elastic` leaves room
-  for one such task, unless that would go below the minimum.
+* It tries to start workers on a lost node until health checks notice, which costs a timeout each
+  time. `Elastic` waits while a node that counts as alive doesn't answer.
+* It reads a view of the cluster that is up to 20 s old and may still list a lost node. `Elastic`
+  has the view refreshed.
+* It ends healthy workers to start more and loses their work since the latest commit. `Elastic` asks
+  them to commit first (`govray.train.run_folder.resize_request`).
+* It gives every CPU to workers, so tasks that read data wait for ever. `Elastic` leaves room for
+  one such task, unless that would go below the minimum.
 
-What this module does not do: place workers, restart them, or decide where they resume.
-Source: `ElasticScalingPolicy` of Ray 2.60, whose private parts are used here; a test compares the
+Source: `ElasticScalingPolicy` of Ray 2.60. Its private parts are used here; a test compares their
 names with the installed Ray.
 """
 
@@ -46,9 +45,9 @@ from govray.train.run_folder.clock import now
 from govray.train.worker.planned_shard import READ_CPUS
 
 START_TIMEOUT_S = 8
-"""Seconds that Ray waits for room for all workers before it counts again; its default is 60.
+"""Seconds that Ray waits for room for all workers before it counts again. Its default is 60.
 
-It bounds what a shrink costs where a node is gone and the cluster doesn't know it yet.
+This bounds the delay when a node is gone and the cluster doesn't know it yet.
 """
 
 PATIENCE_S = 30.0
@@ -68,11 +67,11 @@ class ElasticTrainer(TorchTrainer):
 
 
 class Elastic(ElasticScalingPolicy):
-    """Ray's elastic policy, that sees the cluster as it is and leaves room for reading.
+    """Ray's elastic policy, with the changes that the module lists.
 
     Args:
         scaling_config: With a pair as ``num_workers``.
-        run_folder: Where the workers are asked to commit before they are exchanged.
+        run_folder: Where the request to commit before a resize is written.
     """
 
     def __init__(self, scaling_config: ray.train.ScalingConfig, run_folder: Path) -> None:
@@ -96,7 +95,7 @@ class Elastic(ElasticScalingPolicy):
     def make_decision_for_running_worker_group(
         self, worker_group_state: Any, worker_group_status: Any
     ) -> ScalingDecision:
-        """Exchange the workers when there is room for more, once they have committed."""
+        """Replace the workers when there is room for more, once they have committed."""
         if self._wanted is not None:
             self._maybe_send_resource_request()
             if not resize_request.answered(self._run_folder):
@@ -122,7 +121,7 @@ class Elastic(ElasticScalingPolicy):
     def _get_reserved_resources(self) -> Any:
         age = time_monotonic() - self._latest_reserved_resources_query_time
         if age >= self.GET_RESERVED_RESOURCES_INTERVAL_S:
-            # What goes wrong here goes wrong again below, where Ray's policy says so.
+            # An error here happens again below, where Ray's policy reports it.
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.get(
                     self._autoscaling_coordinator.get_reserved_resources.remote(
@@ -165,7 +164,7 @@ def _alive() -> list[dict[str, Any]]:
 
 
 def _answers(node: Mapping[str, Any]) -> bool:
-    """Whether the node's raylet takes a connection; its process or its machine may be gone."""
+    """Whether the node's raylet accepts a connection."""
     try:
         address = (node["NodeManagerAddress"], node["NodeManagerPort"])
         socket.create_connection(address, timeout=1.0).close()

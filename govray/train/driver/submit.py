@@ -13,14 +13,14 @@ ENTRY = Path("jobs/train.py")
 
 
 def submit(address: str, config: Path, folder: Path | None = None, *, new: bool = False) -> str:
-    """Submit ``config`` with a deployment folder (by default this one); returns the job's id.
+    """Submit ``config`` with a deployment folder, by default this one. Returns the job's id.
 
-    With ``new``, a run like it that could go on is left alone.
+    With ``new``, no unfinished run is resumed.
 
-    No key travels: the job reads ``attestation_key`` on the cluster's head node.
+    No key is sent: the job reads ``attestation_key`` on the cluster's head node.
 
     Raises:
-        UsageError: The folder is no deployment, the config is outside it, or
+        UsageError: The folder is not a deployment, the config is outside it, or
             no Ray dashboard answers at the address.
     """
     here = folder or Path.cwd()

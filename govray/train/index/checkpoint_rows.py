@@ -1,11 +1,10 @@
 """The commits of a run as rows, from what lies on storage now.
 
-A row is of one step. A commit that was put aside, or deleted, may be followed by another of the
-same step: the row is that one's then. So a row that is ERROR or DELETED begins anew when a whole
-commit stands in its place, which is no step of its lifecycle but the first of another's.
+There is one row for each step. A commit that was put aside or deleted may be followed by another of
+the same step. The row then describes the new one: from ERROR or DELETED its lifecycle begins again.
 
-What this module does not do: read the bytes of a commit. COMPLETED says that all files are there
-in their sizes; who loads it checks their digests.
+COMPLETED means that all files are there in their sizes. The digests are checked by whoever loads
+the commit.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _ERROR, _DELETED = CheckpointState.ERROR, CheckpointState.DELETED
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What storage has of one step's commit."""
+    """What storage holds of one step's commit."""
 
     state: CheckpointState
     digest: str | None = None
@@ -39,10 +38,10 @@ class Found:
 
 
 def found_on_storage(run_folder: Path, *, writing: bool) -> dict[int, Found]:
-    """Next step → what storage has of the commit.
+    """Next step → what storage holds of the commit.
 
     Args:
-        writing: Whether somebody drives the run: what is not whole may become so.
+        writing: Whether a driver has the run: a partial commit may still become whole.
 
     Raises:
         InfrastructureFailed: Remote storage cannot be asked.
@@ -79,11 +78,11 @@ def put_checkpoints(
     found: Mapping[int, Found],
     times: Mapping[tuple[int, str], str] | None = None,
 ) -> None:
-    """Make the rows of a trial's commits those that were found on its storage.
+    """Make the rows of a trial's commits equal what was found on its storage.
 
     Args:
-        times: (Step, digest) → when it was committed, by the event log. A commit that it does not
-            name has no time: that of a file is the copier's. None leaves them as they are.
+        times: (Step, digest) → when it was committed, by the event log. Other commits get no time,
+            because a file's time is that of the last copy. None leaves times as they are.
     """
     of_trial = select(tables.Checkpoint).where(tables.Checkpoint.trial == trial)
     held = {row.step: row for row in session.exec(of_trial)}

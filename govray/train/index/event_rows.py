@@ -1,12 +1,10 @@
 """A run's event log as rows: metrics, decisions, and what the run used. Pure.
 
-* Numbers of a step belong to the attempt that was running. When an attempt begins at step s, all
-  numbers of earlier attempts for s and later are superseded: they stay, archived.
-* An attempt lasts from its start to the event that ends it, or to the start of the next. Where its
-  driver ended without a word it lasts to the last event that it left: what came after is unknown
-  and not counted.
-
-What this module does not do: read files or write to a database.
+* Numbers of a step belong to the attempt that was running. When an attempt begins at step s,
+  earlier attempts' numbers for s and later are superseded. They stay, archived.
+* An attempt lasts from its start to the event that ends it, or to the start of the next. If its
+  driver ended without a word, it lasts to its last event: what came after is unknown and not
+  counted.
 """
 
 from __future__ import annotations

@@ -4,15 +4,15 @@ Invariants
 
 * Each run is one transaction: after a kill, the next call goes on with the others. Indexing again
   changes nothing that is still so, and much of it is skipped where the event log has not grown.
-* States change by `govray.store.states.advance` alone: what happened between two looks is taken
-  to have gone by way of ``ACTIVE``.
+* States change by `govray.store.states.advance` alone. What happened between two calls is assumed
+  to have passed through ``ACTIVE``.
 * A checkpoint is COMPLETED only while all its files are there in their sizes. One that is being
   written is ACTIVE, or ERROR once nobody writes it.
 * A model that does not verify is reported and left out, and stops nothing else. Its run stays
-  indexed: that it ran is no claim of its model's.
+  indexed: the run's record does not depend on the model.
 
-What this module does not do: know searches (`govray.tune.index_source` tells of them as
-`IndexedSearch`), or remove rows of what storage has no longer.
+`govray.tune.index_source` describes searches as `IndexedSearch`. Rows of what storage no longer has
+are not removed.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class SearchTrial:
 
     Attributes:
         values: Dotted name to value: what was drawn for it.
-        state: How the search ended it, if it did; else its folder says.
+        state: How the search ended it, if it did; else the folder decides.
         objective: What the search compares, as last reported.
-        numbers: What it reported at commits.
-        decisions: What the search decided of it.
+        numbers: Metrics that it reported at commits.
+        decisions: The search's decisions about it.
     """
 
     values: Mapping[str, Any]
@@ -107,12 +107,12 @@ class IndexedSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexSettings:
-    """What the indexer is told, for storage does not say it.
+    """What the indexer must be told, because storage does not have it.
 
     Attributes:
-        anchor: Reads what models are verified against: called at each look, for lists change.
+        anchor: Reads what models are verified against. Called each time, because lists change.
         key: The store's secret.
-        project, user: Whom new experiments are counted for.
+        project, user: Owner of new experiments.
     """
 
     anchor: Callable[[], TrustAnchor]
@@ -123,7 +123,7 @@ class IndexSettings:
 
 @dataclass
 class IndexReport:
-    """What one look at storage did. ``left_out`` maps a folder to why."""
+    """What one call indexed. ``left_out`` maps a folder to the reason."""
 
     runs: int = 0
     models: int = 0
@@ -176,7 +176,7 @@ def _index(
 
 @contextmanager
 def _reported(report: IndexReport, place: Path) -> Iterator[None]:
-    """What is wrong with one run, model or audit stops none of the others."""
+    """An error in one run, model or audit stops none of the others."""
     try:
         yield
     except (GovrayError, OSError, KeyError, TypeError, ValueError) as error:
@@ -193,11 +193,12 @@ def index_run(
     """Write the rows of one run; the caller commits.
 
     Raises:
-        Refused: Another run of this name is in the index, or its state cannot follow.
+        Refused: Another run of this name is in the index, or its indexed state cannot change to
+            this one.
         GovrayError: The folder is not a run's, or was damaged.
     """
     begin_writing(session)
-    # The size is taken first: what is written while we read is read again.
+    # The size is taken first: what is written meanwhile is read again next time.
     path = folder / events.FILE
     size = path.stat().st_size if path.is_file() else 0
     below = str(folder.resolve().relative_to(storage))
@@ -228,7 +229,7 @@ def index_run(
     done = max([found.step, *whole])
     ended: str | None = None
     if record.replay_of and state is TrialState.INTERRUPTED and done == record.plan.max_steps:
-        state = TrialState.COMPLETED  # nobody signs the end of a replay
+        state = TrialState.COMPLETED  # a replay's end is not signed
         ended = max((event.at for event in log), default=None)
     row.state = advance(TRIAL, row.state, state, f"trial {row.id}")
     row.why = (told.why if told else None) or found.why

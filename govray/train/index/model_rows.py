@@ -1,6 +1,4 @@
 """The models of runs, and what audits said of them, verified and then indexed.
-
-What this module does not do: index a run (``indexer.py``), or stop others where one fails.
 """
 
 from __future__ import annotations

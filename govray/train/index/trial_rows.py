@@ -1,7 +1,4 @@
 """Metrics and decisions of one trial, into their tables.
-
-What this module does not do: read the event log (``event_rows.py``) or know of runs
-(``indexer.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from govray.train.index.event_rows import Decided, Number
 from govray.train.run_folder.ledger_wal import FILE as WRITE_AHEAD
 
 _PROFILE = b'"kind":"entropyProfile"'
-# A canonical leaf begins with its branch, and has one number under the name of step.
+# A canonical leaf begins with its branch and has one field named step.
 _PLACE = re.compile(rb'\{"branch":(\d+),')
 _FIRST = re.compile(rb'"step":(\d+)')
 
@@ -57,9 +54,9 @@ def profiles(folder: Path) -> Iterator[Number]:
 
 
 def put_numbers(session: Session, trial: str, numbers: Sequence[Number]) -> None:
-    """Add what is new, archive what was superseded; nothing is taken away.
+    """Add what is new and archive what was superseded. No row is deleted.
 
-    What is no number (infinite, or not one) is left out: not every reader of JSON takes it.
+    Infinities and NaN are left out: not every JSON reader accepts them.
     """
     held = {
         (each.group, each.name, each.step, each.attempt): each
@@ -80,7 +77,7 @@ def put_numbers(session: Session, trial: str, numbers: Sequence[Number]) -> None
 
 
 def put_decisions(session: Session, trial: str, source: str, made: Sequence[Decided]) -> None:
-    """Make the decisions of one source those that are given."""
+    """Replace the decisions of one source."""
     of_source = col(tables.Decision.source) == source
     session.connection().execute(
         delete(tables.Decision).where(col(tables.Decision.trial) == trial, of_source)

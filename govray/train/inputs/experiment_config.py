@@ -1,8 +1,7 @@
-"""The experiment file: a closed schema, read from YAML, that names everything a run depends on.
+"""The experiment file: a closed schema in YAML that names everything a run depends on.
 
-Relative paths count from the working directory, as they do for any command.
-This module imports neither ray nor torch, so `govray schema` and `policy lint`
-work on the base install. It does not resolve or verify anything it names.
+Relative paths count from the working directory, as they do for any command. This module imports
+neither ray nor torch, so `govray schema` and `policy lint` work on the base install.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from govray.governance.record.canary import FORMAT, Canaries, check_format
 
 
 class Section(BaseModel):
-    """A closed, frozen part of what people write."""
+    """A closed, frozen part of a file that people write."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -100,7 +99,7 @@ class Governance(Section):
 
 
 def _check_workers(value: Any) -> Any:
-    """Say in one sentence what a union of two types would say in three."""
+    """Report in one sentence what a union of two types would report in three."""
     counts = value if isinstance(value, list | tuple) and len(value) == 2 else [value, value]
     if not all(type(each) is int and each >= 1 for each in counts):
         raise ValueError("give a whole number from 1, or [least, most] for an elastic run")
@@ -123,7 +122,7 @@ class Resources(Section):
 
 
 class Optimizer(Section):
-    """AdamW; the weights of a policy are relative, since it cancels a common factor."""
+    """AdamW. It cancels a common factor, so a policy's weights are relative."""
 
     name: Literal["adamw"] = "adamw"
     lr: Annotated[float, Field(gt=0)] = 3.0e-4
@@ -164,9 +163,8 @@ class Experiment(Section):
     )
     pretrained: str | None = Field(
         None,
-        description="weights to start from: a .safetensors file, or a folder that has "
-        "model.safetensors or its shards; a govray model folder brings its attested taint, "
-        "anything else brings 'unknown'",
+        description="weights to start from: a .safetensors file, or a folder with them; a govray "
+        "model folder brings its attested taint, others 'unknown'",
     )
     data: Data
     governance: Governance
@@ -178,8 +176,8 @@ class Experiment(Section):
     )
     aggregator: Literal["governed", "ddp", "fsdp2"] = Field(
         "governed",
-        description="who sums gradients: govray's own buckets, torch's DDP, or its FSDP2, which "
-        "also shards the model over workers",
+        description="who sums gradients: govray's own buckets, torch's DDP or FSDP2; FSDP2 also shards "
+        "the model over workers",
     )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 17
     checkpoint: CheckpointEvery = CheckpointEvery()
@@ -189,14 +187,14 @@ class Experiment(Section):
         "a refusal by governance is never retried",
     )
     collective_timeout_s: Annotated[int, Field(ge=1)] = Field(
-        300, description="how long ranks wait for each other; a rank that hangs ends the attempt"
+        300, description="how long ranks wait for each other; a hanging rank ends the attempt"
     )
     storage_path: str = "runs"
     attestation_key: str = Field(
         "env:GOVRAY_KEY", description="env:NAME or a path; read on the driver only"
     )
     attestation_key_password_file: str | None = Field(
-        None, description="of an encrypted key: a file whose first line is its password"
+        None, description="file whose first line is the password of an encrypted key"
     )
 
     @field_validator("attestation_key")
@@ -221,8 +219,8 @@ def read_experiment(path: str | Path) -> Experiment:
     """Read and validate an experiment file.
 
     Raises:
-        UsageError: The file is missing, is not YAML, or does not fit the schema;
-            the message names each field and, for a misspelt one, the nearest name.
+        UsageError: The file is missing, is not YAML, or does not fit the schema. Names each field
+            and, if it is misspelt, the nearest name.
     """
     return parse_experiment(read_yaml(path), where=str(path))
 
@@ -237,7 +235,7 @@ def read_yaml(path: str | Path) -> Any:
             "no such experiment file", where=str(path), do="Start from jobs/train.yaml"
         ) from None
     except yaml.MarkedYAMLError as error:
-        # Not the error's own text, which repeats the line: it may hold what should not be there.
+        # Not the error's own text: that repeats the line, which may hold a secret.
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise UsageError(f"not readable as YAML: {error.problem}", where=where) from None
@@ -258,7 +256,8 @@ def parse_experiment(value: Any, *, where: str) -> Experiment:
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> str:
-    """What is wrong with a ``model``'s source: each field, and the nearest name of a slip."""
+    """What is wrong with a ``model``'s source: each field, and the nearest name if it is
+    misspelt."""
     return "; ".join(_problem(detail, model) for detail in error.errors())
 
 

@@ -1,14 +1,14 @@
-"""Which corpora a run leaves out, from which step on: what a credential's end means for it.
+"""Which corpora a run leaves out, and from which step on, when their credentials end.
 
-`decide` is the decision. Its inputs are equal on all ranks, so its result is, and all ranks leave
-the same corpora out of the same step, or stop together. The step in whose agreement something
-lapsed is itself done without it: no weight has moved by then.
+`decide` is the decision. Its inputs are equal on all ranks, and so is its result. All ranks leave
+the same corpora out of the same step, or stop together. The step whose agreement finds a lapse is
+itself done without the corpus: no weight has moved by then.
 
-What was decided is never decided again. Steps that a run has recorded are repeated as they were,
-after a crash and in a replay, whatever the clock says by then; and nothing lifts a gate.
+A decision is final. After a crash and in a replay, recorded steps are repeated as they were,
+whatever the clock says then. Nothing lifts a gate.
 
-Source of past decisions: the run's event log, its write-ahead leaves, and the gates that each
-commit holds. What this module does not do: read a clock or a revocation list.
+Past decisions come from the run's event log, its write-ahead leaves, and the gates that each commit
+holds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from govray.train.run_folder.ledger_wal import recorded_steps
 OnExpiry = Literal["stop", "gate"]
 
 GATES = "gates.jsonl"
-"""A commit's file of gates; there if there are any."""
+"""A commit's file of gates; absent if there are none."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Decisions:
     """What a run has decided.
 
     Attributes:
-        until: Steps below it were run and recorded; they are repeated as they were.
-        gates: Corpora left out, and from which step on; a corpus once in a branch, of each kind.
-            Those for memorization are in it for a replay only: a run derives them again.
-        starts: The first step of every branch of the ledger, also of one that has no leaf yet.
+        until: Steps below it were recorded, and are repeated as they were.
+        gates: Corpora left out, and from which step on; at most one of a kind for each corpus and
+            branch. Gates for memorization are here only in a replay: a run derives them again.
+        starts: The first step of every branch of the ledger, also of one without leaves.
         profiles: Entropy profiles that were recorded, of every branch.
     """
 
@@ -52,7 +52,7 @@ class Decisions:
     profiles: tuple[EntropyProfile, ...] = ()
 
     def joined(self, other: Decisions) -> Decisions:
-        """Both; of two gates of one corpus, the one that came first."""
+        """Both together. Of two gates of one corpus the earlier one stays."""
         return replace(
             self,
             until=max(self.until, other.until),
@@ -76,7 +76,7 @@ def decisions(run_folder: Path) -> Decisions:
 
 
 def resumed(run_folder: Path, commit: commit_folder.Folder | None) -> Decisions:
-    """`decisions`, and the gates that a commit holds, should the event log be lost.
+    """`decisions`, and the gates that a commit holds in case the event log is lost.
 
     Raises:
         InfrastructureFailed: Remote storage refuses.
@@ -84,7 +84,7 @@ def resumed(run_folder: Path, commit: commit_folder.Folder | None) -> Decisions:
     """
     held: tuple[Gate, ...] = ()
     if commit is not None:
-        # A commit that turns out damaged is found, and put aside, by the workers that load it.
+        # The workers that load a damaged commit find the damage and put it aside.
         try:
             files = commit_folder.open_commit(commit).files
             held = read_gates(files[GATES]) if GATES in files else ()
@@ -96,24 +96,23 @@ def resumed(run_folder: Path, commit: commit_folder.Folder | None) -> Decisions:
 
 
 def credential_name(corpus: str) -> str:
-    """Under which name a corpus's credential expires."""
+    """The name under which a corpus's credential expires."""
     return f"credential {corpus}"
 
 
 def decide(
     lapsed: Lapsed, on_expiry: OnExpiry, credentials: Mapping[str, str], left_out: Iterable[str]
 ) -> tuple[str, ...]:
-    """The corpora that the run goes on without, besides those left out before; sorted.
+    """The corpora to leave out from now on, besides those left out before; sorted.
 
     Args:
         lapsed: What no longer holds.
         on_expiry: What the policy says.
-        credentials: Every corpus that the run reads → the name of its credential.
+        credentials: Each corpus that the run reads → its credential's name.
         left_out: Corpora left out before.
 
     Raises:
-        Lapsed: The run stops: the policy says so, or is itself what ended, or nothing would
-            be left to train on.
+        Lapsed: The run stops: the policy says so or has itself ended, or no corpus would be left.
     """
     names = {lapse.name for lapse in lapsed.lapses}
     if on_expiry == "stop" or not names or names - set(credentials.values()):
@@ -135,10 +134,10 @@ class Gating:
 
     Args:
         on_expiry: What the policy says.
-        names: Of all that expires: the credentials', by `credential_name`, and the policy's.
-        corpora: That the run reads.
-        past: What was decided before.
-        told: The story of a run that is monitored; its gates are left out too.
+        names: Names of all that expires: credentials, by `credential_name`, and policy.
+        corpora: The corpora that the run reads.
+        past: Earlier decisions.
+        told: The incidents of a monitored run; its gates apply too.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class Gating:
         return max(b for b, first in enumerate(self._starts) if first <= step)
 
     def left_out(self, step: int) -> dict[str, str]:
-        """Corpora that this step leaves out → the names of their credentials, if those ended."""
+        """Corpora that this step leaves out → their credentials' names, if those ended."""
         branch = self.branch(step)
         held = [g for g in self.gates(step + 1) if g.branch == branch and g.step <= step]
         ended = {gate.corpus for gate in held if gate.legal}
@@ -177,7 +176,7 @@ class Gating:
         }
 
     def first_without(self, step: int) -> dict[str, int]:
-        """Corpora that this step leaves out → the first step that did, of the steps it rests on."""
+        """Corpora that this step leaves out → the first step that did, on this branch's history."""
         found = on_lineage(self.gates(step + 1), self._starts)
         return {g.corpus: g.step for g in reversed(found) if g.step <= step}
 
@@ -189,12 +188,12 @@ class Gating:
         return tuple(sorted(found, key=lambda gate: gate.place))
 
     def gate(self, step: int, lapsed: Lapsed, lists: Mapping[str, str]) -> tuple[Gate, ...]:
-        """Leave what lapsed out from ``step`` on, and return the new gates. Equal on all ranks.
+        """Leave out from ``step`` on what lapsed. Returns the new gates, equal on all ranks.
 
         Args:
             step: The step that was agreed on.
             lapsed: What no longer holds.
-            lists: Name of what was revoked → digest of the list that says so; rank 0's.
+            lists: Name of what was revoked → digest of the list; only rank 0's is used.
 
         Raises:
             Lapsed: The run stops.
@@ -214,7 +213,7 @@ class Gating:
                     reason=lapse.reason,
                     since=format_time(lapse.since),
                     time=format_time(lapsed.time),
-                    # Only rank 0 knows, and only rank 0 writes gates down.
+                    # Only rank 0 knows the lists, and only rank 0 records gates.
                     revocations=lists.get(lapse.name, _UNKNOWN) if revoked else None,
                 )
             )

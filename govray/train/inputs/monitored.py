@@ -1,6 +1,6 @@
-"""What a run's policy asks of its monitor: which corpora are watched, and what follows.
+"""What a policy asks of a run's monitor: which corpora to measure, and what follows.
 
-The driver decides it once (`monitored`); it travels in the order, the same for all workers.
+The driver decides this once (`monitored`). The order carries it to all workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from govray.governance.record.prepare_manifest import Manifest
 
 @dataclass(frozen=True)
 class Monitored:
-    """What a run's policy asks of its monitor. Travels in the order.
+    """What a policy asks of a run's monitor.
 
     Attributes:
         section: The policy's.
@@ -31,10 +31,10 @@ class Monitored:
     subjects: Mapping[str, Subject]
 
     def follow(self, leaves: Iterable[AnyLeaf]) -> Incidents:
-        """The story of a run so far, from all the leaves that it has recorded.
+        """The incidents of a run so far, from all the leaves that it has recorded.
 
         Raises:
-            Refused: They are not those of a run under this policy.
+            Refused: The leaves are not those of a run under this policy.
         """
         told = Incidents(self.section, self.subjects)
         for leaf in leaves:
@@ -75,7 +75,7 @@ def monitored(
         excluded: Corpora that the plan does not read.
 
     Raises:
-        Refused: A rule gates or rolls back a corpus that has too little reserve to be measured.
+        Refused: A rule gates or rolls back a corpus whose reserve is too small to measure it.
     """
     if policy.memorization is None:
         return None

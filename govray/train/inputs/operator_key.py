@@ -1,12 +1,12 @@
-"""The operator's key on the driver: kept in its memory, and out of what Ray hands on.
+"""The operator's key on the driver: kept in its memory and out of Ray's environment.
 
-A Ray cluster that starts here gives every process of it this one's environment. So a variable that
-holds a key itself, and not the path of one, leaves the environment before Ray starts; what it held
-stays in this process for whoever loads the key by that variable later.
+A Ray cluster that starts here passes this environment to all its processes. So a variable that
+holds a key itself, and not its path, leaves the environment before Ray starts. The key stays in
+this process, and is loaded by the variable's name later.
 
-What this does not do: hide the key from other processes of the same account, which may read this
-one's memory, its first environment in ``/proc``, and the key's file; or take a variable away from
-nodes that were started with it. `refuse_held` is for these.
+Other processes of the same account can still read the key: in this one's memory, its first
+environment in ``/proc``, or the key's file. Nodes that were started with the variable keep it;
+`refuse_held` finds these.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VARIABLE = "GOVRAY_KEY"
 
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
-# The environment is one per process, and so is what was taken out of it.
+# A process has one environment, and so one set of values taken out of it.
 _taken: dict[str, str] = {}
 
 
@@ -38,7 +38,7 @@ def take(reference: str = f"env:{VARIABLE}") -> None:
     """Take the key that ``reference`` names out of the environment, if a variable holds it.
 
     Raises:
-        Refused: The job's runtime environment has it too, from which every worker gets it.
+        Refused: The job's runtime environment has it too, and passes it to every worker.
     """
     for name in variables(reference):
         refuse_held([name], _of_the_job(), where="the job's runtime environment")
@@ -47,7 +47,7 @@ def take(reference: str = f"env:{VARIABLE}") -> None:
 
 
 def load(reference: str, *, password: bytes | Callable[[], bytes] | None = None) -> LocalSigner:
-    """As `load_signer`, and the key's variable is no longer in the environment afterwards.
+    """As `load_signer`, and remove the key's variable from the environment.
 
     Raises:
         UsageError: As `load_signer`.
@@ -74,7 +74,7 @@ def refuse_held(names: Iterable[str], environment: Mapping[str, str], *, where: 
 
 
 def _of_the_job() -> dict[str, str]:
-    """The variables that `ray job submit` was told to set for the driver and all workers."""
+    """The variables that `ray job submit` sets for the driver and all workers."""
     try:
         config: Any = json.loads(os.environ.get(_JOB, "{}"))
         return dict(config["runtime_env"]["env_vars"])

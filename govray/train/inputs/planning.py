@@ -1,4 +1,4 @@
-"""From verified inputs to routes and a batch plan: pure, and the same on every machine."""
+"""From verified inputs to routes and a batch plan. Pure: the same on every machine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from govray.governance.record.prepare_manifest import Manifest
 from govray.train.inputs.experiment_config import Quota
 
 MOST_DUE = 16
-"""Streams of one profile at one step, above which a plan is advised against: each stream that
-no other shares a domain with needs a forward and a backward of its own."""
+"""With more streams of one profile at one step, `advice` warns. Each stream in a domain of its own
+needs a forward and a backward of its own."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def make_plan(
     """The batch plan over the manifest's rows.
 
     Raises:
-        UsageError: A profile in use has no quota, a quota names no profile of
-            the policy, or an excluded corpus is not among the admitted.
+        UsageError: A profile in use has no quota, a quota names an unknown profile, or an excluded
+            corpus was not admitted.
     """
     prepared = {c.corpus for c in manifest.corpora}
     labels = {c: (routes[c].digest, decisions[c].label) for c in sorted(prepared)}
@@ -103,10 +103,10 @@ def make_plan(
 
 
 def advice(plan: BatchPlan) -> tuple[str, ...]:
-    """What the author of the quotas may not have meant, one sentence or two for each profile.
+    """Warnings about quotas that may be a mistake, one or two sentences for each profile.
 
-    A quota counts for each route stream of a profile, and a profile with an adapter for each
-    corpus has as many streams as corpora.
+    A quota counts for each route stream. A profile with an adapter for each corpus has as many
+    streams as corpora.
     """
     by_profile: dict[str, list[StreamPlan]] = {}
     for stream in plan.streams:
@@ -134,5 +134,5 @@ def advice(plan: BatchPlan) -> tuple[str, ...]:
 
 
 def busiest(streams: Iterable[str], every: int) -> int:
-    """The most of these streams that are due at one step, all read at every ``every``-th."""
+    """The largest number of these streams due at one step, each read every ``every`` steps."""
     return max(Counter(stream_phase(stream, every) for stream in streams).values(), default=0)

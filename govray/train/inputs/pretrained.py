@@ -1,26 +1,24 @@
-"""Starting from existing weights: which files they are, what they bring, how a model takes them.
+"""Starting from existing weights: which files, what taint they bring, how a model loads them.
 
-The driver reads a start once, before any worker exists: it digests the files, compares
-their tensors with the model's, and derives T0, what the start brings to each layer
-group. Rank 0 then loads the same bytes before it gives its weights to the other ranks.
+The driver reads a start once, before any worker exists. It digests the files and compares their
+tensors with the model's. It derives T0, the taint that the start brings to each layer group. Rank 0
+then loads the same bytes before it sends its weights to the other ranks.
 
 Invariants:
 
 * Safetensors only: no pickle is opened, and nothing is looked for on a network.
-* Every tensor of the model is filled and every tensor of the files is used, or nothing
-  is. Names and shapes must agree; a tied tensor may stand under any or all of its names.
-* T0 is ``unknown`` for every layer group, unless the files are those of a govray model
-  folder that verifies under the run's own trust root: then it is the taint attested
-  there, tensor by tensor. A folder that does not verify is no reason to stop: it is
-  other people's weights, and ``unknown``.
+* Either every tensor of the model is filled and every tensor of the files is used, or none. Names
+  and shapes must agree; a tied tensor may have any or all of its names.
+* T0 is ``unknown`` for every layer group, with one exception. For a govray model folder that
+  verifies under the run's own trust root, T0 is the taint attested there, tensor by tensor. A
+  folder that does not verify is allowed: its weights are somebody else's, and ``unknown``.
 * What is loaded has the digests that the driver recorded, or the run is refused.
 
-An entrypoint that loads weights itself says which, by a static method
-``starts_from(hyperparameters) -> files``; see ``experiment.declared_start``. They are
-digested and their taint is recorded all the same, but what the model makes of them is its
-own matter.
+An entrypoint that loads weights itself names them by a static method
+``starts_from(hyperparameters) -> files`` (`experiment_loop.declared_start`). They are digested and
+their taint is recorded all the same. How the model uses them is not checked.
 
-What it does not do: find weights that a training loop loads without a word. Declare them.
+Weights that a training loop loads without declaring them are not found.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ class Start:
     Attributes:
         folder: Where the files lie, absolute.
         files: File name → digest.
-        taint: Layer group → what the start brings to it (T0); groups that it leaves
-            untainted are absent.
+        taint: Layer group → what the start brings to it (T0); untainted groups are absent.
         loaded_by_model: The entrypoint reads the files itself when it is built.
     """
 
@@ -74,7 +71,7 @@ class Start:
         return canonical_json.sha256(canonical_json.encode(dict(self.files)))
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a run's record."""
+        """The JSON form in a run's record."""
         return {
             "folder": self.folder,
             "files": dict(self.files),
@@ -84,7 +81,7 @@ class Start:
 
     @classmethod
     def from_json(cls, value: Any) -> Start:
-        """What ``to_json`` gave."""
+        """From what ``to_json`` returned."""
         return cls(
             folder=value["folder"],
             files=value["files"],
@@ -94,7 +91,7 @@ class Start:
 
 
 def find_weights(path: Path) -> list[Path]:
-    """The files that a person means by a path.
+    """The weight files at a path.
 
     Args:
         path: A ``.safetensors`` file; or a folder with ``model.safetensors``, or else with
@@ -133,7 +130,7 @@ def read_start(
     Args:
         paths: One file, or several of one folder.
         groups: Layer group → FQNs of the model that starts.
-        trust_root: The run's, or its anchor, for a start that is a govray model folder.
+        trust_root: The run's root or anchor, to verify a govray model folder.
         at: Reference time.
         loaded_by_model: See `Start`.
 
@@ -183,14 +180,14 @@ def check_fits(model: nn.Module, start: Start) -> None:
 
 
 def load_start(model: nn.Module, start: Start) -> None:
-    """Fill a model on rank 0 with the recorded bytes. Every rank calls it.
+    """Fill a model on rank 0 with the recorded bytes. Collective.
 
-    The other ranks get rank 0's weights afterwards. Where the model has loaded the files
-    itself, rank 0 only checks that they are still the recorded ones.
+    The other ranks get rank 0's weights afterwards. If the model has loaded the files itself, rank
+    0 only checks that they are still the recorded ones.
 
     Raises:
         Refused: A file is no longer the one that the driver digested.
-        UsageError: A file is missing, or does not fit. Whatever it is, all ranks raise it.
+        UsageError: A file is missing, or does not fit. All ranks raise the same error.
     """
     outcome: list[GovrayError | None] = [None]
     if not dist.is_initialized() or dist.get_rank() == 0:
@@ -251,7 +248,7 @@ def _taint(
     if any(attested.get((where / name).as_posix()) != files[name] for name in files):
         return unknown
     reached = {entry.group: entry.transitive for entry in model.attestation.taint}
-    # Groups may be cut otherwise in this run, so taint is carried over by tensor.
+    # This run may have other layer groups, so taint is carried over by tensor.
     labels = {
         fqn: reached[group.group] for group in model.attestation.groups for fqn in group.parameters
     }

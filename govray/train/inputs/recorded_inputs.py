@@ -1,9 +1,8 @@
-"""From a run's record back to what its workers were ordered to do, at the recorded time.
+"""From a run's record back to its workers' order, verified at the recorded time.
 
-A replay rests on the bytes that the run verified, not on what the experiment's
-paths hold today, and verifies them again at the time when the run began: what
-expired since was valid then. It needs no key and no clock. What it does need is the
-prepared data, in the storage that the run lies in.
+A replay uses the bytes that the run verified, not what the experiment's paths hold today. It
+verifies them again at the time when the run began: what expired since was valid then. It needs no
+key and no clock, but the prepared data in the run's storage.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Following revocation lists while a run goes on: rank 0 reads them again, off the step path.
+"""Follow revocation lists during a run: rank 0 rereads them outside the step.
 
-A list is a file that its issuer replaces by a newer one, best by a rename. Rank 0 looks every few
-seconds, verifies with the trust root's public keys, and tells the other ranks in the next step's
+A list is a file that its issuer replaces by a newer one, best by a rename. Rank 0 checks every few
+seconds and verifies with the trust root's public keys. It tells the other ranks in the next step's
 agreement (`govray.engine.collective.agreement`), so that all act in the same step.
 
 Invariants:
 
-* Lists only grow: what was accepted stays accepted, and a list that goes back is refused, also by
-  a later attempt and a later driver: the run's folder keeps the newest list of each issuer.
-* Fail closed, with patience: a list that cannot be read, does not verify or is older than the
-  trust root accepts leaves the last good one in force for `PATIENCE_S`, then the run stops.
+* Lists only grow. An older list is refused, also by a later attempt or driver, because the run's
+  folder keeps the newest list of each issuer.
+* Fail closed, after a delay. A list may be unreadable, not verify, or be older than the trust root
+  accepts. The last good one then stays in force for `PATIENCE_S`, and after that the run stops.
 
-What it does not do: decide what a revocation means for the run (`gating.py`), or hold a key.
+`gating.py` decides what a revocation means for the run.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from govray.governance.trust.trust_state import TrustState, Verified
 from govray.train.inputs.gating import credential_name
 
 KEPT = "revocations"
-"""Folder, in a run's, of the lists that were accepted last, a file for each issuer."""
+"""Folder inside a run's with the lists accepted last, one file for each issuer."""
 
 POLL_S = 2.0
 PATIENCE_S = 60.0
-"""How long a list may be unreadable, half written or ahead of this machine's clock."""
+"""How long a list may be unreadable, half-written or ahead of this machine's clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RevocationSource:
-    """What it takes to follow lists; public parts only.
+    """What is needed to follow lists; public parts only.
 
     Attributes:
         paths: Of the lists' files.
@@ -67,17 +67,17 @@ class RevocationSource:
 
 
 def policy_name(policy: Policy) -> str:
-    """Under which name the policy expires."""
+    """The name under which the policy expires."""
     return f"policy {policy.name}"
 
 
 def revoked_names(
     lists: Revocations, policy: Verified[Policy], credentials: Mapping[str, Verified[Credential]]
 ) -> dict[str, Revoked]:
-    """What the lists revoke of a run, by the name under which it also expires.
+    """What the lists revoke of a run, by the name under which it expires.
 
     Raises:
-        Untrusted: A list revokes what its issuer could not have issued.
+        Untrusted: A list revokes something outside its issuer's authority.
     """
     found = {policy_name(policy.document): revoked_policy(lists, policy)} | {
         credential_name(corpus): revoked_credential(lists, credential)
@@ -108,7 +108,7 @@ def read_lists(paths: Sequence[str | Path]) -> tuple[bytes, ...]:
 
 
 def keep_lists(run: Path, trust: TrustState, envelopes: Sequence[bytes], *, at: datetime) -> None:
-    """Let later attempts know which lists were accepted."""
+    """Keep the accepted lists for later attempts."""
     for data in envelopes:
         issuer = verify_revocations(trust, data, at=at).document.issuer
         (run / KEPT).mkdir(exist_ok=True)
@@ -119,7 +119,7 @@ def kept_lists(run: Path, trust: TrustState, *, at: datetime) -> Revocations | N
     """The lists that a run accepted last, None if there is none.
 
     Raises:
-        GovrayError: A file there can't be read, or is no list that the trust root carries.
+        GovrayError: A file there can't be read, or the trust root does not accept it.
     """
     files = sorted((run / KEPT).glob("*.dsse.json"))
     return Revocations.load(trust, read_lists(files), at=at) if files else None
@@ -132,7 +132,7 @@ class RevocationFeed:
         source: Where they are, and what they are checked against.
         run: The run's folder.
         at: The time by this machine's clock, aware.
-        poll_s: Seconds between two looks.
+        poll_s: Seconds between two reads.
         patience_s: See `PATIENCE_S`.
     """
 
@@ -153,7 +153,7 @@ class RevocationFeed:
         self._trouble: GovrayError | None = None
         try:
             self._accepted = kept_lists(run, self._trust(at), at=at) or source.accepted
-        except GovrayError as error:  # of rank 0 alone: the others hear of it in the agreement
+        except GovrayError as error:  # on rank 0 only: the agreement tells the others
             self._trouble = error
         self._read: tuple[bytes, ...] = ()
         self._revoked = revoked_names(self._accepted, source.policy, source.credentials)
@@ -173,11 +173,11 @@ class RevocationFeed:
         return {name: revoked.list for name, revoked in self._revoked.items()}
 
     def start(self) -> None:
-        """Look every few seconds, in a thread that ends with the process or with `close`."""
+        """Read every few seconds, in a thread that ends with the process or with `close`."""
         threading.Thread(target=self._follow, name="govray-revocations", daemon=True).start()
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop reading."""
         self._end.set()
 
     def look(self, *, at: datetime, elapsed_s: float) -> None:
@@ -207,7 +207,7 @@ class RevocationFeed:
     def _accept(self, data: tuple[bytes, ...], at: datetime) -> None:
         source, trust = self._source, self._trust(at)
         lists = Revocations.load(trust, data, at=at, previous=self._accepted)
-        # In this order: what is revoked is known before the lists count as read.
+        # This order matters: revocations are known before the lists count as read.
         self._revoked = revoked_names(lists, source.policy, source.credentials)
         self._accepted = lists
         try:

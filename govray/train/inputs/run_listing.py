@@ -1,8 +1,6 @@
-"""Runs as their folders tell of them: which there are, how each stands, which may be resumed.
+"""Runs and their states, from their folders alone, and which may be resumed.
 
-Everything is derived from files. A state is what the files say now; the driver's lock tells a run
-that is being driven from one whose driver is gone. Nothing here needs a
-cluster, or writes.
+The driver's lock shows whether a run has a driver. Nothing here needs a cluster, or writes.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ State = Literal[
 
 @dataclass(frozen=True)
 class ListedRun:
-    """How one run stands.
+    """The state of one run.
 
     Attributes:
         folder: Its folder.
         state: ``interrupted`` is a run whose driver ended without a word.
-        why: Of a failed run, the error.
+        why: The error of a failed run.
         step: Steps done, as far as the event log knows.
         max_steps: Steps planned.
         loss: The last one logged, if any.
@@ -63,7 +61,7 @@ def list_runs(storage: Path) -> list[Path]:
 
 
 def inspect(folder: Path) -> ListedRun:
-    """How a run stands.
+    """The state of a run.
 
     Raises:
         UsageError: The folder is not a run's.
@@ -134,10 +132,10 @@ def workers(folder: Path) -> list[events.WorkerStarted]:
 
 
 def find_unfinished(experiment: Experiment) -> Path | None:
-    """The newest run of exactly this experiment that can go on; None if there is none.
+    """The newest run of exactly this experiment that can be resumed, if there is one.
 
-    That is a run with an equal experiment, equal inputs and this very code, not attested yet, and
-    not being driven.
+    Such a run has an equal experiment, equal inputs and the same code. It is not attested yet and
+    has no driver.
     """
     for folder in reversed(list_runs(Path(experiment.storage_path).resolve())):
         try:
@@ -186,13 +184,13 @@ def experiment_inputs(experiment: Experiment) -> InputFiles:
 
 
 def changed(record: RunRecord, files: InputFiles) -> list[str]:
-    """What is not as the run recorded it, by name; empty if nothing changed.
+    """The inputs that changed since the run recorded them, by name.
 
-    Compares signed documents by their payload, so a further signature is no change.
+    Signed documents are compared by payload, so another signature changes nothing.
 
     Raises:
         UsageError: An input is missing.
-        Refused: One is no envelope any more.
+        Refused: One is not an envelope.
     """
     policy = read(files.policy, "signed policy", "govray sign policies/licences.yaml")
     root = read(files.trust_root, "trust root", "govray sign policies/root.yaml")
@@ -213,7 +211,7 @@ def changed(record: RunRecord, files: InputFiles) -> list[str]:
 
 
 def refuse_changes(record: RunRecord, files: InputFiles, *, where: str) -> None:
-    """Refuse to resume a run on other inputs than it began with.
+    """Refuse to resume a run with inputs other than those it began with.
 
     Raises:
         Refused: Names each input that changed.
@@ -227,7 +225,7 @@ def refuse_changes(record: RunRecord, files: InputFiles, *, where: str) -> None:
 
 
 def refuse_other_run(record: RunRecord, made: RunRecord) -> None:
-    """Refuse to resume a run whose plan, model or data would be another one today.
+    """Refuse to resume a run whose plan, model or data would differ today.
 
     Args:
         record: The run's.

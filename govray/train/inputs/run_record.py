@@ -1,8 +1,7 @@
-"""What a run leaves on storage about itself, enough to attest it again or replay it.
+"""What a run stores about itself: enough to attest it again or replay it.
 
-A folder ``record/`` in the run's folder, written before the first step: the exact
-signed bytes that were verified, and ``run.json``. It holds no key. The times are
-the operator's own assertion.
+The folder ``record/`` in the run's folder is written before the first step. It has the exact signed
+bytes that were verified, and ``run.json``, but no key. The times are the operator's own assertion.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class RunRecord:
         experiment: The experiment file's content, where there is one.
         environment: The driver's, when the run began; with code digests and git state.
         start: Existing weights that the run began with, if any.
-        replay_of: The run that this one repeats, if it is a replay; nobody resumes those.
-        ancestry: The runs whose state this one went on from, the oldest first.
+        replay_of: The run that this one repeats, if it is a replay. Replays are not resumed.
+        ancestry: The runs that this one continues, the oldest first.
         selection: The search that the run is a trial of, if any.
     """
 

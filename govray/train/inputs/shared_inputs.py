@@ -1,16 +1,15 @@
-"""What several runs have in common: inputs that were verified once, and data admitted once.
+"""Inputs that several runs share: verified once, with data admitted once.
 
-The driver makes it, with the operator's key; a run that is given it needs no key, reads no policy
-and no credential from a path, and so cannot be given others. It travels to the process that drives
-the run.
+The driver makes them, with the operator's key, and passes them to the process that drives a run.
+That run needs no key. It reads no policy and no credential from a path, so it cannot get others.
 
 Invariants:
 
-* The inputs were verified at one time, ``at``. It is the time when each of the runs begins, as it
-  is for a run that is resumed: what has ended since, their steps find out.
+* The inputs were verified at one time, ``at``, and each of the runs counts as begun then. Their
+  steps find out what has ended since, as in a resumed run.
 * A run resumes under the same inputs that it recorded, or is refused.
 
-What it does not do: sign. Whoever has the key attests the finished runs.
+Whoever has the key attests the finished runs.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Shared:
         inputs: As verified.
         prepared: The admitted and packed data, on storage that the cluster shares.
         at: The reference time at which the inputs were verified.
-        selection: How one of the runs is chosen, if it is a search that they share this for.
+        selection: How one of the runs is chosen, if they belong to a search.
     """
 
     inputs: Inputs
@@ -64,7 +63,7 @@ class Shared:
 
 
 def _same(then: object, now: object) -> bool:
-    """Equal bytes, but for the line's end that a list of envelopes strips."""
+    """Equal bytes, apart from a final newline that a list of envelopes strips."""
     if isinstance(then, bytes) and isinstance(now, bytes):
         return then.rstrip(b"\n") == now.rstrip(b"\n")
     if isinstance(then, dict) and isinstance(now, dict):

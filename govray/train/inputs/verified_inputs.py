@@ -1,7 +1,7 @@
-"""What a run rests on, verified before anything else happens: root, policy, credentials.
+"""A run's inputs, verified before anything else happens: root, policy, credentials.
 
-Reads files and checks signatures at one reference time. Nothing here reads a
-record: admission does that afterwards, and only for what passed here.
+Signatures are checked at one reference time. No record is read here: admission does that
+afterwards, for corpora that passed.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Inputs:
 
     @property
     def anchor(self) -> TrustAnchor:
-        """What the run verifies others' models against: its own root and lists.
+        """The anchor for other models that the run verifies: its own root and lists.
 
-        The lists are a feed: they are all of the run's authorities, and another model may know
-        nothing of some supplier's.
+        The lists are a feed: they cover all of the run's authorities, some of which another model
+        may not have.
         """
         return TrustAnchor(self.root_bytes, feed=self.revocation_bytes)
 
@@ -61,7 +61,7 @@ class Inputs:
         return {corpus: v.document.credential_class for corpus, v in self.credentials.items()}
 
     def expiries(self, corpora: Sequence[str]) -> dict[str, datetime]:
-        """When the policy and each of these corpora's credentials no longer hold, by name.
+        """When the policy and each of these corpora's credentials end, by name.
 
         Neither holds longer than the authorities that signed it, nor than the trust root.
         """
@@ -77,7 +77,7 @@ class Inputs:
         return {name: parse_time(until) for name, until in dates.items()}
 
     def revocation_source(self, corpora: Sequence[str]) -> RevocationSource | None:
-        """What rank 0 needs to follow the lists, if there are any."""
+        """The source of lists for rank 0 to follow, if there are any."""
         if self.revocations is None:
             return None
         return RevocationSource(
@@ -90,7 +90,7 @@ class Inputs:
         )
 
     def check_operator(self, key: PublicKey) -> None:
-        """Refuse to begin what this key could not attest.
+        """Refuse a run that this key could not attest.
 
         Raises:
             Untrusted: The trust root names no operator with this key.
@@ -114,18 +114,18 @@ def load_inputs(
     at: datetime,
     resumed: Path | None = None,
 ) -> Inputs:
-    """Read and verify the trust root, the policy, every corpus's credential, revocation lists.
+    """Read and verify the trust root, the policy, all credentials and revocation lists.
 
     Args:
         corpora, policy, trust_root, delegations, revocations: Where they are.
-        at: The time at which they must be in order: when the run began, or begins.
-        resumed: Folder of the run that goes on. Its lists are today's and follow those that it
-            accepted; what they revoke its steps find out.
+        at: The time at which they must be valid: when the run began, or begins.
+        resumed: Folder of the run to resume. Lists are today's, and must extend those that it
+            accepted. Its steps find out what they revoke.
 
     Raises:
         UsageError: A file or the folder of corpora is missing.
-        Refused: A corpus has no credential, or a signature, scope, window or
-            version is not in order; or something is revoked.
+        Refused: A corpus has no credential, a signature, scope, window or version is not valid, or
+            something is revoked.
         CouldNotCheck: The trust root asks for a revocation list, or for a newer one.
     """
     root_bytes = read(trust_root, "trust root", "govray sign policies/root.yaml")
@@ -167,7 +167,7 @@ def _check_unrevoked(revoked: Mapping[str, Revoked], at: datetime) -> None:
 
 
 def read(path: Path, what: str, make: str) -> bytes:
-    """A file's bytes, or an error that says what it is and which command makes it."""
+    """A file's bytes, or an error that names it and the command that makes it."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

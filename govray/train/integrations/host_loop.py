@@ -1,19 +1,15 @@
 """What a governed run and the training loop of a host framework agree on.
 
-`run.step` does forward, backward, all-reduce and the optimizer's step, and leaves
-no gradient behind. So the backward pass, the clipping and the optimizer's step of
-the host find nothing to do. What it still decides is when to evaluate, what to log
-and the learning rate; everything else of it must say the same as the run, or is
-refused.
+`run.step` does forward, backward, all-reduce and the optimizer's step, and leaves no gradient
+behind. So the backward pass, the clipping and the optimizer's step of the host have no effect. The
+host still decides when to evaluate, what to log, and the learning rate. All its other settings must
+equal the run's, or are refused.
 
 Invariants:
 
-* The learning rate depends on the plan step alone: a schedule is replayed from its
-  beginning where a run resumes, never restored.
+* The learning rate depends on the plan step alone: a resumed run replays its schedule from the
+  beginning and never restores it.
 * Batches are read once, in plan order.
-
-What it does not do: know any framework. `govray.train.integrations.huggingface_trainer` and
-`govray.train.integrations.lightning_trainer` do.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from govray.train.worker.run import Run, govern
 class PlannedBatches:
     """The remaining batches of a run as a host's dataloader: read once.
 
-    Its length is the plan's, also where the run resumes: hosts place evaluations by it.
+    Its length is the plan's, also in a resumed run: hosts place evaluations by it.
 
     Raises:
         UsageError: When read a second time.
@@ -59,9 +55,9 @@ class PlannedBatches:
 def govern_hosted(model: nn.Module, optimizer: Optimizer) -> Run:
     """`govern`, but the optimizer keeps the hyperparameters that it was made with.
 
-    A commit holds those of its step. The host's schedule, which is replayed from
-    its beginning, must start from the first ones. Adapters get those of the optimizer's
-    first group, where hosts put what they were told.
+    A commit holds the hyperparameters of its step. The host's schedule is replayed from its
+    beginning, so it must start from the first ones. Adapters get those of the optimizer's first
+    group, where hosts put their settings.
 
     Raises:
         Refused: As `govern`.
@@ -80,18 +76,18 @@ def govern_hosted(model: nn.Module, optimizer: Optimizer) -> Run:
 
 
 def replay_schedule(step: Callable[[], object], run: Run) -> None:
-    """Take a schedule that is at step 0 to where the run begins."""
+    """Advance a schedule from step 0 to where the run begins."""
     replay(step, run.start_step)
 
 
 def require_same(setting: str, value: float, argument: str, governed: float | None) -> None:
-    """Refuse a setting of the host that says something else than the run does.
+    """Refuse a host's setting that differs from the run's.
 
     Args:
         setting: The host's name for it.
-        value: What the host was told.
-        argument: What `GovernedTrainer` calls it.
-        governed: What the run does.
+        value: The host's value.
+        argument: Its name in `GovernedTrainer`.
+        governed: The run's value.
 
     Raises:
         Refused: They differ.

@@ -4,10 +4,9 @@
     trainer = govern_trainer(trainer)
     trainer.train()
 
-`GovernCallback` is named first because the driver asks for the model's layer groups
-on the meta device, where no `Trainer` can be built: the callback answers, and ends
-that call, before there is one. `govern_trainer` then does what a callback can't: it
-gives the trainer the run's batches and its step. Its form is that of Ray's
+`GovernCallback` comes first, because no `Trainer` can be built on the meta device. When the driver
+asks there for the model's layer groups, the callback answers and ends that call. `govern_trainer`
+then gives the trainer the run's batches and its step. Its form is that of Ray's
 ``prepare_trainer``.
 
 Invariants:
@@ -17,11 +16,11 @@ Invariants:
 * The host's scheduler steps once a step, from the plan's step 0 on.
 * What would act on gradients, batches or weights beside the step is refused.
 
-What it does not do: checkpoints of the host, since they hold no governance state;
-gradient norms in the log, since the host sees no gradient.
+There are no checkpoints of the host, since they hold no governance state. The log has no gradient
+norms, since the host sees no gradient.
 
-Source: transformers 5, `Trainer`; the methods overridden here are public, but for
-``_init_training_state``, which sets the step a resumed run starts from.
+Source: `Trainer` of transformers 5. The methods overridden here are public, except
+``_init_training_state``, which sets the step that a resumed run starts from.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class GovernCallback(TrainerCallback):
         self.metrics: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Refuse to train what is not governed."""
+        """Refuse to train a trainer that is not governed."""
         if self.run is None:
             raise UsageError(
                 "the trainer has a GovernCallback but is not governed",
@@ -86,7 +85,7 @@ class GovernCallback(TrainerCallback):
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Hand the step's metrics to Ray Train; commits a checkpoint when one is due."""
+        """Report the step's metrics to Ray Train, and commit a checkpoint when one is due."""
         if self.run is not None:
             self.run.report(self.metrics)
 
@@ -170,10 +169,10 @@ def refuse_settings(args: TrainingArguments) -> None:
 
 
 def require_plan(args: TrainingArguments, *, max_steps: int, clip_norm: float | None) -> None:
-    """Refuse a length or a clipping other than the run's. Not given is always right.
+    """Refuse a length or a clipping other than the run's, if the script sets one.
 
-    ``max_grad_norm`` is 1.0 where a script says nothing, as is ``clip_norm``; 0 is none
-    of the host's own. ``num_train_epochs`` has no say.
+    ``max_grad_norm`` defaults to 1.0, as ``clip_norm`` does; 0 means no clipping by the host.
+    ``num_train_epochs`` is ignored.
 
     Raises:
         Refused: They differ.
@@ -232,7 +231,7 @@ def _refuse_parts(trainer: Trainer, callback: GovernCallback) -> None:
 
 
 class _Governed(Trainer):
-    """What the trainer's class becomes: its loop, with the batches and step of the run."""
+    """The trainer's new class: its own loop, with the batches and step of the run."""
 
     governing: GovernCallback
 
@@ -259,7 +258,7 @@ class _Governed(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[StepBatch], num_batches: int, device: torch.device
     ) -> tuple[list[StepBatch], None]:
-        # No number of items: the governed step divides, by layer group.
+        # No item count: the governed step divides, by layer group.
         return list(islice(epoch_iterator, num_batches)), None
 
     def training_step(
@@ -277,7 +276,7 @@ class _Governed(Trainer):
         return scheduler
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        # The host measures gradients that are gone by then.
+        # The host would measure gradients that are already gone.
         super().log({k: v for k, v in logs.items() if k != "grad_norm"}, *args, **kwargs)
 
     def floating_point_ops(self, inputs: Any) -> int:

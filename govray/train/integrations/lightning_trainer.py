@@ -4,20 +4,20 @@
                         callbacks=[GovernCallback(module)], enable_checkpointing=False)
     trainer.fit(module)
 
-The callback takes over two methods of the module, ``training_step`` and
-``train_dataloader``, and makes its optimization manual. Making it answers the driver,
-which asks for the model's layer groups on the meta device before any `Trainer` exists.
-The strategy is Ray's, without DDP around the module.
+The callback takes over two methods of the module, ``training_step`` and ``train_dataloader``, and
+makes its optimization manual. The driver asks for the model's layer groups on the meta device
+before any `Trainer` exists. Constructing the callback answers it. The strategy is Ray's, without
+DDP around the module.
 
 Invariants:
 
 * One epoch is the plan. Lightning counts a step for each step of the plan.
-* A scheduler with ``interval: "step"`` steps once a step, from the plan's step 0 on;
-  adapters, which join the optimizer later than it, follow its first group's rate.
+* A scheduler with ``interval: "step"`` steps once a step, from the plan's step 0 on. Adapters join
+  the optimizer later, and follow its first group's rate.
 * Autocast (``bf16-mixed``) is Lightning's, over the forward pass.
 * What would act on gradients, batches or weights beside the step is refused.
 
-What it does not do: checkpoints of the host, since they hold no governance state.
+There are no checkpoints of the host, since they hold no governance state.
 
 Source: lightning 2.6, `Trainer` and `DDPStrategy`; `ray.train.lightning`.
 """
@@ -56,9 +56,9 @@ class GovernCallback(Callback):
 
     Args:
         module: The module that ``fit`` gets.
-        loss_fn: ``(module, batch) -> (rows, tokens)`` losses, unreduced; the module's own
-            ``training_step(batch, batch_idx)``, which then returns those, if None. ``batch``
-            holds ``tokens`` and ``targets``.
+        loss_fn: ``(module, batch) -> (rows, tokens)`` losses, unreduced. If None, the module's own
+            ``training_step(batch, batch_idx)`` returns them. ``batch`` holds ``tokens`` and
+            ``targets``.
 
     Raises:
         UsageError: Made outside a training loop that `GovernedTrainer` started.
@@ -136,10 +136,11 @@ class GovernCallback(Callback):
             )
         module, run = self._module, self._governed_run
         self._batch_idx = batch_idx
-        # Lightning's autocast spans this method, and so backward; it belongs to the forward pass.
+        # Lightning's autocast spans this method and so backward, but it belongs to the forward
+        # pass.
         with torch.autocast(module.device.type, enabled=False):
             metrics = run.step(held.batch, self._losses)
-        module.optimizers().step()  # no gradient is left: Lightning counts a step, no more
+        module.optimizers().step()  # no gradient is left: Lightning only counts a step
         self._step_schedules()
         run.report(metrics)
         module.log("loss", metrics.pop("loss"), prog_bar=True)
@@ -150,7 +151,7 @@ class GovernCallback(Callback):
             return self._loss_fn(model, batch)
 
     def _step_schedules(self) -> None:
-        # A schedule refuses an optimizer that has grown since it was made.
+        # A schedule refuses an optimizer with new parameter groups.
         optimizer = self._module.trainer.optimizers[0]
         groups = optimizer.param_groups
         optimizer.param_groups = groups[: self._own_groups]
@@ -208,9 +209,9 @@ def refuse_settings(trainer: Trainer) -> None:
 
 
 def require_plan(trainer: Trainer, *, max_steps: int, clip_norm: float | None) -> None:
-    """Refuse a length or a clipping other than the run's. Not given is always right.
+    """Refuse a length or a clipping other than the run's, if the script sets one.
 
-    ``max_epochs`` has no say.
+    ``max_epochs`` is ignored.
 
     Raises:
         Refused: They differ.
@@ -244,7 +245,7 @@ def _require_every_step(config: Any) -> None:
 
 
 class _Held:
-    """A batch that Lightning passes on as it is; it would take a dataclass apart."""
+    """A batch that Lightning passes on unchanged. It would take a dataclass apart."""
 
     def __init__(self, batch: StepBatch) -> None:
         self.batch = batch

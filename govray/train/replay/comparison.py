@@ -1,10 +1,10 @@
-"""Where two runs part: the first ledger leaf, and the first tensor of the first checkpoint.
+"""Where two runs first differ: the ledger leaf, and the tensor of a checkpoint.
 
-A leaf says what a step read and updated, and holds no weights. So leaves tell at
-which step the *use of data* first differs; where weights differ can be told from
-the checkpoints that both runs kept, no finer. Compared are weights, adapters and
-optimizer state. States of random generators are not: what they give shows in the
-weights, and a commit's own facts (run, environment) name the run.
+A leaf says what a step read and updated, and holds no weights. So leaves show at which step the
+*use of data* first differs. Where weights differ shows only at the checkpoints that both runs kept.
+Weights, adapters and optimizer state are compared. States of random generators are not: their
+effect shows in the weights. Neither is a commit's own metadata (run, environment), which names the
+run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPTIMIZER = ("optimizer.safetensors", "optimizer.json")
 
 @dataclass(frozen=True)
 class LeafDifference:
-    """The first leaf that differs: its step, and the fields that do (or that one run lacks it)."""
+    """The first leaf that differs: its step and the fields, or that one run lacks it."""
 
     step: int
     fields: tuple[str, ...]
@@ -37,16 +37,16 @@ class LeafDifference:
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """The first tensor that differs in the first checkpoint that does.
+    """The first tensor that differs, in the first checkpoint that differs.
 
     Attributes:
         step: The checkpoint's; it holds the state before this step.
-        after: The newest step before it at which both states were equal, or where the
-            replay began: the difference arose in steps ``after … step-1``.
+        after: The newest earlier step at which both states were equal, or the replay's first. The
+            difference arose in steps ``after … step-1``.
         file: The checkpoint's file.
-        tensor: Its tensor; None if both have the same and only the file's form differs.
-        max_abs: Largest absolute difference of two elements; None if shapes or kinds differ
-            or one run has no such tensor.
+        tensor: Its tensor; None if only the file's encoding differs.
+        max_abs: Largest absolute difference of two elements. None if shapes or dtypes differ, or
+            one run has no such tensor.
     """
 
     step: int
@@ -74,8 +74,8 @@ def first_leaf(
 
     Args:
         original, replayed: The leaves of both, of all kinds.
-        without: A corpus that the replay left out; its uses are not expected, and gradient
-            norms, which are sums over other pieces then, are not compared.
+        without: A corpus that the replay left out. Its uses are not expected. Gradient norms, then
+            sums over other pieces, are not compared.
         plan: Digest of the replay's plan, where it is another one.
     """
     ones, others = (
@@ -171,7 +171,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def _max_abs(one: Tensor, other: Tensor) -> float | None:
-    """None where it cannot be written: not a number, infinite, or beyond canonical JSON."""
+    """None if canonical JSON cannot hold it: NaN, infinite, or too large."""
     largest = float((one.double() - other.double()).abs().max())
     return largest if largest < 1 << 53 else None
 
@@ -179,8 +179,8 @@ def _max_abs(one: Tensor, other: Tensor) -> float | None:
 def _leaves(leaves: Iterable[AnyLeaf]) -> Iterator[tuple[tuple[int, str], dict[str, Any]]]:
     """(Step, kind) and content of every leaf; a later branch replaces an earlier one.
 
-    Entropy profiles are left out, for a replay takes past decisions from the record, and the
-    number of the branch, for it has one.
+    Entropy profiles are left out, for a replay takes past decisions from the record. So are branch
+    numbers, for a replay has one branch.
     """
     for leaf in leaves:
         if isinstance(leaf, EntropyProfile):
@@ -190,6 +190,6 @@ def _leaves(leaves: Iterable[AnyLeaf]) -> Iterator[tuple[tuple[int, str], dict[s
 
 
 def _expected(leaf: dict[str, Any], without: str | None, plan: str | None) -> dict[str, Any]:
-    """What a leaf of the original turns into when a corpus is left out."""
+    """A leaf of the original as it would be without a corpus."""
     corpora = {name: use for name, use in leaf["corpora"].items() if name != without}
     return leaf | {"corpora": corpora} | ({"plan": plan} if plan else {})

@@ -1,8 +1,8 @@
-"""What a replay found, as it stands in the replay's folder and in an attestation.
+"""What a replay found, as its folder and an attestation state it.
 
-Two files in a replay's folder say so. ``outcome.json`` is for people, and shows nothing: whoever
-can write there can write it. ``outcome.dsse.json`` is signed by who ran the replay
-(`govray.governance.attestation.replay_outcome`), and it alone becomes evidence.
+A replay's folder has it twice. ``outcome.json`` is for people and is no evidence: whoever can write
+there can write it. ``outcome.dsse.json`` is signed by whoever ran the replay
+(`govray.governance.attestation.replay_outcome`). Only that becomes evidence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.replay.comparison import LeafDifference, TensorDifference
 
 FOLDER = "replays"
-"""Folder in a run's folder for its replays: each a run folder of its own."""
+"""Folder in a run's folder for its replays, each a run folder itself."""
 
 FILE = "outcome.json"
 SIGNED = "outcome.dsse.json"
@@ -48,12 +48,12 @@ class ReplayFinding:
         start, stop: Steps ``start … stop-1`` ran, from a state that both have.
         max_steps: Steps of the whole plan.
         plan: Digest of the replay's plan.
-        checkpoints: Steps whose commits were compared; where there is none, only leaves were.
+        checkpoints: Steps whose commits were compared; if none, only leaves were.
         leaf: The first ledger leaf that differs.
         tensor: The first tensor that differs.
         original, replayed: File to digest, in the last compared commits.
         environment: Where the replay ran: rank 0's, from its last commit.
-        differences: In what that differs from where the run ran; for people.
+        differences: How that environment differs from the run's; for people.
     """
 
     of: str
@@ -84,7 +84,7 @@ class ReplayFinding:
         return (self.start, self.stop) == (0, self.max_steps) and self.stop in self.checkpoints
 
     def to_json(self) -> dict[str, Any]:
-        """What is absent is left out; ``identical`` is always there, ``null`` if not known."""
+        """Absent fields are left out; ``identical`` is always there, ``null`` if not known."""
         value = _present(vars(self)) | {"environment": self.environment.to_json()}
         for key in ("leaf", "tensor"):
             if key in value:
@@ -149,18 +149,18 @@ def evidence(
 ) -> tuple[ReplayEvidence, ...]:
     """The identical whole replays of a run without a corpus, by whoever signed them.
 
-    Of each party's replays without a corpus the newest counts; where one party's is different,
-    there is no evidence for that corpus. What nobody signed is not looked at.
+    Of each party's replays without a corpus the newest counts. If one party's differs, there is no
+    evidence for that corpus. Unsigned outcomes are ignored.
 
     Args:
         run: The run's folder, with its replays.
         at: Reference time: now.
         trust_root: Names operators and witnesses; the run's own root by default.
-        given: Signed outcomes that came apart from the folder.
+        given: Signed outcomes from outside the folder.
 
     Raises:
-        Refused: An outcome is signed by nobody that the trust root names, is of another run or
-            plan, or of weights other than those of the run's last commit.
+        Refused: An outcome's signer is not in the trust root. Or it is of another run or plan, or
+            of weights other than the run's last commit.
         UsageError: A given file cannot be read.
     """
     record = read_record(run)
@@ -184,7 +184,7 @@ def evidence(
 
 
 def unsigned(run: Path) -> tuple[Path, ...]:
-    """The outcomes in a run's folder that nobody signed."""
+    """The unsigned outcomes in a run's folder."""
     return tuple(
         path
         for path in sorted((run / FOLDER).glob(f"*/{FILE}"))
@@ -236,7 +236,7 @@ def _check_of_run(outcome: ReplayOutcome, record: RunRecord, at: datetime, *, wh
 def _bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(canonical_json.MAX_BYTES + 1)  # one more is refused by its reader
+            return file.read(canonical_json.MAX_BYTES + 1)  # its reader refuses one byte more
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from None
 

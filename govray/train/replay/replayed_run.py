@@ -1,16 +1,14 @@
-"""Run a recorded run again, whole or in part, and say whether it gives the same bytes.
+"""Run a recorded run again, whole or in part, and find out whether it gives the same bytes.
 
-A replay reads the rows that the run read, under the plan that the run had, with the
-world sizes that its ledger says, and compares leaves and checkpoints. Nothing in
-it comes from today's files or today's clock: the inputs are those on record
-(`govray.train.inputs.recorded_inputs`), nothing expires in a replay, and a corpus that the run
+A replay reads the run's rows under the run's plan, with the world sizes in its ledger. Then it
+compares leaves and checkpoints. Nothing in it comes from today's files or clock: it uses the
+recorded inputs (`govray.train.inputs.recorded_inputs`), and nothing expires. A corpus that the run
 left out from some step on (`govray.train.inputs.gating`) is left out there again.
 
-``without`` a corpus, the corpus's positions are tombstones: equal bytes then confirm
-non-interference for that corpus. Equal bytes say something about this
-environment, by whoever ran the replay, and nothing about others. Data, policy
-or code that changed would make them meaningless, so then nothing is run; other
-versions or hardware are named and tried.
+With ``without``, the corpus's positions are tombstones: equal bytes then confirm non-interference
+for that corpus. Equal bytes hold for this environment and for whoever ran the replay, not for
+others. If data, policy or code changed, equality would mean nothing, so nothing is run. Other
+versions or hardware are reported and tried.
 """
 
 from __future__ import annotations
@@ -72,20 +70,21 @@ def replay(
     """Replay ``run`` in a new run folder, and record the outcome there.
 
     Args:
-        run: The run's folder. Nothing in it changes, but for its folder of replays.
+        run: The run's folder. Only its folder of replays changes.
         without: A corpus to leave out.
-        steps: From the state before the first to the state before the second; all that is
-            committed by default. Begins at the newest commit at or before the first.
+        steps: From the state before the first to the state before the second. Begins at the newest
+            commit at or before the first. By default all that is committed.
         storage: Where the replay's folder goes; ``run/replays`` by default.
-        strict: Run nothing where the environment differs at all.
-        signer: Of who runs it; stays on the driver. Without it the outcome is nobody's word, and
-            no attestation takes it.
+        strict: Run nothing if the environment differs at all.
+        signer: The signer of whoever runs it; stays on the driver. Without one, the outcome is
+            unsigned, and no attestation accepts it.
         trust: Names the signer as an operator or a witness; the run's own root by default.
-        on_differences: Told what differs here, before anything runs.
+        on_differences: Called with what differs here, before anything runs.
         on_step: Called on the driver as work proceeds.
 
     Raises:
-        UsageError: The run has no experiment file, never read the corpus, or is not so long.
+        UsageError: The run has no experiment file, never read the corpus, or is shorter than
+            ``steps``.
         Untrusted: The signer is neither an operator nor a witness.
         CouldNotCheck: Code or data are not the run's, or there is nothing to compare with.
         Refused: What the run recorded does not verify, or its start from existing weights
@@ -125,7 +124,7 @@ def replay(
     )
     folder = Path(order.folder)
     _begin(order, inputs, commit_folder.open_commit(kept[start]) if start else None)
-    # The replay's own rules of retention must leave what is compared, and what begins a segment.
+    # The replay's retention rules must keep the commits to compare, and those that begin a segment.
     _pin(folder, {start, *kept, *(part.stop for part in parts)})
     for part in parts:
         _fit(order, inputs, part, on_step)
@@ -193,7 +192,8 @@ def _check_read(run: Path, plan: BatchPlan, corpus: str) -> None:
 
 
 def _check_environment(inputs: RecordedInputs, strict: bool, tell: OnDifferences) -> None:
-    """Compare this driver with the one that ran; other code is refused before anything runs."""
+    """Compare this driver's environment with the run's; other code is refused before anything
+    runs."""
     record, experiment = inputs.record, inputs.experiment
     resolve(experiment)
     here = environment_here(
@@ -234,12 +234,12 @@ def _order(
     decisions: gating.Decisions = gating.UNDECIDED,
     partial: bool = False,
 ) -> Order:
-    """The order that the run had, for a new run folder below ``storage``."""
+    """The run's order, for a new run folder below ``storage``."""
     record, experiment = inputs.record, inputs.experiment
     run_id = f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     folder = storage.resolve() / run_id
     read = {s.id for s in plan.streams if {c.corpus for c in s.corpora} - set(plan.excluded)}
-    # A state that a commit left has every adapter, so a replay from one keeps them.
+    # A committed state has every adapter, so a replay from one keeps them.
     routes: Mapping[str, Route] = inputs.routes
     if not partial:
         routes = {stream: route for stream, route in routes.items() if stream in read}
@@ -268,7 +268,7 @@ def _order(
 
 
 def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed | None) -> None:
-    """Make the replay's folder: its record and, for a part of a run, the state it begins with."""
+    """Make the replay's folder: its record and, for part of a run, its first state."""
     folder = Path(order.folder)
     folder.mkdir(parents=True)
     record = inputs.record
@@ -285,7 +285,7 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
     if began is None:
         return
     state: Any = canonical_json.parse_canonical(began.files[STATE])
-    # The one binding that leaving a corpus out changes.
+    # The only binding that changes without the corpus.
     files = dict(began.files) | {STATE: canonical_json.encode(state | {"plan": order.plan.digest})}
     held = Ledger(order.run_id, resume_point.on_one_branch(read_leaves(began.files[LEDGER]))).data
     files[LEDGER] = held
@@ -294,7 +294,7 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
 
 
 def _pin(folder: Path, steps: Iterable[int]) -> None:
-    """Pin commits that are still to come."""
+    """Pin future commits."""
     names = {folder_name(step): "compared with the replayed run" for step in sorted(steps)}
     (folder / garbage_collection.PINS).write_bytes(canonical_json.encode(names))
 

@@ -1,8 +1,8 @@
-"""Which steps a replay runs, from which kept state, with how many workers: pure decisions.
+"""Which steps a replay runs, from which state, with how many workers. Pure.
 
-Bits depend on the world size, so a replay follows the recorded ones: it runs in segments
-of equal world size, each from the state that the segment before committed. A run that was
-restarted with as many workers as before needs none, for it resumes byte for byte.
+Bits depend on the world size, so a replay follows the recorded ones. It runs in segments of equal
+world size, each from the state that the last one committed. A run that restarted with the same
+number of workers needs no new segment, for it resumes byte for byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def segments(leaves: Iterable[AnyLeaf], start: int, stop: int) -> tuple[Segment,
     """The segments of steps ``start … stop-1``, in order; they leave no step out.
 
     Raises:
-        CouldNotCheck: A step has no leaf, so nobody knows its world size.
+        CouldNotCheck: A step has no leaf, so its world size is unknown.
     """
     sizes = {leaf.step: leaf.world_size for leaf in last_branch(leaves)}
     found: list[Segment] = []
@@ -59,12 +59,12 @@ def parse_steps(text: str) -> tuple[int, int]:
     """``A:B`` as two numbers: from the state before step A to the state before step B.
 
     Raises:
-        UsageError: It is nothing like that.
+        UsageError: It has another form.
     """
     first, colon, last = text.partition(":")
     if not (colon and first.isdecimal() and last.isdecimal() and int(first) < int(last)):
         raise UsageError(
-            f"{text!r} is no range of steps",
+            f"{text!r} is not a range of steps",
             where="--steps",
             do="Give A:B with A < B, such as 100:200, for steps 100 to 199",
         )
@@ -77,17 +77,17 @@ def start_and_stop(
     """Where a replay starts, and where it stops.
 
     Args:
-        wanted: What was asked for; the whole run by default.
+        wanted: The requested range; the whole run by default.
         kept: The steps whose commits are whole, by the step that comes next.
         begun: The first step of the run.
 
     Returns:
-        The newest kept step at or before the wanted start (``begun`` needs no commit), and
-        the wanted stop.
+        The newest kept step at or before the wanted start, and the wanted stop. ``begun`` needs no
+        commit.
 
     Raises:
-        CouldNotCheck: Nothing is kept that a replay could be compared with.
-        UsageError: The run has not got so far, or the stop is before it.
+        CouldNotCheck: No kept commit could be compared with a replay.
+        UsageError: The run has no such steps, or the stop is before the start.
     """
     newest = max(kept, default=None)
     if newest is None:

@@ -1,8 +1,8 @@
-"""A second party's side of a replay: what must hold before it starts, and before it signs.
+"""A second party's replay: what must hold before it starts, and before it signs.
 
-The party verifies the model under its own trust root, runs every step again from
-the run's storage, and signs only if the replay gave each attested file and the
-attested ledger. What it signs is read back as anybody will read it.
+The party verifies the model under its own trust root and runs every step again from the run's
+storage. It signs only if the replay gave each attested file and the attested ledger. The signed
+statement is read back with the reader that others use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from govray.train.state.snapshot import LEDGER
 
 
 def require_witness(model: VerifiedModel, run: RunRecord, key: PublicKey, *, at: datetime) -> None:
-    """Refuse to begin what this key could not sign.
+    """Refuse a replay that this key could not sign.
 
     Args:
         model: Verified under the party's trust root.
@@ -86,8 +86,8 @@ def sign_replay(
         at: When the replay ended.
 
     Raises:
-        Refused: The replay was not whole and identical, or gave other files or another
-            ledger than those attested; or the statement would not be accepted.
+        Refused: The replay was not whole and identical, or its files or ledger differ from those
+            attested. Or the statement would not be accepted.
     """
     if not (outcome.whole and outcome.identical) or outcome.without is not None:
         raise Refused(
@@ -96,7 +96,7 @@ def sign_replay(
     attested, file_digest = _attested(model, at)
     record = read_record(replayed)
     committed = commit_folder.open_commit(commits(replayed)[outcome.stop])
-    # The run's own copy, which its further holders did not sign; the model's files decide.
+    # The run's own copy lacks later cosignatures; the model's files decide.
     own = model.trust_root.each_key_counts("operator")
     manifest = own.verify(Manifest, record.manifest, role="operator", at=at)
     made = model_digests(record, committed, manifest.document)
@@ -130,7 +130,7 @@ def sign_replay(
 
 
 def _attested(model: VerifiedModel, at: datetime) -> tuple[Verified[Attestation], str]:
-    """The attestation that was verified, with its authorities, and its file's digest."""
+    """The verified attestation, with its authorities and its file's digest."""
     data = (model.path / model_folder.ATTESTATION).read_bytes()
     attested = model.trust_root.verify(Attestation, data, role="operator", at=at)
     if attested.digest != model.digest:

@@ -1,7 +1,7 @@
-"""The one place that finds out where a process runs; see `govray.governance.record.environment`.
+"""The environment of a process, as `govray.governance.record.environment` describes it.
 
-The driver records it before the first step, rank 0 in every commit, and an
-attestation states that of the last commit.
+The driver records it before the first step, and rank 0 in every commit. An attestation states that
+of the last commit.
 """
 
 from __future__ import annotations

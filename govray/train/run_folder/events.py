@@ -1,9 +1,9 @@
 """A run's event log: what happened to the run, beside what it did.
 
 ``<run>/events.jsonl`` holds one event a line, canonical JSON, oldest first: attempts, failures,
-restarts, stops, resizes, how far the run is. The ledger is the record of what was trained on and
-has no clock, attempt or host, so that replays can be compared; this log has them, is never signed,
-and no root covers it.
+restarts, stops, resizes, progress. The ledger records what was trained on. It has no clock, attempt
+or host, so that replays can be compared. This log has them; it is never signed, and no Merkle root
+covers it.
 
 Invariants:
 
@@ -11,8 +11,7 @@ Invariants:
   removed by the next `append`.
 * Driver, controller and rank 0 append to one file: an append holds the file's lock.
 
-To add a kind, write a class with a ``kind`` and a ``text``, and name it in `AnyEvent`. What this
-module does not do: decide anything from events, or read a clock (times are the caller's).
+To add a kind, write a class with a ``kind`` and a ``text``, and name it in `AnyEvent`.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class AttemptStarted(Event):
 
 
 class ResizeWanted(Event):
-    """There is room for another number of workers; they commit, and are exchanged."""
+    """There is room for another number of workers: they commit and are replaced."""
 
     kind: Literal["resizeWanted"] = "resizeWanted"
     before: Natural
@@ -214,7 +213,7 @@ class Finished(Event):
 
 
 class Gated(Event):
-    """From a step on the run leaves a corpus out, for its credential no longer holds."""
+    """From this step on the run leaves a corpus out, because its credential no longer holds."""
 
     kind: Literal["gated"] = "gated"
     gate: Gate
@@ -226,7 +225,7 @@ class Gated(Event):
 
 
 class Memorized(Event):
-    """A corpus deviates from its reserve, and what the policy says of that follows."""
+    """A corpus deviates from its reserve, and the policy's action follows."""
 
     kind: Literal["memorized"] = "memorized"
     decision: MonitorDecision
@@ -297,7 +296,7 @@ def read(run_folder: Path) -> tuple[AnyEvent, ...]:
     """Every whole event, oldest first; none if there is no log.
 
     Raises:
-        Malformed: A whole line is no event, or the log is too large. Names the line.
+        Malformed: A whole line is not an event, or the log is too large. Names the line.
     """
     path = run_folder / FILE
     if not path.is_file():
@@ -315,7 +314,7 @@ def _event(line: bytes, where: str) -> AnyEvent:
     except ValidationError as error:
         [problem, *_] = error.errors(include_url=False, include_input=False)
         raise Malformed(
-            f"no event: {problem['msg']}", where=where, do="Was it written by a newer govray?"
+            f"not an event: {problem['msg']}", where=where, do="Was it written by a newer govray?"
         ) from None
 
 

@@ -1,10 +1,7 @@
 """The bytes and the tree head of a ledger that grows, without starting over at each commit.
 
-Equal to ``Ledger(run, leaves).data`` and ``.root``: every leaf is encoded and hashed
-once, where those encode all of them each time. A run of many steps would otherwise
-hold the interpreter lock longer at every commit.
-
-What it does not do: check leaves, or write files.
+Equal to ``Ledger(run, leaves).data`` and ``.root``, but every leaf is encoded and hashed only once.
+A run of many steps would otherwise hold the interpreter lock longer at every commit.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from govray.governance.record.ledger import AnyLeaf
 
 
 class LedgerFile:
-    """Takes the leaves of one run, of which only new ones are looked at."""
+    """Takes the leaves of one run, and processes only new ones."""
 
     def __init__(self) -> None:
         self._data = bytearray()

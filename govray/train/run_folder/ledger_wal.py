@@ -1,19 +1,15 @@
 """The write-ahead file of ledger leaves: canonical lines, in the order of branches and steps.
 
-Rank 0 appends a step's leaf once the step is done, and behind it the gradient
-norms if they were sampled, and the entropy profile if one was made. A step that
-is run again after a restart must produce the leaf that is already there; if it
-does not, either the data, the plan or the code changed under the run, and it
-stops. The world size may differ after a resize, so it is left out of that
-comparison, and so are gradient norms: they are measured, and not every device
-repeats a float. The lines of the step that the run went on with take the place
-of those recorded before, here and in the ledger. A profile is measured too, but
-decisions rest on it: the first that was recorded stays, and is on the disk
-before anything follows from it.
-Leaves that a rollback left behind stay, in their branch.
-This file is never signed: the driver signs the leaves of a committed checkpoint.
-Lines lost with a machine cost nothing: their steps are in the checkpoint, or they
-are run, and recorded, again.
+Rank 0 appends a step's leaf once the step is done. Behind it come the gradient norms if they were
+sampled, and the entropy profile if one was made. A step that is repeated after a restart must
+produce the leaf that is already there. If it does not, the data, the plan or the code changed, and
+the run stops. That comparison leaves out the world size, which a resize changes. It leaves out
+gradient norms, because not every device repeats a float. The lines of the repeated step replace
+those recorded before, here and in the ledger. A profile is measured too, but decisions rest on it:
+the first recorded one stays. It is on the disk before any decision follows from it. Leaves that a
+rollback left behind stay in their branch. This file is never signed: the driver signs the leaves of
+a committed checkpoint. Lines lost with a machine cost nothing: their steps are in the checkpoint,
+or run and recorded again.
 """
 
 from __future__ import annotations
@@ -81,7 +77,7 @@ class WriteAhead:
         if recorded != new:
             self._recorded[place] = new
             self._write_from(place)
-        if leaf.branch == self._branch:  # else it stands there already: a step done once more
+        if leaf.branch == self._branch:  # else it is there already: a repeated step
             self.leaves += new
 
     def note(self, profile: EntropyProfile) -> None:
@@ -133,7 +129,7 @@ def recorded_leaves(run_folder: Path) -> tuple[AnyLeaf, ...]:
     """The leaves that a run has recorded, of every branch.
 
     Raises:
-        Malformed: A whole line of its write-ahead file is no leaf.
+        Malformed: A whole line of its write-ahead file is not a leaf.
     """
     return _complete_lines(run_folder / FILE)
 

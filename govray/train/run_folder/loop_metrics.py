@@ -1,15 +1,14 @@
 """What a training loop measured itself, kept with the run: ``run.report({"validation/loss": …})``.
 
-A metric's group is what stands before the last slash of its name, ``training`` where there is
-none. What `Run.step` returned is left out: the event log's progress has the loss, and the ledger
-the counts.
+A metric's group is what stands before the last slash of its name; without a slash it is
+``training``. What `Run.step` returned is left out: the event log has the loss, and the ledger the
+counts.
 
 Invariants:
 
-* Numbers only, and only finite ones: canonical JSON has no others. A metric that is none is left
-  out, and nothing else.
+* Only finite numbers, for canonical JSON has no others. Other metrics are left out.
 * A group is written at most once in `EVERY_S`: each event is on the disk before training goes on.
-* A line that cannot be written costs a point of a curve, never the run.
+* A line that cannot be written is lost; the run goes on.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from govray.train.run_folder.clock import now
 
 EVERY_S = 1.0
 MAX_METRICS = 256
-"""In one group; further ones are left out, in the order of their names."""
+"""In one group. The first in the order of their names are kept."""
 
 _TRAINING = "training"
 _LARGEST = 2.0**53

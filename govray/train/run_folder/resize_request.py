@@ -1,14 +1,14 @@
-"""Commit before the workers of a run are exchanged for more, so that no step is run twice.
+"""Commit before the workers of a run are replaced by more, so that no step is run twice.
 
-Ray's controller ends healthy workers when there is room for more. `ask`, called there, leaves a
-file in the run's folder; rank 0 looks for it before each step and says so in the step's agreement.
-After that step all ranks commit, rank 0 answers with another file, and all wait to be ended.
+Ray's controller ends healthy workers when there is room for more. Before that, it calls `ask`,
+which writes a file to the run's folder. Rank 0 looks for the file before each step and says so in
+the step's agreement. After that step all ranks commit, rank 0 answers with another file, and all
+wait to be ended.
 
-Invariant: whoever asks may be gone. Workers that nobody ends go on after `WAIT_S`, and a group of
-workers that starts finds neither file.
+Invariant: the controller may be gone. Workers that nobody ends go on after `WAIT_S`. A starting
+group of workers finds neither file.
 
-What this module does not do: choose a number of workers (`govray.train.driver.scaling_policy`), or
-commit.
+`govray.train.driver.scaling_policy` chooses the number of workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REQUEST = "resize"
 ANSWER = "resize.committed"
 
 WAIT_S = 30.0
-"""How long workers wait to be ended; the controller looks at the answer many times a second."""
+"""How long workers wait to be ended. The controller checks for the answer many times a second."""
 
 
 def ask(run_folder: Path) -> None:
@@ -34,7 +34,7 @@ def asked(run_folder: Path) -> bool:
 
 
 def answer(run_folder: Path) -> None:
-    """Tell the controller that the commit is whole; the request is done with."""
+    """Tell the controller that the commit is whole, and remove the request."""
     (run_folder / ANSWER).touch()
     (run_folder / REQUEST).unlink(missing_ok=True)
 
@@ -45,11 +45,11 @@ def answered(run_folder: Path) -> bool:
 
 
 def clear(run_folder: Path) -> None:
-    """Forget request and answer."""
+    """Remove request and answer."""
     for name in (REQUEST, ANSWER):
         (run_folder / name).unlink(missing_ok=True)
 
 
 def wait() -> None:
-    """Wait to be ended; who is not goes on with the run."""
+    """Wait to be ended. A worker that is not ended goes on with the run."""
     time.sleep(WAIT_S)

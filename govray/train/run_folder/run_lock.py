@@ -1,13 +1,13 @@
 """Who may write into a run: one driver at a time, and one attempt of its workers.
 
-``driver.lock`` is locked (flock) while a driver lives; the kernel lets go of it when the process
-dies, however it dies. ``fence`` holds two numbers: how many drivers have taken the run, and how
-many attempts have begun. A driver raises the first when it takes the run, the start of a group of
-workers raises the second, and rank 0 compares both before it writes. So what a dead driver left
-running can't write into a run that another one has taken.
+``driver.lock`` is locked (flock) while a driver lives. The kernel releases it when the process
+dies, whatever the cause. ``fence`` holds two numbers: how many drivers have taken the run, and how
+many attempts have begun. A driver raises the first when it takes the run. Each start of a group of
+workers raises the second. Rank 0 compares both before it writes. So workers of a dead driver can't
+write into a run that another driver has taken.
 
-Between rank 0's comparison and its write lies a moment in which it can be overtaken. What it then
-writes is a leaf or a commit of the same plan, and the write-ahead file refuses one that differs.
+Another driver can take the run between rank 0's comparison and its write. Rank 0 then writes a leaf
+or a commit of the same plan; the write-ahead file refuses one that differs.
 
 Locks need storage that has them: a local disk, NFS version 4, most parallel file systems. Where
 locks do nothing, two drivers of one run are told apart by the fence alone.
@@ -35,12 +35,12 @@ LOCK = "driver.lock"
 FENCE = "fence"
 
 _PATIENCE_S = 2.0
-"""How long `hold` tries: `driving` takes the lock for a moment, and a dying process has it."""
+"""How long `hold` tries: `driving` or a dying process may have the lock for a moment."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who drives a run, by its own account."""
+    """Who drives a run, in its own words."""
 
     pid: int
     host: str
@@ -54,7 +54,7 @@ class Holder:
 
 @contextmanager
 def hold(run_folder: Path) -> Iterator[int]:
-    """Be the run's driver while the context lasts; yields this driver's number, from 1.
+    """Be the run's driver within the context. Yields this driver's number, from 1.
 
     Raises:
         UsageError: Another driver has the run.
@@ -127,19 +127,19 @@ class Fence:
                 f"the run was taken over: this is driver {self.driver}, attempt {self.attempt}; "
                 f"now {found[0]} and {found[1]} write",
                 where=str(self.folder),
-                do="Nothing to mend: this process has no right to the run any more",
+                do="Do nothing: another process has the run now",
             )
 
 
 def take_over(run_folder: Path) -> int:
-    """Shut out every earlier driver and its workers; returns the new driver's number."""
+    """Shut out every earlier driver and its workers. Returns the new driver's number."""
     with _fence(run_folder) as numbers:
         numbers[0] += 1
         return numbers[0]
 
 
 def begin_attempt(run_folder: Path, driver: int) -> Fence:
-    """Shut out earlier attempts of this driver; called once at each start of a group of workers.
+    """Shut out earlier attempts of this driver. Called once at each start of a group of workers.
 
     Raises:
         Refused: Another driver has taken the run.
@@ -183,11 +183,11 @@ def _parse(data: bytes, run_folder: Path) -> tuple[int, int]:
     match value:
         case [int(driver), int(attempt)]:
             return driver, attempt
-    raise Malformed("the fence holds no two numbers", where=where, do="Start a new run")
+    raise Malformed("the fence does not hold two numbers", where=where, do="Start a new run")
 
 
 def _rewrite(descriptor: int, data: bytes) -> None:
-    """Replace a small file in place: replacing the file itself would part it from its lock."""
+    """Overwrite a small file in place: a new file would not have the lock."""
     os.pwrite(descriptor, data, 0)
     os.ftruncate(descriptor, len(data))
     os.fsync(descriptor)

@@ -28,7 +28,7 @@ def source_of(loop: Callable[..., Any], entrypoint: str | None) -> SourceCode | 
     """The code that a run's model or training loop comes from, as it is on this machine.
 
     Args:
-        loop: The training loop; looked at where there is no entrypoint.
+        loop: The training loop; used if there is no entrypoint.
         entrypoint: ``module:class``, imported already.
 
     Returns:
@@ -51,8 +51,8 @@ def git_state(file: Path) -> tuple[str | None, bool | None]:
 
     Untracked files don't count: a run's own outputs are often among them.
 
-    (None, None) without git, outside a repository, before its first commit, and for a file that
-    the repository ignores, such as one of an environment inside it.
+    (None, None) without git, outside a repository, and before its first commit. The same for a file
+    that the repository ignores, for instance in an environment inside it.
     """
     if _git(file, "check-ignore", "-q", file.name) is not None:
         return None, None

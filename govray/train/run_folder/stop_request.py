@@ -1,10 +1,10 @@
-"""Asking a run to stop: finish the step, commit, and let go.
+"""Ask a run to stop: finish the step, commit, and end.
 
 A request is a file ``stop`` in the run's folder. Rank 0 looks for it before each step and says so
-in the step's agreement, so all ranks stop after the same step. Signals to the driver and
-``govray runs stop`` make the same file; a driver that takes the run removes it.
+in the step's agreement. So all ranks stop after the same step. Signals to the driver and ``govray
+runs stop`` make the same file. A driver that takes the run removes it.
 
-What this module does not do: end processes. A second signal does, by the usual `KeyboardInterrupt`.
+A second signal ends the driver by the usual `KeyboardInterrupt`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def requested(run_folder: Path) -> bool:
 
 
 def clear(run_folder: Path) -> None:
-    """Forget a request: the run goes on."""
+    """Remove a request: the run goes on."""
     (run_folder / REQUEST).unlink(missing_ok=True)
 
 
@@ -48,9 +48,9 @@ def clear(run_folder: Path) -> None:
 def signals() -> Iterator[list[str]]:
     """Collect the first SIGINT or SIGTERM by name; the second raises `KeyboardInterrupt`.
 
-    Yields the list, for the main thread to look at. A handler that wrote files itself might
-    interrupt the very function that has them locked. Outside the main thread, where Python
-    delivers no signals, the list stays empty.
+    Yields the list, which the main thread checks. A handler that wrote files itself could interrupt
+    the function that has them locked. Outside the main thread the list stays empty, because Python
+    delivers no signals there.
     """
     received: list[str] = []
     if threading.current_thread() is not threading.main_thread():

@@ -1,18 +1,18 @@
-"""A run that goes on from another's commit under other settings of the optimizer.
+"""A run that continues from another run's commit with other optimizer settings.
 
-Population-based training calls it exploit. The clone's folder begins as if the clone had done the
-donor's steps: its record, the donor's commit and the donor's ledger up to it, and in the record
-the ancestry (`govray.governance.record.ancestry`). The next attempt resumes there by the usual
-resolver.
+Population-based training calls this exploit. The clone's folder begins as if the clone had run the
+donor's steps. It has the donor's commit, the donor's ledger up to that step, and a record of its
+own. That record states the ancestry (`govray.governance.record.ancestry`). The next attempt resumes
+there by the usual resolver.
 
 Invariants:
 
 * Weights, optimizer state, generators and governance state come together, from one whole commit.
-* Policy, plan, data and start are the donor's: the commit is bound to them, and a run under others
-  does not load it.
+* Policy, plan, data and start are the donor's: the commit is bound to them, and no other run loads
+  it.
 * The folder is whole or absent.
 
-What it does not do: choose a donor, or keep the donor's commit. Pin it before.
+The caller chooses the donor, and pins its commit before.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _OPTIMIZER = "optimizer.json"
 def clone(
     donor: Path, step: int, run: Path, experiment: Experiment, config: dict[str, Any]
 ) -> None:
-    """Make the folder of a run that goes on from a donor's commit.
+    """Make the folder of a run that continues from a donor's commit.
 
     Args:
         donor: The donor's run folder.
-        step: The commit's: the first step that the donor does not give.
+        step: The commit's: the first step that the clone runs itself.
         run: The clone's folder, which must not exist; its name is the clone's id.
         experiment: The clone's; it differs from the donor's in ``optimizer`` alone.
         config: What the clone's training loop will get.
@@ -96,7 +96,7 @@ def _without_optimizer(experiment: Experiment) -> dict[str, Any]:
 
 
 def _retuned(stored: bytes, experiment: Experiment) -> bytes:
-    """The optimizer's state with the clone's settings, which loading it would else undo."""
+    """The optimizer's state with the clone's settings, which loading would otherwise overwrite."""
     value: Any = canonical_json.parse_canonical(stored)
     settings = experiment.optimizer.model_dump(mode="json")
     for group in value["groups"]:

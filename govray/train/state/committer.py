@@ -1,26 +1,24 @@
 """Commits of one run, written behind the training loop.
 
-The loop waits for the copy to host memory; one thread on rank 0 serialises,
-hashes, writes and commits it, then applies the rules of retention.
+The loop waits for the copy to host memory. One thread on rank 0 serialises, hashes, writes and
+commits it. Then it applies the retention rules.
 
-Of a sharded model every rank has such a thread, for its own parts. Rank 0 stages the
-commit and says where, before the threads begin; when they have written, they tell each
-other names, sizes and digests, or what went wrong, over a process group that nothing else
-uses; rank 0's then publishes. So no rank waits for a file of another to appear, which
-would take a guess at how long that may be and at what the storage shows to whom, and a
-rank that is gone ends the wait at once. All ranks start a thread or none does, and a
-thread that failed tells the others all the same.
+If the model is sharded, every rank has such a thread for its own parts. Rank 0 stages the commit
+and says where, before the threads begin. When they have written, they exchange names, sizes and
+digests, or errors, over a process group of their own. Rank 0's thread then publishes. So no rank
+polls storage for another's file, and a rank that is gone ends the wait at once. Either all ranks
+start a thread or none does. A thread that failed tells the others all the same.
 
 Invariants:
 
 * At most one commit is in flight; the next one waits for it.
-* A commit that failed is known to the ranks that wrote it alone until the next agreement,
-  in which it travels; `Commits.settle`, after the last step, shares the outcome by itself.
+* A failed commit is known only to the ranks that wrote it, until the next agreement carries it.
+  After the last step, `Commits.settle` shares the outcome.
 * The manifest is rank 0's, is the last file, and names what all ranks wrote.
-* A process that ends with a commit in flight leaves what never loads: a ``….partial``
-  folder or, on remote storage, one without a manifest.
+* A process that ends with a commit in flight leaves nothing that loads. It leaves a ``….partial``
+  folder or, on remote storage, a folder without a manifest.
 
-What it does not do: stop a run. That is the agreement's.
+A failure stops the run through the agreement.
 """
 
 from __future__ import annotations
@@ -51,17 +49,17 @@ from govray.train.state import garbage_collection
 from govray.train.state.snapshot import SUPERSEDED, Capture, TrainingState
 
 PATIENCE_S = 10.0
-"""How long rank 0 waits for its thread before it tells the others that it still does: far below
-the timeout of any process group."""
+"""How often rank 0 tells the others that it still waits for its thread: far below the timeout of
+any process group."""
 
 PARTS_PATIENCE = timedelta(minutes=30)
-"""How long the ranks of a sharded model wait for the slowest to have written its parts."""
+"""How long the ranks of a sharded model wait for the slowest one to write its parts."""
 
 _log = logging.getLogger(__name__)
 
 
 class Commits:
-    """The commits of one worker's run. Every rank makes one, which is collective.
+    """The commits of one worker's run. Construction is collective: every rank makes one.
 
     Args:
         state: What is captured.
@@ -77,7 +75,7 @@ class Commits:
         self._folder = Path(order.folder)
         self._storage = storage_of(self._folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
-        # Where there is one, every rank writes: its threads meet in it, and nothing else does.
+        # The threads' process group. It exists only if every rank writes parts.
         self._meeting = (
             dist.new_group(backend="gloo", timeout=PARTS_PATIENCE) if state.sharded else None
         )
@@ -92,7 +90,7 @@ class Commits:
 
     @property
     def failure(self) -> GovrayError | None:
-        """Why a commit of this rank's failed, once it did."""
+        """Why this rank's commit failed, if it did."""
         return self._failure
 
     def begin(
@@ -107,15 +105,15 @@ class Commits:
     ) -> None:
         """Copy the state after which step ``step`` is next, and write it. Every rank calls it.
 
-        Waits, on ranks that write, for the commit before. A failure shows in `failure`.
+        Ranks that write wait for the commit before. A failure shows in `failure`.
 
         Args:
             step: The first step that the state does not hold.
-            leaves: Ledger leaves of all steps before; rank 0's count.
-            gates: Of all steps before; rank 0's count.
+            leaves: Ledger leaves of all steps before; only rank 0's are used.
+            gates: Of all steps before; only rank 0's are used.
             loss: Mean loss since the commit before.
-            stopping: Rank 0 knows already that the run must stop, and must not commit.
-            floor: The newest commit of this step or before stays too, for a rollback.
+            stopping: Rank 0 already knows that the run must stop and not commit.
+            floor: The newest commit of this step or before is kept, for a rollback.
         """
         self._wait(None)
         self._floor = floor
@@ -123,7 +121,7 @@ class Commits:
         try:
             capture = self._state.capture(step, self._order, leaves, loss=loss, gates=gates)
         except Exception as error:
-            # After the ranks have met: the others go on to the agreement, where they hear of it.
+            # After the collective: the other ranks go on to the agreement and learn of it there.
             if self._meeting is None and not isinstance(error, GovrayError):
                 raise
             self._fail(error, step)
@@ -161,7 +159,7 @@ class Commits:
         """Wait until nothing is in flight, and share the outcome. Every rank calls it.
 
         Args:
-            trouble: Why rank 0 stops in any case.
+            trouble: The error for which rank 0 stops in any case.
 
         Returns:
             The newest commit.
@@ -186,14 +184,14 @@ class Commits:
         return newest
 
     def _newest(self) -> tuple[str | None, commit_folder.Folder | None]:
-        """Why it can't be looked up, or the newest commit if there is one."""
+        """The newest commit if there is one, or why it can't be looked up."""
         try:
             return None, next((folder for _, folder in self._storage.commits()), None)
         except GovrayError as error:
             return str(error), None
 
     def _wait(self, seconds: float | None) -> bool:
-        """Whether nothing is in flight, after so many seconds at most."""
+        """Wait at most this long; return whether nothing is in flight."""
         if self._thread is not None:
             self._thread.join(seconds)
             if self._thread.is_alive():
@@ -205,7 +203,7 @@ class Commits:
         folder = self._storage.place(capture.step, (self._fence.driver, self._fence.attempt))
         try:
             digest = commit_folder.commit(folder, capture.files(), check=self._fence.check)
-        except Exception as error:  # whatever it is, it must reach the agreement
+        except Exception as error:  # any error must reach the agreement
             self._fail(error, capture.step, folder)
             return
         self._tell(capture.step, digest)
@@ -222,7 +220,7 @@ class Commits:
         try:
             for name, content in capture.files().items():
                 entries[name] = commit_folder.write(staged, name, content)
-        except Exception as error:  # whatever it is, all ranks must hear of it
+        except Exception as error:  # all ranks must learn of any error
             self._fail(error, capture.step, folder)
         try:
             failed = str(self._failure) if self._failure else None
@@ -241,24 +239,24 @@ class Commits:
                 self._retain()
 
     def _tell(self, step: int, digest: str) -> None:
-        """Write into the event log when the commit became whole: files do not keep it."""
-        with suppress(OSError):  # a line lost costs no more than the time
+        """Record in the event log when the commit became whole: file times do not keep it."""
+        with suppress(OSError):  # a lost line loses only the time
             events.append(self._folder, events.Committed(at=now(), step=step, digest=digest))
 
     def _retain(self) -> None:
         try:
             garbage_collection.apply(self._folder, self._order.keep, floor=self._floor)
         except (GovrayError, OSError) as error:
-            # What stays too long harms nothing; `govray checkpoint gc` says it again.
+            # An old commit that stays does no harm; `govray checkpoint gc` reports the error again.
             _log.warning("old checkpoints were not deleted: %s", error)
 
     def _fail(
         self, error: Exception, step: int, folder: commit_folder.Folder | None = None
     ) -> None:
-        """Remember the first failure, which is the one that matters.
+        """Remember the first failure; later ones follow from it.
 
         Args:
-            folder: Where the commit was to lie; None if it was not begun.
+            folder: The commit's folder; None if it was not begun.
         """
         if self._failure:
             return
@@ -281,7 +279,7 @@ class Commits:
             self._failure = GovrayError(told)
 
     def _clear(self, resumed: int) -> None:
-        """Put aside what an earlier attempt left beyond the step where this one begins.
+        """Put aside commits of an earlier attempt beyond the step where this one begins.
 
         Such a folder was not whole when the run was resolved, or came after that.
         """

@@ -1,14 +1,14 @@
-"""What lies in a run's folder, what of it is deleted, and the pins that forbid it.
+"""What lies in a run's folder, what of it is deleted, and what pins keep.
 
-Never deleted are the newest whole commit, a commit in flight (it has another name)
-and a folder that has a manifest but is not whole: a person should see it. A deletion
-removes the manifest first, so that what it leaves, cut short, does not load.
+Three things are never deleted: the newest whole commit, a commit in flight, and a folder with a
+manifest that is not whole. The last is left for a person to inspect. A deletion removes the
+manifest first, so an interrupted one leaves nothing that loads.
 
-``pins.json`` in the run's folder maps a commit's name to why it stays. A warm start
-writes it, and so may whatever else relies on a commit.
+``pins.json`` in the run's folder maps a commit's name to why it stays. A warm start writes it; any
+other user of a commit may.
 
-What it does not do: know when. Rank 0 applies the rules after each of its commits, and
-`govray checkpoint gc` for a run that nobody drives.
+Rank 0 applies the rules after each of its commits. For a run without a driver,
+`govray checkpoint gc` does.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Inventory:
     Attributes:
         commits: The whole ones, newest first. Their bytes were not hashed.
         places: Of these, and of the leftovers: name → folder.
-        damaged: Folder → why it is not whole. Left for a person to see.
-        leftovers: Folders that nothing loads, with their bytes: of writes and deletions
-            that were cut short, and commits that were put aside.
-        rules: Those of the run, as the newest commit has them.
+        damaged: Folder → why it is not whole. Left for a person to inspect.
+        leftovers: Folders that nothing loads → bytes: interrupted writes and deletions, and commits
+            that were put aside.
+        rules: The run's, from the newest commit.
     """
 
     commits: tuple[Commit, ...]
@@ -135,7 +135,7 @@ def apply(run_folder: Path, rules: Rules, *, floor: int | None = None) -> tuple[
 
 
 def sweep(run_folder: Path) -> tuple[str, ...]:
-    """Delete what nothing loads. Only for a run that nobody drives.
+    """Delete what nothing loads. Only for a run without a driver.
 
     Returns:
         The names of what was deleted.
@@ -151,7 +151,7 @@ def sweep(run_folder: Path) -> tuple[str, ...]:
 
 
 def pin(run_folder: Path, name: str, reason: str) -> None:
-    """Keep a commit whatever the rules say. A later pin of the same name replaces the reason.
+    """Keep a commit against the rules. A later pin of the same name replaces the reason.
 
     Raises:
         UsageError: The run has no such commit.
@@ -168,7 +168,7 @@ def pin(run_folder: Path, name: str, reason: str) -> None:
 
 
 def pin_ahead(run_folder: Path, steps: Iterable[int], reason: str) -> None:
-    """Keep commits of these steps, which are still to come. Before the run begins."""
+    """Keep the commits of these steps. Called before the run begins."""
     with _locked(run_folder):
         pins = dict(read_pins(run_folder)) | {folder_name(step): reason for step in steps}
         put(run_folder / PINS, canonical_json.encode(pins))
@@ -213,7 +213,7 @@ def read_pins(run_folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _locked(run_folder: Path) -> Iterator[None]:
-    """One reader or writer of the pins: none must fall between a check and its deletion."""
+    """Hold the pins' lock: no pin may come between a check and its deletion."""
     with open(run_folder / f".{PINS}.lock", "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,15 +1,15 @@
 """Where a run resumes: after a crash, and after a rollback on a new branch of its ledger.
 
-Both are one resolution, from what is recorded. If the recorded profiles led to a rollback that no
-branch follows yet, the run resumes from the newest commit at or before the step up to which the
-rollback goes back; otherwise from its newest commit. So a rollback survives any crash: whoever
-resumes the run comes to it again.
+Both are one resolution, from what is recorded. A run resumes from its newest commit, unless its
+recorded profiles led to a rollback without a branch. Then it resumes from the newest commit at or
+before the step that the rollback goes back to. So a rollback survives any crash: every resume finds
+it again.
 
-The worker that decides on a rollback raises `RolledBack` on every rank, after the commit in flight
-has ended; Ray starts the workers again, and they resolve anew. Commits beyond the resolved step are
-put aside when the new attempt begins (``committer.py``).
+Every rank that decides on a rollback raises `RolledBack` after the commit in flight has ended. Ray
+starts the workers again, and they resolve anew. Commits beyond the resolved step are put aside when
+the new attempt begins (``committer.py``).
 
-What this module does not do: decide (``governance/record/incidents.py``).
+``governance/record/incidents.py`` decides on rollbacks.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from govray.train.state import snapshot
 
 
 class RolledBack(InfrastructureFailed):
-    """The run goes on from an earlier commit, on a new branch; every rank raises it."""
+    """The run continues from an earlier commit, on a new branch. Every rank raises it."""
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """Where a run goes on.
+    """Where a run continues.
 
     Attributes:
         checkpoint: The commit that holds the state, if any.
@@ -81,7 +81,7 @@ def resolve(run_folder: Path, order: Order) -> Resumption:
 
 
 def known_leaves(run_folder: Path, commit: Folder | None) -> tuple[AnyLeaf, ...]:
-    """All that a run recorded, in its write-ahead file or, should that be lost, in a commit.
+    """All that a run recorded, from its write-ahead file or, if that is lost, from a commit.
 
     Raises:
         Malformed: The write-ahead file is damaged.
@@ -89,7 +89,7 @@ def known_leaves(run_folder: Path, commit: Folder | None) -> tuple[AnyLeaf, ...]
     """
     held: tuple[AnyLeaf, ...] = ()
     if commit is not None:
-        # A commit that turns out damaged is found, and put aside, by the workers that load it.
+        # The workers that load a damaged commit find the damage and put it aside.
         try:
             held = read_leaves(checkpoint.open_commit(commit).files[snapshot.LEDGER])
         except InfrastructureFailed:
@@ -101,9 +101,9 @@ def known_leaves(run_folder: Path, commit: Folder | None) -> tuple[AnyLeaf, ...]
 
 
 def on_one_branch(leaves: Iterable[AnyLeaf]) -> tuple[AnyLeaf, ...]:
-    """The leaves that a state rests on, as a run without rollbacks would have them: in branch 0.
+    """The leaves that a state rests on, numbered as in a run without rollbacks: all in branch 0.
 
-    What a rollback left behind is not among them.
+    Leaves that a rollback left behind are not among them.
     """
     found: list[AnyLeaf] = []
     branch = 0
@@ -116,7 +116,7 @@ def on_one_branch(leaves: Iterable[AnyLeaf]) -> tuple[AnyLeaf, ...]:
 
 
 def as_replayed(decided: Decisions, leaves: Iterable[AnyLeaf]) -> Decisions:
-    """A run's decisions for a replay of it, which has one branch and measures nothing.
+    """A run's decisions, for a replay: it has one branch and measures nothing.
 
     Args:
         decided: Gates of every branch and kind.

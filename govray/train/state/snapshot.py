@@ -1,14 +1,13 @@
 """Training state as one committed folder: weights, optimizer, generators, ledger, governance.
 
-Everything a run needs to go on is committed together under one manifest of
-digests (`govray.checkpoint.commit_folder`) or not at all. A capture is a copy in host
-memory: training goes on while it is written (`govray.train.state.committer`). Of a model that
-ranks share, each captures the rows of weights and optimizer state that it holds
-(`govray.checkpoint.sharded_file`), and rank 0 all else. Restoring takes a commit of any number of
-ranks: whole files, or of parts those that have this rank's rows.
+All state that a run needs is committed together under one manifest of digests
+(`govray.checkpoint.commit_folder`) or not at all. A capture is a copy in host memory: training goes
+on while it is written (`govray.train.state.committer`). If the model is sharded, each rank captures
+its own rows of weights and optimizer state (`govray.checkpoint.sharded_file`). Rank 0 captures all
+else. A commit of any number of ranks can be restored: each rank reads whole files, or the parts
+with its rows.
 
-What it does not do: write, or decide what stays (`govray.checkpoint.retention`). A
-learning-rate schedule is not in it, for a run's is a function of the step alone.
+There is no learning-rate schedule in it, for that is a function of the step alone.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ _GENERATOR_VALUES = "generators.json"
 
 
 def committed_folders(run_folder: Path) -> Sequence[tuple[int, commit_folder.Folder]]:
-    """Every folder under the name of a commit, whole or not, with its next step; newest first.
+    """Every folder that has a commit's name, whole or not, with its next step. Newest first.
 
     Raises:
         InfrastructureFailed: Remote storage refuses.
@@ -79,11 +78,11 @@ def latest(
 ) -> tuple[commit_folder.Folder, int] | None:
     """The newest commit under a run folder that has all its files, and its next step.
 
-    Of those whose next step is ``at_most`` or before, if that is given.
+    With ``at_most``, only commits whose next step is that or before count.
 
-    The one resolver of where a run resumes. It looks at names, sizes and the
-    manifest's form; the worker that loads the commit hashes every byte, and puts
-    it aside if one is wrong, so that the next resolution finds an older one.
+    The one resolver of where a run resumes. It checks names, sizes and the manifest's form. The
+    worker that loads the commit hashes every byte. If one is wrong it puts the commit aside, and
+    the next resolution finds an older one.
 
     Raises:
         InfrastructureFailed: Remote storage refuses: nothing is known of any commit then.
@@ -107,8 +106,8 @@ class Capture:
 
     Attributes:
         step: The first step that it does not hold.
-        contents: Name → content of all files but those of the following.
-        summary: What ``state.json`` says; None on a rank that only commits its parts.
+        contents: Name → content of all files but the two below.
+        summary: Content of ``state.json``; None on a rank that only commits its parts.
         generators: Of every rank.
     """
 
@@ -118,7 +117,7 @@ class Capture:
     generators: Sequence[Generators] = field(default_factory=tuple)
 
     def files(self) -> dict[str, commit_folder.Content]:
-        """Name → content of all that the rank commits. A function of the capture alone."""
+        """Name → content of all files that the rank commits. A function of the capture alone."""
         if self.summary is None:
             return dict(self.contents)
         return {
@@ -164,14 +163,12 @@ class TrainingState:
         Args:
             step: The first step that the state does not hold.
             order: The run's.
-            leaves: Ledger leaves of all steps before, those of earlier captures first; rank
-                0's count.
+            leaves: Ledger leaves of all steps before, in their order; only rank 0's are used.
             loss: Mean loss of the steps since the commit before, if it is a number.
-            gates: Of all steps before; rank 0's count.
+            gates: Of all steps before; only rank 0's are used.
 
         Returns:
-            What this rank commits: of a sharded model something on every rank, else None on
-            all but rank 0.
+            What this rank commits. Unless the model is sharded, None on all ranks but 0.
 
         Raises:
             UsageError: A value of the optimizer cannot be stored, or a tensor is sharded
@@ -230,7 +227,7 @@ class TrainingState:
     def restore(self, folder: commit_folder.Folder, order: Order) -> tuple[AnyLeaf, ...]:
         """Load a commit into the model, the optimizer, the adapters and this rank's generators.
 
-        Every rank calls it, reads what it needs once, and hears how the others fared.
+        Collective: every rank calls it, reads what it needs, and learns of the others' errors.
 
         Returns:
             The ledger leaves of the steps that the commit holds.
@@ -239,15 +236,14 @@ class TrainingState:
             Refused: On all ranks: the commit belongs to another policy, plan or
                 manifest, or to another model or optimizer.
             RankFailed: On all ranks: one of them could not load it.
-            InfrastructureFailed: Remote storage refused one of them; or its bytes are not those
-                that were committed. It was put aside then, so that the next attempt resumes from
-                an older one.
+            InfrastructureFailed: Remote storage refused a rank, or the commit's bytes were changed.
+                A changed commit was put aside: the next attempt resumes from an older one.
         """
         leaves: tuple[AnyLeaf, ...] = ()
         failure: Exception | None = None
         try:
             leaves = self._load(folder, order)
-        except Exception as error:  # whatever it is, the other ranks must hear of it
+        except Exception as error:  # the other ranks must learn of any error
             failure = error
         _settle(folder, failure)
         return leaves
@@ -297,10 +293,10 @@ class TrainingState:
 def _read(
     committed: commit_folder.Committed, file: str, like: Callable[[str], Tensor | None]
 ) -> dict[str, Tensor]:
-    """The tensors of a file; of one in parts, this rank's shards of those that are sharded here.
+    """The tensors of a file. Of tensors that are sharded here, only this rank's shards.
 
     Args:
-        like: The tensor here that one of the file's is for.
+        like: Maps a tensor's name in the file to the tensor here.
     """
     index = None if file in committed.entries else committed.index
     if index is None or file not in index.rows:
@@ -314,7 +310,7 @@ def _read(
 
 
 def generator_seed(seed: int, step: int, rank: int) -> int:
-    """What a rank that is new at a step begins its generators with: 32 bits."""
+    """The 32-bit seed for the generators of a rank that is new at a step."""
     digest = hashlib.sha256(canonical_json.encode(["generators", seed, step, rank])).digest()
     return int.from_bytes(digest[:4], "big")
 
@@ -345,7 +341,7 @@ def _world() -> int:
 
 
 def _settle(folder: commit_folder.Folder, failure: Exception | None) -> None:
-    """Raise the same error on all ranks if any has one; the gravest, of the lowest rank."""
+    """Raise the same error on all ranks if any has one: the most severe, of the lowest rank."""
     found = [each for each in _gather(_graveness(failure)) if each]
     if not found:
         return
@@ -359,7 +355,7 @@ def _settle(folder: commit_folder.Folder, failure: Exception | None) -> None:
             f"a rank could not load the checkpoint: {found[0][1]}", where=str(folder)
         ) from failure
     if _rank() == 0:
-        # Should it not be allowed, the next attempt stops here again and says so.
+        # If storage forbids it, the next attempt stops here again and says so.
         with contextlib.suppress(GovrayError):
             commit_folder.put_aside(folder, CORRUPT)
     raise InfrastructureFailed(

@@ -1,7 +1,7 @@
 """The training loop behind an experiment file: the entrypoint's model, AdamW, a cosine schedule.
 
-The learning rate is a function of the plan step and the configured length, never
-of how much data there is, so leaving a corpus out moves no other update.
+The learning rate depends on the plan step and the configured length, never on the amount of data.
+So leaving a corpus out changes no other update.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def learning_rate(optimizer: Optimizer, step: int, max_steps: int) -> float:
 def declared_start(experiment: Experiment) -> list[Path]:
     """The files of existing weights that the entrypoint itself reads, for these hyperparameters.
 
-    An entrypoint that may read any has a static method ``starts_from(hyperparameters)``
-    that returns their paths, all in one folder; an empty list if there are none.
+    An entrypoint that may read weights has a static method ``starts_from(hyperparameters)``. It
+    returns their paths, all in one folder, or an empty list.
 
     Raises:
-        UsageError: The module, class or loss does not exist; or whatever the entrypoint
-            says of files that are not there.
+        UsageError: The module, class or loss does not exist, or the entrypoint finds a file
+            missing.
     """
     factory, _ = resolve(experiment)
     starts_from = getattr(factory, "starts_from", None)

@@ -1,12 +1,9 @@
 """From what the engine measured to the gradient norms that the ledger holds.
 
-A share is a ratio over all corpora, so it means something only if every corpus
-that updated a layer group was measured in it. Where one was not, or where a
-number is not finite or too large to write down, the group is left out of the
-sample as a whole: a measurement that fails never stops a run. A gradient where
-the route forbids one does.
-
-What this module does not do: measure. `govray.engine` does that.
+A share is a ratio over all corpora. So it means something only if every corpus that updated a layer
+group was measured in it. If one was not, or a number is not finite or too large, the sample leaves
+out the whole group. A failed measurement never stops a run, but a gradient that the route forbids
+does.
 """
 
 from __future__ import annotations
@@ -29,8 +26,8 @@ def gradient_norms(
     Args:
         leaf: Of the step that was sampled.
         pieces: One (rank, stream id, {corpus: rows}) for each stream of each pass.
-        squares: (Corpus, layer group) to the sum of squared norms over its pieces, of
-            gradients divided by the group's count.
+        squares: (Corpus, layer group) to the sum over its pieces of squared gradient norms.
+            Gradients are divided by the group's count.
         routes: Stream id to route.
 
     Raises:
@@ -48,7 +45,7 @@ def gradient_norms(
         group
         for corpus, permitted in groups.items()
         for group in permitted
-        # Also false for what is not a number.
+        # Also false for NaN.
         if not 0 <= squares.get((corpus, group), -1.0) <= MAX_SQUARED_NORM
     }
     measured = {

@@ -1,12 +1,11 @@
 """A torch learning-rate scheduler under a run: a function of the plan step, and so never stored.
 
-A scheduler is made over the optimizer once the adapters have joined it, and stepped
-once after each governed step. Where a run resumes it is made again and stepped as
-often as the run has stepped. The commit holds the learning rates that it had led to,
-and both must agree.
+A scheduler is made once the adapters have joined the optimizer, and stepped once after each
+governed step. A resumed run makes it again and steps it as often as the run has stepped. The commit
+holds the learning rates of its step, and both must agree.
 
-What it does not do: follow a metric. A loss depends on all data, so a corpus that is
-routed away from a layer would reach it through the learning rate.
+A scheduler that follows a metric is refused. A loss depends on all data, so a corpus would reach
+every layer through the learning rate.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ def make_schedule(make: MakeScheduler, optimizer: Optimizer, step: int) -> LRSch
         step: How often it has been stepped.
 
     Raises:
-        UsageError: It is no scheduler, or follows a metric.
+        UsageError: It is not a scheduler, or follows a metric.
     """
     scheduler = make(optimizer)
     if isinstance(scheduler, ReduceLROnPlateau) or not isinstance(scheduler, LRScheduler):
         raise UsageError(
             f"the learning rate can't follow {type(scheduler).__name__}",
             where="govern(scheduler=...)",
-            do="Give a function of the optimizer that returns a scheduler of torch which "
-            "depends on the step alone",
+            do="Give a function of the optimizer that returns a torch scheduler which depends "
+            "on the step alone",
         )
     replay(scheduler.step, step)
     return scheduler
@@ -54,7 +53,7 @@ def require_rates(optimizer: Optimizer, scheduled: list[float], step: int) -> No
     """Compare the learning rates that a commit restored with those that the schedule gives.
 
     Raises:
-        Refused: They differ, so the schedule is another one, or no function of the step.
+        Refused: They differ: the schedule is another one, or not a function of the step.
     """
     restored = learning_rates(optimizer)
     if restored != scheduled:
@@ -69,7 +68,7 @@ def require_rates(optimizer: Optimizer, scheduled: list[float], step: int) -> No
 def replay(step: Callable[[], object], times: int) -> None:
     """Step a schedule from its beginning to where a run resumes."""
     with warnings.catch_warnings():
-        # The optimizer's steps before this one were taken by an earlier process.
+        # An earlier process took the optimizer's steps before this one.
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step")
         for _ in range(times):
             step()

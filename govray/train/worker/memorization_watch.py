@@ -1,17 +1,18 @@
-"""The monitor in a run: which corpora are measured after which step, and what all ranks do then.
+"""The monitor in a run: which corpora it measures after which step, and what follows.
 
-The driver says what is monitored (`monitored`); each worker's `MemorizationWatch` reads probe rows,
-lets a scorer measure them, and decides by the run's story (``governance/record/incidents.py``). A
-profile that was recorded is not measured again: decisions rest on the first one, whatever a later
-device says.
+The driver says what is monitored (`monitored`). Each worker's `MemorizationWatch` reads probe rows,
+has a scorer measure them, and decides by the run's incidents (``governance/record/incidents.py``).
+A recorded profile is not measured again: decisions rest on the first one, whatever a later device
+measures.
 
 Invariants:
 
-* Every rank holds the same profile, so the same decisions, and does the same from the next step on.
+* Every rank holds the same profile, makes the same decisions, and acts on them from the next step
+  on.
 * Scoring is collective and leaves no trace in the training (``engine/memorization/monitor.py``).
 
-What it does not do: write the ledger, leave rows out (`gating`), or find checkpoints (`rollback`).
-A worker reads probe rows in the prepared folder itself; it must lie where workers can read it.
+A worker reads probe rows in the prepared folder itself, so it must lie where workers can read it.
+`gating` leaves rows out, and `resume_point` finds the checkpoint for a rollback.
 """
 
 from __future__ import annotations
@@ -40,21 +41,22 @@ if TYPE_CHECKING:
 
 
 class Scorer(Protocol):
-    """Measures probes; ``engine.monitor.Monitor`` is the one that runs use by default."""
+    """Measures probes; `govray.engine.memorization.monitor.Monitor` by default."""
 
     def profile(
         self, step: int, probes: Sequence[Probe], *, statistic: Statistic, branch: int
     ) -> EntropyProfile:
-        """Measure these corpora with the model as it is. Collective, the same on all ranks."""
+        """Measure these corpora with the model as it is. Collective, with the same result on all
+        ranks."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a watched step came to.
+    """The result of a watched step.
 
     Attributes:
         profile: What was measured after it, or recorded before.
-        decisions: What follows.
+        decisions: What the policy makes of it.
     """
 
     profile: EntropyProfile
@@ -71,8 +73,8 @@ class MemorizationWatch:
 
     Args:
         order: The run's, which has a monitor.
-        told: The story of all that was recorded, on the branch that the run is on.
-        recorded: The profiles that were, which are in the story.
+        told: The incidents of all that was recorded, on the run's branch.
+        recorded: The recorded profiles, which ``told`` includes.
         leaves: Of the steps before, as the commit holds them.
         device: The model's.
     """
@@ -144,7 +146,7 @@ class MemorizationWatch:
         tensors, error = None, None
         try:
             tensors = self._read(chosen)
-        except (GovrayError, OSError) as failed:  # the other ranks must hear of it
+        except (GovrayError, OSError) as failed:  # the other ranks must learn of it
             error = str(failed)
         return Probe(
             corpus=corpus,

@@ -1,19 +1,17 @@
 """Each rank's planned, ordered, resumable shard, as `get_dataset_shard` gives it.
 
-`PlanData.configure` is called at every start of the worker group. It resolves,
-once for all ranks, where the run resumes; the answer travels with the shards, so
-no worker can resume elsewhere. Ray Train would start a process for each worker
-group to call it in, which imports all of this anew while every rank waits;
-`Configured` calls it in Ray's controller, where it takes milliseconds. The order
-of rows comes from the batch plan alone: a source reads and decodes, it never decides.
+`PlanData.configure` is called at every start of the worker group. It resolves, once for all ranks,
+where the run resumes. The answer travels with the shards, so no worker can resume elsewhere. Ray
+Train would call it in a new process for each worker group, which imports everything again while all
+ranks wait. `Configured` calls it in Ray's controller, where it takes milliseconds. The order of
+rows comes from the batch plan alone: a source reads and decodes, it never decides.
 
 A shard has two sources that give the same bytes, and each worker takes the nearer:
 
-* The prepared folder, where this node can read it: memory-mapped, some steps ahead,
-  in a thread of the worker.
-* Ray Data, where it can't: tasks read on nodes that can. Ray Data's executor is a process
-  of its own for each rank, which uses much of a CPU for as long as the run lasts; that is
-  why it is not the first choice.
+* The prepared folder, if this node can read it: memory-mapped, some steps ahead, in a thread of the
+  worker.
+* Ray Data otherwise: tasks read on nodes that can. It is the second choice, because its executor is
+  a process for each rank that uses much of a CPU throughout.
 """
 
 from __future__ import annotations
@@ -39,9 +37,9 @@ from govray.train.state import resume_point
 
 DATASET = "train"
 WINDOWS_AHEAD = 1
-"""Windows that wait; a further one is being read meanwhile."""
+"""Windows that wait, while another one is being read."""
 ROWS_PER_BLOCK = 1024
-"""Rows read by one Ray Data task, about: a task costs some tens of milliseconds by itself."""
+"""About how many rows one Ray Data task reads: a task alone costs tens of milliseconds."""
 READ_CPUS = 0.5
 """CPUs a read task reserves; workers and readers must fit into the cluster together."""
 
@@ -56,7 +54,7 @@ class PlannedRows:
         attempt: Number of the attempt, which the fence compares.
         stop_step: The first step not to run.
         reader: Of this rank's slices.
-        decisions: What was decided before; resolved with the step, once for all ranks.
+        decisions: Earlier decisions; resolved with the step, once for all ranks.
     """
 
     start_step: int
@@ -87,8 +85,8 @@ class PlannedRows:
             items, override_num_blocks=-(-len(items) // steps)
         ).map_batches(self.reader.load, batch_size=None, batch_format="pyarrow", num_cpus=READ_CPUS)
         dataset.context.execution_options.preserve_order = True
-        # A split of one runs Ray Data's executor in a process of its own. In this one it would
-        # share the interpreter lock with the training loop, and slow every step down.
+        # A split of one runs Ray Data's executor in a process of its own. Here it would share the
+        # interpreter lock with the training loop and slow every step down.
         [iterator] = dataset.streaming_split(1)
         for batch in iterator.iter_batches(batch_size=1, batch_format="pyarrow"):
             yield from step_rows(batch)
@@ -131,14 +129,14 @@ class PlanData(ray.train.DataConfig):
 
 
 class Configured(DatasetsCallback):
-    """Ray's callback, that configures where it is.
+    """Ray's callback, which configures in its own process.
 
     Source: `DatasetsCallback` of Ray 2.60, which is private; a test compares what is used here
     with the installed Ray.
     """
 
     def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
-        """Called by Ray's controller when the workers are there: what each one is given."""
+        """Called by Ray's controller when the workers are there: what each one gets."""
         try:
             shares: Any = self._data_config.configure(
                 {}, len(workers), None, [worker.metadata.node_id for worker in workers]
@@ -154,7 +152,7 @@ class Configured(DatasetsCallback):
 class Dealt:
     """What `ray.train.get_dataset_shard` finds on one worker: its shards, or why there are none.
 
-    A failure is raised on every worker, so that it is judged as any failure of theirs.
+    A failure is raised on every worker, so that it counts like any failure of theirs.
     """
 
     shards: Mapping[str, PlannedRows] = field(default_factory=dict)

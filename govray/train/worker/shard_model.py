@@ -1,8 +1,8 @@
-"""`shard`: what a training loop calls before it makes the optimizer, if ranks may share a model.
+"""`shard`: a training loop calls it before it makes the optimizer, if ranks may share a model.
 
 It does nothing unless the run's aggregator is ``fsdp2``, so a loop can always call it.
 
-What it does not do: decide the aggregator, or shard optimizers (they follow the parameters).
+Optimizers follow the parameters.
 """
 
 from __future__ import annotations
