@@ -1,28 +1,25 @@
 """Commit a folder of files as one thing, and load it by digest.
 
-Three steps make a commit. `stage` makes a sibling folder named ``….partial``;
-`write` adds one file to it, hashed in the pass that writes it; `publish` writes
-``manifest.json`` (canonical JSON: name → SHA-256 and size) and renames the folder
-into place. The rename is the commit point: before it nothing under the final name
-exists, and a ``….partial`` folder is refused by its name, even a complete one that
-a kill left behind. Every write is fsynced before the manifest, the manifest before
-the rename, the rename before returning. `commit` does all three in one process.
-Several ranks may `write` their own names into one staged folder on shared storage;
-one of them then gathers the entries and publishes, which compares them with what is there.
+Three steps make a commit. `stage` makes a sibling folder named ``….partial``. `write` adds one file
+to it and hashes it in the same pass. `publish` writes ``manifest.json`` (canonical JSON: name →
+SHA-256 and size) and renames the folder into place. The rename is the commit point: before it
+nothing under the final name exists. A ``….partial`` folder is refused by its name, even a complete
+one that a kill left behind. Every write is fsynced before the manifest, the manifest before the
+rename, the rename before returning. `commit` does all three in one process. Several ranks may
+`write` their own names into one staged folder on shared storage. One of them then gathers the
+entries and publishes, which compares them with the files.
 
 `open_commit` checks the manifest's form, the names and the sizes, and each file's
 SHA-256 when it is read, before it is handed out. `load` reads all files at once.
 Neither opens a file twice.
 
-A commit may also lie on storage that is no file system: `RemoteFolder` is what such
-storage does for one, and the functions here take either. The rules above on staging,
-rename and fsync are those of a path.
+A commit may also be on storage that is not a file system, as a `RemoteFolder`. The functions here
+take either. The rules above on staging, rename and fsync are for paths.
 
 Equal content gives equal bytes: see ``safetensors_stream.py`` for tensors; the manifest
 (``commit_manifest.py``) is canonical. Nothing is ever pickled.
 
-What it does not do: decide what belongs into a checkpoint, sign it (the digest
-that `publish` returns is what to sign), prune old ones.
+To sign a commit, sign the digest that `publish` returns.
 
 Source: fsync, rename, fsync of the parent as in POSIX rename(2), fsync(2).
 """
@@ -102,9 +99,8 @@ def write(staged: Folder, name: str, content: Content) -> FileEntry:
     """Add one file to a staged folder, durably; its digest is of the bytes as they are written.
 
     Raises:
-        UsageError: If the name leaves the folder, a tensor cannot be stored, the disk
-            refuses, or the folder was staged on storage that this process does not see.
-            What was written so far remains, in the staged folder.
+        UsageError: If the name leaves the folder, a tensor cannot be stored, the disk refuses, or
+            this process does not see the staged folder. What was written so far remains there.
         InfrastructureFailed: Remote storage refuses.
     """
     commit_manifest.require_inside(name, str(staged))
@@ -178,7 +174,7 @@ def publish(
 
 
 def discard(staged: Folder) -> None:
-    """Delete what was staged, as far as the storage lets it; what stays never loads."""
+    """Delete what was staged, as far as the storage permits. What stays never loads."""
     if isinstance(staged, Path):
         shutil.rmtree(staged, ignore_errors=True)
     else:
@@ -187,7 +183,7 @@ def discard(staged: Folder) -> None:
 
 
 def remove(folder: Folder) -> None:
-    """Delete a commit or what is left of one: its manifest first, so that no part of it loads.
+    """Delete a commit or its remains: the manifest first, so that no part of it loads.
 
     Raises:
         UsageError: The disk refuses. What remains does not load.
@@ -229,8 +225,8 @@ def put_aside(folder: Folder, suffix: str) -> None:
 def committed_at(folder: Folder) -> float | None:
     """When a commit's manifest was written, in seconds since the epoch by the storage's clock.
 
-    None if there is no manifest: such a folder holds what a write or a deletion left. 0 where
-    the storage keeps no times.
+    None without a manifest: such a folder is left from a write or a deletion. 0 if the storage
+    keeps no times.
 
     Raises:
         UsageError: The disk refuses.
@@ -269,7 +265,7 @@ def copy_file(folder: Folder, name: str, target: Path) -> None:
         InfrastructureFailed: Remote storage refuses.
     """
     if isinstance(folder, Path):
-        shutil.copyfile(folder / name, target)  # inside the kernel, where it can
+        shutil.copyfile(folder / name, target)  # inside the kernel, if possible
     else:
         with folder.open_file(name) as source, open(target, "wb") as sink:
             shutil.copyfileobj(source, sink, safetensors_stream.PIECE)
@@ -354,7 +350,7 @@ def _fsync_directory(path: str | Path) -> None:
 
 
 def _regular_files(folder: Path) -> dict[str, int]:
-    """Relative name → size of all files below, refusing what is neither file nor folder."""
+    """Relative name → size of all files below. Refuses what is neither file nor folder."""
     sizes: dict[str, int] = {}
     pending = [folder]
     while pending:

@@ -1,7 +1,7 @@
 """The manifest of a commit: name → SHA-256 and size of every file, in canonical JSON.
 
-Pure: values and bytes in, values and bytes out. What lies where, and who writes the
-manifest last, is for ``checkpoint.py`` and for storage that is no file system.
+Pure: values and bytes in, values and bytes out. ``commit_folder.py`` and ``object_store.py`` store
+it.
 
 Source: RFC 8785 for the encoding.
 """
@@ -24,14 +24,14 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file as the manifest has it: ``sha256:<hex>``, and bytes."""
+    """One file's entry: its digest, ``sha256:<hex>``, and its size in bytes."""
 
     digest: str
     size: int
 
 
 def encode(entries: Mapping[str, FileEntry]) -> bytes:
-    """The manifest's bytes: equal for equal entries, in whatever order."""
+    """The manifest's bytes: equal for equal entries, in any order."""
     return canonical_json.encode(
         {
             "schema": SCHEMA,
@@ -79,7 +79,7 @@ def parse(manifest: bytes, where: str) -> dict[str, FileEntry]:
 
 
 def require_whole(entries: Mapping[str, FileEntry], sizes: Mapping[str, int], where: str) -> None:
-    """Compare what a manifest names with what lies beside it.
+    """Compare what a manifest names with the files beside it.
 
     Args:
         entries: From the manifest.
@@ -106,7 +106,7 @@ def require_inside(name: str, where: str) -> None:
     """Accept a plain relative path that is not the manifest's own.
 
     Raises:
-        UsageError: It is another.
+        UsageError: It is not such a path.
     """
     if not _is_inside(name):
         raise UsageError(f"{name!r} is no path inside the checkpoint", where=where)

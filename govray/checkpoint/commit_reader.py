@@ -1,11 +1,8 @@
-"""A commit as whoever reads or writes one sees it, wherever it lies.
+"""A commit as readers and writers see it, on any storage.
 
-`pour` hashes a file's bytes in the pass that hands them on; `opened` gives the files of a
-commit whose names and sizes were looked up, and checks each file's SHA-256 before it is
-handed out. Both know nothing of storage: ``checkpoint.py`` brings that of a file system,
-and a `RemoteFolder` any other.
-
-What it does not do: open, list or write anything by itself.
+`pour` hashes a file's bytes while it passes them on. `opened` gives the files of a commit with
+known names and sizes, and checks each file's SHA-256 before handing it out. Neither depends on
+storage: ``commit_folder.py`` has the file system's, and a `RemoteFolder` any other.
 """
 
 from __future__ import annotations
@@ -26,15 +23,14 @@ from govray.errors import Damaged, Malformed
 from govray.governance.formats import canonical_json
 
 Content = bytes | Mapping[str, Tensor]
-"""What a file holds; a mapping of tensors is written as safetensors."""
+"""The content of a file; a mapping of tensors is written as safetensors."""
 
 
 class RemoteFolder(Protocol):
-    """What storage that is no file system does for one commit.
+    """One commit on storage that is not a file system.
 
-    The methods are the functions of ``checkpoint.py``; what is staged there lies in its place
-    already. Each raises `InfrastructureFailed` where
-    the storage can't be reached or refuses.
+    The methods are the functions of ``commit_folder.py``, but files are staged in their final
+    place. Each raises `InfrastructureFailed` if the storage can't be reached or refuses.
     """
 
     @property
@@ -82,15 +78,15 @@ class Committed:
 
     @property
     def names(self) -> frozenset[str]:
-        """The files, one name for all parts of a file that lies in parts (``sharded_file.py``)."""
+        """The files' names. A file in parts has one name (``sharded_file.py``)."""
         return sharded_file.file_names(self.entries)
 
     @property
     def index(self) -> ShardIndex | None:
-        """What lies in parts; None in a commit that one rank wrote.
+        """The index of files in parts; None in a commit that one rank wrote.
 
         Raises:
-            Damaged: If its bytes are not those of the manifest, or there are other parts.
+            Damaged: If its bytes are not those of the manifest, or the parts differ from the index.
         """
         if INDEX not in self.entries:
             return None
@@ -115,7 +111,7 @@ class Committed:
     def held(
         self, index: ShardIndex, name: str, wanted: Callable[[str, int], range]
     ) -> dict[str, Tensor]:
-        """What one rank needs of a file in parts; `parts.held_rows` has the arguments.
+        """What one rank needs of a file in parts; arguments as in `sharded_file.held_rows`.
 
         Raises:
             Damaged: If bytes are not those of the manifest, or parts do not fit together.
@@ -135,7 +131,7 @@ class Committed:
 def pour(
     content: Content, sink: Callable[[bytes | memoryview], object], *, where: str
 ) -> FileEntry:
-    """Hand a file's bytes to ``sink`` piece by piece, and return their digest and size.
+    """Pass a file's bytes to ``sink`` piece by piece, and return their digest and size.
 
     Raises:
         UsageError: A tensor cannot be stored.
@@ -157,14 +153,14 @@ def opened(
     manifest: bytes | None,
     read: Callable[[str, int], bytes],
 ) -> Committed:
-    """A commit of whose files names and sizes are known, and whose manifest was read.
+    """A commit whose manifest was read, and whose files' names and sizes are known.
 
     Args:
         folder: Where it is.
         sizes: Name → bytes of every file that is there.
         manifest: The manifest's bytes, or None if there is none.
-        read: ``(name, size) -> bytes``: the file's, and one byte more than ``size`` at most,
-            so that growth shows in the digest.
+        read: ``(name, size) -> bytes``: the file's, at most one byte more than ``size``, so that
+            growth changes the digest.
 
     Raises:
         Damaged: As `open_commit`.
@@ -185,7 +181,7 @@ def opened(
 
 
 class _Files(Mapping[str, bytes]):
-    """Files that are read, and checked, when they are asked for."""
+    """Files that are read and checked on access."""
 
     def __init__(
         self, where: str, entries: Mapping[str, FileEntry], read: Callable[[str, int], bytes]

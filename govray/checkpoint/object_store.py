@@ -3,22 +3,21 @@
 An object store has no rename, so a commit is written in place and its manifest last: that
 one PUT is the commit point. Objects without a manifest beside them never load.
 
-Each write has a folder of its own, ``checkpoint_000000100.<driver>.<attempt>.<random>``, so
-two writers never share an object. Of an earlier driver or attempt
-(`govray.train.run_folder.run_lock.Fence`) only those commits count that lie before all of a later
-one: what lies beyond was published by a process that had been shut out, and is a leftover. A commit
-is put aside by one object more in its folder, named for the reason. A deletion begins with the
-manifest.
+Each write has a folder of its own, ``checkpoint_000000100.<driver>.<attempt>.<random>``, so two
+writers never share an object. Commits of an earlier driver or attempt
+(`govray.train.run_folder.run_lock.Fence`) count only if they are before all commits of a later one.
+Others are leftovers of a process that had been shut out. A commit is put aside by another object in
+its folder, named for the reason. A deletion begins with the manifest.
 
-What is relied upon: an object appears whole or not at all, and whoever lists or reads after
-a PUT or DELETE sees it. S3, Google Cloud Storage and Azure say so. Where objects appear in
-part, a manifest that is cut does not parse and a file that is cut differs in size.
+Two properties are assumed: an object appears whole or not at all, and every list or read after a
+PUT or DELETE sees it. S3, Google Cloud Storage and Azure document both. If an object appeared in
+part, a cut manifest would not parse, and a cut file would differ in size.
 
-What it does not do: abort an upload that a killed process began (pyarrow can't). Its parts
-are in no listing; a rule of the bucket deletes them.
+The upload of a killed process is not aborted, for pyarrow can't. Its parts are in no listing; a
+lifecycle rule of the bucket deletes them.
 
-Source: pyarrow.fs; https://github.com/apache/arrow/issues/40502 for why a stream that failed
-is closed, and what it left deleted.
+Source: pyarrow.fs; https://github.com/apache/arrow/issues/40502 for why a failed stream is closed
+and its object deleted.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from govray.errors import GovrayError, InfrastructureFailed, UsageError
 from govray.governance.formats import canonical_json
 
 PIECE = 32 << 20
-"""Bytes of one read request of a whole file: a connection that breaks costs no more than these."""
+"""Bytes of one read request of a whole file: a broken connection loses at most these."""
 RETRY_S = 30
-"""How long one request to Google Cloud Storage is tried again; S3's client gives up sooner."""
+"""How long a request to Google Cloud Storage is retried. S3's client gives up sooner."""
 ASIDE = "aside"
 LABEL = "run.json"
-"""Written when a run begins: it shows that one may write, and tells people whose folder it is."""
+"""Written when a run begins: it tests write access, and tells people whose folder it is."""
 
 _FOLDER = re.compile(r"(checkpoint_(\d{9}))\.(\d+)\.(\d+)\.[0-9a-f]{8}")
 _DO = (
@@ -72,8 +71,8 @@ class ObjectStore:
         return (ObjectStore, (self.url,))
 
     def require_bucket(self) -> None:
-        """Look whether the URL's bucket exists; a listing beneath it would not tell. What a
-        file system of fsspec's begins with, it may make when it is written to.
+        """Check that the URL's bucket exists; a listing below it would not show that. A file system
+        of fsspec may create its root on writing.
 
         Raises:
             InfrastructureFailed: It does not, or the store cannot be reached.
@@ -102,7 +101,7 @@ class ObjectStore:
         return ObjectFolder(self, name)
 
     def commits(self) -> Sequence[tuple[int, ObjectFolder]]:
-        """The commits that count, newest first, with their next steps; one a step."""
+        """The commits that count, newest first, with their next steps. One for each step."""
         return [(step, ObjectFolder(self, name)) for step, name in _counting(self._folders())]
 
     def leftovers(self) -> Mapping[str, tuple[ObjectFolder, int]]:
@@ -124,16 +123,16 @@ class ObjectStore:
         return {
             info.path[len(path) :].lstrip("/"): info.size
             for info in found
-            if info.type == fs.FileType.File  # what pyarrow calls a directory is a marker
+            if info.type == fs.FileType.File  # pyarrow's "directory" is a marker
         }
 
     def write(self, path: str, content: Content, where: str) -> commit_manifest.FileEntry:
-        """Write one object; its digest is of the bytes as they are sent.
+        """Write one object. Its digest is of the bytes as they are sent.
 
         Raises:
             InfrastructureFailed: The store refuses. An object that is cut may be there.
         """
-        # Parts are sent in the background: that one failed shows when the stream closes.
+        # Parts are sent in the background, so a failure shows when the stream closes.
         with (
             _reaching(where),
             self.filesystem.open_output_stream(path, compression=None) as stream,
@@ -141,7 +140,7 @@ class ObjectStore:
             return pour(content, stream.write, where=where)
 
     def _folders(self) -> dict[str, dict[str, int]]:
-        """Folder under a commit's name → its files and their bytes. What else lies here is not
+        """Folder with a commit's name → its files and their bytes. Other objects here are not
         ours."""
         folders: dict[str, dict[str, int]] = {}
         for name, size in self.files_below(self.root, self.url).items():
@@ -179,7 +178,7 @@ class ObjectFolder:
     ) -> str:
         """As `govray.checkpoint.commit_folder.publish`.
 
-        Between the end of ``check`` and the manifest lies one request.
+        One request lies between the end of ``check`` and the manifest.
         """
         commit_manifest.require_whole(entries, self._sizes(), str(self))
         manifest = commit_manifest.encode(entries)
@@ -236,7 +235,7 @@ class ObjectFolder:
 
 
 class _Requests(io.RawIOBase):
-    """Reads of one object, a request each."""
+    """Reads of one object, one request each."""
 
     def __init__(self, stream: Any, where: str) -> None:
         self._stream = stream
@@ -264,12 +263,12 @@ def _impatient(url: str) -> str:
 
 @contextmanager
 def _reaching(where: str) -> Iterator[None]:
-    """Say of whatever a file system raises that the storage failed, and where."""
+    """Turn any error of a file system into one that names the storage."""
     try:
         yield
     except GovrayError:
         raise
-    except Exception as error:  # those of fsspec raise what their libraries do
+    except Exception as error:  # those of fsspec raise their libraries' errors
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InfrastructureFailed(f"the storage failed: {text}", where=where, do=_DO) from error
 

@@ -1,11 +1,10 @@
 """The bytes of a safetensors file in pieces, without a copy of the whole.
 
-The same bytes as ``safetensors.torch.save``: an 8-byte little-endian length, that
-many bytes of JSON padded with spaces to a multiple of 8, then the tensors, widest
-dtype first and by name within one. Equal tensors give equal bytes.
+The same bytes as ``safetensors.torch.save``: an 8-byte little-endian length, then JSON padded with
+spaces to a multiple of 8, then the tensors. They are ordered by dtype, the widest first, and then
+by name. Equal tensors give equal bytes.
 
-What it does not do: read. ``safetensors`` itself reads tensors, and
-`govray.governance.formats.tensor_header` what stands before them.
+``safetensors`` itself reads tensors, and `govray.governance.formats.tensor_header` their header.
 
 Source: https://github.com/huggingface/safetensors (format, and the order that its
 ``serialize`` writes).

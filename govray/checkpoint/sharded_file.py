@@ -1,21 +1,21 @@
-"""A file of tensors in parts: of a model that ranks share, each commits the rows that it holds.
+"""A file of tensors in parts: each rank of a sharded model commits its own rows.
 
-Rank r of w writes ``parts/<r>-of-<w>/NAME``, a safetensors file. A sharded tensor is in every
-part: rank after rank, its rows (first dimension) are those of the whole. What is not sharded is
-in the first part alone. ``parts.json`` names the sharded tensors with the rows of the whole. So
-the parts have one meaning, NAME, whoever reads them:
+Rank r of w writes ``parts/<r>-of-<w>/NAME``, a safetensors file. A sharded tensor is in every part:
+joined in rank order, its rows (first dimension) are those of the whole. Other tensors are in the
+first part alone. ``parts.json`` names the sharded tensors with the rows of the whole. So the parts
+define NAME for every reader:
 
-* `cut` says which rows a rank holds, as torch's ``Shard(0)`` does, so a reader of any number of
+* `cut` says which rows a rank holds, as torch's ``Shard(0)`` does. So a reader with any number of
   ranks knows which parts have its rows before it opens one.
-* Tensors stand in a part in the order in which they stand in the whole (``safetensors_stream.py``).
-  So NAME is made by reading each part once from its beginning to its end (``whole_file.py``),
-  hashed on the way, and is byte for byte the file that one rank would have written.
+* Tensors have the same order in a part as in the whole (``safetensors_stream.py``). So NAME is made
+  by reading and hashing each part once from start to end (``whole_file.py``). It is byte for byte
+  the file that one rank would have written.
 
-Pure: names, numbers and tensors. What it does not do: read or write, other cuts than rows.
+Pure: names, numbers and tensors. Only rows can be cut.
 
 Why not ``torch.distributed.checkpoint``: its default writer pickles the metadata. Its
-``HuggingFaceStorageWriter`` does not, but it plans each save in collectives of the training
-loop, takes no digests, and leaves a file that needs other files' headers to be understood.
+``HuggingFaceStorageWriter`` does not, but it plans each save in collectives of the training loop.
+It takes no digests, and its files need other files' headers to be read.
 
 Source: torch.distributed.tensor.placement_types.Shard (which rank holds which rows).
 """
@@ -55,7 +55,7 @@ class ShardIndex:
 
     Attributes:
         world: How many ranks wrote parts.
-        rows: File → sharded tensor → rows of the whole. All files that lie in parts are here.
+        rows: File → sharded tensor → rows of the whole. Lists all files in parts.
     """
 
     world: int
@@ -71,7 +71,7 @@ class ShardIndex:
         """The index that was encoded.
 
         Raises:
-            Damaged: These are not the bytes of one.
+            Damaged: These are not the bytes of an index.
         """
         where = f"{where}/{INDEX}"
         try:
@@ -86,7 +86,7 @@ class ShardIndex:
 
 
 def file_names(entries: Collection[str]) -> frozenset[str]:
-    """The files of a commit as its readers see them, one for all of its parts.
+    """The files of a commit as its readers see them: one name for all parts of a file.
 
     Args:
         entries: The names in the manifest.
@@ -132,7 +132,7 @@ def held_rows(
     read: Callable[[str], Mapping[str, Tensor]],
     wanted: Callable[[str, int], range],
 ) -> dict[str, Tensor]:
-    """What a reader needs of a file that lies in parts; the parts without any of it stay unread.
+    """What a reader needs of a file in parts. Parts without any of it stay unread.
 
     Args:
         index: Of the commit.
@@ -180,7 +180,7 @@ def held_rows(
 
 
 def _shared(one: range, other: range) -> range:
-    """Rows of both; empty, and at the beginning of ``other``, if there are none."""
+    """The common rows; an empty range at the start of ``other`` if there are none."""
     start, stop = max(one.start, other.start), min(one.stop, other.stop)
     return range(start, stop) if start < stop else range(other.start, other.start)
 

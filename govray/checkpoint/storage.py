@@ -1,13 +1,10 @@
 """Where a run's commits lie: in its folder, or at a URL that the folder names.
 
-The run's folder itself (write-ahead ledger, events, locks, fence, pins) is always a path
-that the driver and rank 0 share: it needs appends and locks, which object stores don't
-have. A run that commits elsewhere has a file ``storage.json`` from its start, so that
-whoever has the folder finds the commits. The place at the URL is new for each run: what
-another run of the same name left there is not this one's.
-
-What it does not do: decide which commits stay (`govray.checkpoint.retention`), or read one
-(`govray.checkpoint.commit_folder`).
+The run's folder itself (write-ahead ledger, events, locks, fence, pins) is always a path that the
+driver and rank 0 share. It needs appends and locks, which object stores don't have. A run that
+commits elsewhere has a file ``storage.json`` from its start, so that whoever has the folder finds
+the commits. The place at the URL is new for each run: commits of another run of the same name don't
+mix with this one's.
 """
 
 from __future__ import annotations
@@ -30,9 +27,9 @@ from govray.governance.formats import canonical_json
 FILE = "storage.json"
 POINTER = "final_commit"
 SUPERSEDED = ".superseded"
-"""Suffix of a commit that a run put aside, since it resumed before it and came there again."""
+"""Suffix of a commit put aside by a run that resumed before it and reached it again."""
 CORRUPT = ".corrupt"
-"""Suffix of a commit whose bytes turned out to be others than its manifest says."""
+"""Suffix of a commit whose bytes differ from its manifest."""
 
 _STEP = re.compile(r"checkpoint_(\d{9})")
 _LEFTOVERS = (PARTIAL, SUPERSEDED, CORRUPT)
@@ -44,14 +41,14 @@ def folder_name(step: int) -> str:
 
 
 class Storage(Protocol):
-    """What a run asks of the place where its commits lie."""
+    """What a run needs of the place where its commits lie."""
 
     def place(self, step: int, writer: tuple[int, int]) -> Folder:
         """Where a commit of this step goes; ``writer`` is the fence's driver and attempt."""
         ...
 
     def commits(self) -> Sequence[tuple[int, Folder]]:
-        """Every folder under the name of a commit, with its next step; newest first."""
+        """Every folder that has a commit's name, with its next step. Newest first."""
         ...
 
     def leftovers(self) -> Mapping[str, tuple[Folder, int]]:
@@ -60,7 +57,7 @@ class Storage(Protocol):
 
 
 class RunFolder:
-    """Commits in the run's own folder. One under a commit's name may lack its manifest."""
+    """Commits in the run's own folder. A folder with a commit's name may lack its manifest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -81,13 +78,13 @@ class RunFolder:
         )
 
     def leftovers(self) -> Mapping[str, tuple[Folder, int]]:
-        """As `Storage`: of writes and deletions cut short, and commits put aside."""
+        """As `Storage`: interrupted writes and deletions, and commits put aside."""
         found = [
             entry
             for entry in self._path.glob("checkpoint_*")
             if entry.name.endswith(_LEFTOVERS) and _is_folder(entry)
         ]
-        # A commit has a manifest: without one it is a deletion cut short.
+        # A commit has a manifest; without one it is an interrupted deletion.
         found += [
             folder
             for _, folder in self.commits()
@@ -108,10 +105,10 @@ def storage_of(run_folder: Path) -> Storage:
 
 
 def require_reachable(url: str) -> None:
-    """Look whether there is anything at a URL where commits may lie, before time is spent.
+    """Check early that commits may be written at a URL.
 
     Raises:
-        UsageError: It is no such URL, or the store cannot be reached or has no such bucket.
+        UsageError: It is not such a URL, or the store cannot be reached or has no such bucket.
     """
     try:
         ObjectStore(check_url(url)).require_bucket()
@@ -122,7 +119,7 @@ def require_reachable(url: str) -> None:
 
 
 def choose(run_folder: Path, url: str | None) -> None:
-    """Settle, when a run begins, where its commits lie. On resuming, require the same.
+    """Record, when a run begins, where its commits lie. On resuming, require the same.
 
     Args:
         run_folder: The run's.
@@ -150,7 +147,7 @@ def choose(run_folder: Path, url: str | None) -> None:
 
 
 def shown_to_ray(run_folder: Path, folder: Folder) -> Path:
-    """A path in the run's folder that stands for a commit; Ray takes no checkpoint elsewhere.
+    """A path in the run's folder that stands for a commit: Ray accepts no other checkpoint.
 
     The commit itself, or a folder with a file that names it.
     """
@@ -179,7 +176,7 @@ def _is_folder(entry: Path) -> bool:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files below; those that vanish meanwhile don't count."""
+    """Bytes of all files below. Files that vanish meanwhile don't count."""
     total = 0
     for directory, _, names in os.walk(folder):
         for name in names:

@@ -1,8 +1,8 @@
 """The URL under which commits may lie: which schemes there are, and that it holds no secret.
 
-Pure, and without pyarrow: the experiment file's schema uses it on the base install.
-What a URL's store needs to be let in comes from the environment of each process, as
-the store's own tools read it. A URL is written into configs, records and messages.
+Pure, and without pyarrow: the experiment file's schema uses it on the base install. A store's
+credentials come from the environment of each process, as the store's own tools read them. A URL is
+written into configs, records and messages, so it holds none.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlsplit
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
-"""Of pyarrow's own file systems, those of object stores."""
+"""Schemes of pyarrow's own object stores."""
 
 FSSPEC = "fsspec+"
-"""Before the name of a file system of fsspec's, as pyarrow has it."""
+"""pyarrow's prefix for file systems of fsspec."""
 
 _OPTIONS = frozenset({"region", "scheme", "endpoint_override"})
-"""What may follow the ``?``: where the store is, never who asks."""
+"""What may follow the ``?``: where the store is, never credentials."""
 
 
 def check_url(url: str) -> str:
     """Return ``url`` if commits may lie there.
 
     Raises:
-        ValueError: It is no URL of an object store, or may hold a secret. The message does
-            not repeat it then.
+        ValueError: It is not a URL of an object store, or may hold a secret. Then the message does
+            not repeat it.
     """
     parts = urlsplit(url)
     fsspec = parts.scheme.startswith(FSSPEC) and parts.scheme != FSSPEC
@@ -34,7 +34,7 @@ def check_url(url: str) -> str:
             "without it commits lie in the run's folder"
         )
     user, has_user, _ = parts.netloc.rpartition("@")
-    container = parts.scheme.startswith("abfs")  # Azure's URLs have it where others have a user
+    container = parts.scheme.startswith("abfs")  # where others have a user
     if ":" in user or (has_user and not container):
         raise ValueError(
             "a user or a key has no place in a URL: give it by the store's environment variables"
@@ -48,6 +48,6 @@ def check_url(url: str) -> str:
 
 
 def below(url: str, name: str) -> str:
-    """The URL of what is called ``name`` beneath another."""
+    """The URL of ``name`` below another."""
     base, mark, options = url.partition("?")
     return f"{base.rstrip('/')}/{name}{mark}{options}"

@@ -1,12 +1,12 @@
 """A model's tensors as shards over ranks, and whole again.
 
-``shard`` cuts what the aggregator ``fsdp2`` sums: every repeated block is one unit, what
-is left of the model another. A rank commits the rows that it holds (`held_here`, in the form of
-``sharded_file.py``), and takes those that it is to hold from what other ranks committed, however
-many (`own_rows`, `from_rows`); `spread` does the same from a whole tensor. `whole` gathers one.
+``shard`` cuts the model for the aggregator ``fsdp2``: every repeated block is one unit, and the
+rest of the model another. A rank commits its own rows (`held_here`, in the form of
+``sharded_file.py``). It restores its rows from a commit of any number of ranks (`own_rows`,
+`from_rows`) or from a whole tensor (`spread`). `whole` gathers a tensor.
 
-What it does not do: several dimensions of ranks (call ``fully_shard`` with a mesh of your
-own), shards of adapters.
+Adapters are not sharded. For several dimensions of ranks, call ``fully_shard`` with a mesh of your
+own.
 
 Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
 """

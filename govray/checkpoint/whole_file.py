@@ -1,12 +1,11 @@
-"""Whole files of a commit, also of those that lie in parts: their bytes, digest and size.
+"""Whole files of a commit, also of files in parts: their bytes, digest and size.
 
-Of a stored file these are the stored bytes and the manifest's digest, which nobody computes
-again. A file in parts (``sharded_file.py``) is put together as a stream: all parts are read once
-and side by side, each hashed on the way, one piece in memory at a time. That a part's bytes are not
-the committed ones is known when its end is reached, so what was made of it by then must be thrown
-away: whoever calls gets `Damaged` instead of a digest.
+A stored file gives its stored bytes and the manifest's digest, which is not computed again. A file
+in parts (``sharded_file.py``) is joined as a stream. All parts are read once, side by side, and
+hashed, with one piece in memory at a time. A changed part is found only at its end. The caller then
+gets `Damaged` instead of a digest, and must discard the output.
 
-What it does not do: hold a whole file (but for `content`), or load tensors.
+Only `content` holds a whole file in memory.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ def entry(committed: Committed, name: str) -> FileEntry:
 
 
 def copy(committed: Committed, name: str, target: Path) -> FileEntry:
-    """Write a whole file to ``target``; its digest and size.
+    """Write a whole file to ``target``, and return its digest and size.
 
     A stored file is copied unchecked, and its digest is the manifest's. One in parts is
     hashed as it is written.
 
     Raises:
         OSError: ``target`` cannot be written, or a local file cannot be read.
-        Damaged, Malformed, InfrastructureFailed: As `entry`; what lies at ``target`` then is
-            to be deleted.
+        Damaged, Malformed, InfrastructureFailed: As `entry`. The caller must delete ``target``
+            then.
     """
     if name in committed.entries:
         commit_folder.copy_file(committed.folder, name, target)
@@ -78,7 +77,7 @@ def content(committed: Committed, name: str) -> bytes | None:
 
 
 def header(committed: Committed, name: str) -> BinaryIO:
-    """The file whose header names all tensors of ``name``, open at its beginning, unchecked."""
+    """The file whose header names all tensors of ``name``, open at its start, unchecked."""
     if name not in committed.entries and (index := committed.index) and name in index.rows:
         name = part_name(name, 0, index.world)
     return commit_folder.open_file(committed.folder, name)
@@ -95,7 +94,7 @@ def _pieces(committed: Committed, name: str) -> Iterator[bytes]:
         ]
         try:
             yield from _joined(parts, index.rows[name], name)
-        except Malformed as error:  # what a header says has not been checked yet
+        except Malformed as error:  # a header is not checked yet
             raise Damaged(error.what, where=f"{committed.folder}/{error.where}") from error
         for part in parts:
             part.require_intact()
@@ -157,8 +156,8 @@ class _Part:
             count -= len(piece)
 
     def require_intact(self) -> None:
-        """Accept the part if its bytes, up to its end, are those of the manifest."""
-        while self.read(PIECE):  # nothing, if they are
+        """Accept the part if all its bytes are those of the manifest."""
+        while self.read(PIECE):  # nothing, if already at the end
             pass
         if f"sha256:{self._digest.hexdigest()}" != self._entry.digest:
             raise Damaged(

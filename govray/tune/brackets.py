@@ -1,12 +1,11 @@
 """How long trials run before they are compared: rungs, brackets, and the trials of each bracket.
 
-A bracket is a ladder of rungs, in steps. At each rung one trial in ``divisor`` goes on to the next.
-A short ladder's first rung is high, which is kind to trials that start slowly; so a search may
-have several brackets. All in integer or rational arithmetic: a logarithm in floats is off by one
-where it matters.
+A bracket is a series of rungs, in steps. At each rung one trial in ``divisor`` goes on to the next.
+A bracket with few rungs starts high, which favours trials that start slowly; so a search may have
+several brackets. The arithmetic is integer or rational: a logarithm in floats can be off by one.
 
-Li et al., "A system for massively parallel hyperparameter tuning" (2020), has the algorithm; the
-formulas for rungs and brackets are those of Determined AI's adaptive ASHA.
+The algorithm is that of Li et al., "A system for massively parallel hyperparameter tuning" (2020).
+The formulas for rungs and brackets are those of Determined AI's adaptive ASHA.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ Mode = Literal["aggressive", "standard", "conservative"]
 
 @dataclass(frozen=True)
 class Bracket:
-    """One ladder.
+    """One bracket.
 
     Attributes:
-        rungs: Steps at which its trials are compared, rising; the last is where they end.
+        rungs: Steps at which its trials are compared, rising. They end at the last.
         trials: How many trials start in it.
     """
 
@@ -34,7 +33,7 @@ class Bracket:
 def adaptive(
     *, max_trials: int, max_time: int, divisor: int, max_rungs: int, mode: Mode
 ) -> tuple[Bracket, ...]:
-    """The brackets of a search, the longest ladder first."""
+    """The brackets of a search, the one with most rungs first."""
     lengths = bracket_lengths(longest(max_rungs, divisor, max_time, max_trials), mode)
     counts = trials_per_bracket(max_trials, divisor, lengths)
     return tuple(
@@ -44,7 +43,7 @@ def adaptive(
 
 
 def longest(max_rungs: int, divisor: int, max_time: int, max_trials: int) -> int:
-    """How many rungs the longest ladder has: no more than time and trials fill."""
+    """How many rungs the longest bracket has: no more than time and trials fill."""
     return min(max_rungs, floor_log(divisor, max_time) + 1, floor_log(divisor, max_trials) + 1)
 
 
@@ -55,7 +54,7 @@ def bracket_lengths(most: int, mode: Mode) -> tuple[int, ...]:
 
 
 def trials_per_bracket(max_trials: int, divisor: int, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Share out trials by weight divisor^(r - 1) / r; the first bracket has what is left over."""
+    """Share out trials by weight divisor^(r - 1) / r. The first bracket takes the remainder."""
     weights = [Fraction(divisor ** (length - 1), length) for length in lengths]
     counts = [int(max_trials * weight / sum(weights)) for weight in weights]
     counts[0] += max_trials - sum(counts)
@@ -63,7 +62,7 @@ def trials_per_bracket(max_trials: int, divisor: int, lengths: tuple[int, ...]) 
 
 
 def rungs(count: int, divisor: int, max_time: int) -> tuple[int, ...]:
-    """The steps of a ladder of ``count`` rungs, rising to ``max_time``."""
+    """The steps of ``count`` rungs, rising to ``max_time``."""
     return tuple(max(max_time // divisor ** (count - 1 - i), 1) for i in range(count))
 
 

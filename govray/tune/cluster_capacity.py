@@ -11,7 +11,7 @@ from govray.train.inputs.experiment_config import Resources
 from govray.tune.search_config import SearchFile
 
 TRIAL_CPUS = 0.01
-"""What a trial's own process takes of the cluster, beside its workers; Ray refuses 0."""
+"""CPUs of a trial's own process, besides its workers. Ray refuses 0."""
 
 
 def concurrent_trials(file: SearchFile) -> int:
@@ -35,12 +35,12 @@ def concurrent_trials(file: SearchFile) -> int:
 def room(nodes: Iterable[Mapping[str, float]], resources: Resources) -> int:
     """How many trials can run at once, each with all its workers.
 
-    A trial holds its workers until it ends. If more were let in, each might get some of its
-    workers and wait for ever for those that another has.
+    A trial holds its workers until it ends. If more trials started, each could get some of its
+    workers and wait for ever for the others.
 
     Args:
         nodes: Of each node, what Ray may use: resource name to amount.
-        resources: Of one trial; of an elastic one, its least workers.
+        resources: Of one trial; of an elastic one, with its fewest workers.
     """
     workers = resources.num_workers
     least = workers if isinstance(workers, int) else workers[0]
@@ -53,7 +53,7 @@ def room(nodes: Iterable[Mapping[str, float]], resources: Resources) -> int:
 def _fits(nodes: Iterable[Mapping[str, float]], resources: Resources, least: int, n: int) -> bool:
     places = 0
     for node in nodes:
-        # Where the trials' own processes land is Ray's choice: on any of the nodes.
+        # Ray may place the trials' own processes on any of the nodes.
         cpus = node.get("CPU", 0.0) - n * TRIAL_CPUS
         fit = int(cpus / resources.cpus_per_worker + 1e-6)
         if resources.gpus_per_worker:

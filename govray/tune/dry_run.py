@@ -1,8 +1,8 @@
 """What a search costs, before it runs: trials, rungs, and the budget in steps.
 
-The plan of successive halving counts on one trial in ``divisor`` going on from each rung, and at
-least one. A search that doesn't wait may promote a few more, since it decides before all have
-come: ``most`` is what no search exceeds. Early stopping can only make it cheaper.
+The plan of successive halving has one trial in ``divisor``, and at least one, going on from each
+rung. An asynchronous search may promote a few more, since it decides before all have reported. No
+search exceeds ``most``. Early stopping can only make it cheaper.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from govray.tune.search_config import SearchFile
 
 @dataclass(frozen=True)
 class Preview:
-    """A search, as planned.
+    """The plan of a search.
 
     Attributes:
         brackets: Rungs and trials of each bracket.
         ends: Step to how many trials end there, rising.
         most: Steps of all trials, if every one runs to its end.
-        points: The first points, where they don't hang on results; otherwise empty.
+        points: The first points, if they don't depend on results; otherwise empty.
     """
 
     brackets: tuple[Bracket, ...]
@@ -86,7 +86,7 @@ def grid_points(file: SearchFile) -> Preview:
 
 
 def learned_points(file: SearchFile) -> Preview:
-    """Points that hang on results, each run to its end."""
+    """Points that depend on results, each run to its end."""
     return _preview(_one(file, file.search.max_trials), file.search.divisor, ())
 
 

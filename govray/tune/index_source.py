@@ -1,9 +1,7 @@
-"""Searches as the index has them: what `govray.train.index.indexer` cannot know of their trials.
+"""Searches for the index: what `govray.train.index.indexer` cannot know of their trials.
 
-From a search's own record alone; it needs no cluster and writes nothing.
-
-What this module does not do: write to a database. Trials whose hyperparameters could not be run
-have no run, and no row.
+Everything comes from a search's own record: no cluster is needed, and nothing is written. Trials
+whose hyperparameters could not be run have no run, and no row.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ def _trial(record: SearchRecord, trial: TrialRecord, last: TrialReport | None) -
 
 
 def _numbers(folder: Path) -> list[Number]:
-    """What a trial said at its commits. The numbers are of the last step that is done by then."""
+    """What a trial reported at its commits. The numbers are those of the last finished step."""
     return [
         Number(group="search", name=name, step=each.step - 1, attempt=0, value=value)
         for each in read_reports(folder)

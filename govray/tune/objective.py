@@ -1,16 +1,16 @@
-"""What is better: constrained domination of loss by memorization, and the same as one number.
+"""Which trial is better: constrained domination of loss by memorization, also as one number.
 
-Of two trials, the one within the limit wins; between two within it, the lower loss; between two
-above it, the smaller violation v = max(0, M - tau). So a trial that memorizes never beats one that
-does not, whatever the scale of the loss, and rescaling the loss changes no rank.
+Of two trials, the one within the limit wins. Between two within it, the lower loss wins. Between
+two above it, the smaller violation v = max(0, M - tau) wins. So a trial that memorizes never beats
+one that does not, whatever the scale of the loss. Rescaling the loss changes no rank.
 
-Ray Tune's schedulers and Optuna want one number to minimize: ``loss / (1 + loss)`` where v = 0,
-``1 + v`` otherwise. It keeps the order, but for losses above about 1e15, which it ties. With
-tau infinite the number is the loss itself.
+Ray Tune's schedulers and Optuna need one number to minimize: ``loss / (1 + loss)`` if v = 0,
+``1 + v`` otherwise. It keeps the order, except that losses above about 1e15 tie. With tau infinite
+the number is the loss itself.
 
-Fails closed: a limit without a measurement, a loss below 0, and what is not a number rank last.
+It fails closed: a limit without a measurement, a loss below 0, and NaN rank last.
 
-Deb, "An efficient constraint handling method for genetic algorithms" (2000), has the order.
+The order is that of Deb, "An efficient constraint handling method for genetic algorithms" (2000).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class TrialReport:
-    """What a trial said of itself once.
+    """One report of a trial.
 
     Attributes:
         step: Steps done.
         loss: The search's metric, in its own unit.
-        memorization: M, in the unit that the search declares; None where nothing measures it.
+        memorization: M, in the unit that the search declares; None if not measured.
         v: The violation max(0, M - tau).
         objective: The number that the search minimizes.
     """
@@ -45,7 +45,7 @@ class TrialReport:
     objective: float
 
     def to_result(self) -> dict[str, float]:
-        """The fields as Ray Tune's result has them; M is absent where nothing measures it."""
+        """The fields as in Ray Tune's result; M is absent if not measured."""
         found = {
             "step": self.step,
             "loss": self.loss,
@@ -57,7 +57,7 @@ class TrialReport:
 
     @classmethod
     def from_result(cls, result: Mapping[str, Any]) -> TrialReport:
-        """The report in a Ray Tune result; other fields are passed over. Raises: KeyError."""
+        """The report in a Ray Tune result; other fields are ignored. Raises: KeyError."""
         return cls(
             step=int(result["step"]),
             loss=float(result["loss"]),
@@ -80,7 +80,7 @@ def report(
     Args:
         step: Steps done.
         loss: The search's metric.
-        memorization: M, or None where nothing measured it.
+        memorization: M, or None if not measured.
         tau: The limit of M; infinite for none.
         penalty: Order by ``loss + penalty * v`` instead, for comparison.
     """
@@ -99,7 +99,7 @@ def report(
 
 
 def violation(memorization: float | None, tau: float) -> float:
-    """How far M is above the limit: 0 within it or without one, infinite where M is unknown."""
+    """How far M is above the limit: 0 within it or without one, infinite if M is unknown."""
     if math.isinf(tau):
         return 0.0
     if memorization is None or math.isnan(memorization):
@@ -117,12 +117,12 @@ def rank(loss: float, v: float) -> tuple[bool, float]:
 def governed(loss: float, v: float) -> float:
     """The governed order as one number, 0 or more: less is better."""
     above, value = rank(loss, v)
-    # The bounds keep the two sides apart where floats would round them together.
+    # The bounds keep the two sides apart where floats would round to the same value.
     return 1.0 + value if above else min(value / (1.0 + value), _BELOW_ONE)
 
 
 def penalized(loss: float, v: float, weight: float) -> float:
-    """``loss + weight * v``, for comparison: whether it keeps a memorizer out hangs on scales."""
+    """``loss + weight * v``, for comparison. Scales decide whether it keeps a memorizer out."""
     value = loss + weight * v
     return WORST if math.isnan(value) else value
 
@@ -134,7 +134,8 @@ class Conclusion:
     Attributes:
         best: The best trial within the limit; None if there is none.
         front: Trials that no other beats in both loss and M, by ascending loss.
-        lowest_loss: The trial of the lowest loss, whatever it memorizes; None if none has one.
+        lowest_loss: The trial of the lowest loss, whatever it memorizes; None if no trial has a
+            loss.
         why: Why the lowest loss lost, if it did.
     """
 
@@ -168,8 +169,8 @@ def conclude(reports: Mapping[str, TrialReport]) -> Conclusion:
 def pareto_front(reports: Mapping[str, TrialReport]) -> tuple[str, ...]:
     """The trials that no other beats in loss and M at once, by ascending loss.
 
-    Trials whose loss or M is no number stand outside; without a limit M may be unknown
-    everywhere, and then the front is empty.
+    Trials whose loss or M is NaN are left out. Without a limit M may be unknown everywhere; then
+    the front is empty.
     """
     measured = {
         name: (each.loss, each.memorization)
@@ -179,7 +180,7 @@ def pareto_front(reports: Mapping[str, TrialReport]) -> tuple[str, ...]:
         and math.isfinite(each.memorization)
     }
     front: list[str] = []
-    least: tuple[float, float] | None = None  # of the front so far: its lowest M, and that loss
+    least: tuple[float, float] | None = None  # the front's lowest M so far, and its loss
     for name, (loss, m) in sorted(measured.items(), key=lambda item: (item[1], item[0])):
         if least is None or m < least[1] or (loss, m) == least:
             front.append(name)

@@ -1,11 +1,12 @@
 """Population-based training as Ray Tune's scheduler does it, under a searcher, and without pauses.
 
 Jaderberg et al., "Population based training of neural networks" (2017). At each interval a trial of
-the lowest quarter takes over the state and the values of one of the best, and changes the values a
-little. Ray's class decides, with Python's global generator; two things differ here:
+the lowest quarter takes over the state and the values of one of the best. Then it changes the
+values a little. Ray's class decides, with Python's global generator; two things differ here:
 
-* The population comes from the search's own searcher, which records it; Ray's class takes none.
-* All trials run side by side, so none is paused to let another catch up: a pause costs a restart.
+* The population comes from the search's own searcher, which records it; Ray's class accepts no
+  searcher.
+* All trials run at once, so none is paused to let another catch up: a pause costs a restart.
 
 Invariant: values change by ``optimizer.*`` alone; the recipe refuses other names.
 Source: `PopulationBasedTraining` of Ray 2.60, whose private parts are used here.
@@ -48,7 +49,7 @@ class Population(PopulationBasedTraining):
         self._trial_state[trial] = _PBTTrialState(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Ray's decision, but for pauses that let others catch up."""
+        """Ray's decision, without the pauses that let others catch up."""
         if INVALID in result:
             return str(TrialScheduler.STOP)
         decision = str(super().on_trial_result(tune_controller, trial, result))

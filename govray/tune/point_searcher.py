@@ -1,11 +1,10 @@
-"""Ray Tune's searcher over points that are known beforehand: random ones, or a grid.
+"""A searcher for Ray Tune over points known beforehand: random ones, or a grid.
 
 Invariants:
 
-* At most ``concurrent`` trials run at once; those that a scheduler has paused don't count, so a
-  search that pauses goes on drawing. (Ray's own limiter counts them, and would stand still.)
-* A trial whose hyperparameters turn out invalid is replaced by the next point, up to as many
-  times as there are trials.
+* At most ``concurrent`` trials run at once. Paused trials don't count, so a search that pauses goes
+  on drawing. (Ray's own limiter counts them, and would stop drawing.)
+* A trial with invalid hyperparameters is replaced by the next point, at most ``trials`` times.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from govray.tune.recipe import INVALID
 
 
 class Points(tune.search.Searcher):
-    """Deal points to trials, in order.
+    """Gives points to trials, in order.
 
     Args:
         point: Trial number to its point, or None beyond the last.
-        trials: How many valid trials there shall be.
+        trials: The number of valid trials.
         concurrent: How many run at once.
     """
 
@@ -41,12 +40,12 @@ class Points(tune.search.Searcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Nothing is learned from results, so any metric will do."""
+        """Nothing is learned from results, so any metric is accepted."""
         return True
 
     @property
     def spent(self) -> bool:
-        """Whether no more points will be dealt, whatever turns out invalid."""
+        """Whether no more points will be given, even if trials turn out invalid."""
         return self._dealt >= 2 * self._trials or self._point(self._dealt) is None
 
     def suggest(self, trial_id: str) -> Any:

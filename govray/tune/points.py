@@ -1,9 +1,7 @@
-"""The points of a search: what each trial draws, before anything is known of the others.
+"""The points of a search: what each trial draws, independent of the others.
 
-The value that a trial draws for a name depends on the search's seed, the trial's number and the
-name alone: another dimension, another length or a resumed search moves no draw.
-
-What it does not do: learn from results (Optuna does), or check a point against the experiment.
+The value that a trial draws for a name depends only on the search's seed, the trial's number and
+the name. Another dimension, another length or a resumed search changes no draw.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ def grid_size(search: Search) -> int:
 
 
 def grid(search: Search) -> Iterator[Point]:
-    """Every combination, the last name turning fastest; raises as `grid_size`."""
+    """Every combination, the last name varying fastest; raises as `grid_size`."""
     grid_size(search)
     axes = [list(_axis(dimension)) for dimension in search.space.values()]
     for values in itertools.product(*axes):
@@ -98,5 +96,5 @@ def _axis(dimension: Dimension) -> Iterator[Any]:
 
 
 def _within(value: float, low: float, high: float) -> float:
-    """``value``, which rounding may have carried over an end."""
+    """``value``, clipped to the range: rounding may have carried it over an end."""
     return min(max(value, low), high)

@@ -28,7 +28,7 @@ def _domain(dimension: Dimension) -> Any:
 
 
 def within(space: Mapping[str, Dimension], values: dict[str, Any]) -> dict[str, Any]:
-    """``values`` with each number brought back into its range, whole where it must be."""
+    """``values`` with each number clipped to its range, and rounded if it must be whole."""
     found = dict(values)
     for name, dimension in space.items():
         if name in found and not isinstance(dimension, Choice):

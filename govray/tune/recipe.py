@@ -1,13 +1,13 @@
-"""Search recipes: what a module of ``searchers/`` offers, and how a search file's is found.
+"""Search recipes: what a module of ``searchers/`` offers, and how it is found.
 
 A recipe is a Python file with two functions:
 
 * ``preview(file) -> Preview``: what the search will cost; it must run without Ray.
 * ``recipe(file, concurrent) -> Recipe``: what Ray Tune needs. ``concurrent`` trials run at once.
 
-The names grid, random, bayesian, hyperband, asha and pbt mean ``searchers/<name>.py``: that of the
-working directory if there is one, else the one that came with govray. A recipe is the user's
-code, as the entrypoint is; it runs in the driver.
+The names grid, random, bayesian, hyperband, asha and pbt mean ``searchers/<name>.py``. The one in
+the working directory goes before the one that came with govray. A recipe is the user's code, as the
+entrypoint is; it runs in the driver.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ INVALID = "invalid"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What Ray Tune needs of a search.
+    """What Ray Tune needs for a search.
 
     Attributes:
-        param_space: For `ray.tune.Tuner`; empty where a search algorithm draws.
+        param_space: For `ray.tune.Tuner`; empty if a search algorithm draws.
         tune_config: Metric, searcher, scheduler, number of trials. A scheduler may have
             ``reasons``: trial id to why it was last paused or stopped.
-        commit_at: Steps at which trials may go on from one another, and so keep a commit.
-        repeats: Whether the scheduler of a search that goes on is told all reports of its past
-            trials again; else the last of each.
+        commit_at: Steps at which a trial may take over another's state, and so keep a commit.
+        repeats: Whether the scheduler of a resumed search gets all reports of its past trials
+            again. If not, it gets only the last of each.
     """
 
     param_space: dict[str, Any]
@@ -57,7 +57,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Searcher:
-    """The two functions of a recipe's module; see the module."""
+    """The two functions of a recipe; see the module."""
 
     preview: Callable[[SearchFile], Preview]
     recipe: Callable[[SearchFile, int], Recipe]

@@ -1,8 +1,7 @@
-"""Draws that a search repeats: what it has drawn before, then what its searcher draws next.
+"""Draws that a search repeats: first the recorded ones, then its searcher's.
 
-A search goes on from its record by dealing the same trials again. The recipe's searcher draws
-beside it, so that it is where it was; where it would have drawn another point, it is told which
-one was tried in truth.
+A resumed search gives the same trials again, from its record. The recipe's searcher draws along, to
+reach its earlier state. If it draws another point, it is told which one was really tried.
 
 Invariant: each draw is recorded before its trial starts.
 """
@@ -21,7 +20,7 @@ from govray.tune.trial import NAME
 
 
 class RepeatingSearcher(Searcher):
-    """Draws what the search has drawn before, then what the recipe's searcher draws next.
+    """Draws the search's recorded points, then what the recipe's searcher draws next.
 
     Each draw is recorded before its trial starts.
 
@@ -63,7 +62,7 @@ class RepeatingSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Called by Ray Tune. A searcher that learns is told which point it was in truth."""
+        """Called by Ray Tune. A searcher that learns is told which point was really tried."""
         values = self._foreign.pop(trial_id, None)
         learns = type(self._inner).add_evaluated_point is not Searcher.add_evaluated_point
         if values is None or not learns:
@@ -78,4 +77,4 @@ class RepeatingSearcher(Searcher):
         """Nothing: the record is kept elsewhere."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing: a search goes on from its record."""
+        """Nothing: a search resumes from its record."""

@@ -1,8 +1,8 @@
 """Successive halving as Ray Tune's schedulers, over the governed order.
 
-`GovernedASHA` is Ray's own asynchronous scheduler with another cutoff: a trial goes on if its
-place, counting itself and ahead of its equals, is among the best one in ``divisor``. Ray's cutoff
-interpolates between two results, so a map that keeps their order may change its decisions; a place
+`GovernedASHA` is Ray's own asynchronous scheduler with another cutoff. A trial goes on if its rank
+is among the best one in ``divisor``, counting itself, and first among ties. Ray's cutoff
+interpolates between two results, so a map that keeps their order may change its decisions. A rank
 does not change. A search without a limit of memorization uses Ray's class itself.
 
 `PromotionScheduler` pauses trials at rungs and promotes them later:
@@ -11,11 +11,10 @@ processes; it goes on from its last checkpoint.
 
 Invariants:
 
-* Both decide by place alone, so no scale of the loss changes a decision.
-* A trial whose objective is no finite number goes nowhere.
+* Both decide by rank alone, so no scale of the loss changes a decision.
+* A trial whose objective is not finite does not go on.
 
-What they do not do: outlive their process. Ray keeps no scheduler's state; a search that goes on
-has its trials repeat their reports.
+Ray keeps no scheduler's state: the trials of a resumed search repeat their reports.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ CONTINUE, PAUSE, STOP = (
 
 
 class GovernedASHA(AsyncHyperBandScheduler):
-    """Ray's ASHA with places for percentiles, over given brackets.
+    """Ray's ASHA with ranks instead of percentiles, over given brackets.
 
     Args:
         brackets: Rungs and trials of each bracket, the first to be filled first.
-        divisor: One trial in so many goes on.
+        divisor: One trial in this many goes on.
 
     Attributes:
         reasons: Trial to why it was stopped.
@@ -80,10 +79,10 @@ class GovernedASHA(AsyncHyperBandScheduler):
         return action
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Its results were seen one by one; the last is no news."""
+        """Does nothing: every result was seen already."""
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """What it reported stays counted."""
+        """Its reports stay counted."""
 
 
 class _Ladder(_Bracket):
@@ -99,13 +98,13 @@ class _Ladder(_Bracket):
         self.standing = ""
 
     def cutoff(self, recorded: dict[str, float]) -> float | None:
-        """The least reward that goes on, of those at the rung before this trial; None: any."""
+        """The least reward that goes on, of those at the rung before this trial; None for any."""
         going_on = places(len(recorded) + 1, self.rf)
         best = sorted(recorded.values(), reverse=True)
         return best[going_on - 1] if len(best) >= going_on else None
 
     def on_result(self, trial: Trial, cur_iter: int, cur_rew: float) -> str:
-        """As Ray's; what cannot be judged is recorded, and stops."""
+        """As Ray's, but a trial that cannot be judged is recorded and stops."""
         action = str(super().on_result(trial, cur_iter, cur_rew))
         reached = next((rung for rung in self._rungs if cur_iter >= rung[0]), None)
         if not math.isfinite(cur_rew):
@@ -135,10 +134,10 @@ class PromotionScheduler(TrialScheduler):
         self.machine = machine
         self.reasons: dict[str, str] = {}
         self._points = points
-        self._promoted: list[str] = []  # and not heard of since
+        self._promoted: list[str] = []  # and not reported since
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Take what `TuneConfig` says."""
+        """Take the metric and mode of `TuneConfig`."""
         self._metric = metric
         return (metric, mode) == (METRIC, "min")
 
@@ -165,7 +164,7 @@ class PromotionScheduler(TrialScheduler):
         return {Action.CONTINUE: CONTINUE, Action.PAUSE: PAUSE, Action.STOP: STOP}[own.action]
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """The trial ended, by our decision or before it."""
+        """The trial completed, by our decision or before it."""
         self._ended(tune_controller, trial.trial_id)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
@@ -173,11 +172,11 @@ class PromotionScheduler(TrialScheduler):
         self._ended(tune_controller, trial.trial_id)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """The trial ended while it waited."""
+        """The trial was removed while it waited."""
         self._ended(tune_controller, trial.trial_id)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """A promoted trial goes before a new one, once fewer run than may."""
+        """A promoted trial goes before a new one, as soon as there is room."""
         trials = {trial.trial_id: trial for trial in tune_controller.get_trials()}
         active = [t for t in trials.values() if t.status in (Trial.RUNNING, Trial.PENDING)]
         for name in self._promoted:
@@ -206,7 +205,7 @@ class PromotionScheduler(TrialScheduler):
     def _follow(
         self, tune_controller: Any, about: str, decisions: Sequence[TrialDecision]
     ) -> list[TrialDecision]:
-        """Do to other trials what the machine decided on an event of ``about``."""
+        """Apply to other trials what the machine decided on an event of ``about``."""
         found = list(decisions)
         if self._points.spent and not self.machine.closed:
             found += self.machine.close()

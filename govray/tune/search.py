@@ -1,6 +1,6 @@
 """A search from its file to its conclusion: Ray Tune over governed runs.
 
-1. find the search's folder: that of an unfinished search like it, or a new one, and hold it;
+1. find and lock the search's folder: that of an unfinished search like it, or a new one;
 2. verify the policy and the credentials, admit and prepare the data, once for all trials;
 3. let the recipe draw trials and compare them, each a `govray.tune.trial.Trial`;
 4. conclude: the best trial within the limit, the front, the lowest loss and why it lost;
@@ -9,9 +9,9 @@
 Invariants:
 
 * The key is read here, on the driver, and nowhere else.
-* A search goes on from its own record (`govray.tune.search_record`), by drawing the same trials
-  again; those that had ended repeat their reports, so that the scheduler knows what it knew.
-* No trial's end ends the search, but for a stop that was asked for.
+* A search resumes from its own record (`govray.tune.search_record`) by drawing the same trials
+  again. Trials that had ended repeat their reports, which restores the scheduler's state.
+* No trial's end ends the search, unless a stop was requested.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from govray.tune.trial import DONOR, ENDED, INTERRUPTED, NAME, REASON, RUN, Sett
 from govray.tune.trial_reports import read_reports
 
 TUNE = "tune"
-"""Folder of Ray Tune's own files in a search's folder, TensorBoard's among them; below it one
-folder for each driver that the search has had."""
+"""Folder of Ray Tune's own files in a search's folder, TensorBoard's included. Below it each driver
+of the search has one folder."""
 
 _POLL_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialStanding:
-    """How one trial stands.
+    """The state of one trial.
 
     Attributes:
         trial: Its values, and how it ended if it has.
@@ -104,11 +104,11 @@ def run(
         file: What to search.
         new: Begin anew even if an unfinished search like it can go on.
         on_change: Called on the driver as trials report.
-        on_resume: Called with the folder of a search that goes on.
+        on_resume: Called with the folder of a resumed search.
 
     Raises:
-        Stopped: A signal asked for it; the same command goes on.
-        GovrayError: What was refused before any trial ran.
+        Stopped: A signal asked for it. The same command resumes the search.
+        GovrayError: Something was refused before any trial ran.
     """
     found = None if new else find_unfinished(file)
     folder = (
@@ -130,7 +130,7 @@ def run(
 
 
 def find_unfinished(file: SearchFile) -> SearchRecord | None:
-    """The newest search of exactly this file that has not ended, and that nobody drives."""
+    """The newest search of exactly this file that has neither ended nor a driver."""
     for path in sorted(_storage(file).glob(f"*/{records.SEARCH}"), reverse=True):
         try:
             record = records.read(path.parent)
@@ -142,7 +142,7 @@ def find_unfinished(file: SearchFile) -> SearchRecord | None:
 
 
 def stand(record: SearchRecord) -> dict[str, TrialStanding]:
-    """How all trials of a search stand, from their files."""
+    """The state of all trials of a search, from their files."""
     search = record.file.search
     standings = {}
     for name, trial in record.trials.items():
@@ -160,10 +160,10 @@ def stand(record: SearchRecord) -> dict[str, TrialStanding]:
 
 
 def check_limit(limit: MemorizationLimit | None, policy: Policy) -> None:
-    """Refuse a limit of something else than what the policy's monitor measures.
+    """Refuse a limit on a statistic that the policy's monitor does not measure.
 
     Raises:
-        UsageError: Another statistic, or some layers or corpora only: a run reports the largest
+        UsageError: Another statistic, or only some layers or corpora. A run reports the largest
             deviation over all that its policy monitors.
     """
     if limit is None or math.isinf(limit.tau):
@@ -190,7 +190,7 @@ def check_limit(limit: MemorizationLimit | None, policy: Policy) -> None:
 
 
 class _Watch(tune.Callback):
-    """Records how trials end, and tells of what changes."""
+    """Records how trials end, and reports changes."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class _Watch(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         last = trial.last_result or {}
-        # Of a search that was asked to stop, a trial that nobody ended goes on with it.
+        # If the search was asked to stop, a trial that nobody ended resumes with it.
         if last.get(ENDED) != INTERRUPTED and not self._searcher.closed:
             why = self._reasons.get(trial.trial_id) or f"by {self._record.file.search.searcher}"
             why += f", after step {last.get('step', 0)}"
@@ -263,7 +263,7 @@ def _search(
     if not begun:
         record.write()
     concurrent = concurrent_trials(file)
-    # A new folder for each driver: its trials repeat what they said to the one before.
+    # A new folder for each driver: its trials repeat their reports to the earlier one.
     own = folder / TUNE / f"driver-{driver}"
     own.mkdir(parents=True)
     made = recipe.recipe(file, concurrent)
@@ -323,8 +323,8 @@ def _fit(
     tuner: tune.Tuner, record: SearchRecord, searcher: RepeatingSearcher, stopper: _Stop
 ) -> None:
     """``tuner.fit()`` in a thread of its own, so that signals reach this one."""
-    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # TensorBoard's is asked for
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # which prints, however quiet it shall be
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # TensorBoard's is requested
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # which prints even if told not to
     failure: list[BaseException] = []
 
     def fit() -> None:
@@ -374,9 +374,9 @@ def _settle(record: SearchRecord, patience_s: float = 60.0) -> None:
 
 
 def _attest(record: SearchRecord, best: str | None, signer: Signer) -> dict[str, Path]:
-    """Attest the trials that ran to their end, and the best wherever it was stopped.
+    """Attest the trials that ran to their end, and the best one even if it was stopped.
 
-    Those that already are stay as they are.
+    Models that are attested already stay unchanged.
     """
     models = {}
     for name, trial in record.trials.items():

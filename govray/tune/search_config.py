@@ -2,11 +2,11 @@
 
 Invariants:
 
-* Policy, corpora and the admitted data never vary: the names that may are a closed list.
-* Each name and both ends of its range are tried on the experiment when the file is read, so
-  a slip is found before anything runs.
+* Policy, corpora and the admitted data never vary: the names that may vary are a closed list.
+* Each name and both ends of its range are tried on the experiment when the file is read. So a
+  mistake is found before anything runs.
 
-Imports neither ray nor torch. What it does not do: draw trials, or decide between them.
+This module imports neither ray nor torch.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Choice(Section):
 
 
 def _by_key(*keys: str) -> Discriminator:
-    """Tell a section by the one key that it must have."""
+    """Recognise a section by the one key that it must have."""
 
     def kind(value: Any) -> str | None:
         found = [k for k in keys if (k in value if isinstance(value, dict) else hasattr(value, k))]
@@ -273,8 +273,8 @@ def read_search(path: str | Path) -> SearchFile:
     """Read an experiment file that has a ``search`` section.
 
     Raises:
-        UsageError: As `read_experiment`; no such section; a slip in it; a name or an end of a
-            range that does not fit the experiment.
+        UsageError: As `read_experiment`; or the section is missing or wrong, or a name or range
+            does not fit the experiment.
     """
     return parse_search(read_yaml(path), where=str(path))
 

@@ -1,16 +1,16 @@
-"""What a search leaves on storage about itself, enough to go on after its driver has died.
+"""What a search stores about itself: enough to resume after its driver has died.
 
-``search.json`` says what is searched and under which inputs; ``trials.jsonl`` has one line for
-each thing that was decided: a trial was drawn, took over another's state, or ended. Ray Tune keeps
-pickles of its own beside it, which nobody opens: a search goes on from this record alone.
+``search.json`` says what is searched and under which inputs. ``trials.jsonl`` has one line for each
+decision: a trial was drawn, took over another's state, or ended. Ray Tune's own pickles beside it
+are never opened: a search resumes from this record alone.
 
 Invariants:
 
 * Only the process that holds the search's folder appends. A line is on the disk before the
   decision takes effect, so a trial never runs with values that are not recorded.
-* A last line that a crash cut off is passed over by `read`, and overwritten.
+* A last line that a crash cut off is ignored by `read`, and overwritten.
 
-What it does not do: keep what trials report; that is in each one's own folder.
+What trials report is kept in each one's own folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_BYTES = 256 << 20
 _SCHEMA = "govray.dev/search/v1"
 
 How = Literal["finished", "stopped", "invalid", "failed"]
-"""How a trial ended. ``invalid``: its hyperparameters can't be run; it never took a step."""
+"""How a trial ended. ``invalid``: its hyperparameters can't be run, and it took no step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class TrialRecord:
     Attributes:
         name: Its name, and that of its folder.
         values: Dotted name to value, in place of the experiment's.
-        run: Folder of its run: its own name, or that of the run which went on from another
-            trial's state.
+        run: Folder of its run: its own name, or that of the run that took over another trial's
+            state.
         how: How it ended; None while it has not.
         reason: Why.
     """
@@ -77,7 +77,7 @@ class SearchRecord:
     _end: int = 0
 
     def write(self) -> None:
-        """Make the folder's ``search.json``. Once, when the search begins."""
+        """Write the folder's ``search.json``, once, when the search begins."""
         value = {
             "schema": _SCHEMA,
             "started": format_time(self.started),
@@ -88,15 +88,15 @@ class SearchRecord:
         os.replace(temporary, self.folder / SEARCH)
 
     def drawn(self, values: Mapping[str, Any]) -> TrialRecord:
-        """Record a new trial before it starts; returns it."""
-        # A run's name is that of its ledger, so it is no other search's.
+        """Record a new trial before it starts, and return it."""
+        # A run's name is that of its ledger, so no other search uses it.
         token = canonical_json.sha256(self.folder.name.encode()).removeprefix("sha256:")[:8]
         name = f"trial-{len(self.trials):04d}-{token}"
         self._append({"kind": "drawn", "trial": name, "values": dict(values)})
         return self.trials[name]
 
     def cloned(self, trial: str, run: str, donor: str, values: Mapping[str, Any]) -> None:
-        """Record that a trial goes on from the state of ``donor``, another's run."""
+        """Record that a trial takes over the state of ``donor``, another trial's run."""
         line = {"kind": "cloned", "trial": trial, "run": run, "donor": donor}
         self._append(line | {"values": dict(values)})
 
@@ -191,7 +191,7 @@ def file_value(file: SearchFile) -> dict[str, Any]:
 
 
 def restored(value: Any) -> Any:
-    """What `file_value` took, but for tuples, which are lists now."""
+    """The inverse of `file_value`, except that tuples have become lists."""
     if isinstance(value, dict):
         return {key: restored(each) for key, each in value.items()}
     if isinstance(value, list):

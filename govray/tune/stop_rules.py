@@ -1,10 +1,8 @@
-"""Early stopping: rules that look at one trial's reports and say why it should stop.
+"""Early stopping: rules that read one trial's reports and say why it should stop.
 
 A rule is one small frozen class with ``reason(reports) -> str | None``. Rules only see
 their own trial, in the order of its reports, so what one trial does stops no other.
 ``first_reason`` asks them in the file's order; the first reason is the one recorded.
-
-What it does not do: compare trials (a scheduler does), or stop anything itself.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ class StopRule(Protocol):
 
 
 class NoImprovement(Section):
-    """Stop when the objective's best is many reports old."""
+    """Stop when the objective has not improved for many reports."""
 
     no_improvement: Annotated[
         int, Field(ge=1, description="reports in a row that are no better than the best before")
     ]
 
     def reason(self, reports: Sequence[TrialReport]) -> str | None:
-        """See `StopRule`. A report that is not a number is no improvement."""
+        """See `StopRule`. A NaN report is no improvement."""
         best, since = math.inf, 0
         for report in reports:
             if report.objective < best:
@@ -49,7 +47,7 @@ class NoImprovement(Section):
 
 
 class Bound(Section):
-    """A figure and a limit of it."""
+    """A figure and its limit."""
 
     metric: Literal["loss", "memorization", "objective"] = "loss"
     below: float | None = Field(None, description="stop at this figure or less")
@@ -63,7 +61,7 @@ class Bound(Section):
 
 
 class Threshold(Section):
-    """Stop when a figure is good enough, or beyond hope."""
+    """Stop when a figure is good enough, or too bad."""
 
     threshold: Bound
 
@@ -81,21 +79,21 @@ class Threshold(Section):
 
 
 class Memorization(Section):
-    """Stop a trial that memorizes report after report."""
+    """Stop a trial that memorizes in several reports in a row."""
 
     memorization: Annotated[int, Field(ge=1, description="reports in a row with M above tau")]
 
     def reason(self, reports: Sequence[TrialReport]) -> str | None:
         """See `StopRule`."""
         tail = reports[-self.memorization :]
-        # Not `v > 0`: what is not a number counts as memorizing.
+        # Not `v > 0`: NaN counts as memorizing.
         if len(tail) < self.memorization or any(report.v <= 0 for report in tail):
             return None
         return f"memorization above tau in {len(tail)} reports in a row (v {tail[-1].v:.4g})"
 
 
 class Divergence(Section):
-    """Stop when the loss is no number, or far above where it was."""
+    """Stop when the loss is NaN, or far above its lowest value."""
 
     divergence: Annotated[float, Field(gt=1, description="times the lowest loss so far")]
 
@@ -136,7 +134,7 @@ class Custom(Section):
 
 
 def first_reason(rules: Sequence[StopRule], reports: Sequence[TrialReport]) -> str | None:
-    """Why the trial stops now: the first rule that says so, in the file's order; or None."""
+    """Why the trial stops now, by the first rule in the file's order; or None."""
     for rule in rules:
         reason = rule.reason(reports)
         if reason is not None:

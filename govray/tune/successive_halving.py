@@ -1,26 +1,25 @@
-"""Successive halving by promotion, as a state machine: events in, decisions out; no clock, no Ray.
+"""Successive halving by promotion, as a state machine: events in, decisions out. No clock, no Ray.
 
-A trial that reaches a rung goes on if it is among the best one in ``divisor`` so far, counting
-itself, and ahead of its equals. Otherwise it pauses, and goes on later if the rung has filled up
-so that it is among them, or if one that went on in its place has died. Paused trials stop when
-none of their bracket runs any more.
+A trial that reaches a rung goes on if it is among the best one in ``divisor`` so far. It counts
+itself, and is first among ties. Otherwise it pauses. It goes on later if more trials put it among
+the best, or if one that went on instead has died. Paused trials stop when no trial of their bracket
+runs any more.
 
-With ``synchronous`` no trial goes on before all trials of the rung are there: Hyperband.
+With ``synchronous`` no trial goes on before all trials have reached the rung: Hyperband.
 
 Invariants, whatever order events come in:
 
 * A trial counts once at a rung, with its first report there, however often it reports.
-* A trial that died counts as the worst at the rung that it was on the way to, goes nowhere, and
-  takes no place from a living one. One whose hyperparameters turn out invalid counts nowhere,
-  and its place in the bracket is free again.
-* A trial whose objective is infinite or no number goes nowhere.
-* When all trials have been added (`close`) and none runs, none is paused either: nothing stalls.
+* A trial that died counts as the worst at its next rung, and takes no place from a living one. A
+  trial with invalid hyperparameters counts nowhere, and frees its place in the bracket.
+* A trial whose objective is infinite or NaN does not go on.
+* When all trials have been added (`close`) and none runs, none is paused: nothing stalls.
 
-Two machines that see the same events make the same decisions, so a search resumes by replaying
-its record. What it does not do: draw trials, start them, or judge a report.
+Two machines that see the same events make the same decisions, so a search resumes by replaying its
+record.
 
-Li et al., "A system for massively parallel hyperparameter tuning" (2020), algorithm 2; counting
-and ties as Determined AI's ASHA has them.
+Source: Li et al., "A system for massively parallel hyperparameter tuning" (2020), algorithm 2.
+Counting and ties are those of Determined AI's ASHA.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class TrialDecision:
 
 
 class TrialState(StrEnum):
-    """Where a trial is."""
+    """The state of a trial."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -64,7 +63,7 @@ class TrialState(StrEnum):
 
 @dataclass
 class RungTrial:
-    """One trial: its bracket, the rung that it is on the way to, its state, its last report."""
+    """One trial: its bracket, its next rung, its state, its last report."""
 
     bracket: int
     rung: int = 0
@@ -77,20 +76,20 @@ class RungTrial:
 class Rung:
     """The trials that were counted at one rung.
 
-    ``entries`` is sorted by objective, the newest of equals first; those that died are at the end.
+    ``entries`` is sorted by objective, the newest of ties first. Trials that died are at the end.
     """
 
     entries: list[tuple[float, str]] = field(default_factory=list)
     promoted: set[str] = field(default_factory=set)
 
     def insert(self, objective: float, trial: str) -> int:
-        """Count a trial; returns its index among all, ahead of its equals."""
+        """Count a trial, and return its index among all, first among ties."""
         index = bisect_left(self.entries, objective, key=lambda entry: entry[0])
         self.entries.insert(index, (objective, trial))
         return index
 
     def remove(self, trial: str) -> None:
-        """Count a trial no longer."""
+        """Remove a trial from the count."""
         self.entries = [entry for entry in self.entries if entry[1] != trial]
         self.promoted.discard(trial)
 
@@ -100,7 +99,7 @@ class AsynchronousHalving:
 
     Args:
         brackets: Rungs and trials of each bracket, the first to be filled first.
-        divisor: One trial in so many goes on.
+        divisor: One trial in this many goes on.
         synchronous: Wait for all trials of a rung before any goes on.
     """
 
@@ -121,7 +120,7 @@ class AsynchronousHalving:
         return self.closed and all(each.state not in waiting for each in self.trials.values())
 
     def add(self, trial: str) -> int:
-        """A new trial starts; returns its bracket: the first with a free place, else the first."""
+        """A new trial starts. Returns its bracket: the first with a free place, else the first."""
         if trial in self.trials:
             return self.trials[trial].bracket
         free = [i for i, each in enumerate(self.brackets) if self._valid(i) < each.trials]
@@ -151,7 +150,7 @@ class AsynchronousHalving:
         found.step, found.objective = step, math.inf if math.isnan(objective) else objective
         own = self._climb(trial)
         others = self._settle(found.bracket)
-        # What settling decides about the trial itself is the newer word.
+        # A later decision about the trial itself replaces the first.
         final = [each for each in others if each.trial == trial]
         if final:
             own = final[-1]
@@ -160,7 +159,7 @@ class AsynchronousHalving:
         return (own, *(each for each in others if each.trial != trial))
 
     def died(self, trial: str) -> tuple[TrialDecision, ...]:
-        """A trial ended by a failure, or ended before its last rung."""
+        """A trial failed, or ended before its last rung."""
         found = self.trials.get(trial)
         if found is None or found.state not in (TrialState.RUNNING, TrialState.PAUSED):
             return ()
@@ -189,7 +188,7 @@ class AsynchronousHalving:
         return self.rungs[trial.bracket][trial.rung]
 
     def _climb(self, name: str) -> TrialDecision:
-        """Count a running trial at each rung that its last report has reached, while it goes on."""
+        """While a running trial goes on, count it at each rung that its last report has reached."""
         trial = self.trials[name]
         steps = self.brackets[trial.bracket].rungs
         reason = f"on the way to step {steps[trial.rung]}"
@@ -228,7 +227,7 @@ class AsynchronousHalving:
         return tuple(decisions)
 
     def _complete(self, bracket: int, level: int) -> bool:
-        """Whether nobody is on the way to the rung any more, or to one below it."""
+        """Whether no trial is on the way to the rung, or to one below it."""
         full = self.closed or self._valid(bracket) >= self.brackets[bracket].trials
         return full and not any(
             each.bracket == bracket and each.rung <= level and each.state is TrialState.RUNNING
@@ -241,8 +240,8 @@ class AsynchronousHalving:
             return []
         count = len(rung.entries)
         here = f"at step {self.brackets[bracket].rungs[level]}"
-        # An early comer goes on alone, so the one place of a small rung is given already,
-        # unless who had it died.
+        # The first to arrive goes on alone. So the one place of a small rung is taken, unless its
+        # trial died.
         open_places = places(count, self.divisor) if complete else count // self.divisor
         living = [
             name

@@ -1,19 +1,19 @@
-"""One trial: a governed run inside a Ray Tune trial, with as many workers as the experiment says.
+"""One trial: a governed run inside a Ray Tune trial, with the experiment's number of workers.
 
-The trial's actor holds next to nothing of the cluster; it drives a `GovernedTrainer` in a thread,
-whose workers Ray Train places, and passes the run's reports on to Ray Tune.
+The trial's actor reserves almost no CPU. It drives a `GovernedTrainer` in a thread, whose workers
+Ray Train places. It passes the run's reports on to Ray Tune.
 
 Invariants:
 
-* The trial has the search's verified policy, credentials and prepared data as values, and no key:
-  it could not run under others. Only hyperparameters vary, by a closed list of names.
+* The trial gets the search's verified policy, credentials and prepared data as values, and no key,
+  so it cannot use others. Only hyperparameters vary, by a closed list of names.
 * All state is in the run's own commits. Ray Tune gets no copy of it, so it has nothing to pickle.
-* A trial that is stopped commits first, and its run can go on from there.
-* A trial that takes over another's state becomes a new run, which has the other's commit, ledger
-  and ancestry (`govray.train.state.cloning`). All that Ray passes on is where that commit lies.
+* A trial that is stopped commits first, and its run can resume there.
+* A trial that takes over another's state becomes a new run with the other's commit, ledger and
+  ancestry (`govray.train.state.cloning`). Ray only passes on where that commit lies.
 * A trial that had ended when the search's driver died is not run again: it repeats its reports.
 
-What it does not do: judge trials against each other (the scheduler), or attest (the driver).
+The scheduler compares trials, and the driver attests them.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ from govray.tune.stop_rules import first_reason
 from govray.tune.trial_reports import Measurement, Reporter, copy_reports, read_reports
 
 NAME = "trial"
-"""The one entry of a trial's Tune configuration that is no hyperparameter. A configuration that
-was taken over from another trial has the other's: it names a trial only when that is drawn."""
+"""The one entry of a trial's Tune configuration that is not a hyperparameter. It is right only when
+the trial is drawn: a configuration taken over from another trial has the other's entry."""
 
 RUN = "run"
 """Field of a result: folder of the trial's run."""
 
 DONOR = "donor"
-"""Field beside `RUN`: the run whose state it went on from, empty if none."""
+"""Field beside `RUN`: the run whose state it took over, empty if none."""
 
 ENDED = "ended"
-"""Field of a trial's last result: how it ended, if it was not Ray Tune that ended it."""
+"""Field of a trial's last result: how it ended, if not by Ray Tune."""
 
 REASON = "reason"
 """Field beside `ENDED`: why."""
 
 INTERRUPTED = "interrupted"
-"""What `ENDED` says of a trial that will go on when the search does."""
+"""Value of `ENDED` for a trial that will resume with the search."""
 
 POLL_S = 0.1
 STOP_S = 60.0
-"""How long a trial that is stopped may take for its last commit."""
+"""How long a stopped trial may take for its last commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +80,9 @@ class Setting:
         file: The experiment, and how it is searched.
         shared: Verified inputs and prepared data.
         commit_at: Steps at which trials are compared, and so commit.
-        keep_at: Those of them whose commits stay, for other trials to go on from.
+        keep_at: Those of them whose commits stay, for other trials to take over.
         past: Trials that the search had when its driver started, by name.
-        repeats: Whether the scheduler is told all reports of past trials, or the last alone.
+        repeats: Whether the scheduler gets all reports of past trials, or only the last.
     """
 
     folder: Path
@@ -119,7 +119,7 @@ class Trial(tune.Trainable):
             return self._final | {"done": True}
         if self._past and self._past.how:
             return self._repeat()
-        # What the run said before is passed on before it goes on: the scheduler may stop it there.
+        # Earlier reports are passed on before the run resumes: the scheduler may stop it there.
         while (found := self._next()) is None:
             if not self._started().is_alive() and (found := self._next()) is None:
                 return self._end()
@@ -127,7 +127,7 @@ class Trial(tune.Trainable):
         return self._result(found)
 
     def cleanup(self) -> None:
-        """Ray Tune lets go of the trial: commit, and end the workers."""
+        """Called by Ray Tune at the trial's end: commit, and end the workers."""
         if self._thread and self._thread.is_alive():
             ending = self._reports and self._reports[-1].step >= self._setting.file.max_time
             if self._run.is_dir() and not ending:
@@ -143,10 +143,10 @@ class Trial(tune.Trainable):
         return _TrainingResult(checkpoint=where, metrics=dict(self._last_result or {}))
 
     def restore(self, checkpoint_path: Any) -> None:
-        """Called by Ray Tune after a pause, with what `save` gave: this trial's, or a donor's."""
+        """Called by Ray Tune after a pause, with what `save` returned for this trial or a donor."""
         commit = Path(checkpoint_path.checkpoint.path)
         if commit.parent.name.partition(".")[0] == self._name:
-            return  # the run goes on from its own latest commit
+            return  # the run resumes from its own latest commit
         self._donor = commit.parent, int(commit.name.removeprefix(folder_name(0)[:-9]))
         lives = len(list(self._setting.folder.glob(f"{self._name}.*")))
         self._run = self._setting.folder / f"{self._name}.{lives + 1}"
@@ -166,7 +166,7 @@ class Trial(tune.Trainable):
             self._failure = error
 
     def _latest(self) -> Path:
-        """The newest of the trial's runs with these values; the one to begin if there is none."""
+        """The newest of the trial's runs with these values, or else the one to begin."""
         first = self._setting.folder / self._name
         clones = self._setting.folder.glob(f"{self._name}.*")
         for run in sorted(clones, key=lambda run: int(run.suffix[1:]), reverse=True):
@@ -184,7 +184,7 @@ class Trial(tune.Trainable):
             copy_reports(donor, self._run, step)
         if setting.keep_at:
             self._run.mkdir(exist_ok=True)
-            pin_ahead(self._run, setting.keep_at, "another trial may go on from it")
+            pin_ahead(self._run, setting.keep_at, "another trial may take it over")
         return self._make(setting, experiment)
 
     def _make(self, setting: Setting, experiment: Experiment) -> Any:
@@ -203,7 +203,7 @@ class Trial(tune.Trainable):
         )
 
     def _next(self) -> Measurement | None:
-        """The first report that was not passed on, and is to be: a donor's are not."""
+        """The first report still to be passed on. A donor's reports are not."""
         found = read_reports(self._run)
         before = self._donor[1] if self._donor else 0
         if not self._setting.repeats and self._thread is None and found:
@@ -238,7 +238,7 @@ class Trial(tune.Trainable):
         return self._said(judged)
 
     def _said(self, judged: TrialReport) -> dict[str, Any]:
-        """A report as a result; which run it is of, and whose state that went on from."""
+        """A report as a result, with its run and the run whose state that took over."""
         donor = self._donor[0].name if self._donor else ""
         return judged.to_result() | {RUN: self._run.name, DONOR: donor}
 
@@ -261,7 +261,7 @@ class Trial(tune.Trainable):
         return self._said(judged)
 
     def _end(self) -> dict[str, Any]:
-        """What to say of a run that ended without a further report."""
+        """The result of a run that ended without a further report."""
         error = self._failure
         if isinstance(error, Stopped):
             last = self._reports[-1].to_result() if self._reports else _worst()
@@ -284,17 +284,17 @@ class Trial(tune.Trainable):
 
 
 def _await(commit: Path) -> None:
-    """Wait until a donor has written the commit that it is about to write."""
+    """Wait until a donor has written the commit in flight."""
     deadline = time.monotonic() + STOP_S
     while not (commit / commit_folder.MANIFEST).is_file() and time.monotonic() < deadline:
         time.sleep(POLL_S)
 
 
 def _worst() -> dict[str, Any]:
-    """A result without a report: Ray Tune wants its fields in every one."""
+    """A result without a report: Ray Tune requires its fields in every one."""
     return {"step": 0, "loss": math.nan, "v": WORST, "objective": WORST}
 
 
 def _has_begun(run: Path) -> bool:
-    """Whether workers ever started: before that, what is refused is what the trial drew."""
+    """Whether workers ever started. Before that, a refusal concerns the trial's hyperparameters."""
     return any(isinstance(event, events.AttemptStarted) for event in events.read(run))

@@ -1,15 +1,15 @@
-"""What a trial reports of itself: one line in its run's folder at each commit.
+"""A trial's reports: one line in its run's folder at each commit.
 
 Ray Train's controller writes the line when all ranks have reported; the process that drives the
-trial reads it. So a report outlives whatever dies, and a search that goes on reads the reports of
-its finished trials where it would else run them again.
+trial reads it. So a report outlives every process. A resumed search reads the reports of its
+finished trials instead of running them again.
 
 Invariants:
 
-* A step counts once, with its first line: steps that are run again after a failure say the same.
-* A last line that a crash cut off is passed over, and written anew by the step that is run again.
+* A step counts once, with its first line: repeated steps report the same.
+* A last line that a crash cut off is ignored, and written again by the repeated step.
 
-What it does not do: judge a report (`govray.tune.objective`).
+`govray.tune.objective` judges reports.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from govray.train.worker.run import COMMIT_LOSS
 
 FILE = "reports.jsonl"
 MEMORIZATION = "memorization"
-"""In a worker's report: the statistic of the monitor, where it was measured."""
+"""In a worker's report: the monitor's statistic, if measured."""
 
 MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What one report says, not yet judged.
+    """One report, not yet judged.
 
     Attributes:
         step: Steps done.
-        loss: The search's metric; NaN where it is no number.
+        loss: The search's metric; NaN if it is not a number.
         memorization: M, as last measured by then; None if it never was.
     """
 
@@ -49,12 +49,12 @@ class Measurement:
 
 
 class Reporter(ray.train.UserCallback):
-    """Lives in Ray Train's controller, and appends a line for each report that has a commit.
+    """Runs in Ray Train's controller, and appends a line for each report with a commit.
 
     Args:
         folder: The run's.
-        metric: What the search minimizes: a name in the metrics that the loop reports; ``loss``
-            is the mean over the steps since the commit before.
+        metric: What the search minimizes: a name in the metrics that the loop reports. ``loss`` is
+            the mean over the steps since the last commit.
     """
 
     def __init__(self, folder: Path, metric: str) -> None:
@@ -65,7 +65,7 @@ class Reporter(ray.train.UserCallback):
     def after_report(
         self, run_context: Any, metrics: Sequence[Mapping[str, Any]], checkpoint: Any
     ) -> None:
-        """Called by Ray once all ranks have reported; rank 0's words count.
+        """Called by Ray once all ranks have reported; rank 0's metrics count.
 
         Raises:
             UsageError: The loop doesn't report the metric.
@@ -99,7 +99,7 @@ def read_reports(folder: Path) -> list[Measurement]:
     """A run's reports, by step.
 
     Raises:
-        Malformed: A whole line is no report, or the file is too large.
+        Malformed: A whole line is not a report, or the file is too large.
     """
     try:
         with (folder / FILE).open("rb") as file:
@@ -116,7 +116,7 @@ def read_reports(folder: Path) -> list[Measurement]:
         try:
             value = canonical_json.parse_canonical(line)
         except Malformed:
-            continue  # cut off by a crash, and followed by others since
+            continue  # cut off by a crash, with later lines behind it
         try:
             measured = Measurement(
                 step=int(value["step"]),
@@ -130,7 +130,7 @@ def read_reports(folder: Path) -> list[Measurement]:
 
 
 def copy_reports(donor: Path, run: Path, until: int) -> None:
-    """Begin a clone's reports with those of its donor, up to the step that they have in common."""
+    """Begin a clone's reports with its donor's, up to their common step."""
     lines = [
         {"step": each.step, "loss": _number(each.loss), "memorization": each.memorization}
         for each in read_reports(donor)
@@ -141,7 +141,7 @@ def copy_reports(donor: Path, run: Path, until: int) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """As canonical JSON can write it; None for what it can't."""
+    """The value if canonical JSON can hold it, else None."""
     return float(value) if value is not None and abs(float(value)) < 2**53 else None
 
 

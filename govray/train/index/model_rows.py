@@ -1,5 +1,4 @@
-"""The models of runs, and what audits said of them, verified and then indexed.
-"""
+"""The models of runs, and what audits said of them, verified and then indexed."""
 
 from __future__ import annotations
 

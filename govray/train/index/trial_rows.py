@@ -1,5 +1,4 @@
-"""Metrics and decisions of one trial, into their tables.
-"""
+"""Metrics and decisions of one trial, into their tables."""
 
 from __future__ import annotations
 

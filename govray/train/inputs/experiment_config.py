@@ -176,8 +176,8 @@ class Experiment(Section):
     )
     aggregator: Literal["governed", "ddp", "fsdp2"] = Field(
         "governed",
-        description="who sums gradients: govray's own buckets, torch's DDP or FSDP2; FSDP2 also shards "
-        "the model over workers",
+        description="who sums gradients: govray's own buckets, torch's DDP or FSDP2; FSDP2 also "
+        "shards the model over workers",
     )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 17
     checkpoint: CheckpointEvery = CheckpointEvery()
