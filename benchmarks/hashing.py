@@ -44,7 +44,7 @@ def sha256sum(hashed: Hashed) -> None:
 
 
 def file_digest(hashed: Hashed) -> None:
-    """`canonical.sha256` of the file."""
+    """`canonical_json.sha256` of the file."""
     canonical_json.sha256(hashed.file.read_bytes())
 
 

@@ -97,7 +97,9 @@ class Committed:
         return index
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The whole tensors of a safetensors file, on the CPU; of one in parts, joined.
+        """The whole tensors of a safetensors file, by name; of one in parts, joined.
+
+        Shapes and dtypes are the file's, the device is the CPU.
 
         Raises:
             Damaged: If bytes are not those of the manifest.
@@ -112,6 +114,10 @@ class Committed:
         self, index: ShardIndex, name: str, wanted: Callable[[str, int], range]
     ) -> dict[str, Tensor]:
         """What one rank needs of a file in parts; arguments as in `sharded_file.held_rows`.
+
+        Returns:
+            By name: (wanted rows, …) of sharded tensors, and all others whole, in their stored
+            dtype, on the CPU.
 
         Raises:
             Damaged: If bytes are not those of the manifest, or parts do not fit together.

@@ -4,7 +4,7 @@ Tensors keep their dtype and bits, where ``Optimizer.load_state_dict`` casts the
 to the parameter's. Parameters go by name, so the order of groups is checked and
 never assumed.
 
-What it does not do: store anything (``checkpoint.py``), or know a schedule.
+What it does not do: store anything (``commit_folder.py``), or know a schedule.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ def optimizer_state(
         names: A name for each of its parameters; FQNs, by convention.
 
     Returns:
-        Tensors named ``<state key>/<parameter name>``, the optimizer's own, which its next
-        step changes (`govray.checkpoint.tensor_shards.held_here` copies); and a JSON value with the
-        param groups and the state that is not tensors. A parameter that was
-        never stepped has no entry, here as there.
+        Tensors named ``<state key>/<parameter name>``, and a JSON value with the param groups and
+        the state that is not tensors. The tensors are the optimizer's own, so their shape, dtype
+        and device are its choice, and its next step changes them;
+        `govray.checkpoint.tensor_shards.held_here` copies them. A parameter that was never stepped
+        has no entry, here as there.
 
     Raises:
         UsageError: If a parameter has no name or a value cannot be stored.
@@ -74,8 +75,13 @@ def restore_optimizer(
 ) -> None:
     """Put back what ``optimizer_state`` returned, into an optimizer built the same way.
 
-    Tensors keep their dtype and bits, where ``Optimizer.load_state_dict`` casts
-    them to the parameter's. A whole one of a sharded parameter's shape is cut as that is.
+    Args:
+        optimizer: Its state is replaced.
+        names: A name for each of its parameters.
+        tensors: By name, on any device. They keep their dtype and bits, and go to the
+            device where the optimizer keeps them. A whole one of a sharded parameter's shape is
+            cut as that is.
+        state: The JSON value.
 
     Raises:
         Malformed: If the optimizer's class or its parameters in their groups and

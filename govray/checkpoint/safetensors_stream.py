@@ -79,7 +79,8 @@ def pieces(tensors: Mapping[str, Tensor], *, where: str) -> Iterator[bytes | mem
     """The file's bytes in order.
 
     Args:
-        tensors: By name. A strided or shared one is written whole, once a name.
+        tensors: By name; any shape and device, of a dtype that the format has. A strided or
+            shared one is written whole, once a name.
         where: The file, for errors.
 
     Raises:

@@ -141,7 +141,8 @@ def held_rows(
         wanted: ``(tensor, rows of the whole) -> rows``, for each sharded tensor.
 
     Returns:
-        By name: the wanted rows of sharded tensors, and all others whole.
+        By name: (wanted rows, …) of sharded tensors, and all others whole, in their stored
+        dtype, on the CPU.
 
     Raises:
         Damaged: A part does not hold what the index says.

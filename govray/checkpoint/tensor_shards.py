@@ -57,7 +57,11 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, detached: gathered from all ranks if it is sharded. Collective then."""
+    """All of a tensor, detached: gathered from all ranks if it is sharded. Collective then.
+
+    Args:
+        tensor: Any shape; the result has its dtype and device.
+    """
     value = tensor.detach()
     return value.full_tensor() if isinstance(value, DTensor) else value
 
@@ -66,6 +70,10 @@ def spread(value: Tensor, like: Tensor) -> Tensor:
     """This rank's part of a whole tensor that all ranks hold, cut as ``like`` is.
 
     A value that is cut already stays as it is.
+
+    Args:
+        value: Whole, of the shape of ``like``, any dtype, on its device.
+        like: A parameter.
     """
     if isinstance(value, DTensor) or not isinstance(like, DTensor):
         return value
@@ -75,8 +83,11 @@ def spread(value: Tensor, like: Tensor) -> Tensor:
 def held_here(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Copies, in host memory, of what this rank commits of named tensors.
 
-    Of a sharded tensor that is the rows that the rank holds, of any other all of it on rank 0
-    and nothing on the others.
+    Of a sharded tensor that is the rows that the rank holds. Any other is copied whole on rank 0,
+    and not at all on the others.
+
+    Args:
+        tensors: By name; any shape, dtype and device.
 
     Returns:
         The copies, and for each sharded tensor the rows (first dimension) of the whole.
@@ -112,14 +123,28 @@ def held_here(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
 
 
 def own_rows(like: Tensor | None, rows: int) -> range:
-    """Which of so many rows this rank holds of a tensor that is cut as ``like`` is."""
+    """Which of so many rows this rank holds of a tensor that is cut as ``like`` is.
+
+    Args:
+        like: Any shape, dtype and device; None for a tensor that is not cut.
+        rows: The first dimension of the whole tensor.
+    """
     if not isinstance(like, DTensor):
         return range(rows)
     return cut(rows, like.device_mesh.get_local_rank(), like.device_mesh.size())
 
 
 def from_rows(local: Tensor, rows: int, like: Tensor | None) -> Tensor:
-    """This rank's rows (`own_rows`) as a part of the tensor of so many rows, cut as ``like``."""
+    """This rank's rows as a part of the tensor of so many rows, cut as ``like`` is.
+
+    Args:
+        local: The rows that `own_rows` gives: (own rows, …), any dtype and device.
+        rows: The first dimension of the whole tensor.
+        like: A parameter; None, or one that is not cut, to get ``local`` back.
+
+    Returns:
+        ``local`` on the device of ``like``, or a DTensor of it, in its dtype.
+    """
     if not isinstance(like, DTensor):
         return local
     shape = torch.Size((rows, *local.shape[1:]))

@@ -42,7 +42,7 @@ def permute(keys: Sequence[int], n: int, indices: npt.NDArray[np.integer]) -> In
 
 
 def _mix(values: Indices) -> Indices:
-    """Splitmix64's finaliser, as ``plan.mix``."""
+    """Splitmix64's finaliser, as ``batch_plan.mix``."""
     values = values ^ (values >> np.uint64(30))
     values = values * np.uint64(0xBF58476D1CE4E5B9)
     values = values ^ (values >> np.uint64(27))

@@ -319,7 +319,7 @@ def step_rows(batch: pa.Table) -> Iterator[StepRows]:
 def planned_rows(
     plan: BatchPlan, stream_id: str, positions: range
 ) -> Iterator[tuple[int, str, int]]:
-    """``plan.read``, with the permutation computed for all positions at once.
+    """``BatchPlan.read``, with the permutation computed for all positions at once.
 
     Yields (position, corpus, row in corpus); tombstones are left out.
     """

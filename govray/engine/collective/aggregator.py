@@ -41,6 +41,8 @@ Meet = Callable[[], None]
 class Governed:
     """Sums every gradient in buckets of its own; what the others build on.
 
+    Collective: all ranks make one, and call its methods in the same order.
+
     Args:
         model: The base model.
         domains: In the order of their passes, with all their parameters.
@@ -114,15 +116,21 @@ class Governed:
         """Between them."""
 
     def send_rest(self) -> None:
-        """Send what is still owed, whatever happened before."""
+        """Send what is still owed, whatever happened before. Collective."""
         self._reducer.send_rest()
 
     def sums(self) -> dict[str, Tensor]:
-        """Wait; the sum over ranks by parameter name, laid out as the parameter."""
+        """Wait for the sums over ranks, by parameter name. Collective.
+
+        Each has its parameter's shape, dtype and device, and is a DTensor where that is one.
+        """
         return self._reducer.sums()
 
     def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
-        """This rank's gradients before the sum, or a number that is finite where they were.
+        """This rank's gradients before the sum, by parameter name; None where there is none.
+
+        Each has its parameter's shape, dtype and device. A host that sums in place gives the
+        gradient's largest magnitude instead, of shape ().
 
         Args:
             names: Of the parameters that are asked for.
@@ -130,11 +138,22 @@ class Governed:
         return {name: self._parameters[name].grad for name in names}
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """The 2-norm of gradients together, equal on all ranks. Collective."""
+        """The 2-norm of gradients together, equal on all ranks. Collective.
+
+        Args:
+            gradients: Summed ones by name, of any shapes, of one dtype and device.
+
+        Returns:
+            Shape (), of the gradients' dtype and on their device.
+        """
         return get_total_norm(gradients.values())
 
     def local(self, gradient: Tensor) -> Tensor:
-        """What this rank holds of a summed gradient."""
+        """What this rank holds of a summed gradient, in its dtype and on its device.
+
+        Args:
+            gradient: Any shape; of a DTensor the local shard is returned.
+        """
         return gradient
 
     def end(self) -> None:

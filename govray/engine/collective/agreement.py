@@ -193,7 +193,7 @@ class Agreement:
         failure: RankFailure | None,
         numbers: Sequence[int] = (),
     ) -> Pending:
-        """Tell the others what this rank brings; returns at once.
+        """Tell the others what this rank brings; returns at once. Collective.
 
         Args:
             step: The step that this rank is about to do.
@@ -210,15 +210,15 @@ class Agreement:
         return Pending(self, self._gather(torch.tensor(own, dtype=torch.int64)), failure)
 
     def conclude(self, step: int, sums: Tensor, failure: RankFailure | None) -> Tensor:
-        """The second status: go on together, or stop together.
+        """The second status: go on together, or stop together. Collective.
 
         Args:
             step: The agreed step.
-            sums: This rank's float64 sums, of one shape on all ranks.
+            sums: This rank's, float64, on the CPU, of one shape on all ranks.
             failure: What went wrong here in forward or backward, if anything.
 
         Returns:
-            The sums over all ranks, added in rank order.
+            The sums over all ranks, added in rank order; shape, dtype and device as given.
 
         Raises:
             GovrayError: The first failed rank's error, the same on all ranks.
@@ -229,7 +229,7 @@ class Agreement:
         return torch.stack(rows)[:, 1:].sum(0).view(sums.shape)
 
     def confirm(self, step: int, failure: RankFailure | None) -> None:
-        """The third status: all ranks have moved their weights, or none goes on.
+        """The third status: all ranks have moved their weights, or none goes on. Collective.
 
         Args:
             step: The agreed step.
@@ -248,7 +248,10 @@ class Agreement:
         )
 
     def exchange(self, row: Tensor) -> list[Tensor]:
-        """Every rank's row, by rank. Rows have one shape and type, and live on the CPU.
+        """Every rank's row, by rank. Collective.
+
+        Args:
+            row: Of one shape and dtype on all ranks, on the CPU.
 
         Raises:
             InfrastructureFailed: Another rank is gone.
@@ -264,6 +267,7 @@ class Agreement:
         return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
     def _gather(self, row: Tensor) -> Callable[[], list[Tensor]]:
+        """Send a row; the result waits for all ranks' rows. Collective."""
         if self._group is None:
             return lambda: [row]
         rows = [torch.empty_like(row) for _ in range(self.world_size)]
@@ -349,7 +353,13 @@ class Agreement:
 
 
 class Pending:
-    """A first exchange under way."""
+    """A first exchange under way.
+
+    Args:
+        agreement: The run's.
+        rows: Waits for the rows of all ranks, each of shape (words,), int64, on the CPU.
+        failure: Why this rank has no batch, if so.
+    """
 
     def __init__(
         self, agreement: Agreement, rows: Callable[[], list[Tensor]], failure: RankFailure | None
@@ -361,7 +371,7 @@ class Pending:
         self._error: GovrayError | None = None
 
     def wait(self) -> Agreed:
-        """Block until all ranks have spoken; later calls answer as the first did.
+        """Block until all ranks have spoken; later calls answer as the first did. Collective.
 
         Raises:
             RankFailed: A rank has no batch, or is gone.

@@ -123,14 +123,15 @@ def lay_out(
 
 
 def sum_over_ranks(domains: Sequence[Domain], counts: Mapping[str, int]) -> dict[str, Tensor]:
-    """Σ_ranks of the local gradients, which stay as they are.
+    """Σ_ranks of the local gradients, which stay as they are. Collective.
 
     Args:
         domains: In one order on all ranks.
         counts: N_l of the layer group that each parameter is in, by parameter name.
 
     Returns:
-        The sum by parameter name, of the parameter's shape, for every live bucket.
+        The sum by parameter name, for every live bucket. Its shape, dtype and device are the
+        parameter's.
 
     Raises:
         RankFailed: Another rank is gone.
@@ -164,6 +165,9 @@ def flat_gradient(domain: Domain, bucket: Sequence[str], out: Tensor | None = No
         domain: The bucket's.
         bucket: Parameter names.
         out: Where to write it; None for a new tensor.
+
+    Returns:
+        Shape (numbers of the bucket,), of the parameters' dtype and on their device.
     """
     parameters = [domain.parameters[name] for name in bucket]
     return torch.cat(
@@ -178,7 +182,13 @@ def flat_gradient(domain: Domain, bucket: Sequence[str], out: Tensor | None = No
 
 
 def unflattened(domain: Domain, bucket: Sequence[str], flat: Tensor) -> dict[str, Tensor]:
-    """Views of a flat bucket, by parameter name, each of its parameter's shape."""
+    """Views of a flat bucket, by parameter name, each of its parameter's shape.
+
+    Args:
+        domain: The bucket's.
+        bucket: Parameter names.
+        flat: Shape (numbers of the bucket,), any dtype and device.
+    """
     sizes = [domain.parameters[name].numel() for name in bucket]
     return {
         name: part.view(domain.parameters[name].shape)
@@ -187,7 +197,11 @@ def unflattened(domain: Domain, bucket: Sequence[str], flat: Tensor) -> dict[str
 
 
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
-    """Name of the first tensor with an infinity or NaN, or None."""
+    """Name of the first tensor with an infinity or NaN, or None.
+
+    Args:
+        tensors: By name; any shapes, dtypes and devices.
+    """
     if not tensors:
         return None
     # One transfer from the device, not one for each tensor.
@@ -204,7 +218,11 @@ def divide(
 ) -> None:
     """Set every parameter's gradient to its sum over N_l, or to None where N_l = 0.
 
-    The sums are used up: full-precision ones become the gradients.
+    Args:
+        domains: All of the model's.
+        sums: By parameter name, of the parameter's shape and device, any floating dtype. They
+            are used up: full-precision ones become the gradients.
+        counts: N_l by parameter name.
     """
     divisors: dict[tuple[int, torch.device], Tensor] = {}
     for domain in domains:

@@ -87,7 +87,7 @@ class Reducer:
                 self._missing[self._bucket_of[name]] += 1
 
     def send_rest(self) -> None:
-        """Send what is still owed; every rank calls it, whatever happened before.
+        """Send what is still owed, whatever happened before. Collective.
 
         Raises:
             GovrayError: What the agreement raises; then nothing was sent.
@@ -96,7 +96,9 @@ class Reducer:
         self._send_ready()
 
     def sums(self) -> dict[str, Tensor]:
-        """Wait for the buckets; the sum by parameter name, of the parameter's shape.
+        """Wait for the sums over ranks, by parameter name. Collective.
+
+        Each has its parameter's shape, dtype and device.
 
         Raises:
             RankFailed: Another rank is gone.
@@ -143,6 +145,7 @@ class Reducer:
             )
 
     def _send_ready(self) -> None:
+        """Send the buckets that are ready. Collective: in one order on all ranks."""
         assert self._counts is not None
         counts = self._counts()
         while self._next < len(self._buckets) and not self._missing[self._next]:

@@ -42,7 +42,7 @@ from govray.errors import Refused, UsageError
 
 
 class DDP(Hosted):
-    """See ``Governed`` for the arguments.
+    """See ``Governed`` for the arguments. Collective: all ranks make one.
 
     Raises:
         Refused: Routes part the base model into several domains.
@@ -135,6 +135,7 @@ class DDP(Hosted):
         return each.slices is not None and not self.held.isdisjoint(each.weights)
 
     def _sum(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """DDP's comm hook: the sum of a bucket over ranks, undivided. Collective."""
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             self._largest[self._names[parameter]] = torch.linalg.vector_norm(gradient, torch.inf)
         assert self._sent is not None

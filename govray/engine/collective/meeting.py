@@ -38,7 +38,7 @@ class Meeting:
         agreement: The run's.
         pending: The step's first exchange, awaited before the first meeting.
         step: The step.
-        nothing: Zeros of the shape that the second status sums.
+        nothing: Zeros of the shape that the second status sums; float64, on the CPU.
 
     Attributes:
         stopped: What stopped the ranks, once it did.

@@ -47,7 +47,11 @@ class Ghosts:
         return self._shape is not None
 
     def see(self, tensors: Mapping[str, Tensor]) -> None:
-        """Remember the shape of rows."""
+        """Remember the shape and dtype of rows.
+
+        Args:
+            tensors: By name, each (rows, …), on any device.
+        """
         self._shape = {
             name: (list(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."))
             for name, tensor in tensors.items()

@@ -4,9 +4,8 @@ Each type of layer has a calculus: its forward, and the gradients of its paramet
 and its input from some of its rows. ``sliced_pass.py`` runs them in autograd Functions,
 ``norm_accounting.py`` asks them what a corpus contributed.
 
-Invariants: rows are the first dimension throughout, and are never mixed. A layer
-with tensors, hooks or a forward of its own is not covered, for its calculus would
-be another.
+Invariants: rows are the first dimension throughout, and are never mixed. A layer with tensors,
+hooks or a forward of its own is not covered: its derivatives may be others.
 
 What it does not do: decide which rows learn; second derivatives.
 
@@ -39,7 +38,11 @@ Prepared = tuple[Tensor, Parameters]
 
 
 class Calculus(Protocol):
-    """The calculus of one type of layer. Stateless; rows are the first dimension throughout."""
+    """The calculus of one type of layer, without state.
+
+    Tensors are on the layer's device. Inputs and outputs are (rows, …), of a floating dtype; an
+    embedding's inputs are integer ids. Gradients have the shape of what they belong to.
+    """
 
     def dimensions(self, layer: Any) -> int:
         """Fewest dimensions of an input whose first one can be rows."""
@@ -74,9 +77,8 @@ class Calculus(Protocol):
     ) -> dict[str, Tensor]:
         """Gradients of the wanted ones among ``INPUT`` and the parameters, of these rows.
 
-        What ``reads`` leaves out need not be there: inputs may be a tensor of the
-        right shape without content, parameters None. ``out`` offers memory for the
-        input gradient.
+        What ``reads`` leaves out need not be there. Inputs may then have the right shape and no
+        content, and parameters may be None. ``out`` offers memory for the input gradient.
         """
 
 
@@ -512,7 +514,12 @@ def uncovered(model: nn.Module) -> tuple[str, ...]:
 
 
 def takes_rows(layer: nn.Module, inputs: Tensor) -> bool:
-    """Whether a covered layer's input has room for rows before what the layer works on."""
+    """Whether a covered layer's input has a dimension of rows before those that the layer needs.
+
+    Args:
+        layer: Any.
+        inputs: Any shape, dtype and device.
+    """
     kind = calculus_of(layer)
     return kind is not None and inputs.dim() >= kind.dimensions(layer)
 
@@ -529,12 +536,12 @@ def parameter_gradients(
 
     Args:
         layer: Covered.
-        inputs: What the layer was called with, (rows, ...).
-        grad_output: The gradient of its output, (rows, ...).
+        inputs: What the layer was called with, (rows, …), on the layer's device.
+        grad_output: The gradient of its output, (rows, …), of a floating dtype.
         names: Local names of the parameters; None for all.
 
     Returns:
-        Local parameter name → gradient, in the dtype that the kernel ran in.
+        Local parameter name → gradient of the parameter's shape, in the kernel's dtype.
 
     Raises:
         UsageError: If the layer is not covered.

@@ -11,7 +11,7 @@ How a parameter's pieces are told apart:
   piece's. That needs no knowledge of the model.
 * Where several may, each call of a covered layer gives the gradient of each piece's
   rows from the layer's input and the gradient of its output
-  (``derivatives.parameter_gradients``); calls add up before the norm is taken.
+  (``layer_derivatives.parameter_gradients``); calls add up before the norm is taken.
 
 Invariants:
 

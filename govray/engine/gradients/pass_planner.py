@@ -10,10 +10,10 @@ all exact:
 ``homogeneous``  for any route: the rows of one stream alone, the backward cut by
                  ``requires_grad``
 
-All do the same matrix products. A staircase does them in fewer and larger kernel
-calls, and writes each gradient once; a sliced pass comes close to that for routes
-that are no stairs, and is planned where it is estimated to pay (``slicing.py``). Where
-a model does not lend itself to a method (``trial.py`` finds out), the planner is told so.
+All do the same matrix products. A staircase does them in fewer and larger kernel calls, and
+writes each gradient once. A sliced pass comes close to that for any routes, and is planned where
+``pass_slices.py`` estimates that it pays. ``pass_check.py`` finds out which methods a model
+allows, and tells the planner.
 
 Invariants: rows of different domains are never in one pass. The passes of a domain
 are a function of that domain's rows alone. Domains come in one order on all ranks.
@@ -84,7 +84,7 @@ class Pass:
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Those of all parts, in order."""
+        """The rows' tensors by name, each (rows, …): parts in order, in their dtype and device."""
         first, *others = self.parts
         if not others:
             return first.tensors

@@ -10,7 +10,7 @@ tied between two groups, a group of the policy's own, an adapter, which sits in 
 block), all rows are taken to need one: that costs time and no exactness.
 
 What it does not do: look at the model. Where a model calls its layers in another
-order, the trial (``trial.py``) finds other gradients.
+order, the trial (``pass_check.py``) finds other gradients.
 """
 
 from __future__ import annotations

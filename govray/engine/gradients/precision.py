@@ -19,7 +19,10 @@ from torch.autograd.graph import Node
 def operations(losses: Iterable[Tensor]) -> Iterator[Node]:
     """Every operation behind the losses, once each.
 
-    Not the leaves: under DDP their nodes outlive the step, and a hook on them with it.
+    Leaves are left out: under DDP their nodes outlive the step, and a hook on them with it.
+
+    Args:
+        losses: Any shape, dtype and device, with the graph behind them.
     """
     found: set[Node] = set()
     ahead = [each.grad_fn for each in losses]
@@ -36,7 +39,7 @@ def watch_dtypes(losses: Iterable[Tensor]) -> set[torch.dtype]:
     """The floating dtypes on the way; the set is complete after the backward.
 
     Args:
-        losses: With the graph behind them.
+        losses: Any shape, dtype and device, with the graph behind them.
     """
     seen: set[torch.dtype] = set()
 

@@ -212,7 +212,7 @@ def refuse_float16(losses: Tensor) -> None:
     """Let backward stop where a gradient in float16 arrives.
 
     Args:
-        losses: With the graph behind them.
+        losses: Any shape, dtype and device, with the graph behind them.
 
     Raises:
         Refused: Later, in backward.

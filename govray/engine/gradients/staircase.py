@@ -10,7 +10,7 @@ put behind the rows that came up with a gradient, and from there on all go toget
 
 It works by hooks, on any model whose ``forward`` calls each entry block once, as a
 module, with rows in the first dimension. Nothing else is known of the model, so a
-staircase is only used after a trial (``trial.py``).
+staircase is only used after a trial (``pass_check.py``).
 
 Invariants: rows are sorted by entry, so a module is always given the first rows of
 the pass. Whether an argument is per row is found in the trial, with numbers of rows

@@ -36,7 +36,8 @@ def gap(with_corpus: Tensor, without: Tensor, *, seed: int) -> Gap:
     """The gap between two models' losses on the same rows.
 
     Args:
-        with_corpus, without: Mean loss of each row in nats a token, of shape (rows,).
+        with_corpus, without: Mean loss of each row, nats a token: (rows,), any floating dtype and
+            device.
         seed: Of the bootstrap's own generator.
 
     Raises:

@@ -1,6 +1,6 @@
 """How much better known the rows trained on are than an i.i.d. reserve, at each layer.
 
-A corpus's probe rows and reserve rows were scored by one model (``memorization.py``).
+A corpus's probe rows and reserve rows were scored by one model (``scores.py``).
 Here they become `Measure`s: the means of each side, the deviation of one statistic in
 robust units, and a permutation p-value.
 
@@ -52,7 +52,7 @@ _LEAST_SPREAD = 1e-3
 
 
 def components(scores: RowScores, layer: int) -> dict[Statistic, Tensor]:
-    """A layer's statistics, higher where better known: each (rows,)."""
+    """A layer's statistics, higher where better known: each (rows,), float64, on the CPU."""
     return {
         "entropy": -scores.entropy[layer],
         "surprise": -scores.surprise[layer],
@@ -61,7 +61,7 @@ def components(scores: RowScores, layer: int) -> dict[Statistic, Tensor]:
 
 
 def composite(parts: Mapping[Statistic, Tensor], reference: Mapping[Statistic, Tensor]) -> Tensor:
-    """The weighted sum in robust units of the reference: (rows,).
+    """The weighted sum in robust units of the reference: (rows,), float64, on the CPU.
 
     Args:
         parts: From ``components``.
@@ -76,7 +76,14 @@ def composite(parts: Mapping[Statistic, Tensor], reference: Mapping[Statistic, T
 
 
 def spread(values: Tensor) -> Tensor:
-    """Robust standard deviation: 1.4826 · MAD, or the plain one where more than half are equal."""
+    """Robust standard deviation: 1.4826 · MAD, or the plain one where more than half are equal.
+
+    Args:
+        values: (rows,), of a floating dtype, on any device.
+
+    Returns:
+        Shape (), of the same dtype and device.
+    """
     robust = _MAD_TO_SIGMA * (values - values.median()).abs().median()
     if robust < _LEAST_SPREAD:
         robust = values.std(correction=0)

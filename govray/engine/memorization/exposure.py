@@ -64,7 +64,7 @@ def rank(losses: Tensor, secret: float) -> int:
     """1 + the number of *other* candidates with a loss at or below the secret's.
 
     Args:
-        losses: Of the other candidates, any shape.
+        losses: Of the other candidates; any shape, dtype and device.
         secret: The secret's.
     """
     return int((losses <= secret).sum()) + 1
@@ -82,7 +82,12 @@ def bits(rank: int, candidates: int) -> float:
 
 
 def exact(others: Tensor, secret: float) -> Exposure:
-    """The exposure where ``others`` holds the loss of every candidate but the secret."""
+    """The exposure from the losses of all candidates.
+
+    Args:
+        others: Losses of every candidate but the secret; any shape, dtype and device.
+        secret: The secret's loss.
+    """
     found, candidates = rank(others, secret), others.numel() + 1
     return Exposure(bits(found, candidates), candidates, candidates, secret, rank=found)
 
@@ -92,7 +97,7 @@ def extrapolated(samples: Tensor, secret: float, candidates: int) -> Exposure:
 
     Args:
         samples: Losses of candidates drawn from R without the secret, at least
-            ``skew_normal.LEAST``.
+            ``skew_normal.LEAST``; any shape, floating dtype and device.
         secret: The secret's loss.
         candidates: |R|.
 

@@ -53,7 +53,10 @@ class Lens:
     _after: tuple[nn.Module, ...] = field(default=(), repr=False)
 
     def decode(self, state: Tensor) -> Tensor:
-        """Logits of a residual stream: (rows, tokens, width) → (rows, tokens, vocabulary)."""
+        """Logits of a residual stream: (rows, tokens, width) → (rows, tokens, vocabulary).
+
+        Both are of the model's dtype and on its device.
+        """
         for module in self._after:
             state = module(state)
         return state
@@ -98,7 +101,8 @@ def find_lens(model: nn.Module, logits: Callable[[], Tensor]) -> Lens:
 
     Args:
         model: In evaluation mode.
-        logits: Runs the model once over some rows; returns (rows, tokens, vocabulary).
+        logits: Runs the model once over some rows; returns (rows, tokens, vocabulary), of a
+            floating dtype, on the model's device.
     """
     names = blocks(model)
     if not names:

@@ -49,8 +49,8 @@ def p_values(
     """Two-sided p of "both means over rows are equal", for each statistic.
 
     Args:
-        probe: (rows, statistics).
-        reserve: (rows, statistics).
+        probe: (rows, statistics), of a floating dtype, on the CPU.
+        reserve: (rows, statistics), likewise.
         probe_units: Record of each probe row.
         reserve_units: Record of each reserve row.
         key: What the relabellings are drawn from, such as seed, corpus and step.

@@ -111,8 +111,8 @@ def token_scores(logits: Tensor, targets: Tensor) -> TokenScores:
     """H and z of each target; those of ignored targets mean nothing.
 
     Args:
-        logits: (rows, tokens, vocabulary).
-        targets: (rows, tokens).
+        logits: (rows, tokens, vocabulary), of a floating dtype.
+        targets: (rows, tokens), int64, on the same device.
     """
     # One row at a time: with a large vocabulary the intermediates are larger than the model's.
     pairs = [_of_row(row, ids) for row, ids in zip(logits, targets, strict=True)]
@@ -132,7 +132,12 @@ def _of_row(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_means(scores: Tensor, counted: Tensor) -> Tensor:
-    """Mean over each row's counted targets: (rows, tokens) → (rows,), float64."""
+    """Mean over each row's counted targets: (rows, tokens) → (rows,), float64.
+
+    Args:
+        scores: Of a floating dtype, on any device.
+        counted: Which targets count: bool, of the same shape and device.
+    """
     wide = scores.double().where(counted, 0.0)
     return wide.sum(-1) / counted.sum(-1)
 
@@ -141,6 +146,11 @@ def min_k(surprise: Tensor, counted: Tensor, share: float = MIN_K) -> Tensor:
     """Min-K%++: mean of −z where it is lowest: (rows, tokens) → (rows,), float64.
 
     At least one target of a row is averaged.
+
+    Args:
+        surprise: z, of a floating dtype, on any device.
+        counted: Which targets count: bool, of the same shape and device.
+        share: Of a row's targets.
     """
     ordered = (-surprise.double()).where(counted, torch.inf).sort(-1).values
     kept = (counted.sum(-1) * share).long().clamp_min(1)
@@ -151,8 +161,12 @@ def min_k(surprise: Tensor, counted: Tensor, share: float = MIN_K) -> Tensor:
 def representation_entropy(states: Tensor, counted: Tensor) -> Tensor:
     """Matrix entropy of a row's hidden states, nats: (rows, tokens, width) → (rows,).
 
-    The entropy of the eigenvalues of the Gram matrix of the states, each scaled to length
-    1, with trace 1.
+    It is the entropy of the eigenvalues of the states' Gram matrix, with each state scaled to
+    length 1 and the matrix to trace 1.
+
+    Args:
+        states: Of a floating dtype, on any device. The result is float64.
+        counted: Which tokens count: bool, (rows, tokens), on the same device.
 
     Source: Skean et al. 2025, "Layer by Layer: Uncovering Hidden Representations in
     Language Models" (matrix-based entropy, α → 1).
@@ -178,8 +192,8 @@ def score_rows(
 
     Args:
         model: Its mode and state are as before when this returns.
-        tensors: ``tokens`` and ``targets`` of the rows, first dimension rows, on the
-            model's device; every row has a loss target.
+        tensors: ``tokens`` and ``targets``, both (rows, tokens), int64, on the model's device;
+            every row has a loss target.
         logits: How the model is called.
         lens: From ``find_lens``.
         adapters: The model's.

@@ -35,14 +35,17 @@ _MOST_SKEWED = 0.99  # of the largest skewness that the family has
 
 @dataclass(frozen=True)
 class SkewNormal:
-    """``location`` ξ, ``scale`` ω > 0 and ``shape`` α (0: a normal distribution)."""
+    """``location`` ξ, ``scale`` ω > 0 and ``shape`` α (0: a normal distribution).
+
+    Methods take tensors of any floating dtype, on the CPU.
+    """
 
     location: float
     scale: float
     shape: float
 
     def log_pdf(self, x: Tensor) -> Tensor:
-        """Natural logarithm of the density at each ``x``, in float64."""
+        """Natural logarithm of the density at each ``x`` (any shape), in float64."""
         return _log_pdf(x, self.location, self.scale, self.shape)
 
     def log_cdf(self, x: Tensor) -> Tensor:
@@ -71,7 +74,8 @@ def fit(samples: Tensor) -> SkewNormal:
     """The most likely skew-normal distribution; the same for the same samples.
 
     Args:
-        samples: 1-D, at least ``LEAST``, finite and not all equal.
+        samples: At least ``LEAST``, finite and not all equal; any shape, floating dtype and
+            device.
 
     Raises:
         UsageError: They are too few, not finite, or all equal.
@@ -119,7 +123,12 @@ def fit(samples: Tensor) -> SkewNormal:
 
 
 def goodness(distribution: SkewNormal, samples: Tensor) -> Goodness:
-    """How far the samples' distribution function is from the fitted one, at most."""
+    """How far the samples' distribution function is from the fitted one, at most.
+
+    Args:
+        distribution: From `fit`.
+        samples: Any shape, floating dtype and device.
+    """
     x = samples.detach().double().flatten().cpu().sort().values
     n = x.numel()
     expected = distribution.log_cdf(x).exp()

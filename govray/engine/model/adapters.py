@@ -224,7 +224,8 @@ class Adapters:
 
         Returns:
             The content of ``adapter_config.json``, and the tensors of
-            ``adapter_model.safetensors`` (on the CPU, detached).
+            ``adapter_model.safetensors``: A (rank, in) and B (out, rank) of each layer, in the
+            layer's dtype, on the CPU, detached.
 
         Raises:
             UsageError: If there is no such adapter.
@@ -239,6 +240,10 @@ class Adapters:
     @torch.no_grad()
     def load(self, name: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take over the values of an exported adapter.
+
+        Args:
+            name: The adapter's.
+            config, tensors: As `export` returns them: names and shapes; any dtype and device.
 
         Raises:
             UsageError: If there is no such adapter.

@@ -135,11 +135,12 @@ class CausalLM(nn.Module):
         """Logits of the next token.
 
         Args:
-            tokens: Integer ids of shape (rows, tokens), at most ``context`` long.
+            tokens: Integer ids of shape (rows, tokens), at most ``context`` long, on the
+                model's device.
 
         Returns:
-            Logits of shape (rows, tokens, ids), with an entry for every id that the model
-            knows: at least ``vocabulary``.
+            Logits of shape (rows, tokens, ids), of the model's dtype, with an entry for every
+            id that the model knows: at least ``vocabulary``.
 
         Raises:
             UsageError: If the rows are longer than the context.

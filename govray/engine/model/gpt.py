@@ -109,10 +109,11 @@ class GPT(nn.Module):
         """Logits of the next token.
 
         Args:
-            tokens: Integer ids of shape (rows, tokens), at most ``context`` long.
+            tokens: Integer ids of shape (rows, tokens), at most ``context`` long, on the
+                parameters' device.
 
         Returns:
-            Logits of shape (rows, tokens, vocabulary).
+            Logits of shape (rows, tokens, vocabulary), of the parameters' dtype.
 
         Raises:
             UsageError: If the rows are longer than the context.
@@ -139,7 +140,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Embed ids by value and by place."""
+        """Embed integer ids by value and by place, in the parameters' dtype and device."""
         # Looked up for every row, so that a row's part of the gradient can be told apart.
         places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         return self.dropout(self.tokens(tokens) + self.positions(places))
@@ -156,7 +157,7 @@ class Block(nn.Module):
         self.mlp = MLP(width, dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(rows, tokens, width) → the same shape."""
+        """(rows, tokens, width) → the same shape, dtype and device."""
         hidden = hidden + self.attention(self.attention_norm(hidden))
         return hidden + self.mlp(self.mlp_norm(hidden))
 
@@ -172,7 +173,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(rows, tokens, width) → the same shape."""
+        """(rows, tokens, width) → the same shape, dtype and device."""
         rows, tokens, width = hidden.shape
         projected = self.query_key_value(hidden)
         projected = projected.view(rows, tokens, 3, self.heads, width // self.heads)
@@ -191,7 +192,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(rows, tokens, width) → the same shape."""
+        """(rows, tokens, width) → the same shape, dtype and device."""
         return self.dropout(self.down(F.gelu(self.up(hidden))))
 
 
@@ -200,11 +201,11 @@ def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
     Args:
         model: Maps token ids (rows, tokens) to logits (rows, tokens, vocabulary).
-        batch: ``tokens`` and ``targets``, both of shape (rows, tokens); a target
-            of −100 is no loss target.
+        batch: ``tokens`` and ``targets``, both of shape (rows, tokens), int64, on the model's
+            device; a target of −100 is no loss target.
 
     Returns:
-        Losses of shape (rows, tokens), 0 where there is no target.
+        Losses of shape (rows, tokens), of the logits' dtype, 0 where there is no target.
     """
     targets = batch["targets"]
     logits = model(batch["tokens"])

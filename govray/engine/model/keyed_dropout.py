@@ -130,6 +130,11 @@ class Keyed:
     def scale(self, fqn: str, p: float, inputs: Tensor) -> Tensor:
         """What to multiply the inputs with: 0 with probability p, else 1/(1−p).
 
+        Args:
+            fqn: The dropout module's.
+            p: As for ``nn.Dropout``.
+            inputs: (rows, …), of a floating dtype; the result has its shape, dtype and device.
+
         Raises:
             UsageError: Outside ``rows``, or if the first dimension is not the rows.
         """
@@ -170,7 +175,7 @@ class KeyedDropout(nn.Module):
         self._keyed = keyed
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Any shape whose first dimension is rows → the same shape."""
+        """(rows, …) of a floating dtype → the same shape, dtype and device."""
         if not self.training or self.p == 0.0:
             return inputs
         return inputs * self._keyed.scale(self._fqn, self.p, inputs)

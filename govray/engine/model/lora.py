@@ -27,7 +27,12 @@ from torch.nn import functional as F
 
 
 def fits(layer: nn.Module, inputs: Tensor) -> bool:
-    """Whether `adapted_linear` computes what this layer and its adapter would."""
+    """Whether `adapted_linear` computes what this layer and its adapter would.
+
+    Args:
+        layer: Any.
+        inputs: What it is called with; any shape, dtype and device.
+    """
     return (
         type(layer) is nn.Linear
         and not any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
@@ -39,7 +44,11 @@ def fits(layer: nn.Module, inputs: Tensor) -> bool:
 
 
 def added(output: Tensor, inputs: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """A layer's output with its adapter's; arguments as for `adapted_linear`."""
+    """A layer's output with its adapter's; other arguments as for `adapted_linear`.
+
+    Args:
+        output: (…, out), of the dtype and device of the inputs. So is the result.
+    """
     low = F.linear(inputs, a).flatten(0, -2)
     return torch.addmm(output.flatten(0, -2), low, _by_row(b), alpha=scale).view(output.shape)
 
@@ -49,7 +58,7 @@ def adapted_linear(layer: nn.Linear, inputs: Tensor, a: Tensor, b: Tensor, scale
 
     Args:
         layer: Its parameters don't require grad.
-        inputs: (…, in).
+        inputs: (…, in), of the layer's dtype and on its device, as all tensors here.
         a: (rank, in).
         b: (out, rank).
         scale: s.

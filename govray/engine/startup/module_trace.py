@@ -4,7 +4,7 @@ Every module's tensors are compared as they go in and as they come out, in the o
 calls, the one row of each that stands for the same data. A module whose output differs while
 what it received does not is the place; so is the one that passes a differing tensor on.
 
-What it does not do: find out whether there is a difference (``startup_trial.py`` does), or
+What it does not do: find out whether there is a difference (``row_trial.py`` does), or
 look at tensors whose first dimension is not the rows, or a multiple of them.
 """
 
