@@ -1,7 +1,7 @@
 """What one rank brings to one optimizer step: micro-batches of rows.
 
-A micro-batch holds rows of one route stream, so all of its rows may update the
-same parameters and none shares a kernel call with a row of another domain.
+A micro-batch holds rows of one route stream. All of them may update the same parameters, and none
+shares a kernel call with a row of another domain.
 
 Invariants (checked by ``StepBatch.check``, on every rank, before the forward):
 

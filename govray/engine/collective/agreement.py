@@ -12,13 +12,13 @@ that they never queue behind gradients:
 
 Invariants:
 
-* Every rank sees the same rows and decides by them alone, so either all ranks go
-  on or all raise the same error, which names a rank. None is left waiting.
+* Every rank sees the same rows and decides by them alone. So either all ranks go on, or all
+  raise the same error, which names a rank. None is left waiting.
 * Exchanges have a fixed size, a function of the set-up. Ranks compare their
-  set-ups once, when they start, for two sizes in one gather would not fail cleanly.
+  set-ups once, when they start: two sizes in one gather would not fail cleanly.
 * An error's text travels only after all ranks have agreed that there is one.
-* What is no `Exception` (``SystemExit``, ``KeyboardInterrupt``) is told to the others like any
-  error, and then raised as it is on the rank that it came from.
+* ``SystemExit`` and ``KeyboardInterrupt`` are told to the others like any error. The rank that
+  they came from raises them as they are.
 * Counts are int64 and exact.
 
 What it does not do: notice a rank that hangs without failing (that takes the

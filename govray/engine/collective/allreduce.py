@@ -10,9 +10,9 @@ the same buckets while backward still runs.
 
 Invariants:
 
-* A bucket holds parameters of one domain, and the buckets of a domain depend on
-  that domain alone (gloo's sums change when another tensor is concatenated, from
-  three ranks on). So a domain's bits are the same whatever else trains.
+* A bucket holds parameters of one domain, and the buckets of a domain depend on that domain
+  alone. From three ranks on, gloo's sums change when another tensor is concatenated; so a
+  domain's bits are the same whatever else trains.
 * Which buckets are reduced follows from the agreed N_l, hence is the same on all
   ranks. A bucket is skipped only if all of its groups have N_l = 0; in others an
   absent local gradient counts as zeros.

@@ -1,9 +1,9 @@
 """The overlapped reducer: a bucket is summed over ranks while later layers still run backward.
 
-A step may have several passes, and ranks may have different ones. So a parameter is
-ready after as many gradient accumulations as this rank has passes that may update it,
-and a bucket when all its parameters are. Buckets are sent in one order on all ranks,
-whatever order they become ready in; what a rank has no gradient for it sends as zeros.
+A step may have several passes, and ranks may have different ones. A parameter is ready once every
+pass of this rank that may update it has added its gradient, and a bucket when all its parameters
+are. Buckets are sent in one order on all ranks, whatever order they become ready in. A rank sends
+zeros where it has no gradient.
 
 Invariants:
 

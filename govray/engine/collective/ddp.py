@@ -12,10 +12,12 @@ owes the others its buckets, and sends zeros, as DDP itself does for a rank with
 A pass that some rank did not end leaves its DDP waiting for it, so the step function is over.
 Ranks may do different numbers of passes; one without any does one ghost.
 
-What it does not do: more than one domain of the base model (DDP's buckets would span
-them); keep the bits of a resumed run equal from three ranks on (DDP orders its buckets
-anew after its first step, and gloo's sums depend on them); static graphs, delayed
-all-reduce, buffers (the step refuses models that write them).
+What it does not do:
+
+* More than one domain of the base model: DDP's buckets would span them.
+* Equal bits of a resumed run, from three ranks on. DDP orders its buckets anew after its first
+  step, and gloo's sums depend on them.
+* Static graphs, delayed all-reduce, buffers (the step refuses models that write them).
 
 Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
 Training".

@@ -4,9 +4,8 @@ Parameters, gradients and optimizer states are DTensors, of which a rank holds i
 Forward gathers the parameters of a unit, backward gathers them again and scatters the
 sum of its gradients: so all ranks do equal passes, in the same order, and every pass is
 sliced, adapters' too, with a gradient through every layer. Gradients are summed, not
-averaged, once a step, in the backward of the last pass; a parameter without a permitted
-row counts as zeros there, so that all ranks scatter the same buffers, which are a
-function of the model alone.
+averaged, once a step, in the backward of the last pass. A parameter without a permitted row
+counts as zeros there: all ranks scatter the same buffers, a function of the model alone.
 
 Norms are taken over all shards, so clipping is that of the unsharded model up to
 rounding. Adapters stay whole, and are summed as ever.
@@ -14,9 +13,9 @@ rounding. Adapters stay whole, and are summed as ever.
 Ranks meet before every forward, every backward, and every collective inside them, so a rank
 that fails at any point stops all. The model stays half gathered then: the step function is over.
 
-What it does not do: shard anything (``fully_shard`` blocks and model before the optimizer
-is made), resharding to other meshes, parameters that are left out of sharding, collectives of
-the user's own (``set_custom_all_gather``, ``set_custom_reduce_scatter``), which it replaces.
+What it does not do: shard the model (call ``fully_shard`` before the optimizer is made), reshard
+to other meshes, or host parameters that are left out of sharding. It replaces the user's own
+``set_custom_all_gather`` and ``set_custom_reduce_scatter``.
 
 Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
 """

@@ -1,26 +1,24 @@
 """Gradient-norm share: how much of a layer group's gradient each corpus contributed.
 
-On a sampled step, a *piece* is the rows of one corpus in one pass on this rank. Its
-squared norm in a layer group is that of the gradient that the piece alone adds to
-the group's sum, route weight included, before any division by N_l. A corpus's
-share is the sum over its pieces, divided by the sum over all pieces.
+On a sampled step, a *piece* is the rows of one corpus in one pass on this rank. The piece alone
+adds some gradient to a layer group's sum, route weight included, before any division by N_l. Its
+squared norm counts. A corpus's share is the sum over its pieces, divided by that over all pieces.
 
 How a parameter's pieces are told apart:
 
 * Where one piece of a pass may train it, the gradient that autograd brings is the
   piece's. That needs no knowledge of the model.
-* Where several may, each call of a covered layer gives the gradient of each piece's
-  rows from the layer's input and the gradient of its output
-  (``layer_derivatives.parameter_gradients``); calls add up before the norm is taken.
+* Where several may, each call of a covered layer gives the gradient of each piece's rows. It
+  follows from the layer's input and its output's gradient
+  (``layer_derivatives.parameter_gradients``). Calls add up before the norm is taken.
 
 Invariants:
 
 * It observes. Hooks read detached tensors and return nothing, so every number of
   the training step is what it would be without.
-* Never wrong, sooner absent: the pieces' gradients must add up to the gradient that
-  autograd brings, within rounding. Where they don't (a position table read as a raw
-  tensor, a custom layer, a layer called on something else than rows), the layer
-  group is not measured until the next ``take``.
+* Never wrong, sooner absent: the pieces' gradients must add up to the gradient that autograd
+  brings, within rounding. Else the layer group is not measured until the next ``take``. Reasons
+  are a position table read as a raw tensor, a custom layer, or a layer called on other than rows.
 * A parameter's gradients are dropped as soon as autograd has brought the last one.
 
 What it does not do: tell what a corpus did to the model (a norm is not influence);
@@ -54,9 +52,8 @@ class Piece:
     Attributes:
         corpus: Its name.
         start, stop: Rows ``[start, stop)`` of the pass.
-        weights: Parameter name → what the rows' gradients are multiplied with after
-            backward (1 where a route's weight is in the loss already), for the
-            parameters that these rows may train.
+        weights: Name of a parameter that these rows may train → what multiplies their
+            gradients after backward: 1 where the loss has the route's weight already.
     """
 
     corpus: str
@@ -110,8 +107,7 @@ class Accounting:
     def due(self, step: int) -> bool:
         """Whether this step is a sample: one of every ``every`` steps, each time another.
 
-        Not a fixed one: a stream that is read at every k-th step would be sampled always or
-        never, and shares would be of the streams that happen to be due.
+        Not a fixed one: a stream that is read at every k-th step would be sampled always or never.
         """
         return step % self._every == mix(step // self._every) % self._every
 

@@ -5,9 +5,9 @@ together. Which of them a parameter learns from follows from their routes. Which
 them need a gradient through a layer follows from the order of the layer groups: those
 that learn in the layer's own group, or in one below it.
 
-The order is that of ``layer_groups``, bottom first. Where it says nothing (a tensor
-tied between two groups, a group of the policy's own, an adapter, which sits in every
-block), all rows are taken to need one: that costs time and no exactness.
+The order is that of ``layer_groups``, bottom first. It says nothing of a tensor tied between two
+groups, of a policy's own group, or of an adapter, which sits in every block. There all rows are
+taken to need a gradient, which costs time and no exactness.
 
 What it does not do: look at the model. Where a model calls its layers in another
 order, the trial (``pass_check.py``) finds other gradients.

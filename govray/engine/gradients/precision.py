@@ -1,8 +1,8 @@
 """How exactly gradients were computed, seen from inside the loss.
 
-A user's loss may enter autocast or cast by itself, so the dtypes of the parameters do not
-say in which ones the model was computed. The graph behind the losses does: the gradient that
-arrives at an operation has the dtype of what the operation returned.
+A user's loss may enter autocast or cast by itself, so parameters' dtypes do not say in which ones
+the model was computed. The graph behind the losses does: the gradient that arrives at an operation
+has the dtype of what the operation returned.
 
 What it does not do: see into a graph that ``torch.compile`` made.
 """

@@ -164,10 +164,12 @@ def refuse_inexact(model: nn.Module) -> None:
     """Refuse modules with which no routing of gradients is exact.
 
     Raises:
-        Refused: Names the module: batch normalisation in training mode or without
-            statistics of its own, running statistics of any norm that are written,
-            embeddings with sparse gradients, ``max_norm`` or ``scale_grad_by_freq``,
-            or parameters in float16.
+        Refused: Names the module or parameter. Refused are
+
+            * batch normalisation in training mode or without statistics of its own;
+            * any norm that writes running statistics;
+            * embeddings with sparse gradients, ``max_norm`` or ``scale_grad_by_freq``;
+            * parameters in float16.
     """
     for fqn, parameter in model.named_parameters():
         if parameter.dtype is torch.float16 and parameter.requires_grad:

@@ -1,11 +1,10 @@
 """One forward over rows of several route streams, and the backward that each row is permitted.
 
-Inside ``sliced`` the rows of a pass (first dimension of every layer's input) may
-have different permissions. The layers compute their ordinary output over all rows
-in one kernel; in backward their autograd Function takes each parameter's gradient
-from slices of the permitted rows only, and the input gradient only for rows that
-have something permitted below. Work that the policy forbids is not masked
-afterwards: it is not done.
+Inside ``sliced`` the rows of a pass (first dimension of every layer's input) may have different
+permissions. The layers compute their ordinary output over all rows in one kernel. In backward,
+their autograd Function takes each parameter's gradient from the permitted rows only. It takes the
+input gradient only for rows that have something permitted below. Work that the policy forbids is
+not masked afterwards: it is not done.
 
 Invariants:
 
@@ -24,9 +23,9 @@ Invariants:
 * Parameters, hooks, FQNs and ``state_dict`` are those of the plain model, and the
   layers' forward is restored on the way out, also after an error.
 
-The layers' ``forward`` is overridden on the instance. So their hooks (adapters, FSDP)
-run as ever, activation checkpointing recomputes through the override in whichever
-thread backward runs, and code that calls layers needs no change. A
+The layers' ``forward`` is overridden on the instance. So their hooks (adapters, FSDP) run as ever,
+and code that calls layers needs no change. Activation checkpointing recomputes through the
+override, in whichever thread backward runs. A
 ``TorchFunctionMode`` belongs to one thread and does not know the layer; replaced
 modules would not be those that FSDP and others hold.
 

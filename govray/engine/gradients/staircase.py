@@ -12,11 +12,10 @@ It works by hooks, on any model whose ``forward`` calls each entry block once, a
 module, with rows in the first dimension. Nothing else is known of the model, so a
 staircase is only used after a trial (``pass_check.py``).
 
-Invariants: rows are sorted by entry, so a module is always given the first rows of
-the pass. Whether an argument is per row is found in the trial, with numbers of rows
-that no other size is likely to equal, and remembered by its place, so a mask of shape
-(tokens, tokens) is not cut because a batch happens to have as many rows. An argument
-that the rows share may not carry a gradient.
+Invariants: rows are sorted by entry, so a module is always given the first rows of the pass. The
+trial finds which arguments are per row, with numbers of rows that no other size is likely to
+equal. That is remembered by place: a mask of shape (tokens, tokens) is not cut because a batch has
+as many rows. An argument that the rows share may not carry a gradient.
 
 What it does not do: rows with adapters, weights that differ between layer groups
 (the planner gives those to other methods), torch.compile around the whole model.

@@ -16,8 +16,8 @@ The weights are fixed, the same at every layer and for every model; nothing is f
 Invariants:
 
 * Means are over rows; the unit that the test relabels is the record.
-* Scores of the two sides are put in robust units *together*, so labels have no part in
-  what the permutation test is given, and its p is exact.
+* Scores of the two sides are put in robust units *together*. So labels have no part in what the
+  permutation test is given, and its p is exact.
 * The deviation is the difference of means over the reserve's own spread: 1.4826 times
   the median absolute deviation of its rows. It says how large the effect is; p says
   whether it may be chance.

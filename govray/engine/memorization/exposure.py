@@ -13,8 +13,8 @@ if none is. It is
 
 Invariants:
 
-* A candidate that the model finds as likely as the secret counts as preferred, so a
-  model that tells nothing apart has exposure 0, not log2 |R|.
+* A candidate that the model finds as likely as the secret counts as preferred. A model that tells
+  nothing apart has exposure 0, not log2 |R|.
 * No exposure is above log2 |R|: no rank is better than 1.
 
 What it does not do: say what a model knows in other words, or of secrets that stand

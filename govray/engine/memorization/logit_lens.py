@@ -6,8 +6,8 @@ as they are at that moment. Nothing is trained, so the lens leaves no trace.
 How it is found: one forward pass records what each block returns, and which modules
 outside the blocks are called after the last one. Those, applied one after the other to
 the last block's output, must give the model's logits; otherwise there is no lens, and
-``missing`` says why. So a model that does more after its blocks than call modules in a
-row (a scale on the logits, a projection as a bare function) is noticed, not misread.
+``missing`` says why. So a model that does more after its blocks is noticed, not misread: one that
+scales its logits, say, or projects by a bare function.
 
 States are decoded inside the model's forward, in the last block's hook: precision is
 the model's own (autocast included), and weights that are gathered for a forward only

@@ -2,8 +2,8 @@
 
 Under the hypothesis that probe and reserve units come from one distribution, any
 relabelling of them is as likely as the one observed. So the share of relabellings with
-at least the observed difference is a p-value, exact at every sample size where records bring
-equally many rows, and close to it where they don't.
+at least the observed difference is a p-value. It is exact at every sample size where records
+bring equally many rows, and close to it where they don't.
 
 The unit is the *record*, not the row: rows of one record resemble each other, so
 relabelling rows would call any two sets of records different. A record's rows keep one

@@ -16,8 +16,8 @@ Invariants:
 * Scoring leaves no trace: evaluation mode is put back module by module, nothing needs a
   gradient, no generator moves, no buffer may change. A run that scores has bit for bit
   the weights of one that does not.
-* Rows go through the model ``rows_per_pass`` at a time, padded to that number, so the
-  shapes of a pass depend neither on the world size nor on which rows are scored.
+* Rows go through the model ``rows_per_pass`` at a time, padded to that number. The shapes of a
+  pass depend neither on the world size nor on which rows are scored.
 * Rows of a corpus with an adapter are read through that adapter, others through none.
 
 What it does not do: say which rows to score (``probe_sharing.py``), compare them

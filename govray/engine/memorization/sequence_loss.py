@@ -51,9 +51,8 @@ def greedy_matches(
 ) -> list[bool]:
     """Whether greedy decoding of ``sequence[:start]`` continues with ``sequence[start:]``.
 
-    One forward decides: as long as decoding agrees, its next context is the sequence's
-    own, so it agrees to the end exactly if every token of the end is the most likely one
-    given the true tokens before it.
+    One forward decides: as long as decoding agrees, its next context is the sequence's own. So it
+    agrees to the end exactly if each token there is the most likely one after the true tokens.
 
     Args and what the model is: as for `target_losses`.
     """

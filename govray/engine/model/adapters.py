@@ -1,8 +1,8 @@
 """LoRA adapters that live beside a model, one per removable class.
 
-An adapter adds ``(alpha / r) · B A x`` to the output of every ``nn.Linear``, and
-of transformers' ``Conv1D``, inside the model's repeated blocks (the head and the
-embedding stay bare). The tensors are held here, not in the model: its
+An adapter adds ``(alpha / r) · B A x`` to the output of every ``nn.Linear``, and of
+transformers' ``Conv1D``, inside the model's repeated blocks. The head and the
+embedding stay bare. The tensors are held here, not in the model: its
 ``state_dict`` and FQNs are those of the plain model, and removing an adapter is
 dropping its tensors.
 
@@ -11,8 +11,8 @@ Why not peft's own layers: they replace the model's, which renames the base tens
 
 Invariants:
 
-* While no adapter is active, no layer's forward is overridden and the hooks return
-  before touching anything, so the forward is bit for bit that of the plain model.
+* While no adapter is active, the forward is bit for bit that of the plain model: no layer's
+  forward is overridden, and the hooks return before touching anything.
 * At most one adapter is active, and only code inside ``active(name)`` reads it.
 * An adapter's first weights depend on (seed, adapter name, module FQN) and the
   layer's shape alone: not on other adapters, their order, or a shared generator.

@@ -1,10 +1,10 @@
 """Dropout whose masks belong to rows, not to a process.
 
-A row's mask is drawn from a generator seeded by SHA-256 of (seed, stream, step,
-position of the row in its stream's quota, layer FQN). So it depends neither on
-the rank that reads the row, nor on the other rows of its micro-batch, nor on
-whether another stream exists: what non-interference and a change of world size
-need. Masks are drawn on the CPU and in one dtype, hence equal on every device.
+A row's mask is drawn from a generator seeded by SHA-256 of (seed, stream, step, position, layer
+FQN), the position being the row's in its stream's quota. So it depends neither on the rank that
+reads the row, nor on other rows of its micro-batch, nor on other streams. Non-interference and a
+change of world size need that. Masks are drawn on the CPU in one dtype, hence equal on every
+device.
 
 Invariants:
 

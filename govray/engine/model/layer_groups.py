@@ -18,8 +18,8 @@ are all of one composite class; or several such, defined one after the other
 under one name with successive numbers (``layer1``, ``layer2``), whose entries are
 counted through.
 
-A policy's own groups (FQN globs) come first in deciding, last in order, and
-hold exactly what their globs match, even under a name of the list above. A list
+A policy's own groups (FQN globs) come first in deciding and last in order. They hold exactly what
+their globs match, even under a name of the list above. A list
 that they hold whole is not taken for the blocks if there is another. A tensor
 that has several FQNs in several groups is a group of its own,
 ``embedding+head``, whose permission is the intersection of its parts.
@@ -32,10 +32,13 @@ the same one.
 
 What it does not do: buffers (no gradient reaches them), and guessing. Definition
 order is read as data flow; where that leaves doubt, the policy must name groups.
-There is doubt about a second list (a second tower, an encoder beside a decoder),
-about other parameters that a module outside the blocks holds directly (their
-place among the modules does not show), about linear layers beside an embedding,
-and about a norm defined before the blocks that may be the final one.
+There is doubt about
+
+* a second list: a second tower, an encoder beside a decoder;
+* other parameters that a module outside the blocks holds directly, since their place among the
+  modules does not show;
+* linear layers beside an embedding;
+* a norm defined before the blocks that may be the final one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which module first treats the same row differently in two forwards: a place for people.
 
-Every module's tensors are compared as they go in and as they come out, in the order of the
-calls, the one row of each that stands for the same data. A module whose output differs while
-what it received does not is the place; so is the one that passes a differing tensor on.
+Every module's tensors are compared as they go in and as they come out, in the order of the calls:
+of each, the one row that stands for the same data. The place is the module whose output differs
+while what it received does not, or the one that passes a differing tensor on.
 
 What it does not do: find out whether there is a difference (``row_trial.py`` does), or
 look at tensors whose first dimension is not the rows, or a multiple of them.

@@ -1,10 +1,10 @@
 """Before the first step: does the optimizer keep domains apart?
 
 A governed step gives a gradient to what its rows may update, and the optimizer is to leave
-everything else alone, state included. One that shares something between parameters (a
-gradient norm, an estimate over all of them, a generator, a count in a parameter group) lets
-what one domain's rows did change what another learns. So a few small parameters of several
-domains are stepped, and put back:
+everything else alone, state included. Some optimizers share something between parameters: a
+gradient norm, an estimate over all of them, a generator, a count in a parameter group. There, what
+one domain's rows did changes what another learns. So a few small parameters of several domains are
+stepped, and put back:
 
 1. What has no gradient, and its state, stays as it is.
 2. A domain's parameters and state become the same bits whether the others step with it,

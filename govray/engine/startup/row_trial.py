@@ -1,8 +1,8 @@
 """Before rows of a stream train anything: a few of them go through the model for trial.
 
-Exact routing rests on what no scan of modules can see. So the first time that a process is
-to train on a stream, at step 0 or after a resume, its first rows run forward and backward,
-and nothing is learned from them. What must hold:
+Exact routing rests on what no scan of modules can see. So before a process first trains on a
+stream, at step 0 or after a resume, the stream's first rows run forward and backward. Nothing is
+learned from them. What must hold:
 
 1. Nothing stays behind: parameters and buffers are the same tensors with the same content,
    generators and the attributes of modules are as they were.
@@ -10,9 +10,9 @@ and nothing is learned from them. What must hold:
 3. A row gives the same loss and the same gradient alone, among others, and in another order:
    to √ε, ε that of the coarsest dtype inside the loss (``precision.py``).
 
-Where the loss draws from torch's, Python's or numpy's global generator, rows can't be
-compared with themselves in other places, for they meet other draws there. Then the rows
-beside a row are exchanged, in as many places, and its loss and gradient must stay.
+Where the loss draws from torch's, Python's or numpy's global generator, a row meets other draws in
+another place. Then the rows beside it are exchanged instead, in as many places, and its loss and
+gradient must stay.
 
 What ``torch.compile`` has in hand runs without a graph in the trial, which would need more
 graphs than training.
@@ -23,8 +23,8 @@ streams that may update no more are tried by their losses.
 Invariants: the trial changes no number. It writes no weight, restores every generator, and
 leaves no gradient. It is one rank's own affair: what it refuses, the agreement carries.
 
-What it does not do: see what happens later only (a branch that these rows do not take, a
-layer that does not yet act on the loss), or what is below rounding.
+What it does not do: see what is below rounding, or what happens only later: a branch that these
+rows do not take, a layer that does not yet act on the loss.
 """
 
 from __future__ import annotations
