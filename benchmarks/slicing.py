@@ -15,16 +15,15 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 
 from benchmarks.command import run
 from benchmarks.intervals import paired_ratio
+from benchmarks.methods.governed import always_slicing
 from benchmarks.workload import SEED, Shape
 from govray.engine.batch import MicroBatch, StepBatch
-from govray.engine.gradients import pass_planner
 from govray.engine.model import gpt
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep
@@ -57,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _seconds(shape: Shape, count: int, pairs: int) -> tuple[list[float], list[float]]:
     """CPU seconds of each round's sliced step, and of the step stream by stream."""
-    with _always_slicing():
+    with always_slicing():
         sliced = _stepper(shape, count)
         alone = _stepper(shape, count, sliced=False)
         times: tuple[list[float], list[float]] = ([], [])
@@ -114,17 +113,6 @@ def _stepper(shape: Shape, count: int, *, sliced: bool = True) -> Callable[[int]
 
 def _above(index: int, blocks: int) -> tuple[str, ...]:
     return (f"block.{index % (blocks - 1) + 1}", "head")
-
-
-@contextmanager
-def _always_slicing() -> Iterator[None]:
-    """Inside, the planner slices whatever it costs."""
-    estimate = pass_planner.slicing_pays
-    pass_planner.slicing_pays = lambda *_: True
-    try:
-        yield
-    finally:
-        pass_planner.slicing_pays = estimate
 
 
 if __name__ == "__main__":

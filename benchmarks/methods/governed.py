@@ -4,17 +4,23 @@ Included: all three exchanges, routing, the governed all-reduce, the optimizer, 
 rank 0 the step's ledger leaf, appended to a write-ahead file as a worker does. One
 step in fifty is also a sample of gradient norms; ``GovernedSampled`` makes every step
 one, so that the cost can be seen and spread over fifty.
+
+``GovernedSliced`` and ``GovernedPlanned`` do without staircases. They answer whether staircases
+are worth their code.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.methods.method import Method
 from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, SEED, Batch, Workload
 from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.gradients import pass_planner
 from govray.engine.model.adapters import Adapters
 from govray.engine.step import GovernedStep, StepResult
 from govray.governance.formats.canonical_json import sha256
@@ -115,3 +121,31 @@ class GovernedSampled(Governed):
     """The same, with gradient norms measured in every step."""
 
     norms_every = 1
+
+
+class GovernedPlanned(Governed):
+    """The same without staircases: the planner slices where it estimates that this pays."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        self._step._planner.without("staircase", "asked for by the benchmark")
+
+
+class GovernedSliced(GovernedPlanned):
+    """The same without staircases: sliced passes wherever rows can share one."""
+
+    def step(self, batch: Batch) -> None:
+        """One governed step and its ledger leaf."""
+        with always_slicing():
+            super().step(batch)
+
+
+@contextmanager
+def always_slicing() -> Iterator[None]:
+    """Inside, planners slice whatever it costs."""
+    estimate = pass_planner.slicing_pays
+    pass_planner.slicing_pays = lambda *_: True
+    try:
+        yield
+    finally:
+        pass_planner.slicing_pays = estimate
