@@ -19,6 +19,7 @@ import pytest
 import govray
 
 PACKAGE = Path(govray.__file__).parent
+TESTS = Path(__file__).parent
 
 # A layer may import itself and the layers named here.
 BELOW: dict[str, frozenset[str]] = {
@@ -282,6 +283,23 @@ def test_every_room_says_what_it_is_for() -> None:
             folder = PACKAGE / layer / room
             if folder.is_dir():
                 assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+
+
+def shared_wrongly(source: str) -> list[str]:
+    """What a test imports from another test module: that belongs in ``tests/support``."""
+    return [
+        node.module
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("tests.")
+        and (node.module or "").rpartition(".")[2].startswith("test_")
+    ]
+
+
+def test_no_test_module_imports_another() -> None:
+    assert shared_wrongly("from tests.engine.test_step import net") == ["tests.engine.test_step"]
+    found = {str(path): shared_wrongly(path.read_text()) for path in TESTS.rglob("*.py")}
+    assert {path: modules for path, modules in found.items() if modules} == {}
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -16,8 +15,7 @@ from benchmarks.ranks import run_ranks
 from benchmarks.step import main
 from benchmarks.traffic import STEPS
 from govray.errors import RankFailed, Refused
-
-ROOT = Path(__file__).parents[2]
+from tests.support.tree import ROOT
 
 RATIO = {"type": "number", "exclusiveMinimum": 0}
 INTERVAL = {"type": "array", "items": RATIO, "minItems": 2, "maxItems": 2}

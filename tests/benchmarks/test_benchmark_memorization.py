@@ -8,7 +8,6 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,8 +27,7 @@ from benchmarks.memorization_data import (
 from benchmarks.memorization_run import Reading
 from govray.engine.batch import IGNORED
 from govray.errors import UsageError
-
-ROOT = Path(__file__).parents[2]
+from tests.support.tree import ROOT
 
 
 def data(seed: int = 0) -> Data:

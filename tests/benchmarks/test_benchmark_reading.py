@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import jsonschema
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.tree import ROOT
+
 POSITIVE = {"type": "number", "exclusiveMinimum": 0}
 INTERVAL = {"type": "array", "items": POSITIVE, "minItems": 2, "maxItems": 2}
 

@@ -16,8 +16,7 @@ from benchmarks.service_load import Answer, Client
 from govray.errors import Damaged
 from govray.store.tile_storage import LocalTileFolder
 from govray.store.tiles import TileReader, write_tiles
-
-ROOT = Path(__file__).parents[2]
+from tests.support.tree import ROOT
 
 
 def test_the_generated_ledger_is_the_one_that_the_store_would_write(tmp_path: Path) -> None:

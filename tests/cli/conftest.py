@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import Done, Run
-from world import AT, World
 
 from govray.cli import main
 from govray.governance.formats.document import format_time
+from tests.support.command import Done, Run
+from tests.support.world import AT, World
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from command import Run, write_key
-from world import AT, POLICY, World
 
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT
@@ -24,8 +22,11 @@ from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.verify import verifier as verifying
 from govray.governance.verify.verifier import verify
+from tests.support.command import Run, write_key
+from tests.support.tree import ROOT
+from tests.support.world import AT, POLICY, World
 
-PAGE = Path(__file__).parents[2] / "docs" / "adapters.md"
+PAGE = ROOT / "docs" / "adapters.md"
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from command import write_key
-from world import POLICY, World
 
 import govray
+from tests.support.command import write_key
+from tests.support.world import POLICY, World
 
 TREE = Path(govray.__file__).parents[1]
 ABSENT = ("torch", "ray", "pyarrow", "numpy", "pandas", "safetensors", "fastapi", "sqlmodel")

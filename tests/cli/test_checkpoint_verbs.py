@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from command import Run
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import choose, storage_of
@@ -16,8 +15,10 @@ from govray.governance.formats import canonical_json
 from govray.train.run_folder import events
 from govray.train.state.garbage_collection import pin
 from govray.train.state.snapshot import folder_name
+from tests.support.command import Run
+from tests.support.tree import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+PAGE = ROOT / "docs" / "checkpoints.md"
 
 
 @pytest.fixture

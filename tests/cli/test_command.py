@@ -14,8 +14,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from command import Run
-from world import POLICY
 
 from govray import cli
 from govray.cli import error_report, user_files
@@ -23,6 +21,8 @@ from govray.cli.init import deployment
 from govray.errors import GovrayError
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.printable import printable
+from tests.support.command import Run
+from tests.support.world import POLICY
 
 GOVRAY = [sys.executable, "-c", "import sys; from govray.cli import main; sys.exit(main())"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command import Run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from govray.governance.formats import merkle
 from govray.governance.formats.canonical_json import sha256
+from tests.support.command import Run
 
 LICENSE = ("--license", "MIT", "--issuer", "archive", "--jurisdiction", "DE")
 

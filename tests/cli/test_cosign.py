@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Run, write_key
-from witnessing import signed
-from world import World, write
 
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation
@@ -18,6 +15,9 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import seal
 from govray.governance.trust.authority import Authority
 from govray.governance.verify import cosign as cosigning
+from tests.support.command import Run, write_key
+from tests.support.witnessing import signed
+from tests.support.world import World, write
 
 
 class Committee(World):
@@ -160,10 +160,9 @@ def test_a_witness_of_the_envelopes_bytes_still_counts(
     run: Run, world: World, model: Path, root: Path, at: str
 ) -> None:
     """Statements before were about the attestation's file."""
-    from witnessing import attested, check_of
-
     from govray.governance.attestation.replay_check import subjects_of
     from govray.governance.formats.statement import Subject
+    from tests.support.witnessing import attested, check_of
 
     found, file_digest = attested(world, model)
     subjects = (*subjects_of(found)[:-1], Subject.of(model_folder.ATTESTATION, file_digest))

@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from command import Run
 
 from govray.cli import init
+from tests.support.command import Run
 
 TREE = init.deployment()
 

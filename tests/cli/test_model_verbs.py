@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Run
-from world import AT
 
 from govray.governance.verify.verifier import verify
+from tests.support.command import Run
+from tests.support.tree import ROOT
+from tests.support.world import AT
 
-GATES = Path(__file__).parents[2] / "policies" / "promotion.yaml"
+GATES = ROOT / "policies" / "promotion.yaml"
 
 
 @pytest.fixture

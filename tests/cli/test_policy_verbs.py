@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command import Run
-from world import POLICY, World
+
+from tests.support.command import Run
+from tests.support.world import POLICY, World
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from command import Run
 
 from govray.store.promotion_gates import GATES, read_promotion_policy
 from govray.store.registry import STAGES
+from tests.support.command import Run
+from tests.support.tree import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "registry.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.S | re.M)
 SHIPPED = (ROOT / "policies" / "promotion.yaml").read_bytes()

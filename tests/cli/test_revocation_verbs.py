@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import Run, write_key
-from world import AT, World, write
 
 from govray.governance.attestation import adapter_removal
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
 from govray.governance.verify.verifier import verify
+from tests.support.command import Run, write_key
+from tests.support.world import AT, World, write
 
 AGAIN = "2026-11-20T00:00:01Z"
 

@@ -8,11 +8,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from command import Run
 
 import govray
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import PublicKey, load_signer
+from tests.support.command import Run
 
 POLICY = """
 schema: govray.dev/depth-policy/v1

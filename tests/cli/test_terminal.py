@@ -16,9 +16,6 @@ from typing import Any
 
 import pytest
 import typer
-from command import Done
-from runs_on_storage import begin_search, finished_run
-from world import POLICY, World
 
 import govray
 from govray import cli
@@ -26,6 +23,9 @@ from govray.cli.app import app
 from govray.errors import GovrayError
 from govray.governance.formats.keys import LocalSigner, shown_reference
 from govray.printable import json_text, paragraph, printable
+from tests.support.command import Done
+from tests.support.runs_on_storage import begin_search, finished_run
+from tests.support.world import POLICY, World
 
 HOSTILE = (
     "x\x1b[2J\x1b[H\x9b31m\x07\u202e\u2066\r\n"

@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Run, write_key
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from witnessing import signed
-from world import RUN, World
 
 from govray.cli import main, trust
 from govray.governance.formats import merkle
@@ -21,6 +18,9 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.record.ledger import origin
+from tests.support.command import Run, write_key
+from tests.support.witnessing import signed
+from tests.support.world import RUN, World
 
 
 def test_a_model_verifies_and_the_block_says_what_holds(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shelf import Shelf
+
+from tests.support.shelf import Shelf
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tokenizers
-from shelf import NOW, Shelf
 
 from govray.data import admission, corpus
 from govray.data.admission import Prepared
@@ -24,6 +23,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.credential import Period
 from govray.governance.policy.policy_yaml import read_policy
+from tests.support.shelf import NOW, Shelf
 
 SEPARATOR = 256
 TWIN = b"the same bytes in two corpora\n"

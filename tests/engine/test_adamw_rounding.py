@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 
 import torch
-from cases import allow_all, governed, micro_batch, step_batch, token_rows
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 
 STEPS, RATE, WIDTH, VOCABULARY, LENGTH, ROWS = 5, 1e-3, 16, 11, 8, 6
 KEYS = "blocks.0.keys.bias"

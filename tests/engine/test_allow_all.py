@@ -14,8 +14,6 @@ from itertools import chain
 import pytest
 import torch
 import torch.distributed as dist
-from cases import allow_all, governed, micro_batch, step_batch, token_rows
-from ranks import RankPool
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -25,6 +23,8 @@ from govray.engine import step as step_module
 from govray.engine.collective import bucket_reducer as reducer_module
 from govray.engine.collective.bucket_reducer import Reducer
 from govray.engine.model.gpt import GPT, IGNORED
+from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.ranks import RankPool
 
 STEPS = 20
 ROWS, MICRO_ROWS, CONTEXT, VOCABULARY = 4, 2, 16, 61

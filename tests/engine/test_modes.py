@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from cases import allow_all, governed, micro_batch, step_batch, token_rows
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
@@ -32,6 +31,7 @@ from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
 from govray.errors import Refused
 from govray.governance.policy.route import Route
+from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY = 4, 16, 6, 13
 GROUPS = ["embedding", *(f"block.{i}" for i in range(BLOCKS)), "final_norm", "head"]

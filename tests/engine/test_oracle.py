@@ -16,10 +16,8 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 import torch.distributed as dist
-from cases import governed, micro_batch, step_batch, token_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ranks import RankPool
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -31,6 +29,8 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, IGNORED
 from govray.engine.step import StepResult
 from govray.governance.policy.route import Route
+from tests.support.cases import governed, micro_batch, step_batch, token_rows
+from tests.support.ranks import RankPool
 
 TOLERANCE = 1e-12
 CONTEXT, VOCABULARY, RANK = 5, 11, 2

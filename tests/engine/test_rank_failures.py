@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from cases import allow_all, governed, micro_batch, step_batch, token_rows
-from ranks import Hung, RankPool
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -29,6 +27,8 @@ from govray.engine.collective.fsdp2 import FSDP2
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
 from govray.errors import GovrayError, RankFailed, Refused
+from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.ranks import Hung, RankPool
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY = 2, 8, 5, 11
 AGGREGATORS = ["governed", "ddp", "fsdp2"]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CORPUS, allow_all, governed, micro_batch, step_batch, token_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -25,6 +24,7 @@ from govray.engine.model.gpt import GPT, IGNORED, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import GovrayError, RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
+from tests.support.cases import CORPUS, allow_all, governed, micro_batch, step_batch, token_rows
 
 CONTEXT, VOCABULARY = 8, 13
 UPPER = Route({"block.1": 1.0, "final_norm": 1.0, "head": 1.0})

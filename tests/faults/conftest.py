@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import ray
-from deployment import Deployment
-from fault_schedule import MAX_STEPS, Schedule
-from harness import drive
-from undisturbed import Reference
 
 from govray.train.driver.ray_cluster import start_ray
+from tests.faults.fault_schedule import MAX_STEPS, Schedule
+from tests.faults.harness import drive
+from tests.faults.undisturbed import Reference
+from tests.support.deployment import Deployment
 
-HERE = Path(__file__).parent
 CI_SEEDS = (0, 3)
 """What CI has time for: a kill in a step, a slow rank, a changed commit."""
 
@@ -33,10 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """Two CPUs; workers import the modules beside this file."""
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
+    """A local cluster of two CPUs."""
     start_ray(num_cpus=2)
     yield
     ray.shutdown()

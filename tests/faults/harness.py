@@ -20,14 +20,14 @@ from pathlib import Path
 
 import ray
 import yaml
-from deployment import Deployment
-from fault_schedule import COMMIT_EVERY, MAX_STEPS, Schedule
 from ray.util.state import list_actors
-from sabotage import schedule_folder, spent
 
 from govray.errors import GovrayError
 from govray.train.driver.trainer import new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
+from tests.faults.fault_schedule import COMMIT_EVERY, MAX_STEPS, Schedule
+from tests.faults.sabotage import schedule_folder, spent
+from tests.support.deployment import Deployment
 
 _POLL_S = 0.02
 _STARTS = 6
@@ -68,7 +68,7 @@ def drive(deployment: Deployment, schedule: Schedule, folder: Path) -> Outcome:
     faults = schedule_folder(folder / "faults", schedule)
     experiment = deployment.experiment(
         name=f"seed-{schedule.seed}",
-        entrypoint="sabotage:GPT",
+        entrypoint="tests.faults.sabotage:GPT",
         max_steps=MAX_STEPS,
         checkpoint={"every_steps": COMMIT_EVERY, "save_trial_latest": schedule.keep},
         max_restarts=len(schedule.faults),

@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from fault_schedule import Fault, Moment, Schedule
 from torch import Tensor, nn
-from weakened import weaken
 
 from govray.engine.model import gpt
 from govray.engine.step import GovernedStep
 from govray.train.inputs.order import Assignment, current
 from govray.train.run_folder.ledger_wal import WriteAhead
 from govray.train.state.snapshot import TrainingState
+from tests.faults.fault_schedule import Fault, Moment, Schedule
+from tests.faults.weakened import weaken
 
 COMMIT = re.compile(r"checkpoint_(\d{9})")
 _WRITE = re.compile(r"/checkpoint_(\d{9})[^/]*/")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from deployment import Deployment
-from fault_schedule import Fault, Schedule
-from harness import Failed, drive
-from undisturbed import Reference, check_recovered
-from weakened import Control, WeakenedPlanData
 
 from govray.governance.attestation import model_folder
 from govray.train.worker import planned_shard
+from tests.faults.fault_schedule import Fault, Schedule
+from tests.faults.harness import Failed, drive
+from tests.faults.undisturbed import Reference, check_recovered
+from tests.faults.weakened import Control, WeakenedPlanData
+from tests.support.deployment import Deployment
 
 pytestmark = pytest.mark.slow
 

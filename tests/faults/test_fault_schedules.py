@@ -8,11 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from deployment import Deployment
-from fault_schedule import PLACES, Schedule
-from harness import drive
-from sabotage import spent
-from undisturbed import Reference, check_recovered
+
+from tests.faults.fault_schedule import PLACES, Schedule
+from tests.faults.harness import drive
+from tests.faults.sabotage import spent
+from tests.faults.undisturbed import Reference, check_recovered
+from tests.support.deployment import Deployment
 
 
 def test_a_schedule_is_a_function_of_its_seed_and_thirty_meet_every_place() -> None:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault_schedule import MAX_STEPS, WORLD
-
 import govray
 from govray.checkpoint import commit_folder
 from govray.errors import GovrayError
@@ -22,6 +20,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import Ledger, read_leaves
 from govray.train.inputs.run_record import read_record
+from tests.faults.fault_schedule import MAX_STEPS, WORLD
 
 STATE = "state.json"
 _COMMIT = re.compile(r"checkpoint_(\d{9})")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from world import World
+
+from tests.support.world import World
 
 # A slow example says something about the machine, not about the property.
 settings.register_profile("no deadline", deadline=None)

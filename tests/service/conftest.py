@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from people import Service, serve
 
 from govray.store.database import open_store
+from tests.support.databases import made_file, postgres, store_url
+from tests.support.people import Service, serve
+from tests.support.place import place
+from tests.support.site import site
+
+__all__ = ["made_file", "place", "postgres", "site", "store_url"]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import pytest
 from fastapi import APIRouter, Depends
 from hypothesis import given
 from hypothesis import strategies as st
-from people import KINDS, NOW, Service, serve
 from sqlmodel import Session, select
 
 from govray.errors import UsageError
@@ -19,6 +18,7 @@ from govray.service.caller import LOCAL, PUBLIC, ROLES, SCOPES, Caller, Role
 from govray.service.visibility import own_corpora
 from govray.store.database import open_store
 from govray.store.tables import AuditEntry, Corpus, Token, User
+from tests.support.people import KINDS, NOW, Service, serve
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -5,22 +5,19 @@ A route that is not in the table fails the test: whoever adds one says who may u
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import pytest
 from fastapi.routing import iter_route_contexts
-from library import Library, library
-from people import KINDS, Service
-from runs import add_runs
 from sqlalchemy import true
 from sqlmodel import Session, select
 
 from govray.service import access, visibility
 from govray.service.routes import corpora, records
-from govray.store.tables import Attestation, AuditEntry
+from govray.store.tables import AuditEntry
+from tests.support.people import KINDS
+from tests.support.place import FOREIGN, Place
 
 ENDED = ("expired", "revoked", "disabled")
 STAFF = ("admin", "engineer", "auditor")
@@ -210,50 +207,6 @@ CASES = [
         for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
     ),
 ]
-
-FOREIGN = {
-    "supplier": ('"alpha"', '"beta"', '"gamma"', "adapter:gamma", ">alpha<", ">beta<", ">gamma<"),
-    "other supplier": ('"acme"', "adapter:acme", ">acme<"),
-}
-"""What nothing that concerns both may say to one of them: the other's corpora."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A library, and what the paths of the cases name in it."""
-
-    library: Library
-    names: dict[str, str]
-    numbers: Iterator[int]
-
-    @property
-    def service(self) -> Service:
-        return self.library.service
-
-    def filled(self, text: str) -> str:
-        for name, value in (self.names | {"n": str(next(self.numbers))}).items():
-            text = text.replace(f"{{{name}}}", value)
-        return text
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with library(tmp_path_factory.mktemp("authorisation")) as running:
-        add_runs(running.service.engine)
-        narrow = running.model("narrow")
-        size = narrow.ledger.size
-        with Session(running.service.engine) as session:
-            row = session.get_one(Attestation, narrow.digest)
-            names = {name: running.digest(name) for name in running.shelf.models} | {
-                "policy": row.policy,
-                "root": row.trust_root,
-                "weights": narrow.subjects[0].sha256,
-                "group": narrow.attestation.domains[0][0],
-                "acme record": running.record("acme", 0),
-                "alpha record": running.record("alpha", 0),
-                "tile": f"tile/0/000.p/{size}",
-            }
-        yield Place(running, names, count(2))
 
 
 def differences(place: Place, part: str = "") -> list[str]:

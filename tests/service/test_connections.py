@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from process import serving
 
 from govray.cli.serve import server_config
 from govray.service.app import create_app
@@ -23,6 +22,7 @@ from govray.service.connections import Bounds, bounded
 from govray.service.limits import address_key
 from govray.service.settings import Settings
 from govray.store.database import open_store
+from tests.support.process import serving
 
 QUICK = Bounds(head_seconds=0.5, head_bytes=4096, write_seconds=0.5, per_address=20, total=30)
 PATIENT = replace(QUICK, head_seconds=300)

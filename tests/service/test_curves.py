@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from shown import ZERO, add_experiment, add_trial
 from sqlalchemy import Engine, insert
 from sqlmodel import Session
 
@@ -15,6 +14,7 @@ from govray.service.pages import experiments
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.states import ExperimentState, TrialState
+from tests.support.shown import ZERO, add_experiment, add_trial
 
 
 @pytest.fixture(scope="module")

@@ -7,40 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from library import SUPPLIERS
-from people import Service, serve
 from sqlmodel import Session, select
-from world import AT, FAR, World
 
 from govray.governance.attestation import model_folder
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.trust.authority import Authority, Delegation
-from govray.governance.trust.trust_state import sign_delegation
 from govray.governance.verify.verifier import verify
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.model_index import index_model
-
-DSSE = {"Content-Type": "application/vnd.dsse.envelope.v1+json"}
-
-
-class Delegating(World):
-    """A world whose operator lets ``night-shift`` sign for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.night = LocalSigner.generate()
-        night = Authority(
-            name="night-shift",
-            role="operator",
-            keys=(self.night.public_key,),
-            threshold=1,
-            expires=FAR,
-        )
-        signed = sign_delegation(
-            Delegation(delegator="operator", authority=night), [self.keys.operator]
-        )
-        self.delegations = [*self.delegations, signed]
+from tests.support.delegating import DSSE, Delegating
+from tests.support.library import SUPPLIERS
+from tests.support.people import Service, serve
+from tests.support.world import AT
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from people import Service
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -19,9 +18,9 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from test_authorisation import FOREIGN, Place, place
 
-__all__ = ["place"]
+from tests.support.people import Service
+from tests.support.place import FOREIGN, Place
 
 KINDS = ("admin", "engineer", "auditor", "supplier", "other supplier", "public")
 CHECKS = [

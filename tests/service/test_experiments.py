@@ -6,19 +6,16 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from databases import made_file, postgres, store_url
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
-from people import Service, serve
-from runs import add_runs, metric
 from sqlmodel import Session, select
 
 from govray.service.routes import live_metrics
 from govray.store.states import TrialState
 from govray.store.tables import AuditEntry, Metric, Trial
-
-__all__ = ["made_file", "postgres", "store_url"]
+from tests.support.people import Service, serve
+from tests.support.runs import add_runs, metric
 
 
 @pytest.fixture

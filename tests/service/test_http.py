@@ -6,12 +6,12 @@ import gzip
 from collections.abc import Iterator
 
 import pytest
-from library import Library, library
-from runs import add_runs
 
 from govray.service import methods
 from govray.service.compression import SMALLEST
 from govray.service.problems import MEDIA_TYPE
+from tests.support.library import Library, library
+from tests.support.runs import add_runs
 
 PAGE = {"accept": "text/html"}
 

@@ -15,7 +15,6 @@ from fastapi import APIRouter, Body
 from httpx import ASGITransport, AsyncClient, Client
 from hypothesis import given
 from hypothesis import strategies as st
-from people import Service, serve
 
 from govray.governance.verify.envelope_check import EnvelopeCheck
 from govray.service.limits import MAX_BUCKETS, Buckets
@@ -23,6 +22,7 @@ from govray.service.problems import MEDIA_TYPE, Problem
 from govray.service.routes import attestations
 from govray.service.settings import Settings
 from govray.store.database import open_store
+from tests.support.people import Service, serve
 
 
 @pytest.fixture(scope="module")

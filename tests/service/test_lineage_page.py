@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from library import Library, library
 
-PAGE = (Path(__file__).parents[2] / "docs" / "lineage.md").read_text()
+from tests.support.library import Library, library
+from tests.support.tree import ROOT
+
+PAGE = (ROOT / "docs" / "lineage.md").read_text()
 
 
 def commands() -> list[str]:

@@ -8,8 +8,6 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from databases import postgres
-from library import Library, library
 from sqlalchemy import true
 from sqlmodel import Session, select
 
@@ -21,8 +19,7 @@ from govray.service.routes import corpora, ledgers, records
 from govray.service.routes import lineage as routes_lineage
 from govray.store.lineage import encode, lineage
 from govray.store.tables import AuditEntry
-
-__all__ = ["postgres"]
+from tests.support.library import Library, library
 
 STAFF = ("admin", "engineer", "auditor")
 ACME, ARCHIVE = "supplier", "other supplier"

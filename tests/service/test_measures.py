@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fastapi.testclient import TestClient
-from people import make_tokens
 
 from govray.service.app import create_app
 from govray.service.prometheus import Forwarded
 from govray.service.settings import Settings
 from govray.store.database import open_store
+from tests.support.people import make_tokens
 
 
 class Instruments:

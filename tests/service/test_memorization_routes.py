@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from library import Library, library
 from sqlmodel import Session
 
 from govray.governance.attestation import model_folder
@@ -26,6 +25,7 @@ from govray.service.routes import memorization
 from govray.service.routes.memorization import own_findings
 from govray.service.visibility import full_digest
 from govray.store import tables
+from tests.support.library import Library, library
 
 DIGEST = canonical_json.sha256(b"something")
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from people import KINDS, Service, serve
-from shelf_of_models import Shelf
 from sqlalchemy import true
 from sqlmodel import Session, select
 
@@ -18,8 +16,11 @@ from govray.store import registry
 from govray.store.database import open_store
 from govray.store.registry import ChangedBy
 from govray.store.tables import AuditEntry
+from tests.support.people import KINDS, Service, serve
+from tests.support.shelf_of_models import Shelf
+from tests.support.tree import ROOT
 
-GATES = Path(__file__).parents[2] / "policies" / "promotion.yaml"
+GATES = ROOT / "policies" / "promotion.yaml"
 EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
 STAFF = ("admin", "engineer", "auditor")
 ONE = "/v1/models/first/versions/1.0.0"
@@ -170,9 +171,8 @@ def test_only_engineers_and_admins_write(
 def test_a_token_that_only_reads_does_not_write(running: Service) -> None:
     from datetime import timedelta
 
-    from people import NOW
-
     from govray.service import tokens
+    from tests.support.people import NOW
 
     with Session(running.engine) as session:
         text = tokens.new(

@@ -17,13 +17,13 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from people import Service, serve
 
 from govray.errors import UsageError
 from govray.service import oidc
 from govray.service.oidc import ALGORITHMS, Oidc
 from govray.service.settings import OidcSettings
 from govray.store.database import open_store
+from tests.support.people import Service, serve
 
 ISSUER = "https://id.example"
 AUDIENCE = "govray"

@@ -6,9 +6,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from people import Service
 
 from govray.service.problems import MEDIA_TYPE, RESPONSES
+from tests.support.people import Service
 
 OPEN = {"/v1/health"}
 """Routes that ask nobody who they are."""

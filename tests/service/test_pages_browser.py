@@ -5,145 +5,21 @@ and checks that tick what holds and untick what does not.
 from __future__ import annotations
 
 import json
-import socket
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from chromium import browser
-from people import make_tokens
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
-from shown import LIVE, RECORD, SEARCH, Shown, add_number, fill, index
-from sqlalchemy import Engine
+from playwright.sync_api import Page, Route, expect
 from sqlmodel import Session, select
 
 from govray.governance.attestation import model_folder
-from govray.governance.verify.verifier import verify
-from govray.service.app import create_app
-from govray.service.settings import Settings
-from govray.store.database import open_store
-from govray.store.record_key import load_key
 from govray.store.tables import Trial
+from tests.support.shown import LIVE, RECORD, add_number
+from tests.support.site import Site, give, open_model, paths, reading, settled
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 SERIOUS = {"serious", "critical"}
-
-
-@dataclass
-class Site:
-    """Two servers over one store: without tokens, and with them."""
-
-    open: str
-    guarded: str
-    tokens: dict[str, str]
-    shown: Shown
-    engine: Engine
-    browser: Browser
-
-
-@contextmanager
-def served(url: str, *, auth: bool) -> Iterator[str]:
-    """The application on a free port of this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    app = create_app(Settings(store=url, auth=auth, rate=1e6, burst=1_000_000))
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    server.force_exit = True
-    thread.join(timeout=20)
-
-
-@contextmanager
-def sited(folder: Path, *, demo: Path | None = None) -> Iterator[Site]:
-    """The site over a store below ``folder``, with the model of a finished demo if one is given."""
-    url = f"sqlite:///{folder / 'store.db'}"
-    engine = open_store(url, create=True)
-    shown = fill(engine, url, folder, hostile_too=demo is None)
-    tokens = make_tokens(engine, "acme-legal", "archive")
-    if demo is not None:
-        root = demo / "policies" / "root.json"
-        with Session(engine) as session:
-            model = verify(demo / "model", trust_root=root)
-            index(session, model, root.read_bytes(), load_key(url), folder)
-            session.commit()
-    with (
-        served(url, auth=False) as unguarded,
-        served(url, auth=True) as guarded,
-        browser() as opened,
-    ):
-        yield Site(unguarded, guarded, tokens, shown, engine, opened)
-    engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with sited(tmp_path_factory.mktemp("site")) as made:
-        yield made
-
-
-def paths(site: Site) -> dict[str, str]:
-    """The name of every page, and where it is."""
-    first = site.shown.first.removeprefix("sha256:")
-    return {
-        "overview": "/",
-        "models": "/models",
-        "model-versions": "/models/python-source-gpt",
-        "model-version": "/models/python-source-gpt/1.2.0",
-        "model": f"/attestations/{first}",
-        "memorization": f"/attestations/{site.shown.monitored.removeprefix('sha256:')}",
-        "hostile-model": f"/attestations/{site.shown.hostile.removeprefix('sha256:')}",
-        "experiments": "/experiments",
-        "hostile-experiment": "/experiments/hostile",
-        "hostile-trial": "/trials/run-bad",
-        "search": f"/experiments/{SEARCH}",
-        "trial": f"/trials/{LIVE}",
-        "corpora": "/corpora",
-        "corpus": "/corpora/alpha",
-        "ledgers": "/ledgers",
-        "ledger": "/ledgers/run-first",
-        "was-this-used": "/search",
-        "sign-in": "/sign-in",
-    }
-
-
-@contextmanager
-def reading(site: Site, *, scheme: str = "light", width: int = 1200) -> Iterator[Page]:
-    """A page that fails the test at a console error, an exception, or a request that leaves."""
-    context: BrowserContext = site.browser.new_context(
-        color_scheme=scheme,  # type: ignore[arg-type]
-        viewport={"width": width, "height": 900},
-    )
-    page = context.new_page()
-    wrong: list[str] = []
-    page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    own = (site.open, site.guarded)
-    page.on("request", lambda asked: None if asked.url.startswith(own) else wrong.append(asked.url))
-    page.wrong = wrong  # type: ignore[attr-defined]
-    yield page
-    context.close()
-
-
-def settled(page: Page, url: str) -> None:
-    """Go there and wait until its scripts are done."""
-    page.goto(url)
-    for name in ("#verifier", "#proof-form", "#charts", "#parallel"):
-        if page.locator(name).count():
-            expect(page.locator(name)).to_have_attribute("data-ready", "yes", timeout=30_000)
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 390)])
@@ -189,18 +65,6 @@ def _states(page: Page) -> dict[int, str]:
         int(step.get_attribute("data-step") or 0): step.get_attribute("data-state") or ""
         for step in page.locator("#steps > li").all()
     }
-
-
-def open_model(page: Page, site: Site) -> None:
-    settled(page, f"{site.open}/attestations/{site.shown.first.removeprefix('sha256:')}")
-
-
-def give(page: Page, site: Site, folder: Path) -> None:
-    root = {"name": "root.json", "mimeType": "application/json", "buffer": site.shown.root}
-    page.locator("#root-file").set_input_files([root])  # type: ignore[list-item]
-    expect(page.locator("#root-state")).to_contain_text("pinned in this browser")
-    page.locator("#folder").set_input_files(folder)
-    expect(page.locator("#files-state")).to_contain_text("the whole folder", timeout=30_000)
 
 
 def test_verification_ticks_what_the_browser_checked(site: Site) -> None:

@@ -14,15 +14,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from chromium import browser
-from people import NOW, Service, make_tokens
 from playwright.sync_api import Browser
-from shelf_of_models import KEY, Shelf
-from shown import ZERO, add_decision, add_experiment, add_trial
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import make_transient
 from sqlmodel import Session, col
-from test_pages_browser import served
 
 from govray.service.access import COOKIE
 from govray.service.app import create_app
@@ -32,6 +27,11 @@ from govray.store import tables
 from govray.store.database import open_store
 from govray.store.record_key import KEY_ENV
 from govray.store.states import CheckpointState, ExperimentState, TrialState
+from tests.support.chromium import browser
+from tests.support.people import NOW, Service, make_tokens
+from tests.support.shelf_of_models import KEY, Shelf
+from tests.support.shown import ZERO, add_decision, add_experiment, add_trial
+from tests.support.site import served
 
 ROLES = ("admin", "engineer", "auditor", "supplier", "other supplier", "public")
 STAFF = ROLES[:3]

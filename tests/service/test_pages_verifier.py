@@ -16,9 +16,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
-from chromium import browser
 from playwright.sync_api import Page, Route
-from world import FINISHED, World
 
 from govray.errors import GovrayError
 from govray.governance.attestation import model_folder
@@ -28,6 +26,8 @@ from govray.governance.verify.steps import STEPS
 from govray.governance.verify.verifier import verify
 from govray.service.pages import document_kinds as kinds_module
 from govray.service.pages.document_kinds import kinds
+from tests.support.chromium import browser
+from tests.support.world import FINISHED, World
 
 pytestmark = pytest.mark.slow
 

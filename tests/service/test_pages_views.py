@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from library import Library, library
 from typer.core import TyperGroup as Group
 from typer.main import get_command
 
@@ -22,6 +21,7 @@ from govray.service.pages.heatmap import SHADES, heat_map, shade
 from govray.service.pages.parallel_plot import axis
 from govray.service.pages.signing_in import own_path
 from govray.store.lineage import lineage
+from tests.support.library import Library, library
 
 PAGE = {"accept": "text/html"}
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import pytest
 from fastapi import APIRouter, Query
-from people import Service
 from pydantic import BaseModel
 
 from govray.errors import Damaged, Malformed, Refused, UsageError
 from govray.service.problems import MEDIA_TYPE, Problem
+from tests.support.people import Service
 
 
 class Body(BaseModel):

@@ -9,16 +9,15 @@ from pathlib import Path
 import httpx
 import pydantic
 import pytest
-from process import serving
-from provider import EXAMPLE, Provided, documented, provided
 
 from govray.cli import main
 from govray.errors import UsageError
 from govray.service.provider_file import read_provider
 from govray.service.settings import OidcSettings
 from govray.store.database import open_store
-
-ROOT = Path(__file__).parents[2]
+from tests.support.process import serving
+from tests.support.provider import EXAMPLE, Provided, documented, provided
+from tests.support.tree import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from people import NOW, Service, serve
 from sqlmodel import Session
-from world import World
 
 from govray.governance.attestation import model_folder
 from govray.governance.formats.keys import LocalSigner
@@ -27,6 +25,9 @@ from govray.service.settings import Settings
 from govray.store.database import open_store
 from govray.store.model_index import index_model
 from govray.store.registry import ChangedBy, register
+from tests.support.people import NOW, Service, serve
+from tests.support.tree import ROOT
+from tests.support.world import World
 
 FIRST = "2026-11-16T00:00:00Z"
 
@@ -68,7 +69,7 @@ def service_of(world: World, folder: Path, lists: Path) -> Iterator[tuple[Servic
         session.commit()
     engine.dispose()
     envelope = (path / model_folder.ATTESTATION).read_bytes()
-    promotion = Path(__file__).parents[2] / "policies" / "promotion.yaml"
+    promotion = ROOT / "policies" / "promotion.yaml"
     with serve(url, revocations=(lists,), promotion=promotion) as service:
         yield service, model.digest, envelope
 

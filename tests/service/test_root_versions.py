@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from library import SUPPLIERS
-from people import Service, serve
 from sqlmodel import Session
-from test_delegated_operator import DSSE, Delegating
-from world import AT
 
 from govray.governance.attestation import model_folder
 from govray.governance.formats.keys import LocalSigner
@@ -20,6 +16,10 @@ from govray.governance.verify.verifier import verify
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.model_index import index_model
+from tests.support.delegating import DSSE, Delegating
+from tests.support.library import SUPPLIERS
+from tests.support.people import Service, serve
+from tests.support.world import AT
 
 EVERYONE = ["admin", "supplier", "public"]
 

@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from library import Library, library
 
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner, PublicKey
+from tests.support.library import Library, library
 
 HERE = Path(__file__).parent / "second_implementation"
 

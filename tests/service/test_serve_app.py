@@ -17,17 +17,17 @@ from typing import IO
 import httpx
 import pytest
 import yaml
-from people import make_tokens
-from provider import Provided, provided
-from shelf_of_models import Shelf
 from sqlmodel import Session
 
 from govray.errors import UsageError
 from govray.store import registry
 from govray.store.database import open_store
 from govray.store.registry import ChangedBy
+from tests.support.people import make_tokens
+from tests.support.provider import Provided, provided
+from tests.support.shelf_of_models import Shelf
+from tests.support.tree import ROOT
 
-ROOT = Path(__file__).parents[2]
 SERVE = ROOT / "serve"
 ADDRESS = "http://127.0.0.1:8000"
 

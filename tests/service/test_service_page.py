@@ -8,15 +8,16 @@ from pathlib import Path
 
 import httpx
 import pytest
-from process import serving
 
 from govray.cli import main
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.service import access, oidc, pagination
 from govray.service.routes import live_metrics
 from govray.service.settings import MIB, OidcSettings, Settings
+from tests.support.process import serving
+from tests.support.tree import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "service.md"
+PAGE = ROOT / "docs" / "service.md"
 
 
 def blocks(language: str) -> list[str]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from process import serving
-from world import World
 
 from govray.cli import main
 from govray.cli.serve import is_loopback
 from govray.store.database import open_store
+from tests.support.process import serving
+from tests.support.world import World
 
 
 @pytest.fixture

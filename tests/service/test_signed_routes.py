@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from databases import postgres
-from library import Library, library
-from people import KINDS
 from typer.testing import CliRunner
 
 from govray.cli.app import app as command
@@ -26,8 +23,8 @@ from govray.governance.verify.trace import sighting
 from govray.governance.verify.verifier import verify
 from govray.service.routes import policies
 from govray.store.tiles import TileName, decode_bundle, decode_tile, edge, parse_path
-
-__all__ = ["postgres"]
+from tests.support.library import Library, library
+from tests.support.people import KINDS
 
 SUPPLIER = "supplier"
 

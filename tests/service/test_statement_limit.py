@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from databases import Server, postgres
-from people import Service, serve
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
 from govray.service.problems import of
 from govray.store.database import open_store
-
-__all__ = ["postgres"]
+from tests.support.databases import Server
+from tests.support.people import Service, serve
 
 LONG = text("SELECT pg_sleep(20)")
 RUNNING = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from people import Service, serve
 from sqlalchemy import event
 from sqlmodel import Session, col, func, select
 
@@ -16,6 +15,7 @@ from govray.service.audit_log import Refusals
 from govray.service.limits import Buckets
 from govray.store.database import open_store
 from govray.store.tables import AuditEntry
+from tests.support.people import Service, serve
 
 BURST = 5
 

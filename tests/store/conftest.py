@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from databases import empty_url, made_file, postgres, store, store_url
+from tests.support.databases import empty_url, made_file, postgres, store, store_url
 
 __all__ = ["empty_url", "made_file", "postgres", "store", "store_url"]

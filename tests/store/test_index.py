@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shelf_of_models import KEY, Shelf
 from sqlalchemy import Engine, insert
 from sqlmodel import Session, SQLModel, select
-from world import AT, World
 
 from govray.errors import Damaged
 from govray.governance.attestation import model_folder
@@ -20,6 +18,8 @@ from govray.governance.verify.trace import sighting, sightings, trace
 from govray.governance.verify.verifier import verify
 from govray.store import model_index, tables
 from govray.store.record_key import record_key
+from tests.support.shelf_of_models import KEY, Shelf
+from tests.support.world import AT, World
 
 DERIVED: tuple[type[SQLModel], ...] = (
     tables.TrustRoot,

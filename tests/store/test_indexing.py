@@ -15,11 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from runs_on_storage import at, begin_run, begin_search, commit, finished_run, happen, settings
 from sqlalchemy import Engine, event
 from sqlmodel import Session, select
-from test_incidents import Monitored, from_step
-from world import POLICY, World
 
 from govray.checkpoint.storage import folder_name
 from govray.errors import Refused
@@ -47,6 +44,17 @@ from govray.train.index.indexer import index_run, index_storage
 from govray.train.index.model_rows import MEMORIZATION
 from govray.train.run_folder import events, run_lock
 from govray.tune.index_source import searches
+from tests.support.monitored_world import Monitored, from_step
+from tests.support.runs_on_storage import (
+    at,
+    begin_run,
+    begin_search,
+    commit,
+    finished_run,
+    happen,
+    settings,
+)
+from tests.support.world import POLICY, World
 
 Rows = dict[str, list[Any]]
 

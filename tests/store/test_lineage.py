@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
-from world import AT, World
 
 from govray.errors import Malformed, UsageError
 from govray.governance.attestation.model_attestation import Attestation, Removal
@@ -13,6 +12,7 @@ from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.selection_taint import Selection
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.store.lineage import Lineage, decode, encode, lineage, of_corpora, of_group
+from tests.support.world import AT, World
 
 OTHERS = ("alpha", "beta", "gamma", "delta")
 

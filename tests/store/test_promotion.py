@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from world import World
 
 from govray.errors import Malformed, Refused
 from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
@@ -27,8 +25,10 @@ from govray.store.promotion_gates import (
     read_promotion_policy,
     refusal,
 )
+from tests.support.tree import ROOT
+from tests.support.world import World
 
-SHIPPED = Path(__file__).parents[2] / "policies" / "promotion.yaml"
+SHIPPED = ROOT / "policies" / "promotion.yaml"
 DIGEST = "sha256:" + 64 * "0"
 
 

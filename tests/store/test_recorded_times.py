@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from runs_on_storage import at, begin_run, commit, finished_run, happen, settings
 from sqlalchemy import Engine
 from sqlmodel import Session, select
-from world import World
 
 from govray.checkpoint import commit_folder
 from govray.store import tables
@@ -17,6 +15,8 @@ from govray.store.states import TrialState
 from govray.train.index import event_rows
 from govray.train.index.indexer import index_storage
 from govray.train.run_folder import events
+from tests.support.runs_on_storage import at, begin_run, commit, finished_run, happen, settings
+from tests.support.world import World
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session, col, select
-from world import AT, World
 
 from govray.errors import Refused, UsageError
 from govray.governance.verify.verifier import VerifiedModel, verify
@@ -17,6 +16,7 @@ from govray.store.model_index import index_model
 from govray.store.promotion_gates import SCHEMA, PromotionPolicy, read_promotion_policy
 from govray.store.registry import ChangedBy
 from govray.store.tables import AuditEntry, Model, ModelVersion
+from tests.support.world import AT, World
 
 EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
 BOB = ChangedBy(user="bob", at="2026-11-20T11:00:00Z", token="t1")

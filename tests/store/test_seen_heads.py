@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 from sqlmodel import Session, select
-from world import AT, RUN, World
 
 from govray.errors import CouldNotCheck, Refused
 from govray.governance.verify.verifier import VerifiedModel, verify
@@ -15,6 +14,7 @@ from govray.store import heads, schema_upgrade, tables
 from govray.store.database import connect, parse_url
 from govray.store.model_index import index_model
 from govray.store.rebuild import rebuild
+from tests.support.world import AT, RUN, World
 
 KEY = bytes(32)
 

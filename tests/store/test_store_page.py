@@ -11,12 +11,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from runs_on_storage import at, begin_run, finished_run
-from world import World
 
 from govray.cli import main
+from tests.support.runs_on_storage import at, begin_run, finished_run
+from tests.support.tree import ROOT
+from tests.support.world import World
 
-PAGE = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
+PAGE = (ROOT / "docs" / "store.md").read_text()
 COMMANDS = re.findall(r"^govray .*$", "\n".join(re.findall(r"```\n(.*?)```", PAGE, re.S)), re.M)
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from people import make_tokens
-from shelf_of_models import Shelf
 from sqlalchemy import Engine
 from sqlmodel import Session
 
@@ -22,6 +20,8 @@ from govray.store.database import open_store
 from govray.store.model_index import index_model
 from govray.store.record_key import KEY_ENV, load_key
 from govray.store.secret_fingerprint import fingerprint, indexing_key, key_of, recorded
+from tests.support.people import make_tokens
+from tests.support.shelf_of_models import Shelf
 
 RIGHT, WRONG = bytes(range(32)), bytes(32)
 

@@ -7,22 +7,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import object_server
 import pytest
 import ray
-from deployment import Deployment
 
 from govray.train.driver.ray_cluster import start_ray
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
+from tests.support import object_server
+from tests.support.deployment import Deployment
+from tests.support.tree import SCRIPTS
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A local cluster of two CPUs, as `govray train` starts it."""
-    # Workers import the loops beside this file; jobs run the `python` of this environment.
+    # Workers import what the scripts of docs/integrations.md import from their user's own code.
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SCRIPTS), before]))
+    # Jobs run the `python` of this environment.
     os.environ.update(object_server.CREDENTIALS)  # of a server that a test may start later
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ray.shutdown()  # a cluster of other tests, whose workers look for modules elsewhere

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from search_files import search_file
 
 from govray.errors import UsageError
 from govray.tune.points import draw, grid, grid_size
+from tests.support.search_files import search_file
 
 SPACE = {
     "optimizer.lr": {"log": [1e-4, 1e-2]},

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
-from search_files import EXPERIMENT, SEARCH, search_file
 
 from govray.errors import UsageError
 from govray.tune.ray_space import domains, within
 from govray.tune.recipe import load_searcher
 from govray.tune.search_config import parse_search
+from tests.support.search_files import EXPERIMENT, SEARCH, search_file
+from tests.support.tree import ROOT
 
-FOLDER = Path(__file__).parents[2] / "searchers"
+FOLDER = ROOT / "searchers"
 NAMES = ["asha", "bayesian", "grid", "hyperband", "pbt", "random"]
 ONE = {"optimizer.lr": {"log": [1e-4, 1e-2], "count": 3}}
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from ray.tune.search import Searcher
-from search_files import search_file
 
 from govray.train.run_folder.clock import instant
 from govray.tune.point_searcher import Points
 from govray.tune.repeating_searcher import RepeatingSearcher
 from govray.tune.search_record import SearchRecord, read
 from govray.tune.trial import NAME
+from tests.support.search_files import search_file
 
 
 class Learns(Searcher):

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
-from search_files import search_file
 
 from govray.tune.brackets import Bracket
 from govray.tune.objective import report
@@ -22,6 +21,7 @@ from govray.tune.point_searcher import Points, from_sequence
 from govray.tune.recipe import Recipe, load_searcher
 from govray.tune.schedulers import GovernedASHA, PromotionScheduler
 from govray.tune.successive_halving import AsynchronousHalving
+from tests.support.search_files import search_file
 
 LIMIT = {"statistic": "min_k_plus_plus", "unit": "nats", "tau": 1.0}
 

@@ -10,33 +10,7 @@ import pytest
 from govray.errors import UsageError
 from govray.train.inputs.experiment_config import Experiment
 from govray.tune.search_config import Search, SearchFile, parse_search
-
-FILE: dict[str, Any] = {
-    "name": "tiny",
-    "hyperparameters": {"context": 32, "width": 16},
-    "data": {
-        "corpora": "data/corpora",
-        "rows_per_step": {"everything": 4, "upper_half": {"rows": 1, "every": 3}},
-    },
-    "governance": {"policy": "p.dsse.json", "trust_root": "root.json"},
-    "max_steps": 90,
-    "search": {
-        "space": {
-            "optimizer.lr": {"log": [1e-4, 1e-2]},
-            "hyperparameters.width": {"choice": [16, 32]},
-            "data.rows_per_step.upper_half": {"int": [1, 64]},
-        },
-        "max_trials": 8,
-        "memorization": {"statistic": "min_k_plus_plus", "unit": "nats", "tau": 0.5},
-        "stop": [
-            {"no_improvement": 5},
-            {"threshold": {"below": 1.0}},
-            {"divergence": 3},
-            {"memorization": 2},
-            {"rule": "here:it"},
-        ],
-    },
-}
+from tests.support.search_files import FILE
 
 
 def with_search(**change: Any) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from deployment import Deployment
-from together import TOGETHER
 
 import govray
 from govray.checkpoint import commit_folder
@@ -23,6 +21,8 @@ from govray.train.inputs.run_record import read_record
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
 from govray.tune.search_record import TRIALS
+from tests.support.deployment import Deployment
+from tests.support.together import TOGETHER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -55,7 +55,7 @@ def search_of(deployment: Deployment) -> dict[str, Any]:
     recipe = deployment.folder / "given.py"
     recipe.write_text(RECIPE)
     experiment = deployment.experiment(
-        entrypoint="memorizer:GPT",
+        entrypoint="tests.support.memorizer:GPT",
         resources={"num_workers": 1, "cpus_per_worker": 0.5},
         checkpoint={"every_steps": 8},
         max_steps=16,
@@ -82,10 +82,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 
 def tune(config: Path, *more: str, **settings: str) -> subprocess.Popen[str]:
-    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [str(Path(sys.executable).with_name("govray")), "tune", str(config), *more],
-        env=os.environ | settings | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
+        env=os.environ | settings,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -179,7 +178,7 @@ def test_a_killed_search_goes_on_and_runs_no_finished_trial_again(deployment: De
 def test_a_trial_that_falls_behind_goes_on_from_a_better_one(deployment: Deployment) -> None:
     experiment = deployment.experiment(
         name="population",
-        entrypoint="together:GPT",
+        entrypoint="tests.support.together:GPT",
         resources={"num_workers": 1, "cpus_per_worker": 0.5},
         data={
             "corpora": str(deployment.corpora),

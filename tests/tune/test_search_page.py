@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 from typing import get_args
 
 import pytest
 import yaml
-from search_files import EXPERIMENT
 
 from govray.cli import app
 from govray.tune.search_config import VARIABLE, parse_search, read_search
 from govray.tune.search_record import SEARCH, TRIALS, How
+from tests.support.search_files import EXPERIMENT
+from tests.support.tree import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "search.md").read_text()
 
 

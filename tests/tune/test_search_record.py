@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_search_config import FILE
 
 from govray.errors import Malformed, UsageError
 from govray.train.run_folder.clock import instant
 from govray.tune.search_config import parse_search
 from govray.tune.search_record import TRIALS, SearchRecord, read
+from tests.support.search_files import FILE
 
 
 def begin(folder: Path, **search: Any) -> SearchRecord:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from search_files import search_file, search_value
 
 from govray.cli import main
 from govray.errors import UsageError
 from govray.tune.brackets import Bracket
 from govray.tune.dry_run import grid_points, halving, learned_points, random_points, trials_ending
 from govray.tune.recipe import load_searcher
+from tests.support.search_files import search_file, search_value
 
 
 def test_the_preview_of_the_issue() -> None:

@@ -13,8 +13,9 @@ from govray.train.driver import ray_cluster
 from govray.tune import search
 from govray.tune.objective import Conclusion
 from govray.tune.search import SearchOutcome
+from tests.support.tree import ROOT
 
-JOBS = Path(__file__).parents[2] / "jobs"
+JOBS = ROOT / "jobs"
 
 
 def told(

@@ -34,7 +34,7 @@ modulo 2**64, so an array library's ``uint64`` computes exactly the same numbers
 ``{"epoch": …, "seed": …, "stream": …}``. This is a shuffle, not a cipher: nothing secret
 depends on it.
 
-Golden vectors (``tests/governance/test_plan.py`` holds more)::
+Golden vectors (``tests/governance/record/test_batch_plan.py`` holds more)::
 
     keys = round_keys(17, "sha256:" + "00" * 32, 0)
     keys[0]                                    ==  0x010eef4af250431c

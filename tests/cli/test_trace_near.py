@@ -1,0 +1,175 @@
+"""`govray trace` on a run: the record itself, a changed copy, a piece, and what is not there.
+
+Also the commands of docs/audit.md that need a run. One rank, no Ray.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from govray.cli import main
+from govray.data.corpus import part_files, read_part
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import Data, parse_experiment
+from tests.support.deployment import Deployment
+from tests.support.solo import run_here
+from tests.support.tree import ROOT
+
+PAGE = (ROOT / "docs" / "audit.md").read_text()
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with pytest.MonkeyPatch.context() as patch:
+        run_here(patch)
+        yield Deployment(tmp_path_factory.mktemp("trace"))
+
+
+@pytest.fixture(scope="module")
+def run(here: Deployment) -> Path:
+    value = here.experiment(
+        max_steps=3, checkpoint={"every_steps": 3}, resources={"num_workers": 1}
+    )
+    trainer = from_experiment(parse_experiment(value, where="test"))
+    found = trainer.train()
+    write_model(found, trainer.signer())
+    return found
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    def run(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def ask(command: Command, here: Deployment, run: Path, tmp_path: Path) -> Command:
+    def asked(text: bytes, *more: object, model: Path = run / "model") -> tuple[int, str, str]:
+        (tmp_path / "text.txt").write_bytes(text)
+        words = ["trace", tmp_path / "text.txt", "--model", model, "--trust-root", here.root]
+        return command(*words, *more)
+
+    return asked
+
+
+def content(here: Deployment, corpus: str, record: int) -> bytes:
+    [part] = part_files(here.corpora / corpus)
+    return bytes(read_part(part)[record])
+
+
+def test_a_record_is_found_exactly_and_a_changed_copy_nearly(
+    here: Deployment, ask: Command
+) -> None:
+    text = content(here, "acme", 5)
+    code, out, err = ask(text, "--json", "--limit", 1)
+    assert code == 0, err
+    told = json.loads(out)
+    assert [(s["corpus"], s["record"]) for s in told["sightings"]] == [("acme", 5)]
+    assert told["searched"] == ["acme", "open-one", "open-two", "weak-one"]
+    assert told["notSearched"] == {}
+
+    code, out, err = ask(text.upper() + b" and a few words more", "--json", "--limit", 1)
+    told = json.loads(out)
+    assert (code, told["found"], told["sightings"]) == (0, False, []), err
+    [near] = told["near"]
+    assert (near["corpus"], near["record"], near["overlap"]) == ("acme", 5, 1.0)
+    assert 0.5 < near["jaccard"] < 1
+    assert set(near["groups"]) <= {"adapter:acme"}
+    assert bool(near["groups"]) == bool(near["steps"])
+
+
+def test_the_text_says_what_the_json_says(here: Deployment, ask: Command) -> None:
+    _, out, _ = ask(content(here, "open-one", 2) + b"!", "--limit", 1)
+    assert "Not found in the recorded data" in out
+    assert "Near copy in open-one, record 2" in out
+    assert "word sequences" in out
+    _, out, _ = ask(b" ".join(b"other%d" % i for i in range(90)))
+    assert "No near copy in 4 corpora" in out
+    assert "never presented to govray" in out
+
+
+def test_what_keeps_near_copies_from_being_looked_for_is_said(
+    here: Deployment, ask: Command, run: Path, tmp_path: Path
+) -> None:
+    code, out, err = ask(b"three words only")
+    assert (code, "too few" in out) == (0, True), err
+    code, _, err = ask(b"three words only", "--corpora", here.corpora)
+    assert (code, "too few" in err) == (2, True)
+    # Away from its run, a model folder does not know where records lie.
+    model = tmp_path / "given" / "model"
+    shutil.copytree(run / "model", model)
+    text = content(here, "acme", 5) + b"."
+    code, out, _ = ask(text, model=model)
+    assert (code, "--corpora" in out, "Near copy in" in out) == (0, True, False)
+    code, out, _ = ask(text, "--corpora", here.corpora, model=model)
+    assert (code, "Near copy in acme, record 5" in out) == (0, True)
+    for folder, says in [(tmp_path, "none of the model's corpora"), (Path("none"), "not a folder")]:
+        code, _, err = ask(text, "--corpora", folder, model=model)
+        assert (code, says in err) == (2, True), err
+
+
+def test_other_records_than_those_trained_on_are_refused(
+    here: Deployment, ask: Command, tmp_path: Path
+) -> None:
+    other = Deployment(tmp_path / "other")
+    shutil.rmtree(other.corpora / "acme")
+    shutil.copytree(other.corpora / "weak-one", other.corpora / "acme")
+    code, _, err = ask(content(here, "acme", 5) + b".", "--corpora", other.corpora)
+    assert (code, "not the records that the model was trained on" in err) == (2, True), err
+
+
+def test_the_pages_commands_run(
+    here: Deployment,
+    run: Path,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "runs").symlink_to(run.parent)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "corpora").symlink_to(here.corpora)
+    shutil.copy(here.root, tmp_path / "root.json")
+    shutil.copy(here.key, tmp_path / "operator.pem")
+    (tmp_path / "text.txt").write_bytes(content(here, "acme", 5) + b".")
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        line.removeprefix("$ govray ")
+        for block in re.findall(r"```console\n(.*?)```", PAGE, re.S)
+        for line in block.splitlines()
+    ]
+    assert len(commands) == 7
+    for each in commands:
+        words = shlex.split(each.replace("WITHOUT", run.name).replace("RUN", run.name))
+        words = [f"runs/{run.name}/model" if word == "MODEL" else word for word in words]
+        if words[0] == "trace":
+            words += ["--trust-root", "root.json"]
+        if words[0] == "audit":
+            # The test's rows have 33 tokens.
+            words += ["--rows", "4", "--prefix", "8", "--suffix", "8"]
+        code, _, err = command(*words)
+        assert code == 0, (each, err)
+    assert (run / "memorization.json").is_file()
+    assert (run / "memorization.dsse.json").is_file()
+
+
+def test_the_pages_settings_are_those_of_the_experiment() -> None:
+    [block] = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    data = Data(**yaml.safe_load(block)["data"])
+    assert data.canaries is not None
+    stated = {name: getattr(data.canaries, name) for name in ("format", "digits", "count")}
+    fresh = type(data.canaries)(corpora=("any",))
+    assert stated == {name: getattr(fresh, name) for name in stated}
+    assert (fresh.repeats, fresh.seed) == (data.canaries.repeats, data.canaries.seed)

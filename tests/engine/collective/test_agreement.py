@@ -1,0 +1,434 @@
+"""Whatever goes wrong on one rank up to the optimizer stops all with one error; no weight moves.
+
+Each fault is planted on one rank of real processes after a good step. All ranks
+must raise the same error, in time, and hold the weights that they held before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from govray.engine.batch import StepBatch
+from govray.engine.collective.agreement import Agreement, RankFailure
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.errors import (
+    GovrayError,
+    InfrastructureFailed,
+    Malformed,
+    RankFailed,
+    Refused,
+    UsageError,
+)
+from govray.governance.policy.route import Route
+from tests.support.cases import (
+    CORPUS,
+    PLAN,
+    POLICY,
+    allow_all,
+    governed,
+    micro_batch,
+    step_batch,
+    token_rows,
+)
+from tests.support.ranks import RankPool
+
+Fault = Callable[[StepBatch], tuple[StepBatch, Any]]
+
+OTHER = "sha256:" + "f" * 64
+START = datetime(2026, 11, 1, tzinfo=UTC)
+PROMPT = 60.0
+"""Seconds. Far below the process groups' timeout: nobody was left waiting for it."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What one rank saw."""
+
+    error: GovrayError | None
+    cause: str
+    seconds: float
+    moved: bool
+    left_gradients: bool
+
+
+def fingerprint(model: nn.Module) -> str:
+    state = hashlib.sha256()
+    for p in model.parameters():
+        state.update(p.detach().numpy().tobytes())
+    return state.hexdigest()
+
+
+# Faults of one step: (batch, loss function) → what the faulty rank uses instead.
+
+
+def cannot_load(batch: StepBatch) -> tuple[StepBatch, Any]:
+    return StepBatch(batch.step, (), {}, error="shard 3: its digest is not the manifest's"), loss
+
+
+def is_refused_its_batch(batch: StepBatch) -> tuple[StepBatch, Any]:
+    return StepBatch(batch.step, (), {}, error="shard 3 changed", refused=True), loss
+
+
+def is_cut_off(batch: StepBatch) -> tuple[StepBatch, Any]:
+    def broken(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        raise InfrastructureFailed("storage is out of reach")
+
+    return batch, broken
+
+
+def raises_in_forward(batch: StepBatch) -> tuple[StepBatch, Any]:
+    def broken(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        raise ValueError("no such token: ünknown")
+
+    return batch, broken
+
+
+def raises_in_backward(batch: StepBatch) -> tuple[StepBatch, Any]:
+    def broken(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        losses = loss(model, rows)
+
+        def explode(gradient: Tensor) -> Tensor:
+            raise ArithmeticError("backward broke")
+
+        losses.register_hook(explode)
+        return losses
+
+    return batch, broken
+
+
+def is_not_finite(batch: StepBatch) -> tuple[StepBatch, Any]:
+    return batch, lambda model, rows: loss(model, rows) * math.nan
+
+
+def is_elsewhere(batch: StepBatch) -> tuple[StepBatch, Any]:
+    return replace(batch, step=batch.step + 1), loss
+
+
+def reduces_its_losses(batch: StepBatch) -> tuple[StepBatch, Any]:
+    return batch, lambda model, rows: loss(model, rows).mean()
+
+
+def detaches_its_losses(batch: StepBatch) -> tuple[StepBatch, Any]:
+    return batch, lambda model, rows: loss(model, rows).detach()
+
+
+def reads_an_unknown_stream(batch: StepBatch) -> tuple[StepBatch, Any]:
+    (only,) = batch.micro_batches
+    return replace(batch, micro_batches=(replace(only, stream=OTHER),)), loss
+
+
+def reads_an_unknown_corpus(batch: StepBatch) -> tuple[StepBatch, Any]:
+    return replace(batch, corpora={"contraband": batch.corpora[CORPUS]}), loss
+
+
+def counts_a_row_too_few(batch: StepBatch) -> tuple[StepBatch, Any]:
+    rows, targets = batch.corpora[CORPUS]
+    return replace(batch, corpora={CORPUS: (rows - 1, targets)}), loss
+
+
+def states_wrong_targets(batch: StepBatch) -> tuple[StepBatch, Any]:
+    (only,) = batch.micro_batches
+    stated = (only.row_targets[0] - 1, *only.row_targets[1:])
+    rows, targets = batch.corpora[CORPUS]
+    wrong = replace(only, row_targets=stated)
+    return replace(batch, micro_batches=(wrong,), corpora={CORPUS: (rows, targets - 1)}), loss
+
+
+FAULTS: dict[Fault, tuple[type[GovrayError], str]] = {
+    cannot_load: (RankFailed, "rank 1, step 1: could not load its batch: shard 3: its digest"),
+    is_refused_its_batch: (Refused, "rank 1, step 1: could not load its batch: shard 3 changed"),
+    is_cut_off: (InfrastructureFailed, "rank 1, step 1: storage is out of reach"),
+    raises_in_forward: (RankFailed, "rank 1, step 1: ValueError: no such token: ünknown"),
+    raises_in_backward: (RankFailed, "rank 1, step 1: ArithmeticError: backward broke"),
+    is_not_finite: (
+        RankFailed,
+        r"rank 1, step 1: the gradient of embedding\.tokens\.weight is not finite",
+    ),
+    is_elsewhere: (Refused, "rank 1: step differs between ranks: 2 here, 1 on rank 0"),
+    reduces_its_losses: (UsageError, r"rank 1, step 1: loss_fn: .*shape \(\), .* \(3, 8\)"),
+    detaches_its_losses: (UsageError, "rank 1, step 1: .*depend on no parameter"),
+    reads_an_unknown_stream: (Refused, f"rank 1, step 1: .*{OTHER}, which no route"),
+    reads_an_unknown_corpus: (Refused, "rank 1, step 1: .*contraband, which was not admitted"),
+    counts_a_row_too_few: (Refused, "rank 1, step 1: .*its corpora count 2 rows"),
+    states_wrong_targets: (Refused, "rank 1, step 1: .*24 loss targets, row_targets says 23"),
+}
+
+
+def attempt(
+    fault: Callable[[StepBatch], tuple[StepBatch, Any]], faulty: tuple[int, ...]
+) -> Stopped:
+    """A good step, then one with the fault on the faulty ranks."""
+    torch.manual_seed(0)
+    model = GPT(2, 16, 8, 13)
+    route = allow_all(model)
+    run = governed(model, torch.optim.AdamW(model.parameters()), [route])
+
+    def batch(step: int) -> StepBatch:
+        rows = token_rows(3, 8, 13, step, dist.get_rank())
+        return step_batch(step, [micro_batch(route, rows)])
+
+    run(batch(0), loss)
+    before = fingerprint(model)
+    planted, loss_fn = fault(batch(1)) if dist.get_rank() in faulty else (batch(1), loss)
+    began = time.monotonic()
+    error, cause = None, ""
+    try:
+        run(planted, loss_fn)
+    except GovrayError as caught:
+        error, cause = caught, repr(caught.__cause__)
+    return Stopped(
+        error,
+        cause,
+        time.monotonic() - began,
+        fingerprint(model) != before,
+        any(p.grad is not None for p in model.parameters()),
+    )
+
+
+def asked_to(what: str, asked: tuple[int, ...]) -> list[tuple[bool, bool]]:
+    """Whether each of two steps said (stop, pause); only the second was told to."""
+    torch.manual_seed(0)
+    model = GPT(2, 16, 8, 13)
+    route = allow_all(model)
+    run = governed(model, torch.optim.AdamW(model.parameters()), [route])
+    told = []
+    for step in (0, 1):
+        rows = token_rows(3, 8, 13, step, dist.get_rank())
+        batch = step_batch(step, [micro_batch(route, rows)])
+        asking = step == 1 and dist.get_rank() in asked
+        result = run(replace(batch, **{what: asking}), loss)
+        told.append((result.stop, result.pause))
+    return told
+
+
+def test_all_ranks_hear_in_the_same_step_what_one_was_asked(two_ranks: RankPool) -> None:
+    nothing = (False, False)
+    assert two_ranks.run(asked_to, "stop", (0,)) == [[nothing, (True, False)]] * 2
+    assert two_ranks.run(asked_to, "pause", (1,)) == [[nothing, (False, True)]] * 2
+    assert two_ranks.run(asked_to, "stop", ()) == [[nothing, nothing]] * 2
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.replace("_", " "))
+def test_all_ranks_stop_with_one_error_that_names_the_rank(
+    two_ranks: RankPool, fault: Fault
+) -> None:
+    kind, message = FAULTS[fault]
+    outcomes = two_ranks.run(attempt, fault, (1,))
+    for stopped in outcomes:
+        assert type(stopped.error) is kind
+        with pytest.raises(kind, match=message):
+            raise stopped.error
+        assert stopped.seconds < PROMPT
+        assert not stopped.moved
+        assert not stopped.left_gradients
+    assert len({str(stopped.error) for stopped in outcomes}) == 1
+
+
+def test_the_rank_that_failed_keeps_the_cause(two_ranks: RankPool) -> None:
+    healthy, failed = two_ranks.run(attempt, raises_in_forward, (1,))
+    assert "ValueError" in failed.cause
+    assert healthy.cause == "None"
+
+
+def test_several_failed_ranks_are_all_named(four_ranks: RankPool) -> None:
+    outcomes = four_ranks.run(attempt, cannot_load, (1, 3))
+    assert {str(stopped.error) for stopped in outcomes} == {str(outcomes[0].error)}
+    assert "rank 1, step 1" in str(outcomes[0].error)
+    assert "so did rank 3" in str(outcomes[0].error)
+
+
+def test_the_odd_one_of_four_is_named_even_if_it_is_rank_0(four_ranks: RankPool) -> None:
+    for stopped in four_ranks.run(attempt, is_elsewhere, (0,)):
+        assert stopped.error is not None
+        assert stopped.error.where == "rank 0"
+
+
+# The agreement by itself.
+
+
+def agreement(**changed: Any) -> Agreement:
+    settings: dict[str, Any] = {
+        "groups": ("a", "b"),
+        "corpora": ("x", "y"),
+        "policy_digest": POLICY,
+        "plan_digest": PLAN,
+        "setup": {"rows": 1},
+        "clock": None,
+        "valid_until": {},
+    }
+    return Agreement(**(settings | changed))
+
+
+def differ_at_start(changed: Mapping[str, Any]) -> str:
+    try:
+        agreement(**(changed if dist.get_rank() == 1 else {}))
+    except Refused as error:
+        return str(error)
+    return "agreed"
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"policy_digest": OTHER}, f"policy digest differs between ranks: {OTHER} here, {POLICY}"),
+        ({"plan_digest": OTHER}, f"plan digest differs between ranks: {OTHER} here, {PLAN}"),
+        # Sizes differ too: the gather of a step would not even fail cleanly.
+        ({"groups": ("a", "b", "c")}, "digest of model, routes and settings differs"),
+        ({"corpora": ("x",)}, "digest of model, routes and settings differs"),
+        ({"setup": {"rows": 2}}, "digest of model, routes and settings differs"),
+        ({"valid_until": {"policy": START}}, "digest of model, routes and settings differs"),
+    ],
+    ids=["policy", "plan", "groups", "corpora", "setup", "expiry"],
+)
+def test_ranks_that_start_differently_are_refused(
+    two_ranks: RankPool, changed: Mapping[str, Any], what: str
+) -> None:
+    first, second = two_ranks.run(differ_at_start, changed)
+    assert first == second
+    assert first.startswith(f"rank 1: {what}")
+
+
+def differ_later(field: str) -> str:
+    """One rank's digest changes between two steps, as if it had swapped its policy."""
+    made = agreement()
+    made.start(0, {}, {}, None).wait()
+    if dist.get_rank() == 1:
+        setattr(made, field, OTHER)
+    try:
+        made.start(1, {}, {}, None).wait()
+    except Refused as error:
+        return str(error)
+    return "agreed"
+
+
+@pytest.mark.parametrize("field", ["policy_digest", "plan_digest"])
+def test_digests_are_compared_at_every_step(two_ranks: RankPool, field: str) -> None:
+    first, second = two_ranks.run(differ_later, field)
+    assert first == second
+    assert first.startswith(f"rank 1: {field.replace('_', ' ')} differs")
+
+
+def count() -> tuple[Any, Any]:
+    rank = dist.get_rank()
+    made = agreement(clock=lambda: START.timestamp() + 1000 * rank + 0.9)
+    agreed = made.start(4, {"a": 2**40 + rank}, {"x": (1, 8 + rank)}, None).wait()
+    sums = made.conclude(4, torch.tensor([[0.1, rank]], dtype=torch.float64), None)
+    return agreed, sums.tolist()
+
+
+def test_counts_are_exact_sums_and_the_time_is_rank_0s(four_ranks: RankPool) -> None:
+    outcomes = four_ranks.run(count)
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    agreed, sums = outcomes[0]
+    assert agreed.group_targets == {"a": 4 * 2**40 + 6, "b": 0}
+    assert agreed.corpus_counts == {"x": (4, 38)}
+    assert agreed.time == int(START.timestamp())
+    assert sums == [[pytest.approx(0.4), 6.0]]
+
+
+def expire(until: Mapping[str, datetime], seconds: float) -> str:
+    # Rank 1's own clock is a day behind, and must not matter.
+    offset = -86400 * dist.get_rank()
+    made = agreement(clock=lambda: START.timestamp() + seconds + offset, valid_until=until)
+    try:
+        made.start(7, {}, {}, None).wait()
+    except Refused as error:
+        return str(error)
+    return "agreed"
+
+
+def test_what_expires_in_flight_stops_all_ranks_by_rank_0s_clock(two_ranks: RankPool) -> None:
+    until = {"policy licences": START, "credential of acme": datetime(2027, 1, 1, tzinfo=UTC)}
+    assert two_ranks.run(expire, until, -1.0) == ["agreed", "agreed"]
+    for seconds in (0.0, 1.0):
+        first, second = two_ranks.run(expire, until, seconds)
+        assert first == second
+        assert first.startswith("step 7: policy licences expired: valid until 2026-11-01T00:00:00")
+
+
+def test_one_process_agrees_with_itself() -> None:
+    made = agreement()
+    agreed = made.start(0, {"b": 3}, {"y": (1, 3)}, None).wait()
+    assert agreed.group_targets == {"a": 0, "b": 3}
+    assert agreed.corpus_counts == {"y": (1, 3)}
+    with pytest.raises(RankFailed, match="rank 0, step 0: disk gone"):
+        made.start(0, {}, {}, RankFailure("disk gone")).wait()
+
+
+@pytest.mark.parametrize(
+    "digest", ["", "sha256:", "sha256:00", "md5:" + "0" * 64, "sha256:" + "g" * 64]
+)
+def test_a_digest_must_be_one(digest: str) -> None:
+    with pytest.raises(Malformed, match="plan_digest"):
+        agreement(plan_digest=digest)
+
+
+def test_a_text_too_long_is_cut_not_lost() -> None:
+    with pytest.raises(RankFailed) as caught:
+        agreement().start(0, {}, {}, RankFailure("é" * 5000)).wait()
+    assert caught.value.what.startswith("é" * 2000)
+
+
+# Routes and adapters belong to the set-up as well.
+
+
+def different_routes() -> str:
+    torch.manual_seed(0)
+    model = GPT(2, 16, 8, 13)
+    adapters = Adapters(model, {"notes": 2}, seed=0)
+    parameters = [*model.parameters(), *dict(adapters.named_parameters()).values()]
+    routes = [Route({"head": 1.0}), Route({}, "notes", 2)]
+    try:
+        governed(
+            model,
+            torch.optim.SGD(parameters),
+            routes[: 1 + dist.get_rank()],
+            adapters=adapters,
+        )
+    except Refused as error:
+        return str(error)
+    return "agreed"
+
+
+def test_ranks_with_different_routes_are_refused(two_ranks: RankPool) -> None:
+    first, second = two_ranks.run(different_routes)
+    assert first == second
+    assert "digest of model, routes and settings differs between ranks" in first
+
+
+# How to lose it.
+
+
+def without_second_status(fault: Fault, faulty: tuple[int, ...]) -> Stopped:
+    """Take one's own failure as final, and the others' health for granted."""
+
+    def alone(self: Agreement, step: int, sums: Tensor, failure: RankFailure | None) -> Tensor:
+        if failure is not None:
+            raise RankFailed(failure.text, where=f"rank {self.rank}, step {step}")
+        return sums
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Agreement, "conclude", alone)
+        patch.setattr(Agreement, "confirm", lambda self, step, failure: None)
+        stopped = attempt(fault, faulty)
+    if dist.get_rank() in faulty and stopped.error is not None:
+        raise stopped.error  # ends the process group, else the other rank would wait on
+    return stopped
+
+
+def test_without_the_second_status_the_others_do_not_learn_why(two_ranks: RankPool) -> None:
+    healthy, failed = two_ranks.outcomes(without_second_status, raises_in_forward, (1,))
+    assert "no such token" in str(failed)
+    assert "no such token" not in str(healthy.error)

@@ -1,0 +1,735 @@
+"""The overlapped reducer: the explicit reference's bits, sent earlier, and never left waiting.
+
+Its sums are compared with ``allreduce.sum_over_ranks`` in real processes, at two ranks
+and at four, for drawn routes, rows, passes and buckets. Then each way in which a rank
+can fail while gradients are under way, and what the next step makes of it.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from govray.engine.batch import StepBatch
+from govray.engine.collective import bucket_reducer as reducer_module
+from govray.engine.collective.agreement import Pending
+from govray.engine.collective.allreduce import lay_out, sum_over_ranks
+from govray.engine.collective.bucket_reducer import Reducer
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.startup.row_trial import StartupTrial
+from govray.engine.step import GovernedStep
+from govray.errors import GovrayError, RankFailed, Refused
+from govray.governance.policy.route import Route
+from tests.support.cases import POLICY, governed, micro_batch, step_batch, token_rows
+from tests.support.ranks import Hung, RankPool
+
+CONTEXT, VOCABULARY = 4, 11
+PROMPT = 60.0
+"""Seconds. Far below the process groups' timeout: nobody was left waiting for it."""
+
+ALL = Route(dict.fromkeys(["embedding", "block.0", "block.1", "final_norm", "head"], 1.0))
+UPPER = Route(dict.fromkeys(["block.1", "final_norm", "head"], 1.0))
+MIDDLE = Route({"block.0": 0.5})
+HEAD = Route({"head": 1.0})
+LEFT = Route({}, "left", 2)
+RIGHT = Route({}, "right", 2)
+ROUTES = (ALL, UPPER, MIDDLE, HEAD, LEFT, RIGHT)
+
+
+def of_size(size: int) -> Callable[[Mapping[str, nn.Parameter]], list[list[str]]]:
+    """A bucket layout: so many parameters in each, last first."""
+
+    def layout(parameters: Mapping[str, nn.Parameter]) -> list[list[str]]:
+        names = list(reversed(list(parameters)))
+        return [names[start : start + size] for start in range(0, len(names), size)]
+
+    return layout
+
+
+def fresh(
+    routes: Sequence[Route] = ROUTES, **options: Any
+) -> tuple[GPT, torch.optim.Optimizer, GovernedStep]:
+    torch.manual_seed(1)
+    model = GPT(2, 8, CONTEXT, VOCABULARY, heads=1)
+    adapters = Adapters(model, {r.adapter: 2 for r in routes if r.adapter is not None}, seed=0)
+    own = dict(adapters.named_parameters())
+    with torch.no_grad():
+        for parameter in (*model.parameters(), *own.values()):
+            parameter.normal_(std=0.4)
+    optimizer = torch.optim.AdamW([*model.parameters(), *own.values()], lr=1e-2)
+    return model, optimizer, governed(model, optimizer, routes, adapters=adapters, **options)
+
+
+def batch_of(step: int, counts: Mapping[Route, int]) -> StepBatch:
+    """So many rows of each stream, other ones on every rank."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return step_batch(
+        step,
+        [
+            micro_batch(route, token_rows(count, CONTEXT, VOCABULARY, step, rank, index), rank * 8)
+            for index, (route, count) in enumerate(counts.items())
+            if count
+        ],
+    )
+
+
+@contextmanager
+def explicit() -> Iterator[None]:
+    """The reference in the reducer's place: nothing is sent before the last backward."""
+
+    def send_all(self: Reducer) -> None:
+        domains = {id(domain): domain for domain, _ in self._buckets}
+        self._total = sum_over_ranks(list(domains.values()), self._counts())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reducer, "_accumulated", lambda self, name: None)
+        patch.setattr(Reducer, "send_rest", send_all)
+        patch.setattr(Reducer, "sums", lambda self: self._total)
+        yield
+
+
+@contextmanager
+def sends_counted() -> Iterator[list[int]]:
+    """The size of every gradient all-reduce that this rank starts."""
+    sizes: list[int] = []
+    all_reduce = dist.all_reduce
+
+    def counting(tensor: Tensor, *args: Any, **options: Any) -> Any:
+        sizes.append(tensor.numel())
+        return all_reduce(tensor, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", counting)
+        yield sizes
+
+
+# The same bits.
+
+
+@dataclass(frozen=True)
+class Case:
+    """Some steps to take.
+
+    Attributes:
+        routes: Of the run, with rows or without.
+        rows: Of each step and rank: rows of each route.
+        max_rows: Of a pass.
+        bucket: Parameters of a bucket.
+    """
+
+    routes: tuple[Route, ...]
+    rows: tuple[tuple[tuple[int, ...], ...], ...]
+    max_rows: int | None
+    bucket: int
+
+
+def gradients(case: Case) -> tuple[list[dict[str, Tensor]], list[list[int]]]:
+    """Per step: the gradients that the optimizer sees, and the sizes that were sent."""
+    seen: list[dict[str, Tensor]] = []
+    sent: list[list[int]] = []
+    _, optimizer, run = fresh(
+        case.routes, max_rows=case.max_rows, bucket_layout=of_size(case.bucket)
+    )
+    names = run._parameters
+
+    def look(*_: object) -> None:
+        seen.append({n: p.grad.clone() for n, p in names.items() if p.grad is not None})
+
+    optimizer.register_step_pre_hook(look)
+    for step, ranks in enumerate(case.rows):
+        counts = dict(zip(case.routes, ranks[dist.get_rank()], strict=True))
+        with sends_counted() as sizes:
+            run(batch_of(step, counts), loss)
+        sent.append(sizes)
+    return seen, sent
+
+
+def compare(case: Case) -> tuple[list[dict[str, Tensor]], list[list[int]]]:
+    """Both reducers on one rank; what was sent, and the gradients, if they agree."""
+    ours, sent = gradients(case)
+    with explicit():
+        theirs, reference = gradients(case)
+    assert sent == reference  # the same buckets, in the same order
+    for own, other in zip(ours, theirs, strict=True):
+        assert own.keys() == other.keys()
+        for name, gradient in other.items():
+            assert torch.equal(own[name], gradient), name
+    return ours, sent
+
+
+def check(pool: RankPool, case: Case) -> None:
+    (ours, sent), *others = pool.run(compare, case)
+    for gradients_there, sent_there in others:
+        assert sent_there == sent
+        for own, other in zip(ours, gradients_there, strict=True):
+            assert own.keys() == other.keys()
+            assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+def cases(world: int) -> st.SearchStrategy[Case]:
+    @st.composite
+    def drawn(draw: st.DrawFn) -> Case:
+        routes = tuple(draw(st.lists(st.sampled_from(ROUTES), min_size=1, unique=True)))
+        # Ranks without a row of a stream, or of any, are likely.
+        per_rank = st.tuples(*[st.sampled_from([0, 0, 1, 2, 3]) for _ in routes])
+        per_step = st.tuples(*[per_rank for _ in range(world)])
+        return Case(
+            routes,
+            draw(st.tuples(per_step, per_step)),
+            draw(st.sampled_from([None, 1, 2])),
+            draw(st.sampled_from([1, 2, 5, 100])),
+        )
+
+    return drawn()
+
+
+drawn = settings(
+    max_examples=8,
+    deadline=None,
+    # One pool serves all examples on purpose.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@drawn
+@given(case=cases(2))
+def test_two_ranks_get_the_bits_of_the_reference(two_ranks: RankPool, case: Case) -> None:
+    check(two_ranks, case)
+
+
+@drawn
+@given(case=cases(4))
+def test_four_ranks_get_the_bits_of_the_reference(four_ranks: RankPool, case: Case) -> None:
+    check(four_ranks, case)
+
+
+UNEVEN = Case(
+    (ALL, UPPER, MIDDLE, LEFT, RIGHT),
+    (
+        ((3, 2, 1, 2, 0), (0, 0, 0, 0, 0), (0, 0, 2, 0, 1), (1, 0, 0, 0, 0)),
+        ((0, 0, 0, 0, 0), (0, 0, 0, 1, 0), (0, 0, 0, 0, 0), (0, 0, 1, 0, 0)),
+    ),
+    1,
+    1,
+)
+
+
+def test_ranks_with_other_passes_or_none_get_the_bits_of_the_reference(
+    four_ranks: RankPool,
+) -> None:
+    check(four_ranks, UNEVEN)
+
+
+def other_layout(case: Case) -> bool:
+    """Whether buckets of one parameter and of all give the same bits."""
+    small, _ = gradients(replace(case, bucket=1))
+    large, _ = gradients(replace(case, bucket=100))
+    return all(
+        torch.equal(one[name], another[name])
+        for one, another in zip(small, large, strict=True)
+        for name in one
+    )
+
+
+def test_bits_depend_on_the_buckets_from_three_ranks_on(four_ranks: RankPool) -> None:
+    """The control: what the comparisons above could miss, they see."""
+    same_rows = replace(UNEVEN, rows=(((3, 0, 0, 0, 0),) * 4,))
+    assert not all(four_ranks.run(other_layout, same_rows))
+
+
+def sizes_sent(case: Case) -> list[list[int]]:
+    return gradients(case)[1]
+
+
+def test_only_buckets_with_targets_on_some_rank_are_sent(two_ranks: RankPool) -> None:
+    head, block = VOCABULARY * 8, [8 * 32, 32 * 8, 8, 8 * 8, 8 * 24, 8]
+    rows = (
+        ((0, 1, 0), (0, 0, 0)),  # HEAD, on one rank only
+        ((0, 0, 0), (0, 0, 2)),  # MIDDLE, on the other
+        ((0, 0, 0), (0, 0, 0)),  # nobody has anything
+    )
+    for sent in two_ranks.run(sizes_sent, Case((ALL, HEAD, MIDDLE), rows, None, 1)):
+        assert sent == [[head], block, []]
+    # However few buckets are asked for, none joins what different streams update.
+    for sent in two_ranks.run(sizes_sent, Case((ALL, HEAD, MIDDLE), rows, None, 100)):
+        assert sent == [[head], [sum(block)], []]
+
+
+# Early.
+
+
+def events(rows: Mapping[Route, int], max_rows: int | None, deaf: bool) -> list[str]:
+    """What happens in one step on this rank, in order."""
+    log: list[str] = []
+    backward, all_reduce, settle = Tensor.backward, dist.all_reduce, Pending.wait
+
+    def logged_backward(*args: Any, **options: Any) -> None:
+        log.append("backward begins")
+        backward(*args, **options)
+        log.append("backward ends")
+
+    def logged_all_reduce(*args: Any, **options: Any) -> Any:
+        log.append("send")
+        return all_reduce(*args, **options)
+
+    def logged_wait(self: Pending) -> Any:
+        agreed = settle(self)
+        log.append("agreed")
+        return agreed
+
+    _, _, run = fresh(max_rows=max_rows, bucket_layout=of_size(2))
+    with pytest.MonkeyPatch.context() as patch:
+        if deaf:
+            patch.setattr(Reducer, "_accumulated", lambda self, name: None)
+        patch.setattr(Tensor, "backward", logged_backward)
+        patch.setattr(dist, "all_reduce", logged_all_reduce)
+        patch.setattr(Pending, "wait", logged_wait)
+        run(batch_of(0, rows), loss)
+    return log
+
+
+@pytest.mark.parametrize(("max_rows", "passes"), [(None, 1), (1, 3)])
+def test_sending_starts_before_the_last_backward_ends(
+    two_ranks: RankPool, max_rows: int | None, passes: int
+) -> None:
+    for log in two_ranks.run(events, {ALL: 3}, max_rows, False):
+        assert log.count("backward begins") == passes
+        last_begin = len(log) - 1 - log[::-1].index("backward begins")
+        last_end = len(log) - 1 - log[::-1].index("backward ends")
+        assert last_begin < log.index("send") < last_end
+        # Not only the last bucket: most of them are on their way by then.
+        assert log[:last_end].count("send") > log.count("send") / 2
+        assert log.index("agreed") < log.index("send")
+
+
+def test_a_domains_buckets_leave_while_the_next_domain_computes(two_ranks: RankPool) -> None:
+    for log in two_ranks.run(events, {ALL: 1, LEFT: 1}, None, False):
+        second = log.index("backward begins", log.index("backward ends"))
+        assert log[:second].count("send") >= 5
+
+
+def test_without_its_hooks_everything_is_sent_afterwards(two_ranks: RankPool) -> None:
+    """The control."""
+    for log in two_ranks.run(events, {ALL: 3}, 1, True):
+        assert "send" not in log[: len(log) - log[::-1].index("backward ends")]
+        assert "send" in log
+
+
+# Faults. After a good step, one with the fault on the last rank; then a good one again.
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong on one rank.
+
+    Attributes:
+        loss_fn: In place of the good one, given the number of its calls in this step.
+        error: The type that all ranks raise.
+        message: What it says, as a regular expression.
+        under_way: Whether gradients have been sent when it happens.
+        rows: Of this step, on all ranks.
+        max_rows: Of a pass.
+    """
+
+    loss_fn: Callable[[int, nn.Module, Mapping[str, Tensor]], Tensor]
+    error: type[GovrayError]
+    message: str
+    under_way: bool = False
+    rows: Mapping[Route, int] = field(default_factory=lambda: {ALL: 2, LEFT: 1})
+    max_rows: int | None = 1
+
+
+def fail(*_: object) -> Any:
+    raise ValueError("it broke")
+
+
+def raises_in_forward(at: int) -> Any:
+    return lambda call, *args: fail() if call == at else loss(*args)
+
+
+def raises_in_backward(at: int) -> Any:
+    def loss_fn(call: int, model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        losses = loss(model, rows)
+        if call == at:
+            losses.register_hook(fail)
+        return losses
+
+    return loss_fn
+
+
+def raises_late_in_backward(call: int, model: GPT, rows: Mapping[str, Tensor]) -> Tensor:
+    """When the gradient has come down to the embedding: the head's has gone."""
+    handle = model.blocks[0].register_forward_pre_hook(
+        lambda _, args: args[0].register_hook(fail) and None
+    )
+    try:
+        return loss(model, rows)
+    finally:
+        handle.remove()
+
+
+def gives(value: float, at: int) -> Any:
+    def loss_fn(call: int, model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        return loss(model, rows) * (value if call == at else 1.0)
+
+    return loss_fn
+
+
+def poisons_one_gradient(call: int, model: GPT, rows: Mapping[str, Tensor]) -> Tensor:
+    """The loss is finite; one parameter's gradient is not."""
+
+    class Poison(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, gradient: Tensor) -> Tensor:
+            return gradient * math.inf
+
+    losses = loss(model, rows)
+    return losses + 0 * Poison.apply(model.final_norm.weight.sum().expand(losses.shape) + 1.0)
+
+
+def calls_backward(call: int, model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+    losses = loss(model, rows)
+    losses.sum().backward(retain_graph=True)
+    return losses
+
+
+def checkpoints_a_block_twice(call: int, model: GPT, rows: Mapping[str, Tensor]) -> Tensor:
+    hidden = model.embedding(rows["tokens"])
+    for _ in range(2):
+        hidden = checkpoint(model.blocks[0], hidden, use_reentrant=True)
+    logits = model.head(model.final_norm(model.blocks[1](hidden)))
+    flat = F.cross_entropy(logits.flatten(0, 1), rows["targets"].flatten(), reduction="none")
+    return flat.view(rows["targets"].shape)
+
+
+def looks_up_sparsely(call: int, model: GPT, rows: Mapping[str, Tensor]) -> Tensor:
+    """As a function, so no module says so."""
+    own = F.embedding(rows["tokens"], model.embedding.tokens.weight, sparse=True).sum(2)
+    return own.square()
+
+
+BROKE = "rank {last}, step 1: .*it broke"
+NOT_FINITE = r"rank {last}, step 1: the gradient of \S+ is not finite"
+UNPLANNED = "rank {last}, step 1: .*received a gradient that was not planned"
+# Passes with max_rows=1: two of ALL, then one of the adapter's domain.
+FAULTS: dict[str, Fault] = {
+    "forward of the first pass": Fault(raises_in_forward(0), RankFailed, BROKE),
+    "forward of the second pass": Fault(raises_in_forward(1), RankFailed, BROKE),
+    "forward of the next domain": Fault(raises_in_forward(2), RankFailed, BROKE, True),
+    "backward of the first pass": Fault(raises_in_backward(0), RankFailed, BROKE),
+    "backward of the next domain": Fault(raises_in_backward(2), RankFailed, BROKE, True),
+    "late in backward": Fault(raises_late_in_backward, RankFailed, BROKE, True, {ALL: 1}),
+    "nan": Fault(gives(math.nan, 0), RankFailed, NOT_FINITE, True),
+    "infinity in the last pass": Fault(gives(math.inf, 2), RankFailed, NOT_FINITE, True),
+    "one infinite gradient": Fault(
+        poisons_one_gradient,
+        RankFailed,
+        r"rank {last}, step 1: the gradient of final_norm\.weight is not finite",
+        True,
+        {ALL: 1},
+    ),
+    "backward by hand": Fault(calls_backward, Refused, UNPLANNED, True, {ALL: 1}),
+    "backward by hand in several passes": Fault(calls_backward, Refused, UNPLANNED, True, {ALL: 2}),
+    "a checkpointed block used twice": Fault(
+        checkpoints_a_block_twice, Refused, UNPLANNED + ".*use_reentrant=False", True, {ALL: 1}
+    ),
+    "a sparse gradient": Fault(
+        looks_up_sparsely,
+        Refused,
+        r"rank {last}, step 1: .*embedding\.tokens\.weight received a sparse gradient",
+        False,
+        {ALL: 1},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What one rank saw."""
+
+    error: GovrayError | None
+    seconds: float
+    moved: bool
+    left_gradients: bool
+    sent_before: int
+    goes_on: bool
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def same(one: Sequence[Tensor], another: Sequence[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, another, strict=True))
+
+
+def attempt(name: str) -> Stopped:
+    """A good step, the fault, and a good step; beside a run that never saw the fault."""
+    fault = FAULTS[name]
+    options = {"max_rows": fault.max_rows, "bucket_layout": of_size(2)}
+    model, _, run = fresh((ALL, LEFT), **options)
+    other, _, undisturbed = fresh((ALL, LEFT), **options)
+    good = {ALL: 2, LEFT: 1}
+    run(batch_of(0, good), loss)
+    undisturbed(batch_of(0, good), loss)
+    before = weights(model)
+    calls = -1
+    sent_before = 0
+
+    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return fault.loss_fn(calls, model, rows)
+
+    faulty = dist.get_rank() == dist.get_world_size() - 1
+    send_rest = Reducer.send_rest
+
+    def counting(self: Reducer) -> None:
+        nonlocal sent_before
+        sent_before = len(self._sent)
+        send_rest(self)
+
+    began, error = time.monotonic(), None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reducer, "send_rest", counting)
+        try:
+            run(batch_of(1, fault.rows), loss_fn if faulty else loss)
+        except GovrayError as caught:
+            error = caught
+    seconds = time.monotonic() - began
+    moved = not same(weights(model), before)
+    left = any(p.grad is not None for p in model.parameters())
+    run(batch_of(1, good), loss)
+    undisturbed(batch_of(1, good), loss)
+    return Stopped(error, seconds, moved, left, sent_before, same(weights(model), weights(other)))
+
+
+def check_stopped(outcomes: Sequence[Stopped], kind: type[GovrayError], message: str) -> None:
+    for stopped in outcomes:
+        assert type(stopped.error) is kind
+        with pytest.raises(kind, match=message.format(last=len(outcomes) - 1)):
+            raise stopped.error
+        assert stopped.seconds < PROMPT
+        assert not stopped.moved
+        assert not stopped.left_gradients
+        assert stopped.goes_on
+    assert len({str(stopped.error) for stopped in outcomes}) == 1
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_stops_all_ranks_together_and_the_next_step_is_sound(
+    two_ranks: RankPool, name: str
+) -> None:
+    outcomes = two_ranks.run(attempt, name)
+    check_stopped(outcomes, FAULTS[name].error, FAULTS[name].message)
+    assert (outcomes[-1].sent_before > 0) == FAULTS[name].under_way
+
+
+@pytest.mark.parametrize("name", ["forward of the next domain", "late in backward", "nan"])
+def test_of_four_ranks_too(four_ranks: RankPool, name: str) -> None:
+    check_stopped(four_ranks.run(attempt, name), FAULTS[name].error, FAULTS[name].message)
+
+
+def before_agreement(kind: str) -> tuple[str, str, int, bool]:
+    """A rank that has no batch, or another policy: (error's kind, text, sends, goes on)."""
+    model, _, run = fresh((ALL, LEFT), bucket_layout=of_size(1))
+    other, _, undisturbed = fresh((ALL, LEFT), bucket_layout=of_size(1))
+    batch = batch_of(0, {ALL: 1, LEFT: 1})
+    faulty = dist.get_rank() == dist.get_world_size() - 1
+    if faulty and kind == "policy":
+        run._agreement.policy_digest = "sha256:" + "f" * 64
+    unloaded = replace(batch, micro_batches=(), corpora={}, error="shard 3 is gone")
+    error: GovrayError | None = None
+    with sends_counted() as sizes:
+        try:
+            run(unloaded if faulty and kind == "load" else batch, loss)
+        except GovrayError as caught:
+            error = caught
+    sent = len(sizes)
+    run._agreement.policy_digest = POLICY
+    run(batch, loss)
+    undisturbed(batch, loss)
+    return type(error).__name__, str(error), sent, same(weights(model), weights(other))
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "text"),
+    [
+        ("load", "RankFailed", "rank {last}, step 0: could not load its batch: shard 3 is gone"),
+        ("policy", "Refused", "rank {last}: policy digest differs between ranks"),
+    ],
+)
+def test_no_gradient_is_sent_before_the_ranks_agree(
+    two_ranks: RankPool, four_ranks: RankPool, kind: str, error: str, text: str
+) -> None:
+    for pool in (two_ranks, four_ranks):
+        outcomes = pool.run(before_agreement, kind)
+        assert len(set(outcomes)) == 1
+        name, said, sent, goes_on = outcomes[0]
+        assert name == error
+        assert said.startswith(text.format(last=pool.size - 1))
+        assert sent == 0
+        assert goes_on
+
+
+# A rank that dies.
+
+
+def dying(rank: int, store: str, at: int, report: Any) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=3, timeout=timedelta(seconds=2 * PROMPT)
+    )
+    model, _, run = fresh((ALL, LEFT), max_rows=1, bucket_layout=of_size(2))
+    before = weights(model)
+    calls = -1
+
+    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if rank == 1 and calls == at:
+            os._exit(9)
+        return loss(model, rows)
+
+    began, said = time.monotonic(), "went on"
+    try:
+        run(batch_of(0, {ALL: 2, LEFT: 1}), loss_fn)
+    except RankFailed as error:
+        said = str(error)
+    report.send((said, time.monotonic() - began, same(weights(model), before)))
+
+
+@pytest.mark.parametrize("at", [0, 2], ids=["at once", "with gradients under way"])
+def test_a_rank_that_dies_is_reported_not_waited_for(tmp_path: Path, at: int) -> None:
+    context = multiprocessing.get_context("forkserver")
+    ours, processes = [], []
+    for rank in range(3):
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(
+            target=dying, args=(rank, (tmp_path / "store").as_uri(), at, there), daemon=True
+        )
+        process.start()
+        there.close()
+        ours.append(here)
+        processes.append(process)
+    try:
+        for rank in (0, 2):
+            assert ours[rank].poll(2 * PROMPT)
+            said, seconds, unmoved = ours[rank].recv()
+            assert "another rank is gone" in said
+            assert seconds < PROMPT
+            assert unmoved
+        processes[1].join(PROMPT)
+        assert processes[1].exitcode == 9
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+# How to lose it.
+
+
+class AsReady(Reducer):
+    """Sends whatever is complete, in the order in which it becomes so here."""
+
+    def _send_ready(self) -> None:
+        assert self._counts is not None
+        counts = self._counts()
+        for place, (domain, bucket) in enumerate(self._buckets):
+            if place in self._sent or self._missing[place]:
+                continue
+            if any(counts[name] for name in bucket):
+                flat = reducer_module.flat_gradient(domain, bucket)
+                self._sent[place] = flat, dist.all_reduce(flat, async_op=True)
+
+
+def sum_of_two(kind: type[Reducer]) -> dict[str, list[float]]:
+    """Two equal parameters; rank 0 has two passes for the first, rank 1 for the second."""
+    parameters = {name: nn.Parameter(torch.zeros(3)) for name in ("a", "b")}
+    domain = lay_out("d", frozenset({"g"}), parameters, of_size(1))
+    reducer = kind([domain])
+    mine, other = ("a", "b") if dist.get_rank() == 0 else ("b", "a")
+    reducer.begin(lambda: {"a": 1, "b": 1})
+    reducer.expect({mine: 2, other: 1})
+    worth = {"a": 1.0, "b": 10.0}
+    for name in (mine, other, mine):
+        (parameters[name].sum() * worth[name]).backward()
+    reducer.send_rest()
+    total = {name: tensor.tolist() for name, tensor in reducer.sums().items()}
+    reducer.end()
+    return total
+
+
+def test_buckets_sent_as_they_become_ready_are_mixed_up(two_ranks: RankPool) -> None:
+    for total in two_ranks.run(sum_of_two, Reducer):
+        assert total == {"a": [3.0] * 3, "b": [30.0] * 3}
+    for total in two_ranks.run(sum_of_two, AsReady):
+        assert total != {"a": [3.0] * 3, "b": [30.0] * 3}
+
+
+def owing(silent: bool) -> str:
+    """The last rank fails in its last pass; does it still send what it owes?"""
+    _, _, run = fresh((ALL, LEFT), max_rows=1)
+    calls = -1
+
+    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return fail() if calls == 2 else loss(model, rows)
+
+    faulty = dist.get_rank() == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StartupTrial, "__call__", lambda *_: None)  # it would see the fault first
+        if silent and faulty:
+            patch.setattr(Reducer, "send_rest", lambda self: None)
+        try:
+            run(batch_of(0, {ALL: 2, LEFT: 1}), loss_fn if faulty else loss)
+        except RankFailed as error:
+            return str(error)
+    return "went on"
+
+
+def test_a_failed_rank_that_does_not_send_the_rest_leaves_the_others_waiting() -> None:
+    pool = RankPool(2)
+    try:
+        for said in pool.run(owing, False):
+            assert "it broke" in said
+        pool.timeout = 5.0
+        # The processes' time is up, or the group's, whichever comes first.
+        with pytest.raises((Hung, Waited)):
+            _raise_if_waited(pool.run(owing, True))
+    finally:
+        pool.close()
+
+
+class Waited(AssertionError):
+    """A rank learned nothing but that the others did not come."""
+
+
+def _raise_if_waited(said: Sequence[str]) -> None:
+    if any("it broke" not in each for each in said):
+        raise Waited(said)

@@ -1,0 +1,279 @@
+"""Leaving a corpus out from one step on: the same weights as if the plan had never read it since.
+
+Three streams of a small GPT, two of them in one domain and an adapter in another. A credential
+ends, or is revoked, between two steps. Every rank does that step again without the corpus, and
+all that follow; the weights are those of a run whose plan has tombstones from that step on, bit
+for bit, at 2 and at 4 ranks. What the corpus shares no domain with is moved by none of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.collective.expiry import Lapsed, lapses
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.layer_groups import layer_groups
+from govray.errors import Refused, UsageError
+from govray.governance.policy.route import Route
+from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
+from tests.support.cases import governed
+from tests.support.ranks import RankPool
+
+STEPS, GATED_AT, CONTEXT, VOCABULARY = 6, 3, 3, 17
+BOTH_READ_TWO = 1
+"""A step in which both of two ranks have rows of corpus ``two``."""
+START = datetime(2026, 11, 1, tzinfo=UTC)
+GROUPS = ("embedding", "block.0", "block.1", "final_norm", "head")
+EVERYTHING = Route(weights=dict.fromkeys(GROUPS, 1.0))
+UPPER_HALF = Route(weights={"block.1": 0.5, "final_norm": 1.0, "head": 1.0})
+NOTES = Route(weights={}, adapter="notes", rank=2)
+ROUTES = {"one": EVERYTHING, "two": EVERYTHING, "weak": UPPER_HALF, "notes": NOTES}
+CORPORA = tuple(sorted(ROUTES))
+NAMES = {corpus: f"credential {corpus}" for corpus in CORPORA}
+DIGEST = "sha256:" + "0" * 64
+
+
+def plan(*excluded: str) -> BatchPlan:
+    streams = [
+        StreamPlan(
+            id=route.digest,
+            profile="p",
+            corpora=tuple(StreamCorpus(corpus=c, rows=40) for c in corpora),
+            quota=quota,
+        )
+        for route, corpora, quota in (
+            (EVERYTHING, ("one", "two"), 6),
+            (UPPER_HALF, ("weak",), 4),
+            (NOTES, ("notes",), 3),
+        )
+    ]
+    return BatchPlan(
+        seed=5,
+        max_steps=STEPS,
+        manifest=DIGEST,
+        context=CONTEXT,
+        excluded=excluded,
+        streams=tuple(sorted(streams, key=lambda stream: stream.id)),
+    )
+
+
+def read(batch_plan: BatchPlan, step: int) -> StepBatch:
+    """This rank's slice of every stream, rows of one corpus together."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    micro_batches, used = [], {}
+    for stream, positions in batch_plan.positions(step).items():
+        mine = rank_slice(positions, rank, world)
+        rows = sorted(batch_plan.read(stream, mine), key=lambda row: row[1])
+        if not rows:
+            continue
+        tokens = torch.stack([_tokens(corpus, row) for _, corpus, row in rows])
+        micro_batches.append(
+            MicroBatch(
+                stream=stream,
+                tensors={"tokens": tokens[:, :-1], "targets": tokens[:, 1:].clone()},
+                positions=tuple(position - positions.start for position, _, _ in rows),
+                row_targets=(CONTEXT,) * len(rows),
+                corpora=tuple(corpus for _, corpus, _ in rows),
+            )
+        )
+        for _, corpus, _ in rows:
+            count = used.get(corpus, (0, 0))[0] + 1
+            used[corpus] = (count, count * CONTEXT)
+    return StepBatch(step, tuple(micro_batches), used)
+
+
+def _tokens(corpus: str, row: int) -> torch.Tensor:
+    seed = int.from_bytes(hashlib.sha256(f"{corpus} {row}".encode()).digest()[:4], "big")
+    return torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(seed))
+
+
+def make(**settings: Any) -> Any:
+    torch.manual_seed(0)
+    model = GPT(vocabulary=VOCABULARY, context=CONTEXT, blocks=2, width=8, heads=2, dropout=0.1)
+    adapters = Adapters(model, {"notes": 2}, seed=0)
+    parameters = [*model.parameters(), *(p for _, p in adapters.named_parameters())]
+    optimizer = torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
+    assert tuple(layer_groups(model)) == GROUPS
+    step = governed(
+        model,
+        optimizer,
+        [EVERYTHING, UPPER_HALF, NOTES],
+        adapters=adapters,
+        corpora=CORPORA,
+        clip_norm=0.1,
+        norms_every=2,
+        **settings,
+    )
+    named = {**dict(model.named_parameters()), **dict(adapters.named_parameters())}
+    return step, named
+
+
+def digests(named: Any) -> dict[str, str]:
+    return {
+        name: hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for name, p in named.items()
+    }
+
+
+def train(gated: str | None, how: str) -> tuple[dict[str, str], dict[int, list[str]]]:
+    """Digests of all parameters, and per step the corpora that were counted."""
+    step_now = [0]
+    end = START + timedelta(seconds=GATED_AT)
+    settings: dict[str, Any] = {"clock": lambda: START.timestamp() + step_now[0] + 0.5}
+    if how == "expires":
+        settings["valid_until"] = {NAMES[gated]: end} if gated else {}
+    if how == "revoked":
+        # Only rank 0 knows; it hears in the middle of the run, of a time that has gone by.
+        def revoked() -> dict[str, datetime]:
+            return {NAMES[gated or ""]: START} if step_now[0] >= GATED_AT else {}
+
+        settings["valid_until"] = {NAMES[gated or ""]: datetime(2099, 1, 1, tzinfo=UTC)}
+        if dist.get_rank() == 0:
+            settings["revoked"] = revoked
+    step, named = make(**settings)
+    left_out: dict[str, str] = {}
+    used: dict[int, list[str]] = {}
+    for number in range(STEPS):
+        step_now[0] = number
+        tombstones = gated is not None and how == "plan" and number >= GATED_AT
+        batch = read(plan(gated) if tombstones and gated else plan(), number)
+        try:
+            result = step(batch.without(left_out), loss)
+        except Lapsed as lapsed:
+            left_out = {lapse.name.split()[1]: lapse.name for lapse in lapsed.lapses}
+            step.leave_out(left_out)
+            result = step(batch.without(left_out), loss)
+        used[number] = sorted(result.corpus_counts)
+    return digests(named), used
+
+
+@pytest.mark.parametrize("how", ["expires", "revoked"])
+@pytest.mark.parametrize("corpus", ["two", "weak", "notes"])
+@pytest.mark.parametrize("pool", ["two_ranks", "four_ranks"])
+def test_a_gate_gives_the_weights_of_a_plan_without_the_rows(
+    request: pytest.FixtureRequest, pool: str, corpus: str, how: str
+) -> None:
+    ranks: RankPool = request.getfixturevalue(pool)
+    outcomes = ranks.run(train, corpus, how)
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    gated, used = outcomes[0]
+    planned, planned_use = ranks.run(train, corpus, "plan")[0]
+    ungated, all_use = ranks.run(train, None, "plan")[0]
+    assert gated == planned
+    assert used == planned_use
+    assert all(corpus not in used[step] for step in range(GATED_AT, STEPS))
+    assert all(used[step] == all_use[step] for step in range(GATED_AT))
+    # Without an effect the test would show nothing. The adapter's forward reads the base, so it
+    # follows what moves the base; the base follows nothing of the adapter's.
+    moved = {name.startswith("adapter:") for name in gated if gated[name] != ungated[name]}
+    assert moved == ({True} if corpus == "notes" else {True, False})
+
+
+def gate_alone() -> str:
+    """One rank leaves a corpus out that the other still reads."""
+    step, _ = make()
+    if dist.get_rank() == 1:
+        step.leave_out({"two": NAMES["two"]})
+    try:
+        step(read(plan("two"), 0), loss)
+    except Refused as error:
+        return str(error)
+    return "agreed"
+
+
+def test_a_rank_that_gates_alone_is_refused_by_all(two_ranks: RankPool) -> None:
+    first, second = two_ranks.run(gate_alone)
+    assert first == second
+    assert "what is left out differs between ranks" in first
+
+
+def use_gated(rank: int) -> str:
+    """One rank still brings rows of a corpus that all leave out."""
+    step, _ = make()
+    step.leave_out({"two": NAMES["two"]})
+    batch = read(plan(), BOTH_READ_TWO)
+    try:
+        step(batch if dist.get_rank() == rank else batch.without({"two"}), loss)
+    except Refused as error:
+        return str(error)
+    return "trained"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rows_of_a_gated_corpus_are_refused(two_ranks: RankPool, rank: int) -> None:
+    first, second = two_ranks.run(use_gated, rank)
+    assert first == second
+    assert f"rank {rank}, step {BOTH_READ_TWO}" in first
+    assert "corpus two, whose credential no longer holds" in first
+    assert two_ranks.run(use_gated, 7) == ["trained", "trained"]
+
+
+def decided(until: int) -> list[str]:
+    """Steps that were decided before repeat, whatever the clock says by now."""
+    step, _ = make(
+        clock=lambda: START.timestamp() + 1e6, valid_until={NAMES["two"]: START}, decided=until
+    )
+    outcome = []
+    for number in range(2):
+        try:
+            step(read(plan(), number), loss)
+            outcome.append("trained")
+        except Lapsed:
+            outcome.append("lapsed")
+    return outcome
+
+
+def test_what_was_decided_is_not_decided_again(two_ranks: RankPool) -> None:
+    for until, expected in ((0, "lapsed lapsed"), (1, "trained lapsed"), (2, "trained trained")):
+        assert two_ranks.run(decided, until) == [expected.split()] * 2
+
+
+def test_rows_without_a_corpus_cannot_be_left_out() -> None:
+    batch = StepBatch(
+        0, (MicroBatch("s", {"targets": torch.ones(1, 1)}, (0,), (1,)),), {"a": (1, 1)}
+    )
+    assert batch.without({"b"}) is batch
+    with pytest.raises(UsageError, match="does not name its rows' corpora"):
+        batch.without({"a"})
+
+
+# The decision itself
+
+TIMES = st.integers(0, 20).map(lambda seconds: START + timedelta(seconds=seconds))
+DATES = st.dictionaries(st.sampled_from("abcdef"), TIMES, max_size=6)
+
+
+@given(TIMES, DATES, DATES, st.sets(st.sampled_from("abcdef")))
+def test_what_lapses_is_what_ended_by_then(
+    time: datetime,
+    until: dict[str, datetime],
+    revoked: dict[str, datetime],
+    left_out: set[str],
+) -> None:
+    found = lapses(time, until, revoked, left_out)
+    ends = {name: min(end, revoked.get(name, end)) for name, end in until.items()}
+    assert [lapse.name for lapse in found] == sorted(
+        name for name, end in ends.items() if end <= time and name not in left_out
+    )
+    assert all(lapse.since == ends[lapse.name] <= time for lapse in found)
+    for lapse in found:
+        first = revoked.get(lapse.name)
+        assert (lapse.reason == "revoked") == (first is not None and first < until[lapse.name])
+
+
+@given(TIMES, TIMES, DATES, DATES)
+def test_what_has_lapsed_stays_so(
+    one: datetime, other: datetime, until: dict[str, datetime], revoked: dict[str, datetime]
+) -> None:
+    earlier, later = sorted((one, other))
+    before, after = ({each.name for each in lapses(t, until, revoked)} for t in (earlier, later))
+    assert before <= after

@@ -1,0 +1,148 @@
+"""Which rows share a pass: never two domains, always every row once, cheapest where exact."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.engine.batch import MicroBatch
+from govray.engine.gradients.pass_planner import Planner, entry
+from govray.engine.gradients.routing import Routed, resolve_parameters
+from govray.engine.model.gpt import GPT
+from govray.engine.model.layer_groups import layer_groups
+from govray.governance.policy.route import Route, domains
+from tests.support.cases import micro_batch, token_rows
+
+CONTEXT, VOCABULARY = 4, 7
+MODEL = GPT(4, 8, CONTEXT, VOCABULARY, heads=1)
+GROUPS = layer_groups(MODEL)
+PARAMETERS = dict(MODEL.named_parameters())
+ADAPTER = {"adapter:notes": ("adapter:notes/a",)}
+
+ALL = Route(dict.fromkeys(GROUPS, 1.0))
+UPPER = Route(dict.fromkeys(["block.2", "block.3", "final_norm", "head"], 1.0))
+TOP = Route(dict.fromkeys(["block.3", "final_norm", "head"], 0.5))
+MIDDLE = Route({"block.1": 1.0, "block.2": 1.0})
+UNEVEN = Route({"block.3": 0.5, "final_norm": 1.0, "head": 1.0})
+NOTES = Route({}, "notes", 2)
+ROUTES = [ALL, UPPER, TOP, MIDDLE, UNEVEN, NOTES]
+
+
+def routed(route: Route) -> Routed:
+    own = {"adapter:notes/a": torch.nn.Parameter(torch.zeros(1))}
+    return resolve_parameters(route, GROUPS | ADAPTER, PARAMETERS | own)
+
+
+def planner(max_rows: int | None = None) -> Planner:
+    return Planner(
+        {route.digest: routed(route) for route in ROUTES},
+        GROUPS,
+        domains(ROUTES, tuple(GROUPS)),
+        max_rows,
+        {name: parameter.numel() for name, parameter in PARAMETERS.items()},
+    )
+
+
+def rows(route: Route, count: int) -> MicroBatch:
+    return micro_batch(route, token_rows(count, CONTEXT, VOCABULARY, count))
+
+
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        (ALL, (0, "")),
+        (UPPER, (3, "blocks.2")),
+        (TOP, (4, "blocks.3")),
+        (MIDDLE, None),
+        (UNEVEN, None),
+        (NOTES, None),
+        (Route({"head": 1.0}), None),
+        (Route({"embedding": 1.0, "head": 1.0}), None),
+    ],
+)
+def test_the_entry_of_a_route(route: Route, expected: tuple[int, str] | None) -> None:
+    assert entry(routed(route), GROUPS) == expected
+
+
+def test_a_tied_tensor_is_used_on_both_sides_of_any_entry() -> None:
+    groups = layer_groups(GPT(4, 8, CONTEXT, VOCABULARY, heads=1, tied=True))
+    weights = dict.fromkeys(["block.2", "block.3", "final_norm"], 1.0)
+    upper = Routed(None, frozenset(weights), {f: 1.0 for g in weights for f in groups[g]})
+    assert entry(upper, groups) is None
+
+
+def test_a_group_of_the_policys_own_may_be_used_anywhere() -> None:
+    groups = layer_groups(MODEL, {"gates": ["blocks.*.mlp.up.weight"]})
+    weights = dict.fromkeys(["block.2", "block.3", "final_norm", "head", "gates"], 1.0)
+    upper = Routed(None, frozenset(weights), {f: 1.0 for g in weights for f in groups[g]})
+    assert entry(upper, groups) is None
+
+
+def test_suffix_routes_of_a_domain_share_a_pass() -> None:
+    batches = [rows(TOP, 1), rows(NOTES, 2), rows(ALL, 3), rows(MIDDLE, 1), rows(UPPER, 2)]
+    staircase, middle, notes = planner().passes(batches)
+    assert [part.stream for part in staircase.parts] == [ALL.digest, UPPER.digest, TOP.digest]
+    assert staircase.entries == (None, "blocks.2", "blocks.3")
+    assert staircase.shares == (1.0, 1.0, 0.5)
+    assert staircase.spans == ((0, 3), (3, 5), (5, 6))
+    assert staircase.method == "staircase"
+    assert staircase.weights == dict.fromkeys(PARAMETERS, 1.0)
+    assert [part.stream for part in middle.parts] == [MIDDLE.digest]
+    assert (notes.adapter, notes.method) == ("notes", "homogeneous")
+
+
+@pytest.mark.parametrize("route", [UPPER, MIDDLE], ids=["suffix", "middle"])
+def test_a_stream_may_come_in_several_micro_batches(route: Route) -> None:
+    batches = [rows(route, 2), micro_batch(route, token_rows(2, CONTEXT, VOCABULARY, 9), first=2)]
+    passes = planner().passes(batches)
+    assert sorted(row for each in passes for row in each.rows) == [
+        (route.digest, position) for position in range(4)
+    ]
+
+
+def test_one_stream_alone_is_no_staircase() -> None:
+    (upper,) = planner().passes([rows(UPPER, 3)])
+    assert upper.method == "homogeneous"
+    assert upper.weights.keys() == {f for g in UPPER.weights for f in GROUPS[g]}
+
+
+def test_without_staircases_every_stream_is_alone_and_the_reason_is_kept() -> None:
+    plan = planner()
+    plan.without("staircase", "because")
+    plan.without("sliced", "too")
+    passes = plan.passes([rows(ALL, 3), rows(UPPER, 2)])
+    assert [len(each.parts) for each in passes] == [1, 1]
+    assert plan.reasons == {"staircase": "because", "sliced": "too"}
+
+
+def test_rows_of_another_shape_are_not_joined() -> None:
+    short = micro_batch(UPPER, token_rows(2, CONTEXT - 1, VOCABULARY, 1))
+    assert [len(each.parts) for each in planner().passes([rows(ALL, 3), short])] == [1, 1]
+
+
+@given(
+    counts=st.lists(st.integers(0, 5), min_size=len(ROUTES), max_size=len(ROUTES)),
+    max_rows=st.none() | st.integers(1, 7),
+)
+def test_every_row_is_in_one_pass_and_a_pass_in_one_domain(
+    counts: list[int], max_rows: int | None
+) -> None:
+    batches = [rows(route, n) for route, n in zip(ROUTES, counts, strict=True) if n]
+    passes = planner(max_rows).passes(batches)
+    seen = [row for each in passes for row in each.rows]
+    assert sorted(seen) == sorted(
+        (each.stream, position) for each in batches for position in each.positions
+    )
+    trunk = {route.digest for route in ROUTES if route is not NOTES}
+    for each in passes:
+        assert len(each.rows) <= (max_rows or len(each.rows))
+        assert len({stream in trunk for stream, _ in each.rows}) == 1
+        assert len(each.tensors["tokens"]) == len(each.rows)
+        # Each row keeps its own tokens.
+        for part, (start, stop) in zip(each.parts, each.spans, strict=True):
+            assert torch.equal(each.tensors["tokens"][start:stop], part.tensors["tokens"])
+    # A domain's passes do not depend on whether another domain has rows.
+    alone = planner(max_rows).passes([b for b in batches if b.stream in trunk])
+    assert [each.rows for each in passes if each.adapter is None] == [each.rows for each in alone]

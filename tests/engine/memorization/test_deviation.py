@@ -1,0 +1,131 @@
+"""Measures of one corpus: what deviates is found at its layer, and what does not is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from govray.engine.memorization.deviation import measures, spread
+from govray.engine.memorization.permutation_test import PERMUTATIONS
+from govray.engine.memorization.probe_sharing import most_rows, own_rows, pick
+from govray.engine.memorization.scores import MIN_K, RowScores
+from govray.errors import UsageError
+from govray.governance.policy.memorization_section import Statistic
+from govray.governance.record.entropy_profile import Measure
+from tests.support.tree import ROOT
+
+LAYERS = ("block.0", "block.1", "head")
+STATISTICS: tuple[Statistic, ...] = ("entropy", "surprise", "min_k", "composite")
+
+
+def drawn(rows: int, seed: int) -> RowScores:
+    table = torch.randn(rows, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return RowScores.of_table(LAYERS, table)
+
+
+def known_at_the_head(scores: RowScores, shift: float) -> RowScores:
+    at = torch.tensor([[0.0], [0.0], [shift]], dtype=torch.float64)
+    return RowScores(LAYERS, scores.entropy - at, scores.surprise - at, scores.min_k + at)
+
+
+def measured(
+    probe: RowScores, reserve: RowScores, statistic: Statistic = "composite"
+) -> dict[str, Measure]:
+    found = measures(
+        "notes",
+        probe,
+        reserve,
+        probe_units=[f"p{row}" for row in range(len(probe))],
+        reserve_units=[f"r{row}" for row in range(len(reserve))],
+        statistic=statistic,
+        key=(0, 100),
+    )
+    assert [each.layer for each in found] == sorted(LAYERS)
+    return {each.layer: each for each in found}
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_a_layer_that_knows_the_rows_deviates_and_the_others_do_not(statistic: Statistic) -> None:
+    found = measured(known_at_the_head(drawn(32, 1), 3.0), drawn(32, 2), statistic)
+    assert found["head"].p == 1 / 2000
+    assert found["head"].deviation > 1.5
+    for layer in ("block.0", "block.1"):
+        assert found[layer].p > 0.01
+        assert abs(found[layer].deviation) < 1
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_rows_known_less_deviate_downwards(statistic: Statistic) -> None:
+    found = measured(known_at_the_head(drawn(32, 1), -3.0), drawn(32, 2), statistic)
+    assert found["head"].deviation < -1.5
+    assert found["head"].p == 1 / 2000
+
+
+def test_sides_hold_their_own_means() -> None:
+    probe, reserve = drawn(5, 1), drawn(7, 2)
+    head = measured(probe, reserve)["head"]
+    assert (head.probe.rows, head.reserve.rows) == (5, 7)
+    assert head.probe.entropy == pytest.approx(float(probe.entropy[2].mean()))
+    assert head.reserve.min_k == pytest.approx(float(reserve.min_k[2].mean()))
+
+
+def test_equal_scores_give_equal_measures() -> None:
+    assert measured(drawn(9, 1), drawn(9, 2)) == measured(drawn(9, 1), drawn(9, 2))
+
+
+def test_scores_that_are_all_equal_deviate_by_nothing() -> None:
+    flat = RowScores.of_table(LAYERS, torch.full((4, 9), 0.25, dtype=torch.float64))
+    assert all((m.deviation, m.p) == (0.0, 1.0) for m in measured(flat, flat).values())
+
+
+def test_spread_is_a_normal_sample_s_deviation_and_is_never_zero() -> None:
+    normal = torch.randn(100_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert float(spread(2 * normal)) == pytest.approx(2, rel=0.02)
+    assert float(spread(torch.zeros(3, dtype=torch.float64))) > 0
+    mostly = torch.tensor([0.0] * 6 + [4.0] * 4, dtype=torch.float64)
+    assert float(spread(mostly)) > 1
+
+
+def test_a_record_on_both_sides_and_an_empty_side_are_refused() -> None:
+    both = {"statistic": "entropy", "key": (0,)}
+    with pytest.raises(UsageError, match="record a is among"):
+        measures("notes", drawn(1, 1), drawn(1, 2), probe_units=["a"], reserve_units=["a"], **both)
+    with pytest.raises(UsageError, match="reserve rows"):
+        measures("notes", drawn(1, 1), drawn(0, 2), probe_units=["a"], reserve_units=[], **both)
+
+
+@given(st.integers(0, 60), st.integers(0, 50), st.integers(0, 3))
+@settings(max_examples=100, deadline=None)
+def test_picked_rows_are_distinct_and_repeat(rows: int, count: int, key: int) -> None:
+    found = pick(rows, count, key)
+    assert found == sorted(set(found))
+    assert len(found) == min(count, rows)
+    assert set(found) <= set(range(rows))
+    assert found == pick(rows, count, key)
+
+
+def test_every_row_has_the_same_chance() -> None:
+    times = [0] * 10
+    for key in range(2000):
+        for row in pick(10, 3, key):
+            times[row] += 1
+    assert all(500 < each < 700 for each in times)
+
+
+def test_keys_pick_different_rows() -> None:
+    assert pick(1000, 8, "one") != pick(1000, 8, "other")
+
+
+@given(st.integers(0, 200), st.integers(1, 17))
+def test_ranks_share_a_probe(rows: int, world: int) -> None:
+    parts = [own_rows(rows, rank, world) for rank in range(world)]
+    assert [row for part in parts for row in part] == list(range(rows))
+    assert max(map(len, parts)) == most_rows(rows, world)
+
+
+def test_the_page_names_the_code_s_numbers() -> None:
+    page = (ROOT / "docs" / "memorization.md").read_text()
+    assert f"the least is 1/{PERMUTATIONS + 1}" in page
+    assert f"over the {MIN_K:.0%}".replace("%", " %") in page

@@ -1,0 +1,149 @@
+"""The start-up trial refuses none of the architectures that people train, mixed routes included.
+
+Small models of transformers with fresh weights, two recurrent nets and a ResNet: what each
+does with rows is its own code, so a false refusal would show here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from govray.engine.model.causal_lm import loss as token_loss
+from govray.engine.model.gpt import GPT
+from govray.engine.startup.row_trial import StartupTrial
+from tests.support.architectures import (
+    CONTEXT,
+    VOCABULARY,
+    ResNet,
+    decoder,
+    gpt2,
+    image_batch,
+    image_loss,
+    language_model,
+    upper_half,
+    vit,
+)
+from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+
+MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+
+class Recurrent(nn.Module):
+    """Layers of a GRU or an LSTM between an embedding and a head."""
+
+    def __init__(self, kind: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 12)
+        self.layers = nn.ModuleList(kind(12, 12, batch_first=True) for _ in range(2))
+        self.norm = nn.LayerNorm(12)
+        self.head = nn.Linear(12, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.embedding(tokens)
+        for layer in self.layers:
+            hidden = hidden + layer(hidden)[0]
+        return self.head(self.norm(hidden))
+
+
+def mamba() -> nn.Module:
+    return language_model(
+        model_type="mamba", hidden_size=16, num_hidden_layers=2, state_size=4, time_step_rank=2
+    )
+
+
+ZOO: dict[str, Callable[[], nn.Module]] = {
+    "gpt": lambda: GPT(2, 16, CONTEXT, VOCABULARY, heads=2),
+    "llama": lambda: decoder("llama"),
+    "gpt2": gpt2,
+    "qwen2": lambda: decoder("qwen2"),
+    "qwen3": lambda: decoder("qwen3", head_dim=8),
+    "mistral": lambda: decoder("mistral", sliding_window=3),
+    "gemma": lambda: decoder("gemma", head_dim=8, pad_token_id=0),
+    "mixtral": lambda: decoder("mixtral", **MIXTRAL),
+    "phi": lambda: decoder("phi", resid_pdrop=0.0, embd_pdrop=0.0),
+    "gpt-neox": lambda: language_model(
+        model_type="gpt_neox",
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+    ),
+    "stablelm": lambda: decoder("stablelm"),
+    "olmo2": lambda: decoder("olmo2", pad_token_id=1),
+    "mamba": mamba,
+    "vit": vit,
+    "gru": lambda: Recurrent(nn.GRU),
+    "lstm": lambda: Recurrent(nn.LSTM),
+    "resnet": ResNet,
+}
+
+
+def losses_of(name: str) -> Any:
+    return image_loss if name in ("vit", "resnet") else token_loss
+
+
+def rows(name: str, count: int, key: int) -> dict[str, Tensor]:
+    if name in ("vit", "resnet"):
+        return image_batch(count, key)
+    return token_rows(count, CONTEXT, VOCABULARY, key)
+
+
+def train(name: str, loss_fn: Any) -> StartupTrial:
+    torch.manual_seed(2)
+    model = ZOO[name]()
+    everything, upper = allow_all(model), upper_half(model)
+    run = governed(model, torch.optim.AdamW(model.parameters(), lr=1e-3), [everything, upper])
+    for step in range(2):
+        run(
+            step_batch(
+                step,
+                [
+                    micro_batch(everything, rows(name, 3, 2 * step)),
+                    micro_batch(upper, rows(name, 2, 2 * step + 1)),
+                ],
+            ),
+            loss_fn,
+        )
+    return run._startup
+
+
+def in_bf16(loss_fn: Any) -> Any:
+    def autocast(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss_fn(model, tensors)
+
+    return autocast
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ZOO)
+def test_it_is_not_refused(name: str, half: bool) -> None:
+    loss_fn = losses_of(name)
+    trial = train(name, in_bf16(loss_fn) if half else loss_fn)
+    assert len(trial._rows_tried) == 2  # it did take place
+    assert trial._compared
+
+
+def test_an_auxiliary_loss_of_experts_is_refused() -> None:
+    """The same Mixtral, with the load balanced over the rows of a forward."""
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    from govray.errors import Refused
+
+    def balanced(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        output: Any = model.language_model(
+            input_ids=tensors["tokens"], use_cache=False, output_router_logits=True
+        )
+        losses = F.cross_entropy(
+            output.logits.transpose(1, 2), tensors["targets"], reduction="none"
+        )
+        return losses + 0.02 * load_balancing_loss_func(output.router_logits, 4, 2)
+
+    with pytest.raises(Refused, match=r"a row's (loss|gradient).* differs by"):
+        train("mixtral", balanced)

@@ -1,0 +1,608 @@
+"""The start-up trial: what mixes rows or leaves something behind is refused, and by its name.
+
+Each construct trains without a word if the trial is switched off (the control), and is
+refused with it. The models of the zoo are in ``test_model_zoo.py``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from govray.engine import step
+from govray.engine.batch import MicroBatch
+from govray.engine.gradients.forward import LossFn
+from govray.engine.gradients.routing import refuse_inexact
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.startup.row_trial import StartupTrial
+from govray.engine.step import GovernedStep
+from govray.errors import GovrayError, RankFailed, Refused
+from govray.governance.policy.route import Route
+from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+
+CONTEXT, VOCABULARY = 6, 13
+UPPER = Route(dict.fromkeys(["block.1", "final_norm", "head"], 1.0))
+LEFT, RIGHT = Route({}, "left", 2), Route({}, "right", 2)
+
+Change = Callable[[Tensor], Tensor]
+
+
+class Changed(nn.Module):
+    """A block, and something done to what it returns."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+        self.prepare()
+
+    def prepare(self) -> None: ...
+
+    def change(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.change(self.block(hidden))
+
+
+class OwnNorm(Changed):
+    def change(self, hidden: Tensor) -> Tensor:
+        return hidden - 0.1 * hidden.mean(0)
+
+
+class FunctionalBatchNorm(Changed):
+    def change(self, hidden: Tensor) -> Tensor:
+        flat = hidden.flatten(0, 1)
+        return F.batch_norm(flat, None, None, training=True).view_as(hidden)
+
+
+class Neighbour(Changed):
+    def change(self, hidden: Tensor) -> Tensor:
+        return hidden + 0.01 * hidden.roll(1, 0)
+
+
+class ContentOrder(Changed):
+    def prepare(self) -> None:
+        self.one, self.two = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def change(self, hidden: Tensor) -> Tensor:
+        odd = int(1e3 * hidden.detach().sum().abs()) % 2
+        first, second = (self.one, self.two) if odd else (self.two, self.one)
+        return second(first(hidden))
+
+
+class FrequencyGradient(Changed):
+    """By the function, which no scan of modules sees."""
+
+    def prepare(self) -> None:
+        self.table = nn.Parameter(torch.randn(3, 8))
+
+    def change(self, hidden: Tensor) -> Tensor:
+        places = torch.zeros(hidden.shape[:2], dtype=torch.long)
+        return hidden + F.embedding(places, self.table, scale_grad_by_freq=True)
+
+
+class ReplacedBuffer(Changed):
+    def prepare(self) -> None:
+        self.register_buffer("seen", torch.zeros(8))
+
+    def change(self, hidden: Tensor) -> Tensor:
+        self.seen = 0.9 * self.seen + hidden.detach().mean((0, 1))
+        return hidden
+
+
+class BufferData(ReplacedBuffer):
+    def change(self, hidden: Tensor) -> Tensor:
+        self.seen.data.add_(hidden.detach().mean((0, 1)))
+        return hidden
+
+
+class BufferInPlace(ReplacedBuffer):
+    def change(self, hidden: Tensor) -> Tensor:
+        self.seen.add_(1.0)
+        return hidden
+
+
+class WritesParameter(Changed):
+    def change(self, hidden: Tensor) -> Tensor:
+        next(self.block.parameters()).data.mul_(1.0 + 1e-6)
+        return hidden
+
+
+class OwnGenerator(Changed):
+    def prepare(self) -> None:
+        self.generator = torch.Generator()
+
+    def change(self, hidden: Tensor) -> Tensor:
+        return hidden + 1e-6 * torch.rand(1, generator=self.generator)
+
+
+class OwnNumpyGenerator(Changed):
+    def prepare(self) -> None:
+        self.generator = np.random.default_rng(0)
+
+    def change(self, hidden: Tensor) -> Tensor:
+        return hidden * (1 + 1e-6 * self.generator.random())
+
+
+class Counter(Changed):
+    """Acts at its thousandth call only."""
+
+    def prepare(self) -> None:
+        self.calls = 0
+
+    def change(self, hidden: Tensor) -> Tensor:
+        self.calls += 1
+        return hidden * 2 if self.calls > 1000 else hidden
+
+
+class History(Counter):
+    def prepare(self) -> None:
+        self.kept: dict[str, list[float]] = {"means": []}
+
+    def change(self, hidden: Tensor) -> Tensor:
+        self.kept["means"].append(float(hidden.detach().mean()))
+        return hidden
+
+
+class SwitchesMode(Changed):
+    def prepare(self) -> None:
+        self.inner = nn.Identity()
+
+    def change(self, hidden: Tensor) -> Tensor:
+        self.inner.train(not self.inner.training)
+        return hidden
+
+
+def gpt(change: type[nn.Module] | None = None) -> GPT:
+    torch.manual_seed(0)
+    model = GPT(2, 8, CONTEXT, VOCABULARY, heads=2)
+    if change is not None:
+        model.blocks[0] = change(model.blocks[0])
+    with torch.no_grad():  # the head starts as zeros, and would hide everything
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape))
+    return model
+
+
+def batch(model: nn.Module, rows: int = 4, step: int = 0) -> list[MicroBatch]:
+    return [
+        micro_batch(allow_all(model), token_rows(rows, CONTEXT, VOCABULARY, step, 1)),
+        micro_batch(UPPER, token_rows(2, CONTEXT, VOCABULARY, step, 2)),
+    ]
+
+
+def run_of(model: nn.Module, **settings: Any) -> GovernedStep:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return governed(model, optimizer, [allow_all(model), UPPER], **settings)
+
+
+def train(model: nn.Module, loss_fn: LossFn = loss, **settings: Any) -> None:
+    run_of(model, **settings)(step_batch(0, batch(model)), loss_fn)
+
+
+def mixing_loss(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+    losses = loss(model, tensors)
+    return losses + 0.01 * losses.mean()
+
+
+def averaged_loss(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+    losses = loss(model, tensors)
+    return losses / len(losses)
+
+
+def running_loss() -> LossFn:
+    kept = [0.0]
+
+    def running(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        losses = loss(model, tensors)
+        kept[0] = 0.99 * kept[0] + 0.01 * float(losses.detach().mean())
+        return losses - kept[0]
+
+    return running
+
+
+def drawing_loss() -> LossFn:
+    own = torch.Generator()
+
+    def drawing(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        return loss(model, tensors) * (1 + 0.1 * torch.rand(1, generator=own))
+
+    return drawing
+
+
+REFUSED: dict[str, tuple[type[nn.Module] | None, Callable[[], LossFn], str]] = {
+    "own normalisation": (OwnNorm, lambda: loss, r"blocks\.0: a row's loss differs by"),
+    "F.batch_norm": (FunctionalBatchNorm, lambda: loss, r"blocks\.0: a row's loss differs by"),
+    "neighbour": (Neighbour, lambda: loss, r"blocks\.0: a row's loss differs by"),
+    "content order": (ContentOrder, lambda: loss, r"blocks\.0: a row's loss differs by"),
+    "gradient by frequency": (
+        FrequencyGradient,
+        lambda: loss,
+        r"blocks\.0: a row's gradient of blocks\.0\.table differs by",
+    ),
+    "replaced buffer": (ReplacedBuffer, lambda: loss, r"blocks\.0: .*replaced buffer blocks\.0\.s"),
+    "buffer's data": (BufferData, lambda: loss, r"blocks\.0: .*changed buffer blocks\.0\.seen"),
+    "buffer in place": (BufferInPlace, lambda: loss, r"changed buffer blocks\.0\.seen"),
+    "writes a parameter": (WritesParameter, lambda: loss, r"blocks\.0\.block.*: .*changed param"),
+    "own generator": (OwnGenerator, lambda: loss, r"blocks\.0: .*attribute blocks\.0\.generator"),
+    "numpy generator": (OwnNumpyGenerator, lambda: loss, r"attribute blocks\.0\.generator"),
+    "counter": (Counter, lambda: loss, r"blocks\.0: .*attribute blocks\.0\.calls"),
+    "history": (History, lambda: loss, r"blocks\.0: .*attribute blocks\.0\.kept"),
+    "mode": (SwitchesMode, lambda: loss, r"attribute blocks\.0\.inner\.training"),
+    "mixing loss": (None, lambda: mixing_loss, r"loss_fn: a row's loss differs by"),
+    "averaged loss": (None, lambda: averaged_loss, r"loss_fn: a row's loss differs by"),
+    "running mean": (None, running_loss, r"loss_fn: the same row has another loss when it"),
+    "generator of a loss": (None, drawing_loss, r"loss_fn: the same row has another loss when it"),
+}
+
+
+@pytest.mark.parametrize("named", REFUSED)
+def test_it_is_refused_by_name(named: str) -> None:
+    change, make_loss, said = REFUSED[named]
+    model = gpt(change)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(Refused, match=rf"rank 0, step 0: .*{said}"):
+        train(model, make_loss())
+    if named != "writes a parameter":
+        assert all(map(torch.equal, before, model.parameters()))
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("named", sorted(REFUSED.keys() - {"buffer in place"}))
+def test_without_the_trial_it_trains(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control."""
+    monkeypatch.setattr(StartupTrial, "__call__", lambda *_: None)
+    change, make_loss, _ = REFUSED[named]
+    train(gpt(change), make_loss())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_coupling_shows_in_every_dtype(dtype: torch.dtype) -> None:
+    train(gpt().to(dtype))
+    with pytest.raises(Refused, match="rows would learn from each other"):
+        train(gpt(FunctionalBatchNorm).to(dtype))
+
+
+@pytest.mark.parametrize("kind", [FunctionalBatchNorm, None])
+def test_the_tolerance_is_that_of_autocast_inside_the_loss(kind: type[nn.Module] | None) -> None:
+    def autocast(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss(model, tensors)
+
+    if kind is None:
+        train(gpt(), autocast)
+        return
+    with pytest.raises(Refused, match="rows would learn from each other"):
+        train(gpt(kind), autocast)
+
+
+NAMED = {
+    "BatchNorm without statistics": (
+        lambda: nn.BatchNorm1d(8, track_running_stats=False).eval(),
+        "without running statistics normalises by those of other rows",
+    ),
+    "max_norm": (lambda: nn.Embedding(3, 8, max_norm=1.0), "max_norm rewrites the rows"),
+    "bag": (lambda: nn.EmbeddingBag(3, 8, max_norm=1.0), "max_norm rewrites the rows"),
+    "frequency": (lambda: nn.Embedding(3, 8, scale_grad_by_freq=True), "scale_grad_by_freq"),
+}
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_known_constructs_are_refused_before_any_row(named: str) -> None:
+    make, said = NAMED[named]
+    with pytest.raises(Refused, match=rf"^0: .*{said}"):
+        refuse_inexact(nn.Sequential(make()))
+
+
+def test_batch_norm_with_its_statistics_in_evaluation_is_not_refused() -> None:
+    refuse_inexact(nn.Sequential(nn.BatchNorm1d(8).eval()))
+
+
+# Draws.
+
+
+class Noise(Changed):
+    def change(self, hidden: Tensor) -> Tensor:
+        return F.dropout(hidden, 0.1) * (0.9 + 0.2 * random.random()) * (1 + np.random.rand())
+
+
+class NoiseAndMean(Noise):
+    def change(self, hidden: Tensor) -> Tensor:
+        return super().change(hidden - 0.1 * hidden.mean(0))
+
+
+def test_draws_of_the_global_generators_are_allowed_and_coupling_beside_them_is_not() -> None:
+    train(gpt(Noise))
+    with pytest.raises(Refused, match=r"blocks\.0: a row's loss differs by"):
+        train(gpt(NoiseAndMean))
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_python_s_and_numpy_s_generators_belong_to_a_stream(
+    keyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a stream draws does not depend on whether another was there before."""
+    if not keyed:  # the control
+        monkeypatch.setattr(random, "setstate", lambda _: None)
+        monkeypatch.setattr(random, "seed", lambda _: None)
+    random.seed(1)
+
+    def drawn(*others: Route) -> float:
+        model, seen = gpt(), []
+        adapters = Adapters(model, {"left": 2, "right": 2}, seed=0)
+        every = [*model.parameters(), *dict(adapters.named_parameters()).values()]
+        run = governed(model, torch.optim.SGD(every, lr=0.1), [LEFT, RIGHT], adapters=adapters)
+
+        def noisy(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+            seen.append(random.random() + np.random.rand())
+            return loss(model, tensors) * seen[-1]
+
+        rows = [
+            micro_batch(route, token_rows(2, CONTEXT, VOCABULARY, 3)) for route in (*others, RIGHT)
+        ]
+        run(step_batch(0, rows), noisy)
+        return sorted(seen)[-1] if not keyed else seen[-1]
+
+    if keyed:
+        before = random.getstate(), np.random.get_state()[1].tolist()
+        assert drawn(LEFT) == drawn()
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    else:
+        with pytest.raises(Refused, match="another loss when it comes again"):
+            drawn(LEFT)
+
+
+# The trial itself.
+
+
+def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
+    return [
+        *(p.detach().clone() for p in model.parameters()),
+        *(value.clone() for held in optimizer.state.values() for value in held.values()),
+        torch.get_rng_state(),
+        torch.tensor(random.getstate()[1]),
+        torch.from_numpy(np.random.get_state()[1].astype(np.int64)),
+    ]
+
+
+def test_it_changes_nothing() -> None:
+    model = gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    routes = [allow_all(model), UPPER]
+    governed(model, optimizer, routes)(step_batch(0, batch(model)), loss)
+    again = governed(model, optimizer, routes)  # as after a resume, with a state
+    before = state(model, optimizer)
+    kept = [id(value) for held in optimizer.state.values() for value in held.values()]
+    assert again._try_optimizer() is None
+    assert again._try_rows(step_batch(1, batch(model, step=1)), loss) is None
+    # The same tensors too: an optimizer may hold them by other names.
+    assert kept == [id(value) for held in optimizer.state.values() for value in held.values()]
+    after = state(model, optimizer)
+    assert len(before) == len(after)
+    assert all(map(torch.equal, before, after))
+    assert all(p.grad is None for p in model.parameters())
+
+
+class Notes(Changed):
+    """Sets anew in every forward what a person may want to look at, and keeps a sparse buffer."""
+
+    def prepare(self) -> None:
+        self.register_buffer("links", torch.eye(3).to_sparse())
+        self.mask = torch.inference_mode()(torch.ones)(2)
+
+    def change(self, hidden: Tensor) -> Tensor:
+        self.rows = len(hidden)
+        self.shape = hidden.shape
+        self.mean = float(hidden.detach().mean())
+        return hidden
+
+
+def test_what_a_forward_sets_anew_is_no_state() -> None:
+    train(gpt(Notes))
+
+
+def test_rows_of_other_streams_are_done_without_where_the_loss_does_not_take_them() -> None:
+    """A loss may know its stream by its rows; a row of its own is enough for trial."""
+
+    def one_kind(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        kinds = set(tensors["kind"].tolist())
+        if len(kinds) > 1:
+            raise IndexError("rows of two kinds")
+        return loss(model, {name: tensors[name] for name in ("tokens", "targets")})
+
+    model = gpt()
+    rows = [
+        micro_batch(route, token_rows(count, CONTEXT, VOCABULARY, kind) | {"kind": told})
+        for kind, (route, count) in enumerate([(allow_all(model), 1), (UPPER, 2)])
+        for told in [torch.full((count,), kind)]
+    ]
+    run_of(model)(step_batch(0, rows), one_kind)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def counted() -> tuple[LossFn, list[int]]:
+    calls: list[int] = []
+
+    def counting(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        calls.append(len(tensors["targets"]))
+        return loss(model, tensors)
+
+    return counting, calls
+
+
+def test_every_stream_is_tried_once_when_it_first_comes() -> None:
+    model = gpt()
+    run = run_of(model)
+    everything, upper = batch(model)
+    loss_fn, calls = counted()
+    run(step_batch(0, [everything]), loss_fn)
+    assert sum(calls) == 11 + 4
+    calls.clear()
+    run(step_batch(1, [everything]), loss_fn)
+    assert calls == [4]
+    run(step_batch(2, [upper]), loss_fn)
+    assert len(calls) > 2
+    calls.clear()
+    run(step_batch(3, [upper]), loss_fn)
+    assert calls == [2]
+
+
+def test_one_row_is_tried_again_when_there_are_more() -> None:
+    model = gpt(Neighbour)
+    run = run_of(model)
+    everything, _ = batch(model)
+    run(step_batch(0, [everything.cut(0, 1)]), loss)
+    with pytest.raises(Refused, match="rows would learn from each other"):
+        run(step_batch(1, [everything]), loss)
+
+
+def test_no_more_rows_meet_than_max_rows_allows() -> None:
+    model = gpt(OwnNorm)
+    loss_fn, calls = counted()
+    with pytest.raises(Refused, match="from each other"):
+        run_of(model, max_rows=2)(step_batch(0, batch(model)), loss_fn)
+    assert max(calls) == 2
+
+
+def on_one_rank(rank: int) -> str:
+    import torch.distributed as dist
+
+    model = gpt(OwnNorm)
+    run = run_of(model)
+    rows = batch(model) if dist.get_rank() == rank else []
+    try:
+        run(step_batch(0, rows), loss)
+    except Refused as refused:
+        return str(refused)
+    return "went on"
+
+
+def test_all_ranks_hear_of_it_from_the_one_that_has_rows(two_ranks: Any) -> None:
+    first, second = two_ranks.run(on_one_rank, 1)
+    assert first == second
+    assert first.startswith("rank 1, step 0: blocks.0: a row's loss differs")
+
+
+# Optimizers.
+
+
+class GlobalNorm(torch.optim.SGD):
+    """Divides by the norm of all gradients that it sees."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        held = [p for g in self.param_groups for p in g["params"] if p.grad is not None]
+        norm = torch.stack([p.grad.norm() for p in held]).norm()
+        for parameter in held:
+            parameter.grad /= norm
+        super().step()
+
+
+class DecaysAll(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.mul_(0.999)
+        super().step()
+
+
+class CountsSteps(torch.optim.SGD):
+    """One count for a whole parameter group, as some do for bias correction."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(group["lr"] * parameter.grad / group["count"])
+
+
+class Rounds(torch.optim.SGD):
+    """Draws for every parameter that has a gradient."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad *= torch.rand(())
+        super().step()
+
+
+class OutOfMemory(torch.optim.SGD):
+    def step(self) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+
+def test_what_the_machine_lacks_is_no_refusal() -> None:
+    """A refusal is never tried again; the next attempt may have the room."""
+    with pytest.raises(RankFailed, match="no room"):
+        optimize(OutOfMemory, [UPPER, LOWER])
+
+
+def test_a_rank_that_could_not_load_tries_the_optimizer_as_the_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[bool] = []
+    monkeypatch.setattr(step, "try_optimizer", lambda *_: tried.append(True))
+    model = gpt()
+    run = run_of(model)
+    unknown = micro_batch(LOWER, token_rows(2, CONTEXT, VOCABULARY, 1))  # of no route of the run
+    with pytest.raises(GovrayError):
+        run(step_batch(0, [unknown]), loss)
+    assert tried == [True]
+
+
+LOWER = Route({"embedding": 1.0, "block.0": 1.0})
+
+
+def optimize(kind: type[torch.optim.Optimizer], routes: list[Route]) -> None:
+    model = gpt()
+    run = governed(model, kind(model.parameters(), lr=1e-2), routes)
+    rows = [micro_batch(route, token_rows(2, CONTEXT, VOCABULARY, 1)) for route in routes]
+    run(step_batch(0, rows), loss)
+
+
+@pytest.mark.parametrize("kind", [GlobalNorm, DecaysAll, CountsSteps, Rounds])
+def test_an_optimizer_that_couples_domains_is_refused(kind: type[torch.optim.Optimizer]) -> None:
+    with pytest.raises(Refused, match=rf"{kind.__name__}: .*other domains"):
+        optimize(kind, [UPPER, LOWER])
+
+
+@pytest.mark.parametrize("kind", [GlobalNorm, CountsSteps])
+def test_with_one_domain_it_couples_none(kind: type[torch.optim.Optimizer]) -> None:
+    optimize(kind, [allow_all(gpt())])
+    optimize(kind, [allow_all(gpt()), UPPER])
+
+
+def test_what_a_step_leaves_without_a_gradient_may_not_move_within_a_domain_either() -> None:
+    optimize(DecaysAll, [allow_all(gpt())])
+    with pytest.raises(Refused, match="DecaysAll"):
+        optimize(DecaysAll, [allow_all(gpt()), UPPER])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        torch.optim.AdamW,
+        torch.optim.SGD,
+        torch.optim.Adagrad,
+        torch.optim.RMSprop,
+        torch.optim.Adamax,
+        torch.optim.RAdam,
+        torch.optim.Adafactor,
+        torch.optim.Rprop,
+    ],
+)
+def test_torch_s_own_are_not_refused(kind: type[torch.optim.Optimizer]) -> None:
+    optimize(kind, [UPPER, LOWER])

@@ -1,0 +1,277 @@
+"""A second party's word: accepted from a witness about this very model, and from nobody else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.errors import Malformed, Refused, Untrusted, VerificationFailed
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.adapter_removal import remove_adapter_files
+from govray.governance.attestation.model_attestation import without_adapter
+from govray.governance.attestation.replay_check import MAX_CHECKS, subjects_of
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import parse_time
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import Subject, seal
+from govray.governance.trust.authority import Authority
+from govray.governance.verify.verifier import verify
+from tests.support.witnessing import REPLAYED, attested, check_of, signed
+from tests.support.world import AT, DIGEST, FINISHED, World, write
+
+FILE = model_folder.replay_file("auditor")
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="module")
+def original(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return world.deploy(tmp_path_factory.mktemp("original") / "model")
+
+
+@pytest.fixture
+def model(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "model")
+
+
+def test_without_a_second_party_a_model_is_self_attested(world: World, model: Path) -> None:
+    assert verify(model, trust_root=world.root, at=AT).assurance_level == "selfAttested"
+
+
+def test_a_witness_beside_the_attestation_raises_the_level(world: World, model: Path) -> None:
+    write(model / FILE, signed(world, model))
+    found = verify(model, trust_root=world.root, at=AT)
+    assert found.assurance_level == "replayChecked"
+    assert found.attestation.assurance_level == "selfAttested"  # it is as it was
+    [check] = found.replay_checks
+    assert (check.document.party, check.authority.name) == ("auditor", "auditor")
+    assert found.uncovered == ()
+
+
+def test_a_detached_statement_does_the_same(world: World, model: Path, tmp_path: Path) -> None:
+    data = signed(world, model)
+    write(tmp_path / "elsewhere.json", data)
+    for given in (data, tmp_path / "elsewhere.json"):
+        found = verify(model, trust_root=world.root, at=AT, replay_checks=[given])
+        assert found.assurance_level == "replayChecked"
+
+
+def test_after_a_removal_the_statement_is_gone(world: World, model: Path) -> None:
+    write(model / FILE, signed(world, model))
+    before = verify(model, trust_root=world.root, at=AT)
+    after = without_adapter(before.attestation, before.routes, "acme", at=REPLAYED)
+    kept = [s for s in before.subjects if not s.name.startswith(f"{model_folder.ADAPTERS}/acme/")]
+    envelope = seal(after, kept, [world.keys.operator])
+    remove_adapter_files(model, "acme", envelope, accept=lambda folder: None)
+    found = verify(model, trust_root=world.root, at=AT)
+    assert found.assurance_level == "selfAttested"
+    assert not (model / FILE).exists()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A statement that must not count, and why."""
+
+    name: str
+    make: Callable[[World, Path], bytes]
+    kind: type[Refused]
+    says: str
+
+
+def changed(**changes: Any) -> Callable[[World, Path], bytes]:
+    return lambda world, model: signed(world, model, **changes)
+
+
+def by(signer: Callable[[World], LocalSigner]) -> Callable[[World, Path], bytes]:
+    return lambda world, model: signed(world, model, signer=signer(world))
+
+
+def about(
+    change: Callable[[tuple[Subject, ...]], tuple[Subject, ...]],
+) -> Callable[[World, Path], bytes]:
+    """The auditor signs other subjects."""
+
+    def make(world: World, model: Path) -> bytes:
+        subjects = change(subjects_of(attested(world, model)[0]))
+        return seal(check_of(world, model), subjects, [world.keys.auditor])
+
+    return make
+
+
+def forged(world: World, model: Path) -> bytes:
+    """A true signature under another payload."""
+    value: Any = canonical_json.parse(signed(world, model, party="somebody"))
+    true: Any = canonical_json.parse(signed(world, model))
+    return canonical_json.encode(value | {"signatures": true["signatures"]})
+
+
+def attestation_itself(world: World, model: Path) -> bytes:
+    """The operator's attestation, passed off as a witness's statement, signed by the witness."""
+    return seal(
+        attested(world, model)[0].document,
+        attested(world, model)[0].subjects,
+        [world.keys.auditor],
+    )
+
+
+OTHER = Subject.of("x", DIGEST)
+
+CASES = [
+    Case("a stranger", by(lambda w: LocalSigner.generate()), Untrusted, "witness"),
+    Case("the operator", by(lambda w: w.keys.operator), Untrusted, "witness"),
+    Case("the policy's signer", by(lambda w: w.keys.compliance[0]), Untrusted, "witness"),
+    Case("a forged payload", forged, Untrusted, "witness"),
+    Case("another document", attestation_itself, Malformed, "predicate type"),
+    Case("another run", changed(run="run-0000"), Refused, "run-0000"),
+    Case("some of the steps", changed(steps=2), Refused, "2 of 6 steps"),
+    Case("another ledger", changed(ledger=DIGEST), Refused, "another root"),
+    Case("before the run ended", changed(replayed="2026-11-10T08:59:59Z"), Refused, "before"),
+    Case("in the future", changed(replayed="2026-11-21T00:00:00Z"), Refused, "after the reference"),
+    Case("another party's file", changed(party="somebody"), Refused, "not its file's name"),
+    Case("no attestation", about(lambda s: s[:-1]), Refused, model_folder.ATTESTATION),
+    Case(
+        "another attestation",
+        about(lambda s: (*s[:-1], Subject.of(model_folder.ATTESTATION, DIGEST))),
+        Refused,
+        model_folder.ATTESTATION,
+    ),
+    Case("a file left out", about(lambda s: s[1:]), Refused, "about another"),
+    Case("a file added", about(lambda s: (OTHER, *s)), Refused, "about another x"),
+    Case(
+        "another weight file",
+        about(
+            lambda s: tuple(
+                Subject.of(e.name, DIGEST) if e.name == model_folder.WEIGHTS else e for e in s
+            )
+        ),
+        Refused,
+        model_folder.WEIGHTS,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_nobody_else_counts(case: Case, world: World, model: Path) -> None:
+    verify(model, trust_root=world.root, at=AT)  # the control
+    write(model / FILE, case.make(world, model))
+    with pytest.raises(VerificationFailed, match="step 14") as caught:
+        verify(model, trust_root=world.root, at=AT)
+    assert isinstance(caught.value.__cause__, case.kind)
+    assert case.says in str(caught.value)
+
+
+def test_one_key_in_two_roles_is_no_second_party(tmp_path: Path) -> None:
+    """A root may list the operator as a witness of others; of its own runs it is none."""
+
+    class OneKey(World):
+        def authorities(self) -> tuple[Authority, ...]:
+            *others, auditor = super().authorities()
+            keys = (self.keys.operator.public_key, self.keys.auditor.public_key)
+            return (*others, auditor.model_copy(update={"keys": keys}))
+
+    world = OneKey()
+    model = world.deploy(tmp_path / "model")
+    write(model / FILE, signed(world, model))
+    assert verify(model, trust_root=world.root, at=AT).assurance_level == "replayChecked"
+    write(model / FILE, signed(world, model, signer=world.keys.operator))
+    with pytest.raises(VerificationFailed, match="no second party"):
+        verify(model, trust_root=world.root, at=AT)
+
+
+def test_no_operators_key_is_a_witnesss_even_after_its_authority_expired(tmp_path: Path) -> None:
+    """The operator's key of last year is still the operator's."""
+    old = LocalSigner.generate()
+
+    class Rotated(World):
+        def authorities(self) -> tuple[Authority, ...]:
+            *others, auditor = super().authorities()
+            return (
+                *others,
+                Authority(
+                    name="operator-2025",
+                    role="operator",
+                    keys=(old.public_key,),
+                    threshold=1,
+                    expires="2026-01-01T00:00:00Z",
+                ),
+                auditor.model_copy(update={"keys": (*auditor.keys, old.public_key)}),
+            )
+
+    world = Rotated()
+    model = world.deploy(tmp_path / "model")
+    write(model / FILE, signed(world, model))
+    assert verify(model, trust_root=world.root, at=AT).assurance_level == "replayChecked"
+    write(model / FILE, signed(world, model, signer=old))
+    with pytest.raises(VerificationFailed, match="no second party"):
+        verify(model, trust_root=world.root, at=AT)
+
+
+def test_a_witness_counts_until_it_expires(tmp_path: Path) -> None:
+    until = "2026-11-15T00:00:00Z"
+
+    class Expiring(World):
+        def authorities(self) -> tuple[Authority, ...]:
+            *others, auditor = super().authorities()
+            return (*others, auditor.model_copy(update={"expires": until}))
+
+    world = Expiring()
+    model = world.deploy(tmp_path / "model")
+    write(model / FILE, signed(world, model))
+    before = datetime(2026, 11, 14, tzinfo=UTC)
+    assert verify(model, trust_root=world.root, at=before).assurance_level == "replayChecked"
+    with pytest.raises(VerificationFailed, match=r"expired at 2026-11-15"):
+        verify(model, trust_root=world.root, at=parse_time(until))
+
+
+def test_a_statement_that_the_root_knows_no_witness_for_is_refused(tmp_path: Path) -> None:
+    class NoWitness(World):
+        def authorities(self) -> tuple[Authority, ...]:
+            return super().authorities()[:-1]
+
+    world = NoWitness()
+    model = world.deploy(tmp_path / "model")
+    write(model / FILE, signed(world, model))
+    with pytest.raises(VerificationFailed, match="any witness authority"):
+        verify(model, trust_root=world.root, at=AT)
+
+
+def test_a_further_signature_or_key_hint_is_refused(world: World, model: Path) -> None:
+    cosigned = Envelope.parse(signed(world, model)).cosign([LocalSigner.generate()])
+    write(model / FILE, cosigned)
+    with pytest.raises(VerificationFailed, match="other than the witness's"):
+        verify(model, trust_root=world.root, at=AT)
+
+
+def test_too_many_statements_are_refused(world: World, model: Path) -> None:
+    data = signed(world, model)
+    with pytest.raises(VerificationFailed, match="more than 64"):
+        verify(model, trust_root=world.root, at=AT, replay_checks=[data] * (MAX_CHECKS + 1))
+
+
+def test_other_files_beside_the_attestation_are_refused_as_before(
+    world: World, model: Path
+) -> None:
+    for name in ("replay-.dsse.json", "replay-auditor.json", "replays.dsse.json"):
+        path = model / model_folder.GOVERNANCE / name
+        path.write_bytes(signed(world, model))
+        with pytest.raises(VerificationFailed, match="step 4"):
+            verify(model, trust_root=world.root, at=AT)
+        path.unlink()
+
+
+def test_file_names_name_the_party() -> None:
+    assert (
+        model_folder.replay_party(model_folder.replay_file("audit.example-1")) == "audit.example-1"
+    )
+    assert model_folder.replay_party(f"{model_folder.GOVERNANCE}/sub/replay-a.dsse.json") is None
+    assert REPLAYED > FINISHED

@@ -1,0 +1,324 @@
+"""Advice about valid policies: findings, explanations, differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from govray.errors import GovrayError, Refused
+from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.lint import diff, explain, lint, outcome, representative_classes
+from govray.governance.policy.policy_yaml import read_policy
+from tests.support.tree import ROOT
+
+LICENCES = (ROOT / "policies" / "licences.yaml").read_text()
+GROUPS = ("embedding", "block.0", "block.1", "block.2", "block.3", "final_norm", "head")
+
+
+def cls(**changes: Any) -> CredentialClass:
+    attributes = {
+        "corpus": "acme",
+        "license": "MIT",
+        "license_category": "permissive",
+        "jurisdiction": "NO",
+        "sensitivity": "public",
+        "use": "commercial",
+    }
+    return CredentialClass(**(attributes | changes))
+
+
+def changed(old: str, new: str, version: int = 2) -> Policy:
+    """The default policy's next version with one edit."""
+    assert old in LICENCES
+    text = LICENCES.replace(old, new, 1).replace("version: 1 ", f"version: {version} ")
+    return read_policy(text)
+
+
+def codes(*findings: Any) -> list[tuple[str, str]]:
+    return [(finding.code, finding.subject) for finding in findings]
+
+
+def with_rule(rule: str) -> Policy:
+    return changed("  - name: open\n", f"  - {rule}\n  - name: open\n")
+
+
+def test_the_default_policies_give_no_finding() -> None:
+    policy = read_policy(LICENCES)
+    classes = (
+        cls(),
+        cls(corpus="pip.vendored"),
+        cls(license="MPL-2.0", license_category="copyleft_limited"),
+        cls(license="LicenseRef-acme", license_category="commercial", sensitivity="restricted"),
+        cls(license="GPL-3.0-only", license_category="copyleft"),
+        cls(license="NOASSERTION", license_category="unknown"),
+    )
+    assert lint(policy, groups=GROUPS, classes=classes) == ()
+    following = changed("version: 1 ", "version: 2 ")
+    assert lint(following, previous=policy, groups=GROUPS) == ()
+    assert lint(following, previous=policy) == ()
+    observe = read_policy((ROOT / "policies" / "observe.yaml").read_text())
+    assert lint(observe, groups=GROUPS) == ()
+
+
+@pytest.mark.parametrize(
+    ("match", "message"),
+    [
+        ("{license: mit}", "credentials write it 'MIT'"),
+        ("{license: GPL-2.0}", "credentials write it 'GPL-2.0-only'"),
+        ("{license: 'BSD License'}", "no SPDX licence expression"),
+        ("{license: MIT, license_category: [copyleft]}", "which it does not have"),
+    ],
+)
+def test_a_rule_that_no_class_can_match(match: str, message: str) -> None:
+    findings = lint(with_rule(f"{{name: odd, match: {match}, profile: nothing}}"))
+    (finding,) = (finding for finding in findings if finding.code == "never_matches")
+    assert finding.subject == "odd"
+    assert message in finding.message
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        "{license: MIT, license_category: [permissive]}",
+        "{license: LicenseRef-x, license_category: [copyleft]}",
+        "{license: 'mit*'}",
+        "{license: [MIT, GPL-2.0-only], license_category: [copyleft]}",
+    ],
+)
+def test_a_rule_that_some_class_can_match(match: str) -> None:
+    policy = with_rule(f"{{name: odd, match: {match}, profile: nothing}}")
+    assert "never_matches" not in [finding.code for finding in lint(policy)]
+
+
+def test_a_rule_that_none_of_the_classes_matches() -> None:
+    findings = lint(read_policy(LICENCES), classes=[cls()])
+    assert ("never_matches", "open") not in codes(*findings)
+    assert ("never_matches", "weak-copyleft") in codes(*findings)
+
+
+@pytest.mark.parametrize(
+    ("match", "profile", "redundant"),
+    [
+        # "open" matches whatever it matches, and is as strict.
+        ("{license_category: [permissive]}", "everything", True),
+        # It is stricter than "open".
+        ("{license_category: [permissive]}", "nothing", False),
+        # "open" does not match all that it matches.
+        ("{license_category: [permissive, commercial]}", "everything", False),
+        ("{license_category: [unknown], use: [commercial]}", "nothing", True),
+        # Quarantine is stricter than an adapter.
+        ("{license_category: [unknown]}", "removable", True),
+        ("{corpus: a.vendored}", "removable", True),
+        ("{corpus: vendored}", "removable", False),
+    ],
+)
+def test_a_rule_that_never_decides(match: str, profile: str, redundant: bool) -> None:
+    policy = with_rule(f"{{name: x, match: {match}, profile: {profile}}}")
+    assert codes(*lint(policy)) == ([("redundant_rule", "x")] if redundant else [])
+
+
+def test_of_two_equal_rules_the_later_is_redundant() -> None:
+    policy = with_rule(
+        "{name: x, match: {license_category: [permissive, public_domain]}, profile: everything}"
+    )
+    assert codes(*lint(policy)) == [("redundant_rule", "open")]
+
+
+def test_an_unused_profile() -> None:
+    policy = changed("  nothing:", "  spare: {layers: [head]}\n  nothing:")
+    assert codes(*lint(policy)) == [("unused_profile", "spare")]
+
+
+def test_selectors_and_groups_that_the_model_lacks() -> None:
+    policy = changed("profiles:", "groups: {experts: ['*.experts.*']}\nprofiles:")
+    assert codes(*lint(policy, groups=GROUPS)) == [("unknown_group", "experts")]
+    assert lint(policy, groups=(*GROUPS, "experts")) == ()
+    assert lint(policy) == ()
+    findings = lint(read_policy(LICENCES), groups=("embedding", "block.0", "head"))
+    assert codes(*findings) == [("unknown_group", "upper_half")] * 2
+    assert "'blocks[0.5:]'" in findings[0].message
+    assert "'final_norm'" in findings[1].message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "who", "gained"),
+    [
+        ("profile: upper_half", "profile: everything", "category=copyleft_limited", "block.0"),
+        ("blocks[0.5:]", "blocks[0.25:]", "category=copyleft_limited", "block.1"),
+        (
+            "{license_category: [copyleft]}\n    profile: nothing",
+            "{license_category: [copyleft]}\n    profile: upper_half",
+            "category=copyleft,",
+            "block.2",
+        ),
+        ("rank: 8", "rank: 16", "category=commercial", "adapter:a-corpus"),
+        ('adapter: "{corpus}"', "adapter: shared", "category=commercial", "adapter:shared"),
+        ('license: "LicenseRef-*", ', "", "license=BUSL-1.1", "adapter:a-corpus"),
+        ('{corpus: "*.vendored"}', '{corpus: "*.vendor"}', "corpus=x.vendored", "embedding"),
+    ],
+)
+def test_widening(old: str, new: str, who: str, gained: str) -> None:
+    previous, policy = read_policy(LICENCES), changed(old, new)
+    exact = [f for f in lint(policy, previous=previous, groups=GROUPS) if f.code == "widens"]
+    assert any(who in f.subject and gained in f.message for f in exact)
+    by_text = {f.subject for f in lint(policy, previous=previous) if f.code == "widens"}
+    assert {f.subject for f in exact} <= by_text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("profile: everything", "profile: upper_half"),
+        ("profile: everything", "profile: nothing"),
+        ("rank: 8", "rank: 4"),
+        ("blocks[0.5:]", "head"),
+        ("[public_domain, permissive]", "[permissive]"),
+    ],
+)
+def test_narrowing_is_no_finding(old: str, new: str) -> None:
+    previous, policy = read_policy(LICENCES), changed(old, new)
+    for groups in (GROUPS, None):
+        findings = lint(policy, previous=previous, groups=groups)
+        assert "widens" not in [finding.code for finding in findings]
+
+
+def test_a_policy_that_does_not_succeed_the_previous() -> None:
+    previous = read_policy(LICENCES)
+    assert codes(*lint(previous, previous=previous)) == [("not_a_successor", "licences v1")]
+    renamed = changed("name: licences", "name: others")
+    assert codes(*lint(renamed, previous=previous)) == [("not_a_successor", "others")]
+
+
+# explain
+
+
+def test_explain_names_the_rules_that_decided() -> None:
+    policy = with_rule("{name: careful, match: {jurisdiction: NO}, profile: upper_half}")
+    explanation = explain(policy, cls(), GROUPS)
+    assert explanation.decision.rules == ("careful", "open")
+    reasons = {r.group: (r.weight, r.rules) for r in explanation.groups}
+    assert tuple(reasons) == GROUPS
+    assert reasons["block.0"] == (0.0, ("careful",))
+    assert reasons["block.2"] == (1.0, ("careful", "open"))
+
+
+def test_explain_an_adapter_and_a_quarantine() -> None:
+    restricted = explain(read_policy(LICENCES), cls(sensitivity="restricted"), GROUPS)
+    assert [r.weight for r in restricted.groups] == [0.0] * len(GROUPS) + [1.0]
+    assert restricted.groups[0].rules == ("restricted",)
+    assert restricted.groups[-1].group == "adapter:acme"
+    assert restricted.groups[-1].rules == ("restricted",)
+    vendored = explain(read_policy(LICENCES), cls(corpus="pip.vendored"), GROUPS)
+    assert vendored.decision.quarantined_by == "vendored-code"
+    assert {(r.weight, r.rules) for r in vendored.groups} == {(0.0, ("vendored-code",))}
+
+
+def test_explain_refuses_a_class_without_a_rule() -> None:
+    with pytest.raises(Refused, match="no rule"):
+        explain(read_policy(LICENCES), cls(license_category="commercial"), GROUPS)
+
+
+# diff
+
+
+def test_diff() -> None:
+    before = read_policy(LICENCES)
+    after = changed("profile: upper_half", "profile: removable")
+    limited = cls(license="MPL-2.0", license_category="copyleft_limited")
+    refused = cls(license="CC-BY-NC-4.0", license_category="commercial")
+    (change,) = diff(before, after, [cls(), limited, refused], GROUPS)
+    assert change.credential_class == limited
+    assert (change.before.label, change.after.label) == ("upper_half", "removable")
+    assert change.gains == ("adapter:acme",)
+    assert change.losses == ("block.2", "block.3", "final_norm", "head")
+    assert change.widens
+    (back,) = diff(after, before, [limited], GROUPS)
+    assert (back.gains, back.losses) == (change.losses, change.gains)
+    assert diff(before, before, [cls(), limited, refused], GROUPS) == ()
+
+
+def test_an_outcome_may_be_a_refusal() -> None:
+    policy = read_policy(LICENCES)
+    assert outcome(policy, cls(license_category="commercial"), GROUPS).status == "refused"
+    assert outcome(policy, cls(license_category="unknown"), GROUPS).status == "quarantined"
+    limited = outcome(policy, cls(license_category="copyleft_limited"), ("embedding", "head"))
+    assert limited.status == "refused"
+    assert "'blocks[0.5:]'" in limited.label
+
+
+# Against every class that the policies tell apart
+
+PROFILES = {
+    "everything": {"layers": {"all": 1}},
+    "top": {"layers": {"head": 1, "blocks[0.5:]": 0.5}},
+    "head": {"layers": {"head": 0.5}},
+    "removable": {"layers": {}, "adapter": "{corpus}", "rank": 8},
+    "nothing": {"layers": {}},
+}
+MATCHES = st.fixed_dictionaries(
+    {},
+    optional={
+        "corpus": st.lists(st.sampled_from(["a", "b*"]), min_size=1, max_size=2, unique=True),
+        "licenseCategory": st.lists(
+            st.sampled_from(["permissive", "copyleft"]), min_size=1, max_size=2, unique=True
+        ),
+    },
+)
+POLICIES = st.lists(
+    st.tuples(MATCHES, st.sampled_from(sorted(PROFILES))), min_size=1, max_size=4
+).map(
+    lambda rules: Policy.from_json(
+        {
+            "name": "p",
+            "version": 1,
+            "valid": {"from": "2026-11-01T00:00:00Z", "until": "2027-11-01T00:00:00Z"},
+            "onExpiry": "stop",
+            "profiles": PROFILES,
+            "rules": [
+                {"name": f"r{i}", "match": match, "profile": profile}
+                for i, (match, profile) in enumerate(rules)
+            ],
+        }
+    )
+)
+
+
+@settings(deadline=None)
+@given(POLICIES)
+def test_dropping_a_redundant_rule_changes_nothing(policy: Policy) -> None:
+    for finding in lint(policy):
+        if finding.code != "redundant_rule":
+            continue
+        rules = tuple(rule for rule in policy.rules if rule.name != finding.subject)
+        without = policy.model_copy(update={"rules": rules})
+        assert diff(policy, without, representative_classes(policy), GROUPS) == ()
+
+
+@settings(deadline=None)
+@given(POLICIES, POLICIES)
+def test_a_widening_in_a_model_is_never_missed_by_text(old: Policy, new: Policy) -> None:
+    exact = {f.subject for f in lint(new, previous=old, groups=GROUPS) if f.code == "widens"}
+    by_text = {f.subject for f in lint(new, previous=old) if f.code == "widens"}
+    assert exact <= by_text
+
+
+@settings(deadline=None)
+@given(POLICIES)
+def test_explanations_agree_with_outcomes(policy: Policy) -> None:
+    for one in representative_classes(policy):
+        try:
+            explanation = explain(policy, one, GROUPS)
+        except GovrayError:
+            assert outcome(policy, one, GROUPS).status == "refused"
+            continue
+        meant = outcome(policy, one, GROUPS)
+        weights = {reason.group: reason.weight for reason in explanation.groups}
+        assert all(reason.rules for reason in explanation.groups)
+        if meant.status == "trains":
+            assert weights == meant.weights
+        elif meant.status == "quarantined":
+            assert not any(weights.values())

@@ -1,0 +1,168 @@
+"""Files of a model folder that no digest covers: what may be loaded fails, the rest is told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from govray.errors import Malformed, UsageError, VerificationFailed
+from govray.governance.attestation import model_folder
+from govray.governance.verify.verifier import verify
+from tests.support.world import AT, World, write
+
+# What tools that load models load or execute, and what nobody can say is not.
+LOADABLE = re.findall(
+    r"\S+",
+    """
+pytorch_model.bin model.pt model.pth checkpoint.ckpt weights.pkl weights.pickle model.joblib
+model.dill model.npz model.npy model.h5 model.hdf5 model.keras saved_model.pb variables.index
+flax_model.msgpack tf_model.h5 rust_model.ot model.tflite model.onnx model.onnx_data model.engine
+model.plan model.gguf ggml-model-q4_0.bin model.mlmodel model.mar model-00002-of-00002.safetensors
+model.safetensors.index.json modeling_gpt.py configuration_gpt.py tokenization_gpt.py handler.py
+__init__.py setup.py conftest.py sitecustomize.py module.pyc extension.so library.dylib plugin.dll
+tokenizer.json tokenizer_config.json vocab.json vocab.txt merges.txt spiece.model
+tokenizer.model special_tokens_map.json added_tokens.json generation_config.json
+preprocessor_config.json processor_config.json adapter_config.json adapter_model.safetensors
+chat_template.jinja chat_template.json args.yaml params.yml settings.toml run.sh Makefile
+Dockerfile requirements.txt model.zip model.tar.gz model.7z notebook.ipynb data.parquet data.arrow
+optimizer.bin rng_state.pth trainer_state.json training_args.bin model.exe model.jar model.wasm
+model no-suffix .env .hidden.py a.md.py readme.py README.PY LICENSE.bin licence.json
+README.safetensors NOTICE.pkl .gitmodules x.txt labels.csv main.js
+""",
+)
+
+HARMLESS = re.findall(
+    r"\S+",
+    """
+README README.md readme.md README.txt README.rst Readme LICENSE LICENSE.txt LICENCE LICENSE.md
+LICENSE-APACHE LICENSE-MIT.txt NOTICE NOTICE.txt COPYING COPYING.LESSER CHANGELOG.md AUTHORS
+card.md report.html paper.pdf loss.png plots/loss.svg photo.jpg photo.JPEG anim.gif
+.gitattributes .gitignore .DS_Store docs/deep/er/notes.md
+.git/HEAD .git/config .git/objects/ab/cdef0123 .git/hooks/pre-commit.sample
+.cache/huggingface/download/model.safetensors.metadata
+""",
+)
+
+
+def test_the_lists_are_as_long_as_they_should_be() -> None:
+    assert len(set(LOADABLE)) > 50
+
+
+FOLDERS = ["", "sub/", "a/b/c/", "onnx.d/", "README.md.d/", "sub/.git/", ".gitx/", ".cache/"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_rule_for_what_may_be_loaded(folder: str) -> None:
+    for name in LOADABLE:
+        for spelling in (name, name.upper(), name.lower()):
+            assert not model_folder.inert(folder + spelling), spelling
+
+
+def test_the_rule_for_what_is_harmless() -> None:
+    for name in HARMLESS:
+        assert model_folder.inert(name), name
+        assert model_folder.inert(name.upper()), name
+        assert not model_folder.covered(name), name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "modeling_gpt.py", "model.gguf", "model.onnx", "weights.pkl", "tokenizer.json",
+        "sub/deep/MODEL.PKL", "model-00002.safetensors", "no-suffix", "chat_template.jinja",
+    ],
+)  # fmt: skip
+def test_what_may_be_loaded_fails_the_folder(world: World, model: Path, name: str) -> None:
+    verify(model, trust_root=world.root, at=AT)
+    write(model / name, b"x")
+    with pytest.raises(VerificationFailed, match=r"step 4 \(files\): .*load or execute") as refusal:
+        verify(model, trust_root=world.root, at=AT)
+    assert refusal.value.where == name
+    assert "--allow-uncovered" in str(refusal.value)
+    # The registry's verbs and the index have no such option, and show this text too.
+    assert "Move it away" in str(refusal.value)
+    assert "takes no exception" in str(refusal.value)
+    # An empty file is refused too: it can be filled.
+    write(model / name, b"")
+    with pytest.raises(VerificationFailed, match="step 4"):
+        verify(model, trust_root=world.root, at=AT)
+
+
+def test_what_is_harmless_is_told_and_passes(world: World, model: Path) -> None:
+    # Some of these are one file where the file system knows no case.
+    named = [name for name in HARMLESS if name not in ("readme.md", "Readme")]
+    for name in named:
+        write(model / name, b"x")
+    assert verify(model, trust_root=world.root, at=AT).uncovered == tuple(sorted(named))
+
+
+def test_each_file_that_may_be_loaded_has_to_be_allowed(world: World, model: Path) -> None:
+    write(model / "model.gguf", b"x")
+    write(model / "tools" / "convert.py", b"x")
+    write(model / "README.md", b"x")
+
+    def uncovered(*globs: str) -> tuple[str, ...]:
+        return verify(model, trust_root=world.root, at=AT, allow_uncovered=globs).uncovered
+
+    for globs in [(), ("*.gguf",), ("*.py",), ("*.GGUF", "*.py"), ("tools",), ("convert.py",)]:
+        with pytest.raises(VerificationFailed, match="step 4"):
+            uncovered(*globs)
+    everything = ("README.md", "model.gguf", "tools/convert.py")
+    assert uncovered("*.gguf", "tools/*") == everything
+    assert uncovered("model.gguf", "tools/convert.py") == everything
+    assert uncovered("*") == everything
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "adapters/evil/adapter_model.safetensors",
+        "adapters/README.md",
+        "adapters/acme/adapter_model.bin",
+        "Adapters/acme/readme.md",
+        "governance/notes.md",
+        "GOVERNANCE/x.png",
+        "Config.json",
+        "MODEL.safetensors",
+        "model.SafeTensors",
+    ],
+)
+def test_nothing_is_allowed_where_attested_files_stand(
+    world: World, model: Path, name: str
+) -> None:
+    write(model / name, b"x")
+    with pytest.raises(VerificationFailed, match=r"step 4 .*stands where one that is would"):
+        verify(model, trust_root=world.root, at=AT, allow_uncovered=["*", name])
+
+
+def test_a_link_is_refused_whatever_it_is_called(world: World, model: Path, tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere", b"x")
+    for name in ("README.md", ".git", "modeling_gpt.py"):
+        (model / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(VerificationFailed, match="symbolic link"):
+            verify(model, trust_root=world.root, at=AT, allow_uncovered=["*"])
+        (model / name).unlink()
+    verify(model, trust_root=world.root, at=AT)
+
+
+@pytest.mark.parametrize("glob", ["", "[ab].py", "x" * 300, "a\nb"])
+def test_what_is_no_glob_is_usage(world: World, untouched: Path, glob: str) -> None:
+    with pytest.raises(UsageError, match="no glob"):
+        verify(untouched, trust_root=world.root, at=AT, allow_uncovered=[glob])
+
+
+def test_a_name_that_cannot_be_shown_is_refused(world: World, model: Path) -> None:
+    (model / "READ\x1b[2JME.md").write_bytes(b"x")
+    with pytest.raises(VerificationFailed) as refusal:
+        verify(model, trust_root=world.root, at=AT, allow_uncovered=["*"])
+    assert isinstance(refusal.value.__cause__, Malformed)
+
+
+def test_control_without_the_rule_a_module_beside_the_model_passes(
+    world: World, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(model / "modeling_gpt.py", b"import os")
+    monkeypatch.setattr(model_folder, "inert", lambda name: True)
+    assert verify(model, trust_root=world.root, at=AT).uncovered == ("modeling_gpt.py",)

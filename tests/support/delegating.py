@@ -1,0 +1,29 @@
+"""A world whose operator is known by a delegation only."""
+
+from __future__ import annotations
+
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.trust.authority import Authority, Delegation
+from govray.governance.trust.trust_state import sign_delegation
+from tests.support.world import FAR, World
+
+DSSE = {"Content-Type": "application/vnd.dsse.envelope.v1+json"}
+
+
+class Delegating(World):
+    """A world whose operator lets ``night-shift`` sign for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.night = LocalSigner.generate()
+        night = Authority(
+            name="night-shift",
+            role="operator",
+            keys=(self.night.public_key,),
+            threshold=1,
+            expires=FAR,
+        )
+        signed = sign_delegation(
+            Delegation(delegator="operator", authority=night), [self.keys.operator]
+        )
+        self.delegations = [*self.delegations, signed]

@@ -1,0 +1,158 @@
+"""A driver on a cluster of several nodes, of which one, rank 0's, is lost and two more come.
+
+``python -m tests.support.elastic_driver FOLDER`` trains twice over one plan, with 2 → 1 → 3 workers
+and with one throughout, attests both, and writes what it saw into ``FOLDER/seen.json``. In a
+process of its own, because one process has one cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray.train
+from ray.cluster_utils import Cluster
+
+from govray.train.attest.write_model import write_model
+from govray.train.driver.ray_cluster import start_ray
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.run_folder import events
+from tests.support import loops
+from tests.support.deployment import Deployment
+
+STEPS = 300
+EVERY = 10
+PATIENCE_S = 240
+NODE = {"num_cpus": 3}  # one worker of two, and one for the task that reads
+
+
+def main(folder: Path) -> None:
+    """Train, and write what happened when."""
+    # The cluster notices after about three seconds that a node is gone; by default after 15.
+    os.environ |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": True, "dashboard_port": free_port()},
+    )
+    nodes = [cluster.add_node(**NODE) for _ in range(2)]
+    start_ray(cluster.address)
+    try:
+        deployment = Deployment(folder / "deployment")
+        slow = folder / "slow"
+        slow.touch()
+        elastic = _trainer(deployment, folder, "elastic", (1, 3), slow)
+        # Nodes are added in the main thread: Ray asks for that.
+        with ThreadPoolExecutor(1) as pool:
+            training = pool.submit(elastic.train)
+            try:
+                seen = _direct(cluster, nodes, folder / "runs" / "elastic", training)
+            finally:
+                slow.unlink()
+            run = training.result()
+        (folder / "seen.json").write_text(json.dumps(seen))
+        write_model(run, deployment.signers["operator"])
+        fixed = _trainer(deployment, folder, "fixed", 1, slow)
+        write_model(fixed.train(), deployment.signers["operator"])
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def free_port() -> int:
+    """A port that nobody has now: the dashboard's own default may be taken."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _trainer(
+    deployment: Deployment, folder: Path, name: str, workers: int | tuple[int, int], slow: Path
+) -> Any:
+    trainer = from_experiment(
+        parse_experiment(
+            deployment.experiment(
+                max_steps=STEPS,
+                optimizer={"lr": 1e-3},
+                checkpoint={"every_steps": EVERY, "save_trial_latest": 2},
+                resources={
+                    "num_workers": list(workers) if isinstance(workers, tuple) else workers,
+                    "cpus_per_worker": 2,
+                },
+            ),
+            where="test",
+        )
+    )
+    assert trainer.scaling_config is not None
+
+    return replace(
+        trainer,
+        threads=1,
+        train_loop_per_worker=loops.paced,
+        train_loop_config={
+            **(trainer.train_loop_config or {}),
+            "slow": str(slow),
+            "ran": str(folder / f"{name}.ran.jsonl"),
+        },
+        scaling_config=replace(trainer.scaling_config, elastic_resize_monitor_interval_s=2.0),
+        run_config=ray.train.RunConfig(
+            name=name,
+            storage_path=str(folder / "runs"),
+            failure_config=ray.train.FailureConfig(max_failures=3),
+        ),
+    )
+
+
+def _direct(
+    cluster: Cluster, nodes: list[Any], run: Path, training: Future[Path]
+) -> dict[str, float]:
+    """Lose rank 0's node at step 25; add two when the run has gone on without it for a while."""
+    seen: dict[str, float] = {}
+
+    def wait(condition: Callable[[dict[int, int]], bool]) -> float:
+        began = time.monotonic()
+        while not condition(_world_sizes(run)):
+            if training.done() or time.monotonic() - began > PATIENCE_S:
+                raise TimeoutError(f"the run has {_world_sizes(run)}")
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    wait(lambda worlds: len(worlds) > 25)
+    cluster.remove_node(_node_of_rank_0(nodes, run), allow_graceful=False)
+    seen["shrink_s"] = wait(lambda worlds: 1 in worlds.values())
+    wait(lambda worlds: sum(world == 1 for world in worlds.values()) >= 15)
+    seen["before_grow"] = len(_world_sizes(run))
+    for _ in range(2):
+        cluster.add_node(**NODE)
+    seen["grow_s"] = wait(lambda worlds: 3 in worlds.values())
+    return seen
+
+
+def _node_of_rank_0(nodes: list[Any], run: Path) -> Any:
+    """A worker's process is its raylet's child."""
+    started = [each for each in events.read(run) if isinstance(each, events.WorkerStarted)]
+    [pid] = [each.pid for each in started if each.rank == 0]
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return next(n for n in nodes if n.all_processes["raylet"][0].process.pid == parent)
+
+
+def _world_sizes(run: Path) -> dict[int, int]:
+    """Step → world size, by the write-ahead file as it is now."""
+    try:
+        lines = (run / "ledger.ahead.jsonl").read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return {}
+    leaves = [json.loads(line) for line in lines]
+    return {leaf["step"]: leaf["worldSize"] for leaf in leaves if "worldSize" in leaf}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,104 @@
+"""A service over the shelf of models: a store on disk, tiles, versions, one public model, people.
+
+Beside the shelf's four models stands nothing that is not real: envelopes, ledgers and tiles are
+signed and verified. ``narrow`` is public. ``acme-legal`` is the supplier of ``acme``, which is
+confidential; ``archive``, the other supplier, of all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlmodel import Session
+
+from govray.governance.attestation import model_folder
+from govray.governance.verify.verifier import VerifiedModel
+from govray.store.database import open_store
+from govray.store.record_key import KEY_ENV
+from govray.store.tables import Ledger, Model, ModelVersion
+from govray.store.tile_storage import LocalTileFolder
+from govray.store.tiles import write_tiles
+from tests.support.people import Service, serve
+from tests.support.shelf_of_models import KEY, Shelf
+
+SUPPLIERS = {"supplier": "acme-legal", "other": "archive"}
+CREATED = "2026-11-20T00:00:00Z"
+
+
+@dataclass
+class Library:
+    """The service, and what it has."""
+
+    service: Service
+    shelf: Shelf
+    tiles: Path
+
+    def model(self, name: str) -> VerifiedModel:
+        return self.shelf.verified(name)
+
+    def digest(self, name: str) -> str:
+        return self.model(name).digest
+
+    def envelope(self, name: str) -> bytes:
+        return (self.shelf.models[name] / model_folder.ATTESTATION).read_bytes()
+
+    def get(self, kind: str, path: str, **headers: str):  # type: ignore[no-untyped-def]
+        return self.service.client(kind, **headers).get(f"/v1{path}")
+
+    def post(self, kind: str, path: str, **request: object):  # type: ignore[no-untyped-def]
+        return self.service.client(kind).post(f"/v1{path}", **request)  # type: ignore[arg-type]
+
+    def record(self, corpus: str, number: int) -> str:
+        """SHA-256 of a record."""
+        return self.model("first").manifest.document.record(corpus, number).sha256
+
+
+@contextmanager
+def library(folder: Path, url: str | None = None) -> Iterator[Library]:
+    """A service over all models of a shelf below ``folder``, in a SQLite file there or at a URL."""
+    url = url or f"sqlite:///{folder / 'store.db'}"
+    engine = open_store(url, create=True)
+    secret = folder / "store.key"
+    secret.touch(0o600)
+    secret.write_bytes(KEY)
+    shelf = Shelf(folder / "shelf")
+    with Session(engine) as session:
+        shelf.index(session)
+        shelf.index(session, "narrow", public=True)
+        for name in shelf.models:
+            write(shelf.verified(name), folder / "tiles" / name)
+            ledger = session.get_one(Ledger, f"run-{name}")
+            ledger.tiles = str(folder / "tiles" / name)
+            session.add(ledger)
+            session.add(Model(name=name, labels={}, created=CREATED, user="engineer"))
+            session.flush()
+            session.add(
+                ModelVersion(
+                    model=name,
+                    version="1.0.0",
+                    major=1,
+                    minor=0,
+                    patch=0,
+                    attestation=shelf.verified(name).digest,
+                    stage="none",
+                    labels={},
+                    metrics={},
+                    created=CREATED,
+                    user="engineer",
+                )
+            )
+        session.commit()
+    engine.dispose()
+    with pytest.MonkeyPatch.context() as patch, serve(url, **SUPPLIERS) as service:
+        patch.setenv(KEY_ENV, str(secret))
+        yield Library(service, shelf, folder / "tiles")
+
+
+def write(model: VerifiedModel, folder: Path) -> None:
+    """The tiles of a model's ledger."""
+    checkpoint = (model.path / model_folder.CHECKPOINT).read_bytes()
+    write_tiles(LocalTileFolder(folder), (leaf.line for leaf in model.ledger.leaves), checkpoint)

@@ -1,0 +1,164 @@
+"""A world whose run is monitored: its profiles deviate as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from govray.governance.attestation import coverage
+from govray.governance.attestation import model_attestation as attesting
+from govray.governance.policy.credential import Credential
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side, Subject
+from govray.governance.record.gates import Gate, gated
+from govray.governance.record.incidents import Incidents, Trained, measured, subjects_of
+from govray.governance.record.ledger import AnyLeaf, CorpusUse, Leaf
+from govray.governance.record.prepare_manifest import Manifest, Reserve
+from govray.governance.verify.verifier import verify
+from tests.support.world import AT, GROUPS, POLICY, World, unchecked
+
+SECTION = """
+memorization:
+  every: 2
+  probe_rows: 4
+  statistic: min_k
+  bands: {"*": [-2, 2]}
+  rollbacks: 1
+  actions:
+    open: {action: gate, fallback: nothing}
+    contracts: rollback
+"""
+
+
+Deviations = Callable[[str, int, int], float]
+"""(corpus, branch, step) → what is measured."""
+
+
+@dataclass
+class Monitored(World):
+    """A world whose policy has a monitor, and whose model memorizes what it is told to."""
+
+    deviations: Deviations = lambda corpus, branch, step: 0.0
+    commits_every: int = 4
+    made: dict[str, Any] = field(default_factory=dict)
+    gates: list[Gate] = field(default_factory=list)
+
+    reserve = Reserve(share=0.4, salt="5a" * 16)
+
+    def __post_init__(self) -> None:
+        sizes = {"acme": (60,), "alpha": (60,), "beta": (40,), "gamma": (40,)}
+        World.__init__(
+            self,
+            corpora=sizes,
+            steps=20,
+            quotas={"everything": 2, "upper_half": 1, "removable": 1},
+        )
+        self.policy_text = POLICY + SECTION
+        self.policy = seal_policy(read_policy(self.policy_text), self.keys.compliance)
+
+    def run(self, folder: Path, **hooks: Any) -> Path:
+        """Deploy what a run leaves behind that follows its monitor."""
+        change = hooks.pop("change", lambda leaves: leaves)
+        drop = hooks.pop("gates", lambda gates: gates)
+        self.gates.clear()
+        return self.deploy(
+            folder,
+            manifest=self._see("manifest"),
+            plan=self._see("plan"),
+            leaves=self._live,
+            all_leaves=lambda leaves: change(self._with_profiles(leaves, drop)),
+            gates=self.gates,
+            **hooks,
+        )
+
+    def _see(self, name: str) -> Callable[[Any], Any]:
+        def seen(value: Any) -> Any:
+            self.made[name] = value
+            return value
+
+        return seen
+
+    def subjects(self) -> dict[str, Subject]:
+        policy = read_policy(self.policy_text)
+        verified = {c: unchecked(Credential, e, self.operator) for c, e in self.credentials.items()}
+        base = [group.group for group in GROUPS]
+        corpora, routes = attesting.admit(policy, verified, base)
+        return subjects_of(policy, {c.corpus: c.rules for c in corpora}, routes, base)
+
+    def _live(self, recorded: list[Leaf]) -> list[Leaf]:
+        section = read_policy(self.policy_text).memorization
+        assert section is not None
+        plan: BatchPlan = self.made["plan"]
+        manifest: Manifest = self.made["manifest"]
+        told = Incidents(section, self.subjects())
+        trained = Trained()
+        leaves: list[Leaf] = []
+        profiles: list[EntropyProfile] = []
+        branch = step = 0
+        while step < plan.max_steps:
+            told.reach(branch, step)
+            like = recorded[step]
+            counts = coverage.corpus_counts(plan, manifest, like.streams)
+            left = gated(told.gates(step + 1), branch, step)
+            uses = {c: CorpusUse(rows=r, targets=t) for c, (r, t) in counts.items()}
+            uses = {c: use for c, use in uses.items() if c not in left}
+            leaf = like.model_copy(update={"branch": branch, "corpora": uses})
+            leaves.append(leaf)
+            trained.add(leaf)
+            due = measured(section, told.subjects, trained.rows, manifest, step)
+            if due:
+                profiles.append(self.profile(branch, step, due))
+                told.take(profiles[-1])
+            if told.pending is not None:
+                branch, step = branch + 1, told.pending // self.commits_every * self.commits_every
+            else:
+                step += 1
+        self.made |= {"profiles": profiles, "told": told}
+        return leaves
+
+    def profile(self, branch: int, step: int, corpora: frozenset[str]) -> EntropyProfile:
+        return EntropyProfile(
+            branch=branch,
+            step=step,
+            statistic="min_k",
+            measures=tuple(
+                Measure(
+                    corpus=corpus,
+                    layer="head",
+                    probe=Side(rows=4, entropy=1.0, surprise=0.0, min_k=0.5),
+                    reserve=Side(rows=4, entropy=1.0, surprise=0.0, min_k=0.5),
+                    deviation=(found := self.deviations(corpus, branch, step)),
+                    p=0.001 if found else 0.9,
+                    permutations=999,
+                )
+                for corpus in sorted(corpora)
+            ),
+        )
+
+    def _with_profiles(
+        self, leaves: list[AnyLeaf], drop: Callable[[list[Gate]], list[Gate]]
+    ) -> list[AnyLeaf]:
+        told: Incidents = self.made["told"]
+        self.gates += drop(list(told.gates(self.steps)))
+        found = list(leaves)
+        for profile in self.made["profiles"]:
+            place = max(
+                index
+                for index, leaf in enumerate(found)
+                if (leaf.branch, leaf.step) == (profile.branch, profile.step)
+            )
+            found.insert(place + 1, profile)
+        return found
+
+
+def from_step(corpus: str, first: int, *, branches: int = 1) -> Deviations:
+    """The corpus deviates from a step on, in so many branches."""
+    return lambda name, branch, step: 9.0 * (name == corpus and step >= first and branch < branches)
+
+
+def verified(world: Monitored, folder: Path) -> Any:
+    return verify(folder, trust_root=world.root, at=AT)

@@ -1,0 +1,58 @@
+"""The pictures of docs/pages.md. No test: nothing here runs unless it is asked for.
+
+``GOVRAY_DEMO=govray-demo python -m pytest tests/support/pictures.py``, with the folder of a
+finished demo. They are written to docs/pages.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from govray.governance.verify.verifier import verify
+from tests.support.shown import RECORD
+from tests.support.site import give, open_model, paths, reading, settled, sited
+from tests.support.tree import ROOT
+
+FOLDER = ROOT / "docs" / "pages"
+LARGEST = 150_000
+LEFT_OUT = ("hostile", "model-version", "sign-in", "models", "ledgers", "experiments", "corpora")
+
+
+def test_pictures(tmp_path: Path) -> None:
+    demo = Path(os.environ["GOVRAY_DEMO"])
+    model = verify(demo / "model", trust_root=demo / "policies" / "root.json")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (
+        sited(tmp_path, demo=demo) as site,
+        reading(site) as page,
+        reading(site, scheme="dark", width=390) as phone,
+    ):
+        wanted = paths(site) | {
+            "model": f"/attestations/{model.digest.removeprefix('sha256:')}",
+            "ledger": f"/ledgers/{model.attestation.run.id}",
+            "corpus": "/corpora/acme-notes",
+        }
+        for name, path in wanted.items():
+            if name.startswith(LEFT_OUT):
+                continue
+            settled(page, site.open + path)
+            if name == "memorization":
+                page.evaluate("document.querySelector('#memorization').scrollIntoView()")
+            if name == "was-this-used":
+                page.get_by_label("The whole text of the record").fill(RECORD)
+                page.get_by_role("button", name="Search").click()
+                expect(page.locator("#answer")).to_contain_text("checked here", timeout=30_000)
+            page.screenshot(path=FOLDER / f"{name}.png")
+        settled(phone, site.open + wanted["model"])
+        phone.evaluate("document.querySelector('#heat').scrollIntoView()")
+        phone.screenshot(path=FOLDER / "phone.png")
+        open_model(page, site)
+        give(page, site, site.shown.folder)
+        expect(page.locator("#verdict")).to_contain_text("Nothing failed", timeout=30_000)
+        page.evaluate("document.querySelector('#verdict').scrollIntoView()")
+        page.screenshot(path=FOLDER / "verification.png")
+    for picture in FOLDER.glob("*.png"):
+        assert picture.stat().st_size <= LARGEST, picture

@@ -1,0 +1,59 @@
+"""A service with what everyone may knock for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+from sqlmodel import Session
+
+from govray.store.tables import Attestation
+from tests.support.library import Library, library
+from tests.support.people import Service
+from tests.support.runs import add_runs
+
+FOREIGN = {
+    "supplier": ('"alpha"', '"beta"', '"gamma"', "adapter:gamma", ">alpha<", ">beta<", ">gamma<"),
+    "other supplier": ('"acme"', "adapter:acme", ">acme<"),
+}
+"""What nothing that concerns both may say to one of them: the other's corpora."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A library, and what the paths of the cases name in it."""
+
+    library: Library
+    names: dict[str, str]
+    numbers: Iterator[int]
+
+    @property
+    def service(self) -> Service:
+        return self.library.service
+
+    def filled(self, text: str) -> str:
+        for name, value in (self.names | {"n": str(next(self.numbers))}).items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with library(tmp_path_factory.mktemp("authorisation")) as running:
+        add_runs(running.service.engine)
+        narrow = running.model("narrow")
+        size = narrow.ledger.size
+        with Session(running.service.engine) as session:
+            row = session.get_one(Attestation, narrow.digest)
+            names = {name: running.digest(name) for name in running.shelf.models} | {
+                "policy": row.policy,
+                "root": row.trust_root,
+                "weights": narrow.subjects[0].sha256,
+                "group": narrow.attestation.domains[0][0],
+                "acme record": running.record("acme", 0),
+                "alpha record": running.record("alpha", 0),
+                "tile": f"tile/0/000.p/{size}",
+            }
+        yield Place(running, names, count(2))

@@ -1,0 +1,280 @@
+"""A store that every page has something to show of, and the names of what stands in it.
+
+The models are real: signed, verified, indexed, their ledgers as tiles. Experiments, trials and
+their numbers are rows made by hand. One model, one experiment and one registered name are called
+what an attacker would call them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.store import tables
+from govray.store.model_index import index_model
+from govray.store.record_key import load_key
+from govray.store.states import CheckpointState, ExperimentState, TrialState
+from govray.store.tile_storage import tile_folder
+from govray.store.tiles import write_tiles
+from tests.support.monitored_world import Monitored, from_step
+from tests.support.shelf_of_models import Shelf
+from tests.support.world import FINISHED, STARTED, World
+
+HOSTILE = "<script>window.hacked = 1</script>\"'><img src=x onerror=hacked=1> " + "long" * 40
+SEARCH, LIVE = "search-1", "run-live"
+ZERO = "sha256:" + "0" * 64
+RECORD = "alpha/0/0"
+"""The text of a record of the corpus alpha, which is public."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Digests of attestations, the trust root of the first, and where its folder lies."""
+
+    root: bytes
+    first: str
+    monitored: str
+    hostile: str
+    folder: Path
+
+
+def fill(engine: Engine, url: str, folder: Path, *, hostile_too: bool = True) -> Shown:
+    """Write everything, and commit; for pictures, without what has hostile names."""
+    key = load_key(url)
+    shelf = Shelf(folder / "shelf")
+    world = Monitored(deviations=from_step("alpha", 6))
+    monitored = verify(world.run(folder / "monitored", run="run-monitored"), trust_root=world.root)
+    other = World(name="another-org")
+    path = other.deploy(folder / "hostile", run="run-hostile", attestation=_hostile)
+    hostile = verify(path, trust_root=other.root)
+    first = shelf.verified("first")
+    with Session(engine) as session:
+        index(session, first, shelf.root, key, folder, public=True)
+        index(session, monitored, world.root, key, folder)
+        add_version(session, "python-source-gpt", first.digest)
+        add_experiments(session, first.policy.digest)
+        if hostile_too:
+            index(session, hostile, other.root, key, folder)
+            add_version(session, HOSTILE, hostile.digest)
+            add_hostile_run(session, hostile.policy.digest)
+        session.commit()
+    return Shown(shelf.root, first.digest, monitored.digest, hostile.digest, first.path)
+
+
+def _hostile(made: Attestation) -> Attestation:
+    return made.model_copy(update={"run": made.run.model_copy(update={"name": HOSTILE})})
+
+
+def index(
+    session: Session,
+    model: VerifiedModel,
+    root: bytes,
+    key: bytes,
+    folder: Path,
+    *,
+    public: bool = False,
+) -> None:
+    """A model and the tiles of its ledger, which are written below ``folder``."""
+    tiles = folder / f"tiles-{model.digest[7:19]}"
+    lines = model.ledger.data.split(b"\n")[:-1]
+    note = (model.path / model_folder.CHECKPOINT).read_bytes()
+    write_tiles(tile_folder(str(tiles)), lines, note)
+    index_model(
+        session,
+        model,
+        trust_root=root,
+        key=key,
+        public=public,
+        folder=str(model.path),
+        tiles=str(tiles),
+    )
+
+
+def add_version(session: Session, name: str, attestation: str) -> None:
+    """A registered name with one version."""
+    session.add(
+        tables.Model(name=name, description=name, labels={}, created=STARTED, user="somebody")
+    )
+    session.flush()
+    session.add(
+        tables.ModelVersion(
+            model=name,
+            version="1.2.0",
+            major=1,
+            minor=2,
+            patch=0,
+            attestation=attestation,
+            stage="staging",
+            labels={},
+            metrics={},
+            notes=f"Trained for {name}",
+            created=FINISHED,
+            user="somebody",
+        )
+    )
+
+
+def add_experiments(session: Session, policy: str) -> None:
+    """A search that ended, and a run that goes on."""
+    add_experiment(session, SEARCH, "learning-rate-search", "search", ExperimentState.COMPLETED)
+    add_experiment(session, LIVE, "python-source-gpt", "run", ExperimentState.ACTIVE)
+    for number in range(9):
+        rate = 10 ** (-4 + number / 3)
+        steps = 400 if number % 3 == 0 else 100
+        add_trial(
+            session,
+            f"{SEARCH}-{number:02}",
+            SEARCH,
+            policy,
+            steps=steps,
+            floor=2.2 + 0.2 * abs(number - 4),
+            hyperparameters={"lr": rate, "width": 64 * 2 ** (number % 3), "norm": "rms"},
+            state=TrialState.COMPLETED if steps == 400 else TrialState.CANCELED,
+        )
+    add_trial(
+        session,
+        LIVE,
+        LIVE,
+        policy,
+        steps=120,
+        floor=2.3,
+        hyperparameters={},
+        state=TrialState.ACTIVE,
+    )
+    stop = "asha: loss 3.12 at step 100 is not among the best third"
+    add_decision(session, f"{SEARCH}-01", 1, "stop", stop)
+    add_decision(session, LIVE, 1, "restart", "worker 1 ended; 2 workers again after 6.0 s")
+    flag = "composite outside its band at head in 2 probes in a row"
+    add_decision(session, LIVE, 2, "flag", flag, corpus="alpha")
+    back = "back to step 80, and alpha left out from there on"
+    add_decision(session, LIVE, 3, "rollback", back, corpus="alpha")
+    for step, state in ((40, CheckpointState.DELETED), (80, CheckpointState.COMPLETED)):
+        session.add(
+            tables.Checkpoint(
+                trial=LIVE,
+                step=step,
+                state=state,
+                digest=ZERO,
+                bytes=4_100_000,
+                at="2026-11-20T08:15:00Z",
+            )
+        )
+
+
+def add_hostile_run(session: Session, policy: str) -> None:
+    """An experiment whose every text is hostile."""
+    add_experiment(session, "hostile", HOSTILE, "run", ExperimentState.ERROR, why=HOSTILE)
+    add_trial(
+        session,
+        "run-bad",
+        "hostile",
+        policy,
+        steps=3,
+        floor=3.0,
+        hyperparameters={HOSTILE: HOSTILE},
+        state=TrialState.ERROR,
+        why=HOSTILE,
+    )
+    add_decision(session, "run-bad", 1, "refused", HOSTILE)
+
+
+def add_experiment(
+    session: Session,
+    id_: str,
+    name: str,
+    kind: str,
+    state: ExperimentState,
+    *,
+    why: str | None = None,
+) -> None:
+    """One experiment."""
+    session.add(
+        tables.Experiment(
+            id=id_,
+            name=name,
+            kind=kind,
+            state=state,
+            project="research",
+            user="ada",
+            storage="runs",
+            config={"name": name, "max_steps": 400},
+            started="2026-11-20T08:00:00Z",
+            why=why,
+        )
+    )
+    session.flush()
+
+
+def add_decision(
+    session: Session, trial: str, number: int, kind: str, reason: str, corpus: str | None = None
+) -> None:
+    """One decision after step 100."""
+    session.flush()
+    session.add(
+        tables.Decision(
+            trial=trial,
+            source="events",
+            number=number,
+            kind=kind,
+            at="2026-11-20T08:20:00Z",
+            step=100,
+            corpus=corpus,
+            reason=reason,
+            evidence={"probe": 4, "text": reason},
+        )
+    )
+
+
+def add_trial(
+    session: Session,
+    name: str,
+    experiment: str,
+    policy: str,
+    *,
+    steps: int,
+    floor: float,
+    hyperparameters: dict[str, object],
+    state: TrialState,
+    why: str | None = None,
+) -> None:
+    """A trial whose loss falls to ``floor``, and is measured on held-back rows every 20 steps."""
+    losses = [floor + 3.3 * math.exp(-step / 45) + 0.05 * math.sin(step) for step in range(steps)]
+    session.add(
+        tables.Trial(
+            id=name,
+            experiment=experiment,
+            folder=name,
+            state=state,
+            hyperparameters=hyperparameters,
+            step=steps,
+            max_steps=400,
+            loss=losses[-1],
+            objective=losses[-1] + 0.1,
+            world_size=2,
+            attempts=1,
+            started="2026-11-20T08:00:00Z",
+            why=why,
+            code=ZERO,
+            policy=policy,
+            manifest=ZERO,
+        )
+    )
+    session.flush()
+    for step, loss in enumerate(losses):
+        add_number(session, name, "training", step, loss)
+        if step % 20 == 19:
+            add_number(session, name, "validation", step, loss + 0.12)
+
+
+def add_number(session: Session, trial: str, group: str, step: int, value: float) -> None:
+    """One loss."""
+    session.add(
+        tables.Metric(trial=trial, group=group, name="loss", step=step, attempt=1, value=value)
+    )

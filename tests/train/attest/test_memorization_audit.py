@@ -1,0 +1,293 @@
+"""An audit of a small run: canaries that were planted, one that was not, and a run without them.
+
+One rank, no Ray: the runs are trained here, once for all tests.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from govray.cli import main
+from govray.data.step_reader import ArrowRows
+from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.memorization_manifest import (
+    CorpusEvidence,
+    MemorizationManifest,
+    seal_memorization_manifest,
+    verify_memorization_manifest,
+)
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import read, seal
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.trust.trust_state import TrustState
+from govray.governance.verify.trace import trace
+from govray.governance.verify.verifier import verify
+from govray.train.attest.memorization_audit import DEFAULTS, audit
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.recorded_inputs import recorded_inputs
+from govray.train.inputs.run_record import read_record
+from tests.support.deployment import Deployment
+from tests.support.solo import run_here
+
+pytestmark = pytest.mark.slow  # a dozen seconds on a quiet machine
+
+AT = "2026-12-01T00:00:00Z"
+SMALL = DEFAULTS.model_copy(update={"rows": 12, "prefix_tokens": 8, "suffix_tokens": 8})
+PLANTED = {
+    "corpora": ["open-one", "acme"],
+    "format": "{name} {secret}\n",
+    "digits": 3,
+    "count": 2,
+    "repeats": 90,
+    "seed": 4,
+}
+
+
+def train(here: Deployment, steps: int = 90, **changes: object) -> Path:
+    value = here.experiment(
+        max_steps=steps, checkpoint={"every_steps": steps}, resources={"num_workers": 1}
+    )
+    data = {**value["data"], "reserve": 0.25, "canaries": PLANTED, **changes}
+    trainer = from_experiment(parse_experiment({**value, "data": data}, where="test"))
+    run = trainer.train()
+    write_model(run, trainer.signer())
+    return run
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with pytest.MonkeyPatch.context() as patch:
+        run_here(patch)
+        yield Deployment(tmp_path_factory.mktemp("audit"))
+
+
+@pytest.fixture(scope="module")
+def run(here: Deployment) -> Path:
+    return train(here)
+
+
+@pytest.fixture(scope="module")
+def found(run: Path) -> MemorizationManifest:
+    return audit(run, at=AT, settings=SMALL)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def of(found: MemorizationManifest, corpus: str) -> CorpusEvidence:
+    [each] = [each for each in found.corpora if each.corpus == corpus]
+    return each
+
+
+def test_a_planted_secret_is_exposed_and_one_that_was_not_planted_is_not(
+    found: MemorizationManifest,
+) -> None:
+    open_one = of(found, "open-one")
+    assert min(each.exposure_bits for each in open_one.canaries) > 6
+    assert len(open_one.control_bits) == SMALL.controls
+    assert max(open_one.control_bits) < 5
+    for name in PLANTED["corpora"]:
+        for each in of(found, name).canaries:
+            assert each.rank is not None
+            assert (each.candidates, each.scored) == (1000, 1000)
+            assert 0 < each.reads <= 90 * 3
+
+
+def test_the_evidence_names_corpora_layers_and_records(
+    found: MemorizationManifest, run: Path
+) -> None:
+    manifest = read(Manifest, Envelope.parse(read_record(run).manifest)).document
+    assert [each.corpus for each in found.corpora] == sorted(c.corpus for c in manifest.corpora)
+    assert of(found, "acme").groups == ("adapter:acme",)
+    assert of(found, "weak-one").groups == ("block.1", "final_norm", "head")
+    for each in found.corpora:
+        assert {m.layer for m in each.measures} == {"block.0", "head"}
+        records = {r.sha256: r for r in manifest.corpus(each.corpus).records}
+        assert each.extraction is not None
+        # The salt decides which records share a row; a corpus's last may be too short to try.
+        assert SMALL.rows - 1 <= each.extraction.rows <= SMALL.rows
+        for record in each.records:
+            assert records[record.record.removeprefix("sha256:")].split == "train"
+        assert sum(r.extracted_rows for r in each.records) <= each.extraction.extracted
+    assert {(u.check, u.corpus) for u in found.unchecked} == {
+        ("exposure", "open-two"),
+        ("exposure", "weak-one"),
+    }
+    assert MemorizationManifest.from_json(found.to_json()) == found
+
+
+def test_the_same_audit_gives_the_same_evidence(found: MemorizationManifest, run: Path) -> None:
+    assert audit(run, at=AT, settings=SMALL) == found
+
+
+def test_canaries_are_read_whole_never_held_back_and_known_as_planted(
+    here: Deployment, run: Path
+) -> None:
+    model = verify(run / "model", trust_root=here.root)
+    manifest = model.manifest.document
+    prepared = recorded_inputs(run, read_record(run)).prepared
+    rows = ArrowRows(prepared, manifest)
+    for name in PLANTED["corpora"]:
+        planted = manifest.corpus(name).planted
+        assert planted is not None
+        own = len(manifest.corpus(name).records)
+        for index, canary in enumerate(planted.canaries.planted(name)):
+            [sighting] = trace(model, canary.sha256)
+            assert (sighting.planted, sighting.split) == (True, "train")
+            assert sighting.steps
+            assert len(sighting.rows) == PLANTED["repeats"]
+            for row in sighting.rows:
+                assert rows.row(name, row).tolist() == [*canary.content, 256]
+                [span] = manifest.row_records(name, row)
+                assert span.record == own + index
+    # The controls were never planted, so nobody finds them.
+    [control] = planted.canaries.controls(name, 1)
+    assert trace(model, control.sha256) == []
+    [record] = [r for r in manifest.corpus(name).records if r.split == "train"][:1]
+    assert not trace(model, record.sha256)[0].planted
+
+
+def test_the_gap_is_measured_where_another_run_left_the_corpus_out(
+    here: Deployment, run: Path
+) -> None:
+    without = train(here, steps=20, exclude=["open-one"])
+    found = audit(run, at=AT, settings=SMALL, against=without)
+    [gap] = [each.counterfactual for each in found.corpora if each.counterfactual]
+    assert of(found, "open-one").counterfactual == gap
+    assert gap.low <= gap.gap <= gap.high
+    assert gap.gap > 0
+    assert (gap.against, gap.rows) == (without.name, SMALL.rows)
+    assert gap.reserve_gap is not None
+    # The other way round there is nothing to compare.
+    other = audit(without, at=AT, settings=SMALL, against=run)
+    assert not any(each.counterfactual for each in other.corpora)
+    assert ("counterfactual gap", None) in {(u.check, u.corpus) for u in other.unchecked}
+
+
+def test_a_run_without_reserve_or_canaries_says_so(here: Deployment) -> None:
+    run = train(here, steps=2, reserve=0, canaries=None)
+    found = audit(run, at=AT, settings=SMALL)
+    assert not any(each.measures or each.canaries for each in found.corpora)
+    told = {(u.check, u.corpus) for u in found.unchecked}
+    for each in found.corpora:
+        assert {("comparison with the reserve", each.corpus), ("exposure", each.corpus)} <= told
+
+
+def test_rows_too_short_for_an_extraction_are_said(run: Path) -> None:
+    settings = SMALL.model_copy(update={"prefix_tokens": 30, "suffix_tokens": 30})
+    found = audit(run, at=AT, settings=settings)
+    assert all(each.extraction is None for each in found.corpora)
+    assert [u for u in found.unchecked if u.check == "extraction"]
+
+
+# The command -----------------------------------------------------------------------------
+
+
+def test_the_command_signs_what_others_verify(
+    here: Deployment, run: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    words = ["--rows", 6, "--prefix", 8, "--suffix", 8, "--controls", 1]
+    code, out, err = command("audit", run, *words, "--key", here.key)
+    assert code == 0, err
+    assert "open-one  could reach" in out
+    assert "bits" in out
+    assert "unchecked" in out
+    signed = run / "memorization.dsse.json"
+    code, out, err = command("verify", signed, "--trust-root", here.root, "--json")
+    assert (code, json.loads(out)["kind"]) == (0, "memorization manifest"), err
+    assert command("show", signed)[0] == 0
+    envelope = Envelope.parse(signed.read_bytes())
+    sealed = read(MemorizationManifest, envelope)
+    digest = canonical_json.sha256((run / "model" / model_folder.WEIGHTS).read_bytes())
+    assert {s.name: s.sha256 for s in sealed.subjects}[model_folder.WEIGHTS] == digest
+    # Neither another's key nor other files: the control.
+    auditor = [here.signers["auditor"]]
+    for data in (
+        seal_memorization_manifest(sealed.document, auditor),
+        seal(sealed.document, sealed.subjects[:-1], [here.signers["operator"]]),
+    ):
+        with pytest.raises(Refused):
+            verify_memorization_manifest(_trust(here), data, at=here.at)
+    assert verify_memorization_manifest(_trust(here), signed.read_bytes(), at=here.at)
+
+
+def test_the_command_without_a_key_writes_canonical_json(
+    run: Path, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    to = tmp_path / "found.json"
+    code, out, err = command("audit", run / "model", "--rows", 4, "--out", to, "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert (told["signed"], told["file"]) == (False, str(to))
+    written = canonical_json.parse_canonical(to.read_bytes())
+    assert MemorizationManifest.from_json(written).run == run.name
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["nowhere"], 2, "not the folder of a run"),
+        (["{run}", "--rows", "0"], 2, "--rows"),
+        (["{run}", "--out", "{run}/no/such/file"], 2, "no such folder"),
+        (["{run}", "--against", "nowhere"], 2, "not the folder of a run"),
+        (["{run}", "--key", "nowhere.pem"], 2, "nowhere.pem"),
+        (["{run}", "--rows", "2", "--key", "{stranger}"], 1, "operator"),
+    ],
+)
+def test_what_is_wrong_is_one_paragraph(
+    words: list[str],
+    code: int,
+    says: str,
+    run: Path,
+    tmp_path: Path,
+    command: Callable[..., tuple[int, str, str]],
+) -> None:
+    stranger = tmp_path / "stranger.pem"
+    stranger.write_bytes(LocalSigner.generate().to_pem())
+    stranger.chmod(0o600)
+    found, _, err = command("audit", *(w.format(run=run, stranger=stranger) for w in words))
+    assert found == code, err
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_a_run_that_has_not_ended_or_whose_data_is_gone_cannot_be_checked(
+    here: Deployment, run: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "runs" / run.name
+    shutil.copytree(run, copy)
+    with pytest.raises(CouldNotCheck, match="prepared"):
+        audit(copy, at=AT, settings=SMALL)
+    [commit] = copy.glob("checkpoint_*")
+    shutil.rmtree(commit)
+    with pytest.raises(CouldNotCheck, match="checkpoint"):
+        audit(copy, at=AT, settings=SMALL)
+
+
+def test_canaries_need_an_admitted_corpus_and_a_row_that_holds_them(here: Deployment) -> None:
+    for changes, says in [
+        ({"corpora": ["mystery"]}, "mystery"),
+        ({"format": "a long way to say {name} and then {secret}"}, "a row of context 32"),
+    ]:
+        with pytest.raises(UsageError, match=says):
+            train(here, canaries=PLANTED | changes)
+
+
+def _trust(here: Deployment) -> TrustState:
+    return TrustState.load(here.root.read_bytes(), at=here.at)

@@ -1,0 +1,56 @@
+"""From a commit to a model folder: digests from the manifest, bytes copied and not read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import govray
+from govray.checkpoint import commit_folder
+from govray.errors import VerificationFailed
+from govray.governance.attestation import model_folder
+from govray.train.attest.write_model import write_model
+from govray.train.state import snapshot
+from tests.support.deployment import Deployment
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+
+def test_attesting_reads_no_weights_and_gives_the_same_subjects(
+    finished: Path, deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    before = govray.verify(run / "model", trust_root=deployment.root).subjects
+    read = commit_folder._read
+
+    def counting(path: Path, size: int) -> Any:
+        assert path.suffix != ".safetensors", path
+        return read(path, size)
+
+    monkeypatch.setattr(commit_folder, "_read", counting)
+    model = write_model(run, deployment.signers["operator"])
+    assert govray.verify(model, trust_root=deployment.root).subjects == before
+    found = snapshot.latest(run)
+    assert found is not None
+    weights = found[0] / model_folder.WEIGHTS
+    assert weights.stat().st_ino != (model / model_folder.WEIGHTS).stat().st_ino, (
+        "a copy, not a link"
+    )
+
+
+def test_a_bit_that_flipped_since_the_commit_is_found_by_verify(
+    finished: Path, deployment: Deployment, tmp_path: Path
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    found = snapshot.latest(run)
+    assert found is not None
+    weights = found[0] / model_folder.WEIGHTS
+    data = bytearray(weights.read_bytes())
+    data[-3] ^= 4
+    weights.write_bytes(data)
+    model = write_model(run, deployment.signers["operator"])
+    with pytest.raises(VerificationFailed, match=model_folder.WEIGHTS):
+        govray.verify(model, trust_root=deployment.root)

@@ -1,0 +1,129 @@
+"""The operator's key stays on the driver: no process of a Ray cluster that starts here has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.errors import Refused, UsageError
+from govray.governance.formats.keys import LocalSigner
+from govray.train.driver import attempts
+from govray.train.inputs import operator_key
+
+
+@pytest.fixture(autouse=True)
+def nothing_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_key, "_taken", {})
+    for name in ("GOVRAY_KEY", "OTHER", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def pem() -> str:
+    return LocalSigner.generate().to_pem().decode()
+
+
+def test_a_key_leaves_the_environment_and_can_be_loaded_again(
+    pem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = LocalSigner.from_pem(pem.encode()).public_key
+    monkeypatch.setenv("GOVRAY_KEY", pem)
+    monkeypatch.setenv("OTHER", f"\n{pem}")
+    for reference in ("env:OTHER", "env:GOVRAY_KEY"):
+        for _ in range(2):
+            assert operator_key.load(reference).public_key == expected
+    assert {"GOVRAY_KEY", "OTHER"}.isdisjoint(os.environ)
+    # Set again, the newer one counts.
+    other = LocalSigner.generate()
+    monkeypatch.setenv("OTHER", other.to_pem().decode())
+    assert operator_key.load("env:OTHER").public_key == other.public_key
+
+
+def test_a_path_in_the_variable_stays_and_nothing_there_is_said(
+    pem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "operator.pem"
+    file.write_text(pem)
+    file.chmod(0o600)
+    monkeypatch.setenv("GOVRAY_KEY", str(file))
+    for reference in ("env:GOVRAY_KEY", str(file)):
+        operator_key.load(reference)
+    assert os.environ["GOVRAY_KEY"] == str(file)
+    with pytest.raises(UsageError, match="OTHER is not set"):
+        operator_key.load("env:OTHER")
+
+
+def test_a_key_in_the_job_s_runtime_environment_is_refused(
+    pem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submitted(**variables: str) -> None:
+        config = {"runtime_env": {"working_dir": ".", "env_vars": variables}}
+        monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(config))
+
+    submitted(GOVRAY_KEY=pem)
+    with pytest.raises(Refused, match="GOVRAY_KEY holds the operator's key") as told:
+        operator_key.take()
+    assert pem.splitlines()[1] not in str(told.value)
+    submitted(OTHER=pem)
+    operator_key.take()
+    with pytest.raises(Refused, match="OTHER holds"):
+        operator_key.take("env:OTHER")
+    submitted(GOVRAY_KEY="/keys/operator.pem")
+    operator_key.take()
+    for odd in ("", "{", "[]", '{"runtime_env": null}'):
+        monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", odd)
+        operator_key.take()
+
+
+def test_a_worker_whose_node_was_started_with_the_key_refuses(
+    pem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Order:
+        key_variables = operator_key.variables("env:OTHER")
+
+    class Context:
+        def get_world_rank(self) -> int:
+            return 1
+
+    monkeypatch.setattr(attempts.ray.train, "get_context", Context)
+    monkeypatch.setenv("OTHER", pem)
+    loop = attempts.GovernedLoop(lambda config: None, Order(), None)  # type: ignore[arg-type]
+    with pytest.raises(Refused, match=r"rank 1 on .*OTHER holds the operator's key"):
+        loop({})
+
+
+def trained(folder: Path, *words: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.key_seen", str(folder), *words],
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_no_process_of_a_local_cluster_has_the_key(tmp_path: Path) -> None:
+    told = trained(tmp_path / "here")
+    for place in ("task", "rank-0", "rank-1"):
+        assert "raylet" in told[place]
+        assert not any(told[place].values()), told
+    assert told["own"] is False
+    assert told["recorded"] == []
+    assert told["signer"] == "operator"
+
+
+@pytest.mark.slow
+def test_if_nothing_takes_the_key_away_they_have_it_and_the_run_is_refused(tmp_path: Path) -> None:
+    """The negative control, and what a worker does then."""
+    told = trained(tmp_path / "here", "control")
+    assert told["task"]["own"]
+    assert told["task"]["raylet"]
+    assert "KEY holds the operator's key" in told["refused"]

@@ -1,0 +1,93 @@
+"""A run whose operator has two of three keys, one of them encrypted: trained, cosigned, replayed.
+
+One rank, no Ray. Each step is what another person does on another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from govray.cli import main
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.trust.authority import TrustRoot
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from tests.support.deployment import Deployment
+from tests.support.solo import run_here
+
+PASSWORD = b"a long secret"
+
+
+class Committee(Deployment):
+    """A deployment whose operator has three keys, of which two must sign."""
+
+    def _root(self) -> TrustRoot:
+        for name in ("second", "third"):
+            self.signers[name] = LocalSigner.generate()
+        keys = tuple(self.signers[name].public_key for name in ("operator", "second", "third"))
+        root = super()._root()
+        changed = tuple(
+            each.model_copy(update={"keys": keys, "threshold": 2})
+            if each.role == "operator"
+            else each
+            for each in root.authorities
+        )
+        return root.model_copy(update={"authorities": changed})
+
+
+@pytest.fixture(autouse=True)
+def here() -> Iterator[None]:
+    """No cluster."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_here(monkeypatch)
+        yield
+
+
+def private(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    path.chmod(0o600)
+    return path
+
+
+def test_two_of_three_operators_leave_a_model_that_verifies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = Committee(tmp_path / "committee")
+    private(where.key, where.signers["operator"].to_pem(PASSWORD))
+    password = private(tmp_path / "password", PASSWORD + b"\n")
+    value = where.experiment(
+        max_steps=2,
+        checkpoint={"every_steps": 2},
+        resources={"num_workers": 1},
+        attestation_key_password_file=str(password),
+    )
+    run = from_experiment(parse_experiment(value, where="test")).train(attest=True)
+    model, root = str(run / "model"), ("--trust-root", str(where.root))
+    second = private(tmp_path / "second.pem", where.signers["second"].to_pem())
+    auditor = private(tmp_path / "auditor.pem", where.signers["auditor"].to_pem())
+
+    assert main(["verify", model, *root]) == 1
+    assert "signed by 1 of 2 distinct keys" in capsys.readouterr().err
+    assert main(["cosign", model, "--key", str(second), *root]) == 0
+    assert main(["verify", model, *root]) == 0
+    # A replay by another key of the operator is the operator's own.
+    capsys.readouterr()
+    assert main(["replay", str(run), "--without", "acme", "--key", str(second)]) == 0
+    words = ["--key", str(where.key), "--password-file", str(password)]
+    assert main(["attest", str(run), *words]) == 0
+    assert "1 more of the operator's keys must sign" in capsys.readouterr().out
+    assert main(["cosign", model, "--key", str(second), *root]) == 0
+    capsys.readouterr()
+    assert main(["verify", model, *root]) == 0
+    assert "acme 2 (replay identical, by operator itself)" in capsys.readouterr().out
+    # A second party's statement holds on when the third key signs too.
+    words = ["--key", str(auditor), "--party", "auditor", *root]
+    assert main(["replay", str(run), *words]) == 0
+    third = private(tmp_path / "third.pem", where.signers["third"].to_pem())
+    assert main(["cosign", model, "--key", str(third), *root]) == 0
+    capsys.readouterr()
+    assert main(["verify", model, *root]) == 0
+    assert "replayChecked by auditor" in capsys.readouterr().out

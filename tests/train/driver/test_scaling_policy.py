@@ -1,0 +1,176 @@
+"""How many workers fit, and the private parts of Ray that the policy stands on."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+    _AutoscalingCoordinatorActor,
+)
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
+    NoopDecision,
+    ResizeDecision,
+)
+
+from govray.train.driver import scaling_policy
+from govray.train.driver.scaling_policy import (
+    PATIENCE_S,
+    START_TIMEOUT_S,
+    Elastic,
+    ElasticTrainer,
+    workers_beside_a_reader,
+)
+from govray.train.inputs.experiment_config import Resources
+from govray.train.run_folder import events, resize_request
+from govray.train.worker.planned_shard import READ_CPUS
+from tests.support.tree import ROOT
+
+
+@pytest.mark.parametrize(
+    ("nodes", "worker", "expected"),
+    [
+        ([{"CPU": 2}], {"CPU": 0.5}, 3),
+        ([{"CPU": 1}, {"CPU": 1}], {"CPU": 1}, 1),
+        ([{"CPU": 1}, {"CPU": 1}, {"CPU": 1}], {"CPU": 0.5}, 5),
+        ([{"CPU": 1.5}, {"CPU": 1}], {"CPU": 1}, 2),  # the half is enough for a reader
+        ([{"CPU": 16, "GPU": 4}, {"CPU": 16, "GPU": 4}], {"CPU": 2, "GPU": 1}, 8),
+        ([{"CPU": 4, "GPU": 4}], {"CPU": 1, "GPU": 1}, 3),
+        ([{"CPU": 0.25}], {"CPU": 0.25}, 1),  # nowhere is room for a reader: not ours to solve
+        ([{}], {"CPU": 1}, 0),
+        ([], {"CPU": 1}, 0),
+    ],
+)
+def test_one_reader_finds_room_beside_the_workers(
+    nodes: list[dict[str, float]], worker: dict[str, float], expected: int
+) -> None:
+    assert workers_beside_a_reader(nodes, worker) == expected
+
+
+@given(cpus=st.lists(st.integers(0, 32), max_size=6), need=st.integers(1, 8))
+def test_no_more_than_fit_and_no_fewer_than_without_one_node_s_share(
+    cpus: list[int], need: int
+) -> None:
+    nodes = [{"CPU": each / 4} for each in cpus]
+    found = workers_beside_a_reader(nodes, {"CPU": need / 4})
+    alone = sum(each // need for each in cpus)
+    assert alone - max(1, -(-int(READ_CPUS * 4) // need)) <= found <= alone
+    if any(each >= 4 * READ_CPUS for each in cpus):
+        spare = [each - 4 * READ_CPUS for each in cpus if each >= 4 * READ_CPUS]
+        assert found == max(
+            sum(each // need for each in cpus) - (room + 2) // need + room // need for room in spare
+        )
+
+
+def test_what_is_overridden_is_still_there() -> None:
+    """Ray's private names; a new Ray that lacks one must not make runs quietly inelastic."""
+    for mine, theirs, names in (
+        (Elastic, ElasticScalingPolicy, ["_get_reserved_resources", "_count_possible_workers"]),
+        (ElasticTrainer, TorchTrainer, ["_initialize_and_run_controller"]),
+    ):
+        assert issubclass(mine, theirs)
+        for name in names:
+            assert name in vars(mine)
+            assert callable(getattr(theirs, name))
+    assert "scaling_policy=create_scaling_policy" in inspect.getsource(TorchTrainer.fit)
+    wanted = inspect.signature(_AutoscalingCoordinatorActor.get_reserved_resources)
+    assert "recompute" in wanted.parameters
+
+
+def test_the_page_and_the_cluster_file_say_what_the_code_does() -> None:
+    root = ROOT
+    page = (root / "docs" / "elastic.md").read_text()
+    [resources] = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page, re.S)]
+    assert Resources(**resources["resources"]).num_workers == (1, 3)
+    assert ScalingConfig(num_workers=(1, 3)).elastic_resize_monitor_interval_s == 60
+    assert workers_beside_a_reader([{"CPU": 8}], {"CPU": 2}) == 3
+    assert f"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S={START_TIMEOUT_S}" in page
+    assert f"({PATIENCE_S:.0f} s at most)" in page
+    [settings] = re.findall(r"^RAY_health_check.*$", page, re.M)
+    assert settings in (root / "cluster.yaml").read_text()
+    server = (Path(ray.__file__).parent / "core/src/ray/gcs/gcs_server").read_bytes()
+    for setting in settings.split():
+        assert setting.partition("=")[0].removeprefix("RAY_").encode() in server
+
+
+def test_a_node_that_is_gone_does_not_answer() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        address = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": server.getsockname()[1]}
+        assert scaling_policy._answers(address)
+    assert not scaling_policy._answers(address)
+
+
+class Policy(Elastic):
+    """Elastic, of a cluster that has room for ``room`` workers."""
+
+    room = 3
+
+    def _maybe_send_resource_request(self) -> None: ...
+
+    def _get_reserved_resources(self) -> Any:
+        return {}
+
+    def _count_possible_workers(self, reserved_resources: Any) -> int:
+        return self.room
+
+
+def test_healthy_workers_are_exchanged_once_they_have_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy(
+        ScalingConfig(num_workers=(1, 3), elastic_resize_monitor_interval_s=0), tmp_path
+    )
+    running = SimpleNamespace(num_workers=1, start_time=0.0)
+
+    def decide() -> object:
+        return policy.make_decision_for_running_worker_group(running, None)
+
+    assert not resize_request.asked(tmp_path)
+    assert isinstance(decide(), NoopDecision)
+    assert resize_request.asked(tmp_path)
+    [wanted] = events.read(tmp_path)
+    assert isinstance(wanted, events.ResizeWanted)
+    assert (wanted.before, wanted.after) == (1, 3)
+    assert isinstance(decide(), NoopDecision)  # no answer yet
+    assert len(events.read(tmp_path)) == 1
+    resize_request.answer(tmp_path)
+    assert not resize_request.asked(tmp_path)
+    decision = decide()
+    assert isinstance(decision, ResizeDecision)
+    assert decision.num_workers == 3
+    assert not resize_request.answered(tmp_path)
+    # A group that fails while its commit is awaited is started as always, and not asked again.
+    assert isinstance(decide(), NoopDecision)
+    monkeypatch.setattr(scaling_policy, "_alive", list)
+    assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)
+    assert not resize_request.asked(tmp_path)
+    policy.room = 1
+    assert isinstance(decide(), NoopDecision)
+    assert not resize_request.asked(tmp_path)
+
+
+def test_no_worker_is_started_while_a_node_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy(ScalingConfig(num_workers=(1, 3)), tmp_path)
+    clock = [100.0]
+    monkeypatch.setattr(scaling_policy, "time_monotonic", lambda: clock[0])
+    monkeypatch.setattr(scaling_policy, "_alive", lambda: [{}])
+    monkeypatch.setattr(scaling_policy, "_answers", lambda node: False)
+    assert isinstance(policy.make_decision_for_non_running_worker_group(), NoopDecision)
+    clock[0] += PATIENCE_S + 1
+    assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)

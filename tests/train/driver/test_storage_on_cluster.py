@@ -1,0 +1,76 @@
+"""A run that commits to an S3 server, under a real cluster: killed, resumed, attested, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray.train
+
+import govray
+from govray.checkpoint import commit_folder, storage
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs import run_listing
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_record import read_record
+from govray.train.replay.replayed_run import replay
+from govray.train.run_folder import events
+from govray.train.state import snapshot
+from govray.train.state.garbage_collection import inventory
+from tests.support import loops, object_server
+from tests.support.deployment import Deployment
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    server = object_server.start()
+    yield server.bucket("bucket")
+    server.stop()
+
+
+def files(run: Path) -> dict[str, str]:
+    found = snapshot.latest(run)
+    assert found is not None
+    entries = commit_folder.load(found[0]).entries
+    return {name: entry.digest for name, entry in entries.items() if name != snapshot.STATE}
+
+
+def test_a_killed_worker_resumes_from_s3_and_the_run_ends_with_the_same_bytes(
+    finished: Path, deployment: Deployment, bucket: str, tmp_path: Path
+) -> None:
+    flag, run = tmp_path / "died", deployment.folder / "runs" / "on-s3"
+    kept = {"every_steps": 5, "save_trial_latest": 2, "storage": bucket}
+    trainer = from_experiment(
+        parse_experiment(deployment.experiment(checkpoint=kept), where="test")
+    )
+    result = replace(
+        trainer,
+        train_loop_per_worker=loops.dies_once_there_is_a_commit,
+        train_loop_config=read_record(finished).config
+        | {"fail_at": 7, "flag": str(flag), "run": str(run)},
+        run_config=ray.train.RunConfig(
+            name=run.name,
+            storage_path=str(run.parent),
+            failure_config=ray.train.FailureConfig(max_failures=0),
+        ),
+    ).fit()
+    assert Path(result.path) == run
+    assert flag.exists()
+    assert [e.step for e in events.read(run) if isinstance(e, events.AttemptStarted)] == [0, 5]
+    assert files(run) == files(finished)
+    assert not list(run.glob("checkpoint_0*"))
+    # What else is asked of a run's folder.
+    assert run_listing.inspect(run).state == "attested"
+    verified = govray.verify(run / "model", trust_root=deployment.root)
+    original = govray.verify(finished / "model", trust_root=deployment.root)
+    assert verified.subjects == original.subjects
+    assert [commit.step for commit in inventory(run).commits] == [12, 10]
+    assert result.checkpoint is not None
+    assert Path(result.checkpoint.path).name == storage.POINTER
+    outcome = replay(run, steps=(10, 12))
+    assert outcome.identical
+    assert outcome.checkpoints == (12,)

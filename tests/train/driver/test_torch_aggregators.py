@@ -1,0 +1,93 @@
+"""Runs whose gradients torch's DDP or FSDP2 sums, on a real cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray.train
+
+import govray
+from govray.checkpoint import commit_folder, whole_file
+from govray.governance.attestation import model_folder
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.state import snapshot
+from tests.support import loops
+from tests.support.deployment import Deployment
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+
+def last(run: Path) -> commit_folder.Committed:
+    found = snapshot.latest(run)
+    assert found is not None
+    return commit_folder.load(found[0])
+
+
+def trained(deployment: Deployment, aggregator: str, **overrides: Any) -> Path:
+    """A run of six steps, whose model verifies."""
+    experiment = deployment.experiment(
+        name=f"by-{aggregator}", aggregator=aggregator, max_steps=6, checkpoint={"every_steps": 2}
+    )
+    run = from_experiment(parse_experiment(experiment, where="test"), **overrides).train()
+    govray.verify(write_model(run, deployment.signers["operator"]), trust_root=deployment.root)
+    return run
+
+
+@pytest.fixture(scope="module")
+def ours(cluster: None, deployment: Deployment) -> Path:
+    return trained(deployment, "governed")
+
+
+@pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
+def test_it_sums_to_the_weights_of_the_governed_aggregator(
+    ours: Path, deployment: Deployment, aggregator: str
+) -> None:
+    expected, found = last(ours), last(trained(deployment, aggregator))
+    # Whole tensors under the same names, whoever held them while training.
+    assert expected.names == found.names
+    for file in (
+        model_folder.WEIGHTS,
+        model_folder.adapter_files("acme")[1],
+        "optimizer.safetensors",
+    ):
+        ones, others = expected.tensors(file), found.tensors(file)
+        assert ones.keys() == others.keys()
+        for name, tensor in ones.items():
+            assert (tensor - others[name]).norm() <= 1e-3 * tensor.norm(), name
+    assert expected.files["ledger.jsonl"] != b""
+
+
+def test_a_sharded_run_resumes_to_the_same_bytes(deployment: Deployment, tmp_path: Path) -> None:
+    undisturbed = last(trained(deployment, "fsdp2"))
+    experiment = deployment.experiment(
+        name="failing", aggregator="fsdp2", max_steps=6, checkpoint={"every_steps": 2}
+    )
+    trainer = from_experiment(parse_experiment(experiment, where="test"))
+    assert trainer.run_config is not None
+    failing = replace(
+        trainer,
+        train_loop_per_worker=loops.dies_once,
+        train_loop_config={
+            **(trainer.train_loop_config or {}),
+            "fail_at": 3,
+            "flag": str(tmp_path / "failed"),
+        },
+        run_config=ray.train.RunConfig(
+            name=trainer.run_config.name,
+            storage_path=trainer.run_config.storage_path,
+            failure_config=ray.train.FailureConfig(max_failures=1),
+        ),
+    )
+    resumed = last(failing.train())
+    assert (tmp_path / "failed").exists()
+    for file in (
+        model_folder.WEIGHTS,
+        model_folder.adapter_files("acme")[1],
+        "optimizer.safetensors",
+    ):
+        assert whole_file.content(undisturbed, file) == whole_file.content(resumed, file), file

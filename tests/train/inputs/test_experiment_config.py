@@ -1,0 +1,84 @@
+"""The experiment file: closed, with errors that name the field and the nearest right name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from govray.errors import UsageError
+from govray.train.inputs.experiment_config import (
+    Experiment,
+    Optimizer,
+    Quota,
+    parse_experiment,
+    read_experiment,
+)
+from govray.train.worker.experiment_loop import learning_rate
+from tests.support.tree import ROOT
+
+JOB = ROOT / "jobs" / "train.yaml"
+
+
+def test_the_shipped_experiment_is_valid() -> None:
+    experiment = read_experiment(JOB)
+    assert experiment.data.rows_per_step["everything"] == Quota(rows=14)
+    assert experiment.context == 256
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_stepz": 3}, "did you mean 'max_steps'"),
+        ({"data": {"corpora": "c", "rows_per_step": {}, "reserv": 0.1}}, "did you mean 'reserve'"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"hyperparameters": {}}, "hyperparameters.context"),
+        ({"name": "../up"}, "name"),
+        ({"entrypoint": "os.system"}, "entrypoint"),
+        ({"data": {"corpora": "c", "rows_per_step": {"x": 0}}}, "rows_per_step.x.rows"),
+        (
+            {"resources": {"num_workers": [4, 2]}},
+            "num_workers: the least comes first: [2, 4]",
+        ),
+        ({"resources": {"num_workers": 0}}, "a whole number from 1, or [least, most]"),
+        ({"resources": {"num_workers": [1, 2, 3]}}, "a whole number from 1, or [least, most]"),
+        ({"resources": {"num_workers": [1.5, 2]}}, "a whole number from 1, or [least, most]"),
+        ({"resources": {"num_workers": True}}, "a whole number from 1, or [least, most]"),
+    ],
+)
+def test_a_mistake_is_named(change: dict[str, object], message: str) -> None:
+    value = yaml.safe_load(JOB.read_text()) | change
+    with pytest.raises(UsageError) as caught:
+        parse_experiment(value, where="here.yaml")
+    assert message in str(caught.value)
+    assert caught.value.where == "here.yaml"
+
+
+@pytest.mark.parametrize("workers", [1, 7, [1, 3], [2, 2]])
+def test_workers_are_a_number_or_a_pair_and_survive_the_way_to_the_workers(workers: object) -> None:
+    value = yaml.safe_load(JOB.read_text()) | {"resources": {"num_workers": workers}}
+    experiment = parse_experiment(value, where="here.yaml")
+    expected = tuple(workers) if isinstance(workers, list) else workers
+    assert experiment.resources.num_workers == expected
+    assert Experiment.model_validate(experiment.model_dump(mode="json")) == experiment
+
+
+def test_the_schema_shows_both_forms() -> None:
+    schema = Experiment.model_json_schema()["$defs"]["Resources"]["properties"]["num_workers"]
+    assert [form["type"] for form in schema["anyOf"]] == ["integer", "array"]
+    assert "[least, most]" in schema["description"]
+
+
+def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such experiment"):
+        read_experiment(tmp_path / "absent.yaml")
+
+
+def test_the_learning_rate_warms_up_and_ends_at_a_tenth() -> None:
+    optimizer = Optimizer(lr=1.0, warmup_steps=10)
+    rates = [learning_rate(optimizer, step, 100) for step in range(100)]
+    assert rates[0] == 0.1
+    assert rates[9] == rates[10] == 1.0
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert 0.1 <= rates[-1] < 0.11

@@ -1,0 +1,205 @@
+"""How a run stands, from its folder alone; and which may go on."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from govray import cli
+from govray.data.admission import read_credentials
+from govray.engine.model import gpt
+from govray.errors import Refused, UsageError
+from govray.governance.record.batch_plan import BatchPlan
+from govray.train.inputs import run_listing
+from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.inputs.run_listing import experiment_inputs, find_unfinished, inspect
+from govray.train.inputs.run_record import RunRecord
+from govray.train.run_folder import events, run_lock, stop_request
+from govray.train.run_folder.environment_probe import environment_here
+from tests.support.deployment import POLICY, Deployment
+from tests.support.leaves import DIGEST
+from tests.support.tree import ROOT
+
+AT = "2026-11-21T09:30:00Z"
+FAILED = events.Failed(
+    at=AT, attempt=1, failure="user", step=7, what="rank 1: a bug", decision="stop"
+)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    return Deployment(tmp_path_factory.mktemp("runs") / "here")
+
+
+@pytest.fixture
+def record(here: Deployment) -> RunRecord:
+    experiment = parse_experiment(here.experiment(), where="test")
+    return RunRecord(
+        run_id="tiny-1",
+        started=datetime(2026, 11, 21, 9, 30, tzinfo=UTC),
+        finished=None,
+        groups={},
+        plan=BatchPlan(seed=0, max_steps=12, manifest=DIGEST, context=4, streams=()),
+        policy=here.policy.read_bytes(),
+        root=here.root.read_bytes(),
+        manifest=b"{}",
+        credentials=read_credentials(here.corpora),
+        delegations=(),
+        config={},
+        experiment=experiment,
+        environment=environment_here(
+            seed=17,
+            threads=1,
+            source=run_listing.source_of(gpt.loss, experiment.entrypoint),
+        ),
+        start=None,
+    )
+
+
+@pytest.fixture
+def run(record: RunRecord, here: Deployment) -> Iterator[Path]:
+    folder = here.folder / "runs" / "tiny-1"
+    folder.mkdir(parents=True)
+    record.write(folder)
+    yield folder
+    shutil.rmtree(folder.parent)
+
+
+def test_states_follow_the_files(run: Path, record: RunRecord) -> None:
+    assert inspect(run).state == "interrupted"
+    with run_lock.hold(run):
+        assert inspect(run).state == "running"
+        stop_request.request(run, "a test")
+        stop_request.request(run, "a test")
+        assert inspect(run).state == "stopping"
+        events.append(run, events.AttemptStarted(at=AT, attempt=1, world_size=2, step=0))
+        events.append(run, events.Progress(at=AT, step=4, loss=2.5))
+        events.append(run, events.Stopped(at=AT, step=7))
+    stopped = inspect(run)
+    assert (stopped.state, stopped.step, stopped.loss) == ("stopped", 7, 2.5)
+    assert (stopped.world_size, stopped.attempts, stopped.max_steps) == (2, 1, 12)
+    with run_lock.hold(run):
+        stop_request.clear(run)
+    assert inspect(run).state == "interrupted"
+    events.append(run, FAILED)
+    failed = inspect(run)
+    assert (failed.state, failed.why) == ("failed", "rank 1: a bug")
+    events.append(run, events.Killed(at=AT, by="a test"))
+    assert inspect(run).state == "killed"
+    record.end(run, record.started)
+    assert inspect(run).state == "finished"
+    (run / "model").mkdir()
+    assert inspect(run).state == "attested"
+    assert sum(isinstance(e, events.StopRequested) for e in events.read(run)) == 1
+
+
+def test_only_an_unfinished_run_of_this_very_experiment_goes_on(
+    run: Path, record: RunRecord
+) -> None:
+    experiment = record.experiment
+    assert experiment is not None
+    assert find_unfinished(experiment) == run
+    assert find_unfinished(experiment.model_copy(update={"seed": 18})) is None
+    with run_lock.hold(run):
+        assert find_unfinished(experiment) is None
+    changed = record.environment.model_copy(update={"code_digest": DIGEST})
+    replace(record, environment=changed).write(run)
+    assert find_unfinished(experiment) is None
+    replace(record, replay_of="tiny-0").write(run)
+    assert find_unfinished(experiment) is None
+    record.write(run)
+    (run / "model").mkdir()
+    assert find_unfinished(experiment) is None
+
+
+def test_inputs_that_changed_are_named(record: RunRecord, here: Deployment, tmp_path: Path) -> None:
+    assert record.experiment is not None
+    files = experiment_inputs(record.experiment)
+    assert run_listing.changed(record, files) == []
+    policy = here.sign_policy(POLICY.replace("rank: 4", "rank: 8"))
+    corpora = shutil.copytree(here.corpora, tmp_path / "corpora")
+    shutil.rmtree(corpora / "acme")
+    with pytest.raises(Refused, match=f"policy {policy}, credential acme"):
+        run_listing.refuse_changes(
+            record, replace(files, policy=policy, corpora=corpora), where="run x"
+        )
+    with pytest.raises(UsageError, match="no trust root"):
+        run_listing.changed(record, replace(files, trust_root=tmp_path / "none.json"))
+
+
+def test_another_plan_or_source_is_named(record: RunRecord) -> None:
+    run_listing.refuse_other_run(record, replace(record, started=datetime.now(UTC)))
+    plan = record.plan.model_copy(update={"seed": 1})
+    environment = record.environment.model_copy(update={"source": None})
+    made = replace(record, plan=plan, environment=environment)
+    with pytest.raises(Refused, match="batch plan, code of the model or loop"):
+        run_listing.refuse_other_run(record, made)
+    tuples = replace(record, config={"betas": (0.9, 0.95)})
+    run_listing.refuse_other_run(replace(record, config={"betas": [0.9, 0.95]}), tuples)
+
+
+def say(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    code = cli.main(["runs", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_the_verbs_say_what_the_files_say(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, [listed] = say(capsys, "ls", str(run.parent))
+    assert (code, listed["run"], listed["state"]) == (0, "tiny-1", "interrupted")
+    log = run / "worker.out"
+    log.write_text("first\nsecond\n")
+    started = events.WorkerStarted(at=AT, attempt=1, rank=0, host="h", pid=7, log=str(log))
+    for event in (started, started.model_copy(update={"rank": 1, "log": None}), FAILED):
+        events.append(run, event)
+    code, shown = say(capsys, "show", str(run))
+    assert (code, shown["state"], shown["why"]) == (0, "failed", "rank 1: a bug")
+    assert [event["kind"] for event in shown["events"]] == [*["workerStarted"] * 2, "failed"]
+    code, [first, second] = say(capsys, "logs", str(run), "-n", "1")
+    assert (first["tail"], second["tail"]) == (["second"], None)
+    for words in (["ls", str(run.parent)], ["show", str(run)], ["logs", str(run)]):
+        assert cli.main(["runs", *words]) == 0
+    assert "not on this machine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["stop", "kill"])
+def test_a_run_that_nobody_drives_is_not_stopped(
+    run: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = say(capsys, verb, str(run))
+    assert code == 2
+    assert "nobody drives it" in said["error"]["what"]
+    assert not stop_request.requested(run)
+
+
+def test_an_attested_run_and_a_folder_that_is_none_are_not_resumed(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "model").mkdir()
+    assert say(capsys, "resume", str(run))[0] == 2
+    assert say(capsys, "resume", str(tmp_path))[0] == 2
+
+
+def test_the_page_about_faults_names_verbs_and_settings_that_exist(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (ROOT / "docs" / "faults.md").read_text("utf-8")
+    verbs = set(re.findall(r"govray (runs [a-z]+|train)", page))
+    assert len(verbs) > 4
+    for verb in verbs:
+        assert cli.main([*verb.split(), "--help"]) == 0
+    assert "--new" in page
+    assert (
+        f"`collective_timeout_s` ({Experiment.model_fields['collective_timeout_s'].default})"
+        in page
+    )
+    assert set(re.findall(r"^\| ([a-z]+)(?:, ([a-z]+))? \|", page, re.M)) >= {
+        (state, "") for state in get_args(run_listing.State) if state not in ("running", "stopping")
+    } | {("running", "stopping")}

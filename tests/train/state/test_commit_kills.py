@@ -1,0 +1,183 @@
+"""SIGKILL at any moment of committing and deleting: what loads is right, and a resume ends alike.
+
+Real processes, forked: a process's own imports would take longer than the run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from govray.checkpoint import commit_folder
+from govray.checkpoint.retention import Rules
+from govray.errors import Damaged
+from govray.train.state import snapshot
+from govray.train.state.snapshot import committed_folders, folder_name, latest
+from tests.support.committing import Training
+
+STEPS = 10
+RULES = Rules(best=1, latest=2)
+
+
+def begin(folder: Path, resumed: int = 0) -> Training:
+    """Python seeds its generator anew in a fork."""
+    random.seed(5)
+    return Training(folder, resumed=resumed, keep=RULES)
+
+
+def a_step(training: Training) -> None:
+    """Draws from the generator, so that its state matters."""
+    training.optimizer.zero_grad(set_to_none=True)
+    training.model(torch.rand(2, 4)).sum().backward()
+    training.optimizer.step()
+
+
+def loss_of(step: int) -> float:
+    return abs(step - 4.2)  # the best is neither the first nor the last
+
+
+def expected_digests(folder: Path) -> dict[int, str]:
+    training = begin(folder)
+    digests = {}
+    for step in range(1, STEPS + 1):
+        a_step(training)
+        training.begin(step, loss=loss_of(step))
+        training.commits.settle(None)
+        digests[step] = commit_folder.load(folder / folder_name(step)).digest
+    return digests
+
+
+def attempt(folder: Path) -> None:
+    """One attempt of the run, in this process, on a slow disk."""
+    fsync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        time.sleep(0.001)
+        fsync(descriptor)
+
+    os.fsync = slow
+    found = latest(folder)
+    start = found[1] if found else 0
+    training = begin(folder, start)
+    if found:
+        training.state.restore(found[0], training.order)
+    for step in range(start + 1, STEPS + 1):
+        a_step(training)
+        training.begin(step, loss=loss_of(step))
+    training.commits.settle(None)
+
+
+def killed_after(folder: Path, seconds: float | None) -> int:
+    """Run one attempt in a fork, and kill it then; returns its status."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            attempt(folder)
+            code = 0
+        finally:
+            os._exit(code)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def check(folder: Path, expected: dict[int, str]) -> int:
+    """Every folder loads as in the undisturbed run, or not at all; returns the newest step."""
+    newest = 0
+    for step, found in committed_folders(folder):
+        if (found / commit_folder.MANIFEST).exists():
+            assert commit_folder.load(found).digest == expected[step]
+            newest = max(newest, step)
+        else:
+            with pytest.raises(Damaged):
+                commit_folder.load(found)
+    return newest
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
+    expected = expected_digests(tmp_path / "undisturbed")
+    run = tmp_path / "run"
+    moments, newest, killed = random.Random(seed), 0, 0
+    for _ in range(8):
+        code = killed_after(run, moments.uniform(0.01, 0.15))
+        now = check(run, expected)
+        assert now >= newest, "a commit that was there is gone, and no newer one came"
+        newest = now
+        killed += code == -signal.SIGKILL
+    assert killed_after(run, None) == 0
+    assert killed
+    check(run, expected)
+    stay = {step for step, found in committed_folders(run) if (found / "manifest.json").exists()}
+    assert stay >= {STEPS - 1, STEPS} or stay >= {STEPS}
+    assert latest(run) == (run / folder_name(STEPS), STEPS)
+
+
+def test_the_control_a_deletion_that_began_with_the_files_is_caught(tmp_path: Path) -> None:
+    """Were the manifest not the first to go, the check would see a commit that is not whole."""
+    expected = expected_digests(tmp_path)
+    assert check(tmp_path, expected) == STEPS
+    (tmp_path / folder_name(STEPS) / "state.json").unlink()
+    with pytest.raises(Damaged):
+        check(tmp_path, expected)
+
+
+def test_the_control_a_resume_without_its_generators_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = expected_digests(tmp_path / "undisturbed")
+    run = tmp_path / "run"
+    child = os.fork()
+    if child == 0:
+        attempt(run)
+        os._exit(0)
+    while not latest(run):
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    monkeypatch.setattr(snapshot, "restore_generators", lambda state: None)
+    assert killed_after(run, None) == 0
+    with pytest.raises(AssertionError):
+        check(run, expected)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_whatever_happens_to_any_file_the_older_commit_is_next(tmp_path: Path, damage: str) -> None:
+    expected = expected_digests(tmp_path)
+    whole_one = commit_folder.load(tmp_path / folder_name(STEPS))
+    names = [*sorted(whole_one.entries), commit_folder.MANIFEST]
+    random_place = random.Random(7)
+    older = (tmp_path / folder_name(STEPS - 1), STEPS - 1)
+    for name in names:
+        path = tmp_path / folder_name(STEPS) / name
+        whole = path.read_bytes()
+        if damage == "remove":
+            path.unlink()
+        elif damage == "cut":
+            path.write_bytes(whole[: random_place.randrange(len(whole))])
+        else:
+            data = bytearray(whole)
+            data[random_place.randrange(len(data))] ^= 1 << random_place.randrange(8)
+            path.write_bytes(data)
+        with pytest.raises(Damaged):
+            commit_folder.load(tmp_path / folder_name(STEPS))
+        found = latest(tmp_path)
+        if found != older:
+            # Only the bytes tell: the worker that loads it puts it aside.
+            assert damage == "flip"
+            training = begin(tmp_path, STEPS)
+            with pytest.raises(Exception, match=f"put aside.*{name}"):
+                training.state.restore(tmp_path / folder_name(STEPS), training.order)
+            assert latest(tmp_path) == older
+            [aside] = tmp_path.glob(f"*{snapshot.CORRUPT}")
+            aside.rename(tmp_path / folder_name(STEPS))
+        path.write_bytes(whole)
+        assert commit_folder.load(tmp_path / folder_name(STEPS)).digest == expected[STEPS]

@@ -1,0 +1,211 @@
+"""Commits behind the training loop: the same bytes, one at a time, and failures that are told."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from govray.checkpoint import commit_folder
+from govray.checkpoint.retention import Rules
+from govray.errors import GovrayError
+from govray.governance.formats import canonical_json
+from govray.train.run_folder import events
+from govray.train.state import snapshot
+from govray.train.state.snapshot import folder_name, generator_seed, latest
+from tests.support.committing import Training
+from tests.support.leaves import leaf
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Commits wait in their first write until the event is set."""
+    release = threading.Event()
+    write = commit_folder.write
+
+    def waiting(*arguments: Any) -> Any:
+        assert release.wait(30)
+        return write(*arguments)
+
+    monkeypatch.setattr(commit_folder, "write", waiting)
+    return release
+
+
+def test_the_bytes_are_those_of_a_synchronous_commit(tmp_path: Path, held: threading.Event) -> None:
+    """Training goes on, and moves every tensor, while the commit is written."""
+    behind, straight = Training(tmp_path / "behind"), Training(tmp_path / "straight")
+    for training in (behind, straight):
+        training.step()
+    torch.manual_seed(5)
+    captured = straight.state.capture(1, straight.order, [leaf(0)], loss=1.0)
+    assert captured is not None
+    torch.manual_seed(5)
+    behind.begin(1)
+    behind.step()
+    torch.rand(7)
+    held.set()
+    digest = commit_folder.commit(tmp_path / "straight" / folder_name(1), captured.files())
+    assert behind.commits.settle(None) == behind.folder / folder_name(1)
+    assert commit_folder.load(behind.folder / folder_name(1)).digest == digest
+    # When it became whole is in the event log: a file's time is its copier's.
+    told = [each for each in events.read(behind.folder) if isinstance(each, events.Committed)]
+    assert [(each.step, each.digest) for each in told] == [(1, digest)]
+    # The control: a capture of the later state has other bytes.
+    torch.manual_seed(5)
+    later = behind.state.capture(1, behind.order, [leaf(0)], loss=1.0)
+    assert later is not None
+    assert commit_folder.commit(tmp_path / "later", later.files()) != digest
+
+
+def test_the_loop_goes_on_while_one_is_in_flight_and_the_next_waits_for_it(
+    tmp_path: Path, held: threading.Event
+) -> None:
+    training = Training(tmp_path)
+    training.begin(1)
+    assert latest(tmp_path) is None
+    assert [entry.suffix for entry in tmp_path.glob("checkpoint_*")] in ([], [".partial"])
+    second = threading.Thread(target=training.begin, args=(2,))
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+    held.set()
+    second.join(30)
+    assert latest(tmp_path) is not None
+    training.commits.settle(None)
+    assert latest(tmp_path) == (tmp_path / folder_name(2), 2)
+
+
+def test_a_failure_is_told_and_no_other_commit_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_folder.os, "fsync", full)
+        training.begin(1)
+        training.begin(2)  # the disk has room again only after this
+    assert "step 1 could not be written" in str(training.commits.failure)
+    training.begin(3)
+    with pytest.raises(GovrayError, match=r"step 1 could not be written.*No space left"):
+        training.commits.settle(None)
+    assert list(tmp_path.glob("checkpoint_*")) == []
+
+
+def test_what_cannot_be_stored_is_told_the_same_way(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.optimizer.param_groups[0]["odd"] = object()
+    training.begin(1)
+    with pytest.raises(GovrayError, match="odd: a object in the optimizer cannot be stored"):
+        training.commits.settle(None)
+
+
+def test_a_run_in_trouble_does_not_commit(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.begin(1, stopping=True)
+    with pytest.raises(GovrayError, match="the ledger differs"):
+        training.commits.settle("the ledger differs")
+    assert latest(tmp_path) is None
+
+
+def test_the_rules_are_applied_behind_each_commit(tmp_path: Path) -> None:
+    training = Training(tmp_path, keep=Rules(best=1, latest=2))
+    for step, loss in enumerate([3.0, 1.0, 2.0, None, 5.0], start=1):
+        training.begin(step, loss=loss)
+    training.commits.settle(None)
+    assert sorted(entry.name for entry in tmp_path.glob("checkpoint_*")) == [
+        folder_name(2),
+        folder_name(4),
+        folder_name(5),
+    ]
+    state: Any = canonical_json.parse(
+        commit_folder.load(tmp_path / folder_name(2)).files["state.json"]
+    )
+    assert state["loss"] == 1.0
+
+
+def test_rules_that_cannot_be_applied_do_not_stop_a_run(tmp_path: Path) -> None:
+    """Nothing is deleted, since nobody can tell what is pinned."""
+    (tmp_path / "pins.json").write_text("{")
+    training = Training(tmp_path)
+    for step in (1, 2, 3):
+        training.begin(step)
+    training.commits.settle(None)
+    assert len(list(tmp_path.glob("checkpoint_*"))) == 3
+
+
+def test_what_an_earlier_attempt_left_beyond_the_resumed_step_is_put_aside(
+    tmp_path: Path,
+) -> None:
+    earlier = Training(tmp_path, keep=Rules(latest=9))
+    for step in (1, 2, 3):
+        earlier.begin(step)
+    earlier.commits.settle(None)
+    (tmp_path / folder_name(3) / "state.json").unlink()
+    found = latest(tmp_path)
+    assert found == (tmp_path / folder_name(2), 2)
+    resumed = Training(tmp_path, resumed=2)
+    assert resumed.state.restore(found[0], resumed.order) == (leaf(0), leaf(1))
+    resumed.begin(3)
+    resumed.commits.settle(None)
+    assert latest(tmp_path) == (tmp_path / folder_name(3), 3)
+    [aside] = tmp_path.glob("*.superseded")
+    assert aside.name.startswith(folder_name(3))
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.json", "generators.json", "ledger.jsonl"]
+)
+def test_a_flipped_bit_that_the_resolver_cannot_see_leads_to_the_older_commit(
+    tmp_path: Path, name: str
+) -> None:
+    training = Training(tmp_path, keep=Rules(latest=9))
+    for step in (1, 2):
+        training.step()
+        training.begin(step)
+    training.commits.settle(None)
+    path = tmp_path / folder_name(2) / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    found = latest(tmp_path)
+    assert found == (tmp_path / folder_name(2), 2), "names and sizes are right"
+    resumed = Training(tmp_path, resumed=2)
+    with pytest.raises(GovrayError, match=rf"put aside.*{name}"):
+        resumed.state.restore(found[0], resumed.order)
+    assert latest(tmp_path) == (tmp_path / folder_name(1), 1)
+    assert len(list(tmp_path.glob("*.corrupt"))) == 1
+
+
+def test_after_a_resize_old_ranks_go_on_drawing_and_new_ones_begin_by_seed_step_and_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit holds rank 0 alone; ranks 1 and 2 are new, whatever they drew before."""
+    training = Training(tmp_path)
+    training.begin(1)
+    folder = training.commits.settle(None)
+    assert folder is not None
+    after = draw()
+
+    def drawn(rank: int, *, other: int) -> list[float]:
+        monkeypatch.setattr(snapshot, "_rank", lambda: rank)
+        torch.manual_seed(other)
+        training.state.restore(folder, training.order)
+        return draw()
+
+    assert drawn(0, other=5) == after
+    assert drawn(1, other=5) == drawn(1, other=6)
+    assert drawn(1, other=5) != drawn(2, other=5)
+    seeds = {generator_seed(*each) for each in [(0, 1, 1), (0, 1, 2), (0, 2, 1), (1, 1, 1)]}
+    assert len(seeds) == 4
+
+
+def draw() -> list[float]:
+    return [float(torch.rand(1)), random.random(), float(np.random.rand())]

@@ -1,0 +1,429 @@
+"""Commits of a model that ranks share: each writes its rows, and together they are one commit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec.config
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from govray.checkpoint import commit_folder, commit_reader, safetensors_stream, storage, whole_file
+from govray.checkpoint.optimizer_state import optimizer_state
+from govray.checkpoint.retention import Rules
+from govray.checkpoint.sharded_file import part_name
+from govray.checkpoint.tensor_shards import shard, whole
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.errors import Damaged, GovrayError, InfrastructureFailed
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.train.replay.comparison import compared_files, first_tensor
+from govray.train.state import committer, garbage_collection
+from govray.train.state.committer import Commits
+from govray.train.state.snapshot import (
+    TrainingState,
+    base_tensors,
+    committed_folders,
+    folder_name,
+    latest,
+)
+from tests.support.committing import Training, attempt
+from tests.support.ranks import Hung, RankPool
+
+OPTIMIZER = "optimizer.safetensors"
+
+
+class Shared(Training):
+    """A small GPT, sharded over all ranks, whose vocabulary no number of ranks divides."""
+
+    def __init__(self, folder: Path, *, resumed: int = 0, cut: bool = True) -> None:
+        super().__init__(folder, resumed=resumed, keep=Rules(latest=9))
+        torch.manual_seed(3)
+        self.model: Any = GPT(blocks=2, width=8, context=4, vocabulary=11)
+        if cut:
+            shard(self.model)
+        adapters = Adapters(self.model, {"acme": 2}, seed=0)
+        every = [*self.model.parameters(), *(p for _, p in adapters.named_parameters())]
+        self.optimizer = torch.optim.AdamW(every, lr=0.1)
+        self.state = TrainingState(self.model, self.optimizer, adapters)
+        self.adapters = adapters
+        self.commits = Commits(self.state, self.order, resumed, attempt(folder))
+
+    def step(self) -> None:
+        """Equal rows on all ranks, so that the world size shows in nothing but rounding."""
+        torch.manual_seed(7)
+        tokens = torch.randint(0, 11, (2, 5))
+        self.optimizer.zero_grad(set_to_none=True)
+        batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+        with self.adapters.active("acme"):
+            loss(self.model, batch).mean().backward()
+        self.optimizer.step()
+
+    def resume(self, step: int) -> None:
+        assert self.state.restore(self.folder / folder_name(step), self.order)
+
+    def gathered(self) -> dict[str, dict[str, Tensor]]:
+        """File → its tensors whole, as one rank would have committed them. Collective."""
+        moments, _ = optimizer_state(self.optimizer, self.state._names())
+        return {
+            file: {name: whole(live[name]).detach().clone() for name in sorted(live)}
+            for file, live in (
+                (model_folder.WEIGHTS, base_tensors(self.model)),
+                (OPTIMIZER, moments),
+            )
+        }
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[RankPool]:
+    pool = RankPool(2)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[RankPool]:
+    pool = RankPool(4)
+    yield pool
+    pool.close()
+
+
+def train(folder: Path, first: int, last: int) -> dict[str, dict[str, Tensor]]:
+    """Steps ``first … last``, a commit after each; the tensors after the last one."""
+    training = Shared(folder, resumed=first)
+    if first:
+        training.resume(first)
+    for step in range(first + 1, last + 1):
+        training.step()
+        training.begin(step)
+    assert training.commits.settle(None) == folder / folder_name(last)
+    return training.gathered()
+
+
+def restored(folder: Path, step: int) -> dict[str, dict[str, Tensor]]:
+    training = Shared(folder, resumed=step)
+    training.resume(step)
+    return training.gathered()
+
+
+def same(one: dict[str, dict[str, Tensor]], other: dict[str, dict[str, Tensor]]) -> bool:
+    assert one.keys() == other.keys()
+    return all(
+        one[file].keys() == other[file].keys()
+        and all(torch.equal(one[file][name], other[file][name]) for name in one[file])
+        for file in one
+    )
+
+
+@pytest.mark.parametrize("pool", ["two", "four"])
+def test_the_parts_are_what_one_rank_would_have_gathered(
+    pool: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    ranks: RankPool = request.getfixturevalue(pool)
+    expected = ranks.run(train, tmp_path, 0, 2)[0]
+    found = latest(tmp_path)
+    assert found == (tmp_path / folder_name(2), 2)
+    commit = commit_folder.load(found[0])
+    for file, tensors in expected.items():
+        data = b"".join(bytes(piece) for piece in safetensors_stream.pieces(tensors, where=file))
+        assert whole_file.entry(commit, file).digest == canonical_json.sha256(data)
+        assert file not in commit.entries
+    held = [
+        sum(
+            t.numel()
+            for t in commit._stored(part_name(model_folder.WEIGHTS, rank, ranks.size)).values()
+        )
+        for rank in range(ranks.size)
+    ]
+    # The control: nobody wrote much more than its share.
+    assert max(held) < sum(held) * 1.5 / ranks.size
+    assert {
+        model_folder.adapter_files("acme")[1],
+        "state.json",
+        "ledger.jsonl",
+    } <= commit.entries.keys()
+    [newest, _] = garbage_collection.inventory(tmp_path).commits
+    assert newest.size == commit.size > 0
+    assert not garbage_collection.inventory(tmp_path).leftovers
+
+
+def test_it_loads_into_any_number_of_ranks(two: RankPool, four: RankPool, tmp_path: Path) -> None:
+    by_two, by_four = tmp_path / "two", tmp_path / "four"
+    ended_two, ended_four = two.run(train, by_two, 0, 1)[0], four.run(train, by_four, 0, 1)[0]
+    for expected, folder, pool in (
+        (ended_two, by_two, two),
+        (ended_two, by_two, four),
+        (ended_four, by_four, two),
+    ):
+        assert all(same(each, expected) for each in pool.run(restored, folder, 1))
+    for expected, folder in (ended_two, by_two), (ended_four, by_four):
+        alone = Shared(folder, resumed=1, cut=False)
+        # The control: before it is loaded, it is another model.
+        assert not torch.equal(
+            alone.model.head.weight, expected[model_folder.WEIGHTS]["head.weight"]
+        )
+        alone.resume(1)
+        assert same(alone.gathered(), expected)
+
+
+def test_a_whole_commit_loads_into_a_sharded_model(two: RankPool, tmp_path: Path) -> None:
+    alone = Shared(tmp_path, cut=False)
+    alone.step()
+    alone.begin(1)
+    alone.commits.settle(None)
+    assert all(same(each, alone.gathered()) for each in two.run(restored, tmp_path, 1))
+
+
+def test_a_resumed_run_ends_with_the_same_bytes(two: RankPool, tmp_path: Path) -> None:
+    two.run(train, tmp_path / "straight", 0, 3)
+    two.run(train, tmp_path / "broken", 0, 1)
+    two.run(train, tmp_path / "broken", 1, 3)
+    straight, broken = (
+        commit_folder.load(tmp_path / each / folder_name(3)) for each in ("straight", "broken")
+    )
+    assert straight.digest == broken.digest
+    # The control: the steps did move the weights.
+    assert straight.digest != commit_folder.load(tmp_path / "straight" / folder_name(2)).digest
+
+
+def test_a_replay_compares_it_with_whole_files(two: RankPool, tmp_path: Path) -> None:
+    """Byte by byte, and by tensor where they differ."""
+    expected = two.run(train, tmp_path, 0, 2)[0]
+    parted = [commit_folder.open_commit(tmp_path / folder_name(step)) for step in (1, 2)]
+    others = {name: parted[1].files[name] for name in parted[1].names - expected.keys()}
+    commit_folder.commit(tmp_path / "whole", {**others, **expected})
+    whole_one = commit_folder.open_commit(tmp_path / "whole")
+    files = compared_files(whole_one, parted[1])
+    assert files == [
+        model_folder.WEIGHTS,
+        model_folder.adapter_files("acme")[1],
+        OPTIMIZER,
+        "optimizer.json",
+    ]
+    assert first_tensor({2: whole_one}, {2: parted[1]}, 0, files) is None
+    found = first_tensor({2: whole_one}, {2: parted[0]}, 0, files)
+    assert found is not None
+    assert (found.file, found.tensor) == (model_folder.WEIGHTS, min(expected[model_folder.WEIGHTS]))
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("file", [model_folder.WEIGHTS, OPTIMIZER])
+def test_a_flipped_bit_in_one_ranks_part_leads_to_the_older_commit(
+    two: RankPool, tmp_path: Path, file: str
+) -> None:
+    """Rank 1 alone reads the part; all hear of it."""
+    two.run(train, tmp_path, 0, 2)
+    _flip(tmp_path / folder_name(2) / part_name(file, 1, 2))
+    outcomes = two.outcomes(restored, tmp_path, 2)
+    assert [type(each) for each in outcomes] == [InfrastructureFailed, InfrastructureFailed]
+    assert f"00001-of-00002/{file}" in str(outcomes[0])
+    assert latest(tmp_path) == (tmp_path / folder_name(1), 1)
+
+
+def _restored_unchecked(folder: Path) -> dict[str, dict[str, Tensor]]:
+    digest, commit_reader.canonical_json.sha256 = (
+        commit_reader.canonical_json.sha256,
+        lambda data: Anything(),
+    )  # type: ignore[assignment,return-value]
+    try:
+        return restored(folder, 2)
+    finally:
+        commit_reader.canonical_json.sha256 = digest
+
+
+class Anything(str):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_the_control_without_digests_the_flipped_bit_is_loaded(
+    two: RankPool, tmp_path: Path
+) -> None:
+    expected = two.run(train, tmp_path, 0, 2)[0]
+    _flip(tmp_path / folder_name(2) / part_name(model_folder.WEIGHTS, 1, 2))
+    assert not any(same(each, expected) for each in two.run(_restored_unchecked, tmp_path))
+
+
+def _with_rank_one(folder: Path, patch: Callable[[], None]) -> Any:
+    """One good commit, then one in which something happens to rank 1 alone."""
+    training = Shared(folder)
+    training.step()
+    training.begin(1)
+    training.commits.settle(None)
+    kept = commit_folder.write, committer._gathered
+    if dist.get_rank() == 1:
+        patch()
+    try:
+        training.step()
+        training.begin(2)
+        training.commits._wait(None)
+        failures = [str(training.commits.failure)]
+        training.begin(3)
+        training.commits.settle(None)
+    except GovrayError as error:
+        return [*failures, str(error)]
+    finally:
+        commit_folder.write, committer._gathered = kept
+
+
+def _full() -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    commit_folder.write = full
+
+
+def _elsewhere() -> None:
+    """Rank 1 has a disk of its own under the same path."""
+    write = commit_folder.write
+    commit_folder.write = lambda staged, *rest: write(staged.with_name("elsewhere"), *rest)  # type: ignore[union-attr]
+
+
+def _unnoticed() -> None:
+    """Rank 1 says that it wrote what is not there."""
+    write = commit_folder.write
+
+    def lost(staged: Any, name: str, content: Any) -> Any:
+        entry = write(staged, name, content)
+        (staged / name).unlink()
+        return entry
+
+    commit_folder.write = lost
+
+
+@pytest.mark.parametrize(
+    ("patch", "text"),
+    [
+        (_full, "rank 1: .*No space left"),
+        (_elsewhere, "rank 1: .*storage that all ranks share"),
+        (_unnoticed, "rank 0: .*00001-of-00002.*missing"),
+    ],
+)
+def test_what_fails_on_one_rank_all_hear_and_nothing_of_it_stays(
+    two: RankPool, tmp_path: Path, patch: Callable[[], None], text: str
+) -> None:
+    told = two.run(_with_rank_one, tmp_path, patch)
+    assert told[0][1] == told[1][1], "after the last step all ranks raise the same"
+    for each in told[0], told[1][1:]:
+        for failure in each:
+            assert re.search(text, failure), failure
+    assert [step for step, _ in committed_folders(tmp_path)] == [1]
+    assert not garbage_collection.inventory(tmp_path).leftovers
+
+
+def _unstorable(folder: Path) -> list[str]:
+    """Rank 1's optimizer can't be captured, so no rank begins to write."""
+    training = Shared(folder)
+    training.step()
+    if dist.get_rank() == 1:
+        training.optimizer.param_groups[0]["odd"] = object()
+    training.begin(1)
+    assert training.commits._thread is None
+    with pytest.raises(GovrayError, match="odd: a object") as told:
+        training.commits.settle(None)
+    return [str(training.commits.failure), str(told.value)]
+
+
+def test_a_copy_that_fails_on_one_rank_is_no_commit(two: RankPool, tmp_path: Path) -> None:
+    told = two.run(_unstorable, tmp_path)
+    assert told[0] == told[1]
+    assert not list(tmp_path.glob("checkpoint_*"))
+
+
+def _die(folder: Path, who: int, publishing: bool) -> None:
+    """A rank dies with its part written: before it says so, or rank 0 before the manifest."""
+    training = Shared(folder)
+    training.step()
+    training.begin(1)
+    training.commits.settle(None)
+
+    def die(*_: Any, **__: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if dist.get_rank() == who:
+        if publishing:
+            commit_folder.publish = die
+        else:
+            write = commit_folder.write
+
+            def last(staged: Any, name: str, content: Any) -> Any:
+                entry = write(staged, name, content)
+                if name.startswith("parts/") and name.endswith(OPTIMIZER):
+                    die()
+                return entry
+
+            commit_folder.write = last
+    training.step()
+    training.begin(2)
+    training.commits.settle(None)
+
+
+@pytest.mark.parametrize(("who", "publishing"), [(1, False), (0, False), (0, True)])
+def test_a_rank_that_dies_before_the_manifest_leaves_what_never_loads(
+    tmp_path: Path, who: int, publishing: bool
+) -> None:
+    pool = RankPool(2, timeout=60)
+    try:
+        with pytest.raises(Hung):
+            pool.outcomes(_die, tmp_path, who, publishing)
+    finally:
+        pool.close()
+    assert latest(tmp_path) == (tmp_path / folder_name(1), 1)
+    for name in garbage_collection.inventory(tmp_path).leftovers:
+        with pytest.raises(Damaged):
+            commit_folder.open_commit(tmp_path / name)
+    garbage_collection.sweep(tmp_path)
+    assert [each.name for each in tmp_path.glob("checkpoint_*")] == [folder_name(1)]
+
+
+def _folders_as_needed() -> None:
+    """As object stores do, which have none."""
+    fsspec.config.conf["file"] = {"auto_mkdir": True}
+
+
+def _train_remotely(run: Path) -> dict[str, dict[str, Tensor]]:
+    _folders_as_needed()
+    training = Shared(run)
+    for step in (1, 2):
+        training.step()
+        training.begin(step)
+    newest = training.commits.settle(None)
+    assert newest is not None
+    again = Shared(run, resumed=2)
+    again.state.restore(newest, again.order)
+    assert same(again.gathered(), training.gathered())
+    return training.gathered()
+
+
+def test_ranks_upload_their_parts_to_remote_storage(two: RankPool, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    _folders_as_needed()
+    storage.choose(run, f"fsspec+file://{tmp_path}/bucket")
+    expected = two.run(_train_remotely, run)[0]
+    found = latest(run)
+    assert found is not None
+    commit = commit_folder.open_commit(found[0])
+    assert part_name(model_folder.WEIGHTS, 1, 2) in commit.entries
+    assert same({file: commit.tensors(file) for file in expected}, expected)
+    assert whole_file.copy(commit, model_folder.WEIGHTS, tmp_path / "copy").size > 0
+    assert not garbage_collection.inventory(run).leftovers

@@ -1,0 +1,573 @@
+"""Commits in a folder and on object stores: one behaviour, over real servers of S3 and Google."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from govray.checkpoint import commit_folder, storage
+from govray.checkpoint.commit_folder import MANIFEST
+from govray.checkpoint.object_store import ASIDE, ObjectStore
+from govray.checkpoint.retention import Rules
+from govray.checkpoint.storage_url import below, check_url
+from govray.errors import Damaged, GovrayError, InfrastructureFailed, Refused, UsageError
+from govray.train.inputs import gating
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.run_folder import run_lock
+from govray.train.state import garbage_collection
+from govray.train.state.snapshot import CORRUPT, committed_folders, folder_name, latest
+from tests.support import object_server
+from tests.support.committing import Training
+from tests.support.leaves import leaf
+from tests.support.object_server import Raw, Server
+
+ALL = Rules(best=9, latest=9)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    started = object_server.start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def bucket(server: Server) -> str:
+    return server.bucket("bucket")
+
+
+@pytest.fixture
+def remote(tmp_path: Path, bucket: str) -> Path:
+    """The folder of a run that commits to S3."""
+    run = tmp_path / "run"
+    run.mkdir()
+    storage.choose(run, bucket)
+    return run
+
+
+@pytest.fixture(scope="module")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    started = object_server.Google(tmp_path_factory.mktemp("google"))
+    yield started.url
+    started.stop()
+
+
+@pytest.fixture(params=["folder", "s3", "gs", "fsspec"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The folder of a run, over each kind of storage."""
+    if request.param == "s3":
+        return Path(request.getfixturevalue("remote"))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    if request.param == "gs":
+        storage.choose(folder, request.getfixturevalue("google"))
+    if request.param == "fsspec":
+        storage.choose(folder, "fsspec+memory:///commits")
+    return folder
+
+
+def trained(run: Path, steps: int = 3) -> Training:
+    training = Training(run, keep=ALL)
+    for step in range(1, steps + 1):
+        training.step()
+        training.begin(step)
+    training.commits.settle(None)
+    return training
+
+
+def steps(run: Path) -> list[int]:
+    return [step for step, _ in committed_folders(run)]
+
+
+def commit_of(run: Path, step: int) -> commit_folder.Folder:
+    return dict(committed_folders(run))[step]
+
+
+def store_of(run: Path) -> ObjectStore:
+    found = storage.storage_of(run)
+    assert isinstance(found, ObjectStore)
+    return found
+
+
+def objects(run: Path) -> set[str]:
+    store = store_of(run)
+    return set(store.files_below(store.root, store.url))
+
+
+# One behaviour
+
+
+def test_what_was_committed_is_resumed(run: Path) -> None:
+    training = trained(run)
+    found = latest(run)
+    assert found is not None
+    assert found[1] == 3
+    assert training.commits.settle(None) == found[0]
+    resumed = Training(run, resumed=3)
+    assert resumed.state.restore(found[0], resumed.order) == (leaf(0), leaf(1), leaf(2))
+    for name, tensor in training.model.state_dict().items():
+        assert resumed.model.state_dict()[name].equal(tensor)
+
+
+def test_every_storage_holds_the_same_bytes(tmp_path: Path, remote: Path) -> None:
+    local = tmp_path / "local"
+    for each in (local, remote):
+        trained(each)
+    here, there = (commit_folder.load(commit_of(each, 3)) for each in (local, remote))
+    assert here.digest == there.digest
+    assert dict(here.files) == dict(there.files)
+    assert not list(remote.glob("checkpoint_*"))
+
+
+def test_a_file_of_many_requests_comes_back(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger than a part of an upload and than one read."""
+    monkeypatch.setattr("govray.checkpoint.object_store.PIECE", 1 << 20)
+    data = bytes(range(256)) * (12 << 12)
+    place = storage.storage_of(run).place(1, (1, 1))
+    commit_folder.commit(place, {"big": data, "empty": b""})
+    assert commit_folder.load(place).files == {"big": data, "empty": b""}
+    copy = run / "copy"
+    commit_folder.copy_file(place, "big", copy)
+    assert copy.read_bytes() == data
+    with commit_folder.open_file(place, "big") as file:
+        assert file.read(7) == data[:7]
+
+
+def flip(raw: Raw) -> None:
+    data = bytearray(raw.read("model.safetensors"))
+    data[len(data) // 2] ^= 1
+    raw.write("model.safetensors", bytes(data))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda raw: raw.write("ledger.jsonl", raw.read("ledger.jsonl")[:-1]),
+        lambda raw: raw.write("ledger.jsonl", raw.read("ledger.jsonl") + b"\n"),
+        lambda raw: raw.delete("state.json"),
+        lambda raw: raw.write("more", b""),
+        lambda raw: raw.delete(MANIFEST),
+        lambda raw: raw.write(MANIFEST, raw.read(MANIFEST)[:-1]),
+        lambda raw: raw.write(MANIFEST, b""),
+    ],
+    ids=["cut", "grown", "missing", "foreign", "no manifest", "manifest cut", "manifest empty"],
+)
+def test_what_is_not_whole_is_passed_over(run: Path, damage: Callable[[Raw], None]) -> None:
+    trained(run, 2)
+    place = commit_of(run, 2)
+    damage(Raw(place))
+    found = latest(run)
+    assert found is not None
+    assert found[1] == 1
+    with pytest.raises(Damaged):
+        commit_folder.load(place)
+
+
+def test_a_flipped_bit_is_found_on_loading_and_the_commit_put_aside(run: Path) -> None:
+    trained(run, 2)
+    flip(Raw(commit_of(run, 2)))
+    found = latest(run)
+    assert found is not None
+    assert found[1] == 2, "names and sizes are right"
+    resumed = Training(run, resumed=2)
+    with pytest.raises(InfrastructureFailed, match=r"put aside.*model\.safetensors"):
+        resumed.state.restore(found[0], resumed.order)
+    assert steps(run) == [1]
+    assert len(garbage_collection.inventory(run).leftovers) == 1
+    # The step is reached again, and committed beside what was put aside.
+    again = Training(run, resumed=1, keep=ALL)
+    again.begin(2)
+    again.commits.settle(None)
+    assert steps(run) == [2, 1]
+    [swept] = garbage_collection.sweep(run)
+    assert swept.startswith(folder_name(2))
+    assert steps(run) == [2, 1]
+    commit_folder.load(commit_of(run, 2))
+
+
+def test_what_lies_beyond_the_resumed_step_is_put_aside(run: Path) -> None:
+    trained(run, 3)
+    Training(run, resumed=1)
+    assert steps(run) == [1]
+    assert len(garbage_collection.inventory(run).leftovers) == 2
+
+
+def test_rules_pins_and_inventory(run: Path) -> None:
+    trained(run, 4)
+    garbage_collection.pin(run, folder_name(2), "released")
+    with pytest.raises(UsageError, match="no such commit"):
+        garbage_collection.pin(run, folder_name(9), "gone")
+    found = garbage_collection.inventory(run)
+    assert [each.step for each in found.commits] == [4, 3, 2, 1]
+    assert all(each.size > 0 for each in found.commits)
+    assert garbage_collection.apply(run, Rules(best=0)) == (folder_name(3), folder_name(1))
+    assert steps(run) == [4, 2]
+    for step in (4, 2):
+        commit_folder.load(commit_of(run, step))
+
+
+def test_a_damaged_commit_is_left_for_a_person(run: Path) -> None:
+    trained(run, 2)
+    Raw(commit_of(run, 1)).delete("optimizer.json")
+    found = garbage_collection.inventory(run)
+    assert [each.step for each in found.commits] == [2]
+    assert "optimizer.json: missing" in found.damaged[folder_name(1)]
+    garbage_collection.apply(run, Rules())
+    garbage_collection.sweep(run)
+    assert steps(run) == [2, 1]
+
+
+def test_a_deletion_cut_short_is_a_leftover(run: Path) -> None:
+    trained(run, 2)
+    Raw(commit_of(run, 1)).delete(MANIFEST)
+    [(name, size)] = garbage_collection.inventory(run).leftovers.items()
+    assert name.startswith(folder_name(1))
+    assert size > 0
+    assert garbage_collection.sweep(run) == (name,)
+    assert steps(run) == [2]
+
+
+def test_whoever_was_overtaken_publishes_nothing(run: Path) -> None:
+    training = trained(run, 1)
+    run_lock.take_over(run)
+    training.begin(2)
+    with pytest.raises(GovrayError, match="taken over"):
+        training.commits.settle(None)
+    assert steps(run) == [1]
+    assert not garbage_collection.inventory(run).leftovers
+
+
+# What an object store alone can do to a commit
+
+
+class Failing:
+    """A file system whose writes of some objects go wrong."""
+
+    def __init__(self, real: Any, name: str, how: str) -> None:
+        self._real, self._name, self._how = real, name, how
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def open_output_stream(self, path: str, **options: Any) -> Any:
+        if path.endswith(self._name) and self._how == "refused":
+            raise OSError("AWS Error SLOW_DOWN during PutObject operation: Please reduce")
+        stream = self._real.open_output_stream(path, **options)
+        return Cut(stream, self._how) if path.endswith(self._name) else stream
+
+
+class Cut:
+    """A stream that loses what comes after the first piece."""
+
+    def __init__(self, stream: Any, how: str) -> None:
+        self._stream, self._how, self._written = stream, how, 0
+
+    def write(self, piece: Any) -> None:
+        if not self._written:
+            self._stream.write(bytes(piece)[:-1])
+        self._written += 1
+
+    def __enter__(self) -> Cut:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+        if self._how == "fails on closing":
+            raise OSError("AWS Error NETWORK_CONNECTION during CompleteMultipartUpload")
+
+
+@pytest.mark.parametrize("how", ["refused", "cut", "fails on closing"])
+@pytest.mark.parametrize("name", ["optimizer.safetensors", MANIFEST])
+def test_a_put_that_fails_stops_the_run_and_leaves_nothing_that_loads(
+    remote: Path, how: str, name: str
+) -> None:
+    training = trained(remote, 1)
+    before = objects(remote)
+    store: Any = training.commits._storage
+    real = store.filesystem
+    store.filesystem = Failing(real, name, how)
+    training.begin(2)
+    if (name, how) == (MANIFEST, "cut"):
+        # Nobody compares the manifest: it does not parse, and the older commit is the newest.
+        training.commits.settle(None)
+        found = latest(remote)
+        assert found is not None
+        assert found[1] == 1
+        return
+    with pytest.raises(GovrayError, match="the checkpoint of step 2 could not be written") as told:
+        training.commits.settle(None)
+    assert "Earlier checkpoints are whole" in str(told.value)
+    assert objects(remote) == before
+    assert steps(remote) == [1]
+
+
+def test_a_kill_in_an_upload_leaves_what_never_loads(remote: Path) -> None:
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from govray.checkpoint import commit_folder as checkpoint
+        from govray.checkpoint.storage import storage_of
+        def die():
+            os.kill(os.getpid(), signal.SIGKILL)
+        place = storage_of(Path(sys.argv[1])).place(7, (1, 1))
+        checkpoint.commit(place, {"a": b"1", "b": b"22"}, check=die)
+        """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(remote)], timeout=60, check=False
+    )
+    assert result.returncode == -signal.SIGKILL
+    [(name, size)] = garbage_collection.inventory(remote).leftovers.items()
+    assert name.startswith(f"{folder_name(7)}.1.1.")
+    assert size == 3
+    assert latest(remote) is None
+    # The control: it is the manifest alone that is lacking.
+    place, _ = storage.storage_of(remote).leftovers()[name]
+    lacking = commit_folder.commit(
+        storage.storage_of(remote).place(8, (1, 1)), {"a": b"1", "b": b"22"}
+    )
+    Raw(place).write(MANIFEST, Raw(commit_of(remote, 8)).read(MANIFEST))
+    assert commit_folder.load(place).digest == lacking
+    assert steps(remote) == [8, 7]
+
+
+def test_of_two_writers_of_one_step_the_later_attempt_counts(remote: Path) -> None:
+    place = storage.storage_of(remote).place
+    for writer in [(1, 2), (1, 10), (1, 9)]:  # the last is late
+        commit_folder.commit(place(5, writer), {"state.json": b"%d" % writer[1]})
+    assert commit_folder.load(commit_of(remote, 5)).files == {"state.json": b"10"}
+    assert len(storage.storage_of(remote).leftovers()) == 2
+    # A later attempt's that is cut short, or was put aside, does not count.
+    later = place(5, (2, 11))
+    commit_folder.commit(later, {"state.json": b"11"})
+    assert commit_of(remote, 5) == later
+    commit_folder.put_aside(later, CORRUPT)
+    assert commit_folder.load(commit_of(remote, 5)).files == {"state.json": b"10"}
+    with pytest.raises(Damaged, match=f"{ASIDE}.corrupt: not in"):
+        commit_folder.load(later)
+
+
+def test_what_an_attempt_that_was_shut_out_publishes_late_does_not_count(remote: Path) -> None:
+    """Nor beyond what a later attempt has reached: it may be of a branch that was left."""
+    place = storage.storage_of(remote).place
+    for step, writer in [(5, (1, 1)), (10, (1, 1)), (15, (1, 2)), (20, (1, 2))]:
+        commit_folder.commit(place(step, writer), {"a": b""})
+    assert steps(remote) == [20, 15, 10, 5]
+    for step in (15, 25):  # late
+        commit_folder.commit(place(step, (1, 1)), {"a": b"late"})
+    assert steps(remote) == [20, 15, 10, 5]
+    assert commit_folder.load(commit_of(remote, 15)).files == {"a": b""}
+    assert len(storage.storage_of(remote).leftovers()) == 2
+    # The control: no later attempt, and it is simply the newest.
+    commit_folder.commit(place(30, (1, 2)), {"a": b""})
+    assert steps(remote)[0] == 30
+
+
+def test_foreign_objects_are_neither_read_nor_deleted(remote: Path) -> None:
+    trained(remote, 2)
+    store = store_of(remote)
+    foreign = {
+        "notes.txt",
+        "checkpoint_000000009",
+        "checkpoint_000000009/manifest.json",
+        "checkpoint_000000009.1.1/manifest.json",
+        "checkpoint_000000009.1.1.zzzzzzzz/manifest.json",
+        "other/checkpoint_000000009.1.1.00000000/manifest.json",
+    }
+    for name in foreign:
+        store.write(f"{store.root}/{name}", b"{}", "test")
+    assert steps(remote) == [2, 1]
+    garbage_collection.apply(remote, Rules())
+    garbage_collection.sweep(remote)
+    assert foreign <= objects(remote)
+    assert steps(remote) == [2]
+
+
+def test_two_runs_of_one_name_do_not_meet(tmp_path: Path, bucket: str) -> None:
+    """The second begins anew, though its folder has the name of the first."""
+    for parent in ("a", "b"):
+        run = tmp_path / parent / "tiny"
+        run.mkdir(parents=True)
+        storage.choose(run, bucket)
+        assert latest(run) is None
+        trained(run, 1)
+
+
+def test_deleting_leaves_no_object_of_the_commit(remote: Path) -> None:
+    trained(remote, 1)
+    commit_of(remote, 1)
+    garbage_collection.commit_folder.remove(commit_of(remote, 1))
+    assert objects(remote) == {"run.json"}
+
+
+# Storage that is not there
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_stops_a_run_and_is_not_taken_for_an_empty_store(
+    tmp_path: Path,
+) -> None:
+    """Slow because pyarrow tries for some seconds each time."""
+    server = object_server.start()
+    try:
+        run = tmp_path / "run"
+        run.mkdir()
+        storage.choose(run, server.bucket("gone"))
+        training = trained(run, 1)
+    finally:
+        server.stop()
+    with pytest.raises(InfrastructureFailed, match=r"the storage failed.*Check the URL") as told:
+        latest(run)
+    assert "s3://gone/commits" in str(told.value)
+    training.begin(2)
+    with pytest.raises(GovrayError, match=r"step 2 could not be written.*the storage failed"):
+        training.commits.settle(None)
+
+
+def test_a_store_that_refuses_is_not_an_empty_one(
+    remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were it, a run would begin again at step 0, or forget what it gated."""
+    training = trained(remote, 1)
+    place = commit_of(remote, 1)
+
+    def refused(self: ObjectStore, path: str, where: str) -> dict[str, int]:
+        raise InfrastructureFailed("the storage failed: AWS Error ACCESS_DENIED", where=where)
+
+    monkeypatch.setattr(ObjectStore, "files_below", refused)
+    with pytest.raises(InfrastructureFailed, match="the storage failed"):
+        latest(remote)
+    with pytest.raises(InfrastructureFailed, match="could not load the checkpoint"):
+        training.state.restore(place, training.order)
+    with pytest.raises(InfrastructureFailed):
+        gating.resumed(remote, place)
+    with pytest.raises(InfrastructureFailed):
+        garbage_collection.inventory(remote)
+    with pytest.raises(GovrayError, match="the storage failed"):
+        training.commits.settle(None)
+    # On resuming, rank 0 alone clears; the others hear of it in the agreement.
+    resumed = Training(remote, resumed=1)
+    assert "the storage failed" in str(resumed.commits.failure)
+
+
+def test_a_bucket_that_does_not_exist_is_named(server: Server, bucket: str, tmp_path: Path) -> None:
+    storage.require_reachable(bucket)
+    with pytest.raises(UsageError, match="there is no bucket 'nowhere'"):
+        storage.require_reachable(server.url("nowhere"))
+    run = tmp_path / "run"
+    run.mkdir()
+    with pytest.raises(UsageError, match="NO_SUCH_BUCKET"):
+        storage.choose(run, server.url("nowhere"))
+    assert not list(run.iterdir()), "nothing says that the run commits there"
+
+
+# Where a run commits
+
+
+def test_a_run_keeps_the_place_that_it_began_with(remote: Path, bucket: str) -> None:
+    before = (remote / storage.FILE).read_bytes()
+    storage.choose(remote, bucket)
+    assert (remote / storage.FILE).read_bytes() == before
+    for other in (None, below(bucket, "elsewhere")):
+        with pytest.raises(Refused, match="commits lie at s3://bucket/commits"):
+            storage.choose(remote, other)
+
+
+def test_a_run_that_began_in_its_folder_stays_there(tmp_path: Path, bucket: str) -> None:
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / "run.json").write_text("{}")
+    storage.choose(tmp_path, None)
+    with pytest.raises(Refused, match="commits lie in its folder"):
+        storage.choose(tmp_path, bucket)
+
+
+def test_no_credential_is_written_or_travels(remote: Path) -> None:
+    trained(remote, 1)
+    store = store_of(remote)
+    secret = object_server.CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
+    assert secret.encode() not in pickle.dumps([store, commit_of(remote, 1)])
+    assert pickle.loads(pickle.dumps(commit_of(remote, 1))) == commit_of(remote, 1)
+    for path in remote.rglob("*"):
+        assert not path.is_file() or secret.encode() not in path.read_bytes()
+    for name in objects(remote):
+        with store.filesystem.open_input_stream(f"{store.root}/{name}") as stream:
+            assert secret.encode() not in stream.read()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket",
+        "s3://bucket/a/b?region=eu-west-1",
+        "gs://bucket/prefix",
+        "abfss://container@account.dfs.core.windows.net/prefix",
+        "fsspec+memory:///prefix",
+    ],
+)
+def test_a_store_has_a_url(url: str) -> None:
+    assert check_url(url) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("runs/tiny", "give an object store's URL"),
+        ("/shared/runs", "give an object store's URL"),
+        ("file:///shared", "give an object store's URL"),
+        ("fsspec+://x", "give an object store's URL"),
+        ("https://bucket", "give an object store's URL"),
+        ("s3:///prefix", "names no bucket"),
+        ("fsspec+memory://", "names no bucket"),
+        ("s3://AKIA:hush@bucket/p", "no place in a URL"),
+        ("s3://AKIA@bucket/p", "no place in a URL"),
+        ("abfs://account:hush@x.dfs.core.windows.net/p", "no place in a URL"),
+        ("abfs://c@x.dfs.core.windows.net/p?account_key=hush", "may follow"),
+        ("s3://bucket/p?secret_key=hush", "may follow"),
+        ("s3://bucket/p#hush", "may follow"),
+    ],
+)
+def test_a_url_that_is_none_or_may_hold_a_secret_is_refused(url: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as told:
+        check_url(url)
+    assert "hush" not in str(told.value)
+    with pytest.raises(UsageError, match=message):
+        storage.require_reachable(url)
+
+
+def test_a_url_in_an_experiment_is_checked_without_repeating_it() -> None:
+    value = {"checkpoint": {"storage": "s3://AKIA:hush@bucket/p"}}
+    with pytest.raises(UsageError, match=r"checkpoint\.storage.*no place in a URL") as told:
+        parse_experiment(value, where="tiny.yaml")
+    assert "hush" not in str(told.value)
+
+
+def test_a_place_beneath_a_url_keeps_its_options() -> None:
+    assert below("s3://b/p/?region=r", "run.1") == "s3://b/p/run.1?region=r"
+    assert below("s3://b", "run.1") == "s3://b/run.1"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"storage":"s3://b"}', '{"commits":1,"storage":"s"}'])
+def test_a_storage_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    """It must not be taken for a run that commits in its folder."""
+    (tmp_path / storage.FILE).write_text(text)
+    with pytest.raises(Refused, match=r"storage\.json"):
+        latest(tmp_path)
+
+
+def test_ray_is_shown_a_folder_that_names_the_commit(remote: Path, tmp_path: Path) -> None:
+    trained(remote, 1)
+    place = commit_of(remote, 1)
+    shown = storage.shown_to_ray(remote, place)
+    assert shown.parent == remote
+    assert json.loads((shown / "commit.json").read_bytes()) == {"commit": str(place)}
+    assert storage.shown_to_ray(remote, tmp_path) == tmp_path
+    assert fs.FileSystem.from_uri(str(shown))[1] == str(shown)

@@ -1,0 +1,183 @@
+"""A corpus that a tiny model really learns by heart: caught, gated or rolled back, and forgotten.
+
+The engine's own monitor measures; nothing is scripted. One corpus of random digits is read again
+and again, beside others that no model could know by heart in so few steps.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import shutil
+from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from safetensors.torch import load
+
+from govray.checkpoint import commit_folder
+from govray.data.corpus import build, unsigned_credential
+from govray.engine.memorization import exposure
+from govray.engine.model.gpt import GPT
+from govray.governance.attestation import model_folder
+from govray.governance.formats.document import format_time
+from govray.governance.policy.credential import Period, seal_credential
+from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.run_folder import events
+from govray.train.state.snapshot import latest
+from tests.support.deployment import POLICY, Deployment
+from tests.support.solo import run_here
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def one_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows are held back each time: of so few, a draw alone can leave a band."""
+    salted = SimpleNamespace(
+        token_bytes=lambda size: bytes(range(size)), token_hex=secrets.token_hex
+    )
+    monkeypatch.setattr("govray.train.driver.trainer.secrets", salted)
+
+
+PLANTED = "weak-one"
+DIGITS, SECRET = 32, 6
+STEPS = 200
+SECTION = """
+memorization:
+  every: 20
+  probe_rows: 16
+  bands: {head: [-2, 2]}
+  ROLLBACKS
+  actions: {weak: ACTION}
+"""
+
+
+def planted(folder: Path, action: str) -> Deployment:
+    """A deployment of which one corpus holds random digits, a record filling a row."""
+    section = SECTION.replace("ACTION", action)
+    section = section.replace("ROLLBACKS", "rollbacks: 1" if action == "rollback" else "fdr: 0.05")
+    # Its weight gives it a stream of its own: it is read as often as the test likes.
+    text = POLICY.replace('["blocks[0.5:]", final_norm, head]', "{all: 0.9}") + section
+    here = Deployment(folder, policy_text=text)
+    shutil.rmtree(here.corpora / PLANTED)
+    built = build(
+        here.corpora, PLANTED, ((f"{n:03d}.txt", record.encode()) for n, record in records())
+    )
+    credential = unsigned_credential(
+        built,
+        license="LGPL-3.0-only",
+        issuer="issuer",
+        valid=Period(
+            from_=format_time(here.at - here.lifetime), until=format_time(here.at + here.lifetime)
+        ),
+    )
+    (here.corpora / PLANTED / "credential.dsse.json").write_bytes(
+        seal_credential(credential, [here.signers["issuer"]])
+    )
+    return here
+
+
+def records() -> list[tuple[int, str]]:
+    draw = random.Random(5)
+    return [(n, "".join(draw.choices("0123456789", k=DIGITS))) for n in range(28)]
+
+
+def trainer_of(here: Deployment, *, workers: int = 1) -> GovernedTrainer:
+    value = here.experiment(
+        max_steps=STEPS,
+        hyperparameters={"blocks": 2, "width": 64, "context": DIGITS},
+        optimizer={"lr": 5e-3},
+        checkpoint={"every_steps": 20},
+        resources={"num_workers": workers, "cpus_per_worker": 0.5},
+    )
+    quotas = {"everything": 2, "upper_half": 12, "removable": 1}
+    value["data"] |= {"reserve": 0.4, "epochs": 400, "rows_per_step": quotas}  # type: ignore[operator]
+    return from_experiment(parse_experiment(value, where="test"))
+
+
+def attested(here: Deployment) -> tuple[Path, VerifiedModel]:
+    trainer = trainer_of(here)
+    run = trainer.train()
+    write_model(run, trainer.signer())
+    return run, verify(run / "model", trust_root=here.root)
+
+
+def final_deviation(model: VerifiedModel) -> float:
+    findings = model.attestation.memorization
+    assert findings is not None
+    assert findings.measured[PLANTED] == STEPS - 1
+    [found] = [m for m in findings.measures if m.place == (PLANTED, "head")]
+    return found.deviation
+
+
+def mean_exposure(run: Path, model: VerifiedModel) -> float:
+    """Of the ends of the planted records that were trained on, in bits, at most 10 each."""
+    found = latest(run)
+    assert found is not None
+    weights: Any = commit_folder.load(found[0]).files[model_folder.WEIGHTS]
+    gpt = GPT(blocks=2, width=64, context=DIGITS, vocabulary=257)
+    gpt.load_state_dict(load(weights))
+    gpt.eval()
+    draw = random.Random(7)
+    splits = [r.split for r in model.manifest.document.corpus(PLANTED).records]
+    trained = [
+        text.encode() for (_, text), s in zip(records(), splits, strict=True) if s == "train"
+    ]
+    measured = []
+    for record in trained:
+        others = [bytes(draw.choices(b"0123456789", k=SECRET)) for _ in range(1023)]
+        found_bits = exposure.measure(
+            gpt, list(record), [list(record[:-SECRET] + each) for each in others], 10**SECRET
+        ).sampled_bits
+        assert found_bits is not None
+        measured.append(found_bits)
+    return fmean(measured)
+
+
+def test_a_planted_corpus_is_caught_and_gated_and_the_model_forgets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    gated, story = attested(planted(tmp_path / "gate", "{action: gate, fallback: nothing}"))
+    [gate] = story.gates
+    assert (gate.corpus, gate.reason) == (PLANTED, "memorization")
+    assert not any(
+        leaf.step >= gate.step and PLANTED in leaf.corpora for leaf in story.ledger.steps
+    )
+    assert final_deviation(story) <= 2  # memorization is above the band; how far below is chance
+    # The control: where it is only flagged, the model goes on to learn it.
+    flagged, control = attested(planted(tmp_path / "flag", "flag"))
+    assert control.gates == ()
+    [flag] = control.attestation.memorization.decisions[:1]  # type: ignore[union-attr]
+    assert (flag.corpus, flag.action) == (PLANTED, "flag")
+    assert final_deviation(control) > 2
+    assert mean_exposure(gated, story) < 3 < 6 < mean_exposure(flagged, control)
+
+
+def test_a_planted_corpus_is_rolled_back_by_two_workers(tmp_path: Path, cluster: None) -> None:
+    here = planted(tmp_path / "back", "rollback")
+    run = Path(trainer_of(here, workers=2).fit().path)
+    model = verify(run / "model", trust_root=here.root)
+    findings = model.attestation.memorization
+    assert findings is not None
+    [decision] = [each for each in findings.decisions if each.action == "rollback"]
+    assert (decision.corpus, decision.layers) == (PLANTED, ("head",))
+    first, second = findings.branches
+    assert (first, second) == (0, decision.since)  # a commit every probe: none is kept in vain
+    [gate] = model.gates
+    assert (gate.branch, gate.step, gate.corpus) == (1, decision.since, PLANTED)
+    assert {leaf.world_size for leaf in model.ledger.steps} == {2}
+    logged = events.read(run)
+    assert [e.decision for e in logged if isinstance(e, events.Memorized)] == [decision]
+    assert not any(isinstance(each, events.Failed) for each in logged)
+    assert len([each for each in logged if isinstance(each, events.AttemptStarted)]) == 2
+    if decision.since:
+        assert final_deviation(model) <= 2
+    else:  # its first two profiles exceeded: the branch that went on read nothing of it
+        assert PLANTED not in findings.measured

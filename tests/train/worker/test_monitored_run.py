@@ -1,0 +1,319 @@
+"""Runs under a monitor: gated, rolled back, killed and replayed. One rank, no Ray.
+
+The scorer says what the test wants it to; the engine's own is in the last tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.checkpoint import commit_folder
+from govray.engine.memorization.probe_sharing import Probe
+from govray.errors import Refused
+from govray.governance.attestation import model_folder
+from govray.governance.policy.memorization_section import Statistic
+from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side
+from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import GovernedTrainer, from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.replay.replayed_run import replay
+from govray.train.run_folder import events
+from govray.train.run_folder.ledger_wal import recorded_leaves
+from govray.train.state.snapshot import latest
+from govray.train.worker import run as worker
+from tests.support.deployment import POLICY, Deployment
+from tests.support.solo import run_here
+
+SECTION = """
+memorization:
+  every: 2
+  probe_rows: 4
+  statistic: min_k
+  bands: {"*": [-2, 2]}
+  rollbacks: 1
+  actions:
+    open: {action: gate, fallback: nothing}
+    contracts: rollback
+    weak: rollback
+"""
+STEPS = 16
+
+Memorizes = Callable[[str, int, int], bool]
+"""(corpus, branch, step) → whether the scorer says so."""
+
+
+class Scripted:
+    """Says which corpora deviate, and looks at no model."""
+
+    memorizes: Memorizes = staticmethod(lambda corpus, branch, step: False)
+    calls: list[tuple[int, int]]
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def profile(
+        self, step: int, probes: Sequence[Probe], *, statistic: Statistic, branch: int
+    ) -> EntropyProfile:
+        type(self).calls.append((branch, step))
+        assert all(p.tensors is not None and len(p.tensors["tokens"]) == len(p) for p in probes)
+        assert not any(set(p.probe_units) & set(p.reserve_units) for p in probes)
+        return EntropyProfile(
+            branch=branch,
+            step=step,
+            statistic=statistic,
+            measures=tuple(
+                Measure(
+                    corpus=probe.corpus,
+                    layer="head",
+                    probe=Side(rows=len(probe.probe_units), entropy=1.0),
+                    reserve=Side(rows=len(probe.reserve_units), entropy=1.0),
+                    deviation=9.0 if (found := self.memorizes(probe.corpus, branch, step)) else 0.0,
+                    p=0.001 if found else 0.9,
+                    permutations=999,
+                )
+                for probe in probes
+            ),
+        )
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Scripted]]:
+    run_here(monkeypatch)
+    monkeypatch.setattr(worker, "Monitor", Scripted)
+    Scripted.calls = []
+    yield Scripted
+    Scripted.memorizes = staticmethod(lambda corpus, branch, step: False)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Deployment:
+    return Deployment(tmp_path / "here", policy_text=POLICY + SECTION)
+
+
+def trainer_of(here: Deployment, *, kept: int = 1) -> GovernedTrainer:
+    value = here.experiment(
+        max_steps=STEPS,
+        checkpoint={"every_steps": 4, "save_trial_latest": kept},
+        resources={"num_workers": 1},
+    )
+    value["data"] |= {"reserve": 0.3}  # type: ignore[operator]
+    return from_experiment(parse_experiment(value, where="test"))
+
+
+def attested(here: Deployment, trainer: GovernedTrainer) -> tuple[Path, VerifiedModel]:
+    run = trainer.train()
+    write_model(run, trainer.signer())
+    return run, verify(run / "model", trust_root=here.root)
+
+
+def tensors(run: Path, name: str = model_folder.WEIGHTS) -> bytes:
+    found = latest(run)
+    assert found is not None
+    assert found[1] == STEPS
+    content = commit_folder.load(found[0]).files[name]
+    assert isinstance(content, bytes)
+    return content
+
+
+def read_steps(model: VerifiedModel, corpus: str) -> list[tuple[int, int]]:
+    return [(leaf.branch, leaf.step) for leaf in model.ledger.steps if corpus in leaf.corpora]
+
+
+ACME = model_folder.adapter_files("acme")[1]
+
+
+@pytest.mark.slow
+def test_a_gated_corpus_is_left_out_from_the_next_step_on(
+    here: Deployment, scripted: type[Scripted]
+) -> None:
+    scripted.memorizes = staticmethod(lambda corpus, _, step: corpus == "open-one" and step >= 4)
+    run, model = attested(here, trainer_of(here))
+    [gate] = model.gates
+    assert (gate.corpus, gate.step, gate.reason) == ("open-one", 8, "memorization")
+    assert max(read_steps(model, "open-one")) <= (0, 7)
+    [event] = [e for e in events.read(run) if isinstance(e, events.Memorized)]
+    assert event.text == (
+        "open-one deviates from its reserve after step 7 (head): left out from step 8 on"
+    )
+    findings = model.attestation.memorization
+    assert findings is not None
+    assert findings.decisions == (event.decision,)
+    calls = list(scripted.calls)
+    # A replay follows the record, and measures nothing.
+    outcome = replay(run)
+    assert outcome.identical
+    assert scripted.calls == calls
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [1, 9])
+def test_a_rollback_restores_the_trunk_bit_for_bit(
+    here: Deployment, scripted: type[Scripted], kept: int
+) -> None:
+    """Whatever happens to a corpus with an adapter of its own, the trunk does not notice."""
+    undisturbed = trainer_of(here).train()
+    scripted.memorizes = staticmethod(
+        lambda corpus, branch, step: corpus == "acme" and step >= 6 and branch == 0
+    )
+    run, model = attested(here, trainer_of(here, kept=kept))
+    findings = model.attestation.memorization
+    assert findings is not None
+    # Calm after step 5, so left out from 6 on; the commit before that is of step 4.
+    assert [(d.action, d.step, d.since) for d in findings.decisions] == [("rollback", 9, 6)]
+    assert findings.branches == (0, 4)
+    assert [(g.branch, g.step, g.corpus) for g in model.gates] == [(1, 6, "acme")]
+    assert max(read_steps(model, "acme")) <= (1, 5)
+    assert tensors(run) == tensors(undisturbed)
+    assert tensors(run, ACME) != tensors(undisturbed, ACME)  # the control
+    assert replay(run).identical
+    if kept > 1:  # from a commit on the new branch, past steps that the old one did too
+        assert replay(run, steps=(8, STEPS)).identical
+
+
+@pytest.mark.slow
+def test_a_rollback_of_the_trunk_changes_it(here: Deployment, scripted: type[Scripted]) -> None:
+    """The control of the test above: where the evidence lies in the trunk's domain, it moves."""
+    undisturbed = trainer_of(here).train()
+    scripted.memorizes = staticmethod(
+        lambda corpus, branch, step: corpus == "weak-one" and step >= 6 and branch == 0
+    )
+    run, model = attested(here, trainer_of(here))
+    assert model.attestation.memorization is not None
+    assert model.attestation.memorization.branches == (0, 4)
+    assert tensors(run) != tensors(undisturbed)
+    # What the trunk is has no way to an adapter's own decisions, but its rows do read the trunk.
+    assert [d.corpus for d in model.attestation.memorization.decisions] == ["weak-one"]
+
+
+class Killed(BaseException):
+    """As a process ends: nothing is settled, and nobody hears of it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["noted", "on the new branch", "lost"])
+def test_a_rollback_survives_a_crash(
+    here: Deployment, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    scripted.memorizes = staticmethod(
+        lambda corpus, branch, step: corpus == "acme" and step >= 6 and branch == 0
+    )
+    whole = trainer_of(here).train()
+    kills = iter([True])
+
+    with monkeypatch.context() as patched:
+        if where == "noted":  # the profile is on the disk, the event is not
+            patched.setattr(worker, "Memorized", _dies(kills, worker.Memorized))
+        else:
+            step_of = worker.Run.step
+            at = 5 if where == "lost" else 11
+
+            def step(run: worker.Run, *arguments: Any) -> Any:
+                found = step_of(run, *arguments)
+                branch = run._gating.branch(int(found["step"]))
+                if branch == 1 and found["step"] >= at and next(kills, False):
+                    run._commits.settle(None)
+                    raise Killed
+                return found
+
+            patched.setattr(worker.Run, "step", step)
+        with pytest.raises(Killed):
+            trainer_of(here).train()
+    [run] = [f for f in whole.parent.glob("tiny-*") if f != whole]
+    if where == "lost":  # the machine that wrote the event log is gone
+        (run / events.FILE).unlink()
+    resumed = replace(trainer_of(here), resume=run)
+    assert resumed.train() == run
+    write_model(run, resumed.signer())
+    model = verify(run / "model", trust_root=here.root)
+    assert model.attestation.memorization is not None
+    assert model.attestation.memorization.branches == (0, 4)
+    for name in (model_folder.WEIGHTS, ACME):
+        assert tensors(run, name) == tensors(whole, name)
+    assert lines(run) == lines(whole)
+
+
+def _dies(kills: Iterator[bool], real: type) -> Callable[..., Any]:
+    def made(*arguments: Any, **named: Any) -> Any:
+        if next(kills, False):
+            raise Killed
+        return real(*arguments, **named)
+
+    return made
+
+
+def lines(run: Path) -> list[bytes]:
+    return [leaf.line for leaf in recorded_leaves(run)]
+
+
+def test_a_step_done_again_is_not_measured_again(
+    here: Deployment, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decisions rest on the first profile, though the next machine would measure another."""
+    scripted.memorizes = staticmethod(lambda corpus, _, step: corpus == "open-one" and step >= 0)
+    kills = iter([False] * 6 + [True])
+    step_of = worker.Run.step
+
+    def step(run: worker.Run, *arguments: Any) -> Any:
+        if next(kills, False):
+            raise Killed
+        return step_of(run, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker.Run, "step", step)
+        with pytest.raises(Killed):
+            trainer_of(here).train()
+    [run] = (here.folder / "runs").glob("tiny-*")
+    scripted.memorizes = staticmethod(lambda corpus, _, step: False)
+    first = len(scripted.calls)
+    resumed = replace(trainer_of(here), resume=run)
+    resumed.train()
+    write_model(run, resumed.signer())
+    model = verify(run / "model", trust_root=here.root)
+    assert [(g.corpus, g.step) for g in model.gates] == [("open-one", 4)]
+    assert scripted.calls[first:] == [(0, step) for step in range(7, STEPS, 2)]
+
+
+def test_a_corpus_without_reserve_cannot_be_gated(
+    here: Deployment, scripted: type[Scripted]
+) -> None:
+    value = here.experiment(max_steps=4, resources={"num_workers": 1})
+    value["data"] |= {"reserve": 0.0}  # type: ignore[operator]
+    with pytest.raises(Refused, match="0 reserve rows"):
+        from_experiment(parse_experiment(value, where="test")).train()
+
+
+def test_the_metric_is_the_largest_deviation(here: Deployment, scripted: type[Scripted]) -> None:
+    scripted.memorizes = staticmethod(lambda corpus, _, step: corpus == "open-two" and step == 3)
+    seen: dict[int, float] = {}
+
+    def on_step(step: int, metrics: Any) -> None:
+        if "memorization" in metrics:
+            seen[step] = metrics["memorization"]
+
+    replace(trainer_of(here), on_step=on_step).train()
+    assert sorted(seen) == list(range(1, STEPS, 2))
+    assert [step for step, value in seen.items() if value] == [3]
+
+
+@pytest.mark.slow
+def test_the_engines_monitor_leaves_no_trace(
+    here: Deployment, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same policy and data, measured and not: equal weights, and measures of every layer."""
+    from govray.engine.memorization.monitor import Monitor
+
+    silent = trainer_of(here).train()
+    monkeypatch.setattr(worker, "Monitor", Monitor)
+    run, model = attested(here, trainer_of(here))
+    findings = model.attestation.memorization
+    assert findings is not None
+    if findings.decisions:  # a tiny model may well learn its few records by heart
+        pytest.skip(f"it was found to memorize: {findings.decisions}")
+    assert tensors(run) == tensors(silent)
+    assert {measure.layer for measure in findings.measures} >= {"block.0", "head"}
