@@ -9,6 +9,10 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.ranks import four_ranks, two_ranks
+
+__all__ = ["four_ranks", "two_ranks"]
+
 # The time of one example says nothing on a machine that other work shares.
 settings.register_profile("govray", deadline=None)
 settings.load_profile("govray")
