@@ -1,4 +1,4 @@
-"""AUROC: how well a score ranks what was memorized above what was not.
+"""AUROC: how well a score ranks memorized items above others.
 
 Source: Fawcett 2006, "An introduction to ROC analysis" (the probability that a random
 positive is ranked above a random negative; ties count half).

@@ -1,4 +1,4 @@
-"""What the benchmarks' commands share: options that are counts, the exit code, errors in a line."""
+"""What the benchmarks' commands share: count options, the exit code, one-line errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INTERRUPTED = 130
 
 
 def run(main: Callable[[], None]) -> int:
-    """Run a benchmark from the command line; the process's exit code."""
+    """Run a benchmark from the command line, and return the process's exit code."""
     try:
         main()
     except GovrayError as error:

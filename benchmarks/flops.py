@@ -1,26 +1,23 @@
 """The analytic FLOP ratio of a governed step to plain training.
 
-With B rows of T tokens, and for every layer l its p_l weights, the A_l rows with a
-permitted weight below l, and the P_l rows that may update l,
+There are B rows of T tokens. Layer l has p_l weights. A_l is the number of rows with a permitted
+weight below l, and P_l the number that may update l. Then
 
     F  =  Σ_l 2·T·p_l·(B + |A_l| + |P_l|)  /  Σ_l 6·T·p_l·B
 
-for a layer costs 2·T·p_l a row in the forward pass, as much again for the gradient
-of its input, which is needed only where something below is permitted, and as much
-for the gradient of its weights. The denominator is training every row into every
-layer, without adapters.
+because a layer costs 2·T·p_l a row in the forward pass. The gradient of its input costs as much
+again, but only if something below is permitted. The gradient of its weights costs as much, too. The
+denominator trains every row into every layer, without adapters.
 
-"Below" is meant at the grain of single operations: the norm in front of a linear
-layer has a weight, so where both are permitted the layer's input gradient is
-needed. Attention has no weights; each of its two products costs twice its forward
-when its inputs need gradients. LoRA's two products run for its class alone.
+"Below" refers to single operations. The norm before a linear layer has a weight, so if both are
+permitted the layer's input gradient is needed. Attention has no weights; each of its two products
+costs twice its forward when its inputs need gradients. LoRA's two products run for its class alone.
 
-Not counted: lookups, norms and other elementwise work, the recomputation inside
-fused attention and its skipping of masked positions, the optimizer, communication.
+Not counted: lookups, elementwise work such as norms, fused attention's recomputation and skipped
+positions, the optimizer, communication.
 
-Source: the count of 6 FLOPs a weight and token is that of Kaplan et al. 2020,
-"Scaling Laws for Neural Language Models", §2.1; attention as in Chowdhery et al.
-2022, "PaLM", appendix B.
+Source: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", §2.1, for 6 FLOPs a weight
+and token. Chowdhery et al. 2022, "PaLM", appendix B, for attention.
 """
 
 from __future__ import annotations
@@ -34,10 +31,10 @@ from govray.governance.policy.route import ADAPTER, Route
 
 @dataclass(frozen=True)
 class Operation:
-    """A product of matrices in the forward pass, or a weight that makes one necessary.
+    """A matrix product in the forward pass, or a weight that makes one necessary.
 
     Attributes:
-        place: Depth in the forward pass. An operation reads what lesser places made.
+        place: Depth in the forward pass. An operation reads results of lower places.
         group: Layer group of its weights; None if it has none.
         flops: Forward cost of one row; 0 for what is not counted.
     """
@@ -48,7 +45,7 @@ class Operation:
 
 
 def flop_ratio(operations: Sequence[Operation], streams: Sequence[tuple[int, Route]]) -> float:
-    """F: the FLOPs of routing each stream as its route permits, over those of plain training.
+    """F: the FLOPs of routing each stream as its route permits, divided by those of plain training.
 
     Args:
         operations: Of the model, adapters' included.

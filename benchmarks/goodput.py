@@ -1,7 +1,7 @@
-"""The share of the time that goes into steps that count, computed from measured parts.
+"""Goodput: the share of time spent on useful steps, computed from measured parts.
 
-A failure every N steps costs its recovery and the steps since the last commit; commits
-cost what they add to the loop. Nothing here is measured.
+A failure every N steps costs its recovery and the steps since the last commit. Commits cost the
+time that they add to the loop. Nothing here is measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What digests and signatures cost on one file, and what ``sha256sum`` costs on it.
 
-All of them go over the same bytes: a corpus part as `corpus.build` wrote it, or as many bytes of
-records where records are hashed one by one.
+All of them read the same bytes: a corpus part as `corpus.build` wrote it. Where records are hashed
+one by one, they read equally many bytes of records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Hashed:
     """The file, and what is needed to sign it.
 
     Attributes:
-        deployment: Whose only corpus has one part, the file.
+        deployment: Its only corpus has one part, the file.
         size: Bytes of the corpus's content.
     """
 
@@ -80,5 +80,5 @@ _made: dict[int, list[tuple[str, bytes]]] = {}
 
 
 def _content(size: int) -> list[tuple[str, bytes]]:
-    """The records, made once: drawing them is no part of a build."""
+    """The records, made once: generating them is not part of a build."""
     return _made.setdefault(size, list(records(size)))

@@ -33,11 +33,11 @@ class Paired:
 def paired_ratio(
     seconds: Sequence[float | None], reference: Sequence[float | None]
 ) -> Paired | None:
-    """The ratio over the rounds in which both were timed; None if there was none.
+    """The ratio over the rounds in which both were timed; None without such rounds.
 
     Args:
-        seconds: By round; None where it was not its turn.
-        reference: The same of the denominator.
+        seconds: By round; None if not timed.
+        reference: The same for the denominator.
     """
     ratios = [
         one / other

@@ -1,21 +1,21 @@
 """``python -m benchmarks.memorization``: does the monitor see what a model has memorized?
 
-A character model of half a million parameters trains on this Python's standard library,
-with canaries of eight digits planted 1 to 256 times, once for each seed. It prints
+A character model of half a million parameters trains on this Python's standard library, once for
+each seed. Canaries of eight digits are planted 1 to 256 times. It prints
 
-* AUROC of the scores against *exposure* of at least 10 bits, over planted canaries and
-  canaries that were never planted; and, since exposure derives from the loss as the
-  scores do, AUROC of the composite against the number of plantings;
-* AUROC of means of sixteen docstrings, read again and again against reserve;
+* AUROC of the scores against *exposure* of at least 10 bits, over canaries that were planted and
+  that were not. Exposure derives from the loss, as the scores do. So there is also the composite's
+  AUROC against the number of plantings;
+* AUROC of means of sixteen docstrings, repeated ones against reserve;
 * the share of clean corpora, read once at most, that are flagged (false flags);
-* what the monitor costs: seconds of a profile over those of the steps between two, one
-  corpus measured at a time.
+* what the monitor costs: seconds of a profile of one corpus, divided by those of the steps between
+  two profiles.
 
-Representation entropy stands there for comparison: it does not rank what was memorized.
-Every AUROC is the mean over seeds. The last line is one JSON object.
+Representation entropy is shown for comparison: it does not rank what was memorized. Every AUROC is
+the mean over seeds. The last line is one JSON object.
 
-The composite's weights are fixed in the product, so nothing is fitted here; the recipe
-and these weights were found by experiment on other seeds than those reported.
+The composite's weights are fixed in the product, so nothing is fitted here. The recipe and these
+weights were found on other seeds than those reported.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(argv)
     recipe = QUICK if options.quick else Recipe()
-    torch.set_num_threads(1)  # a model this small gains little by more, and bits depend on it
+    torch.set_num_threads(
+        1
+    )  # a model this small gains little from more, and bits depend on the number
     print(
         f"torch {torch.__version__}, one thread; {recipe.steps} steps of "
         f"{recipe.rows} rows of {recipe.context} characters; seeds {options.seeds}",
@@ -90,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def summary(outcomes: Sequence[Outcome], recipe: Recipe) -> dict[str, Any]:
-    """The figures over all seeds; an AUROC is None where a seed has no positive or no negative."""
+    """The figures over all seeds. An AUROC is None if a seed has no positive or no negative."""
 
     def canaries(signal: str) -> float | None:
         return _mean([each.canaries[signal] for each in outcomes])

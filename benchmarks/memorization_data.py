@@ -1,20 +1,19 @@
 """The data of the memorization benchmark: this Python's own library, and planted canaries.
 
-* ``docstrings``: docstrings of the standard library, read again and again;
+* ``docstrings``: docstrings of the standard library, read repeatedly;
 * clean corpora: its source by package, each row read at most once;
-* canaries: ``account of ``, three letters and eight digits, planted at the beginning of rows of
-  other docstrings, as often as they have repeats; and twice as many never planted;
-* accounts of the same form that are read once and not ranked, so that the model can learn
-  that the digits of an owner that it doesn't know are open. Without them every account that
-  it reads comes again, and it gives an unknown owner the digits of another: wrong, and with
-  a low entropy.
+* canaries: ``account of ``, three letters and eight digits, at the start of rows of other
+  docstrings, once for each repeat. Twice as many are never planted;
+* accounts of the same form that are read once and not ranked. From them the model learns that an
+  unknown owner's digits are open. Otherwise every account that it reads is repeated. It would then
+  give an unknown owner another's digits, wrong and with a low entropy.
 
 No two accounts have an owner in common.
 
-Each corpus is split into records that are trained on and a reserve, by record, at
-random; rows are cut from a record at its beginning, without overlap.
+Each corpus is split at random, by record, into records that are trained on and a reserve. Rows are
+cut from the start of a record, without overlap.
 
-What it does not do: tokenise (a byte is a token) or train.
+A byte is a token.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ class Recipe:
     Attributes:
         steps: Of training.
         rows: Of a step.
-        docstring_rows: Of a step's rows, those of docstrings.
-        docstrings: Records trained on, and as many in the reserve.
+        docstring_rows: Rows of docstrings in a step.
+        docstrings: Records trained on; the reserve has as many.
         clean: Number of clean corpora.
         repeats: How often a canary is planted.
         canaries: Canaries for each number of repeats.
         once: Accounts that are read once and not ranked.
-        candidates: Other digits that a canary's rank is estimated from.
+        candidates: Other digit strings from which a canary's rank is estimated.
         blocks, width, heads, context: Of the model.
         learning_rate: At its highest.
         every: Steps between two entropy profiles.
@@ -151,7 +150,7 @@ def build(
     """One seed's data.
 
     Raises:
-        UsageError: This Python's library is too small, as where its sources were removed.
+        UsageError: This Python's library is too small, for instance without its sources.
     """
     draw = random.Random(seed)  # noqa: S311 — an experiment's randomness, repeatable
     context = recipe.context
@@ -203,12 +202,12 @@ def cut(text: str, context: int) -> tuple[Row, ...]:
 
 
 def canary_tokens(canary: str) -> Row:
-    """A canary, owner and digits, as it stands in a row."""
+    """A canary, owner and digits, as in a row."""
     return [SEPARATOR, *(PREFIX + canary).encode(), SEPARATOR]
 
 
 def canary_rows(canaries: Sequence[str]) -> dict[str, Tensor]:
-    """Rows that hold a canary each; loss targets are its digits alone."""
+    """Rows with one canary each; loss targets are its digits alone."""
     tokens = torch.tensor([canary_tokens(each) for each in canaries])
     targets = tokens[:, 1:].clone()
     first = len(PREFIX) + OWNER
@@ -230,7 +229,7 @@ def candidates(canary: str, count: int, seed: int) -> list[str]:
 
 
 def _accounts(draw: random.Random, count: int) -> list[str]:
-    """Owners and digits, no two of the same owner."""
+    """Owners and digits; all owners differ."""
     found: dict[str, str] = {}
     while len(found) < count:
         owner = "".join(draw.choices(string.ascii_lowercase, k=OWNER - 1)) + ":"
@@ -243,5 +242,5 @@ def _digits(draw: random.Random) -> str:
 
 
 def _planted(tokens: Row, filler: Row) -> Row:
-    """A row that begins with ``tokens``, and goes on as another does."""
+    """A row that begins with ``tokens`` and continues like another."""
     return [*tokens, *filler[len(tokens) :]]

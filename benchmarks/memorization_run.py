@@ -1,7 +1,7 @@
-"""One seed of the memorization benchmark: train, measure on the way and at the end.
+"""One seed of the memorization benchmark: train, and measure during and after training.
 
-Training is plain: one process, AdamW, a cosine schedule. A governed step costs more, so
-the monitor's share of one is smaller than what is found here.
+Training is plain: one process, AdamW, a cosine schedule. A governed step costs more, so the
+monitor's share of it is smaller than here.
 
 The monitor is the product's own (`govray.engine.memorization.monitor`); what is flagged is the
 product's decision (`govray.governance.record.entropy_profile.decide`) under `SECTION`.
@@ -65,19 +65,19 @@ _DOCSTRINGS = "docstrings"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one seed gave.
+    """The results of one seed.
 
     Attributes:
         exposures: Bits of each ranked canary, by number of repeats.
         entropies: Predictive entropy of each, nats, mean over its digits; equally ordered.
         canaries: Signal → AUROC against exposure, planted and held-out canaries together.
-        by_repeats: Repeats → AUROC of the composite, canaries planted so often against
-            those never planted.
-        natural: Signal → AUROC of means of sixteen docstrings, read against reserve.
+        by_repeats: Repeats → the composite's AUROC, canaries with that many repeats against those
+            never planted.
+        natural: Signal → AUROC of means of sixteen docstrings, trained on against reserve.
         false_flags: Clean corpora that were flagged.
         clean: Number of clean corpora.
         caught: Whether the docstrings were flagged.
-        profile_seconds: Of each profile on the way, one corpus measured.
+        profile_seconds: Of each profile during training, one corpus measured.
         step_seconds: Of each training step.
     """
 
@@ -94,7 +94,7 @@ class Outcome:
 
 
 def section(recipe: Recipe) -> Monitoring:
-    """What a policy would say: flag what two probes in a row find half a spread off."""
+    """A policy's section: flag if two probes in a row deviate by half a spread."""
     return Monitoring(
         every=recipe.every, probe_rows=recipe.probe_rows, bands={"*": Band(low=-0.5, high=0.5)}
     )
@@ -129,7 +129,7 @@ class Reading:
         self.read: dict[str, list[tuple[int, Row]]] = {name: [] for name in data.clean}
 
     def step(self, step: int) -> list[Row]:
-        """The rows of a step; more than usual where many canaries fall on it."""
+        """The rows of a step; more than usual if it has many canaries."""
         rows = [
             *self._planted.get(step, []),
             *(next(self._docstrings) for _ in range(self._recipe.docstring_rows)),
@@ -249,7 +249,7 @@ def _probe(
     count: int,
     step: int,
 ) -> Probe:
-    """Rows of both sides; records of each side are numbered by themselves."""
+    """Rows of both sides; each side's records are numbered from 0."""
     ours = [read[i] for i in pick(len(read), count, corpus, step, "read")]
     theirs = [reserve[i] for i in pick(len(reserve), count, corpus, step, "reserve")]
     return Probe(
@@ -282,7 +282,7 @@ class _Scorer:
         self.lens: Lens = Lens()
 
     def __call__(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Signal → score of each row, higher where better known; all but the composite."""
+        """Signal → score of each row, higher if better known; all but the composite."""
         with untouched(self._model):
             self.lens = find_lens(self._model, lambda: self._model(rows["tokens"][:1]))
         scores = score_rows(
@@ -326,9 +326,9 @@ def _canaries(
     dict[str, float | None],
     dict[int, float | None],
 ]:
-    """Exposures; entropies; AUROC by signal against exposure; AUROC of the composite by repeats.
+    """Exposures, entropies, AUROC by signal against exposure, and the composite's AUROC by repeats.
 
-    Half of the held-out canaries are the composite's reference, the others are ranked.
+    Half of the held-out canaries are the composite's reference; the others are ranked.
     """
     half = len(data.held_out) // 2
     reference = scorer(canary_rows(data.held_out[:half]))
@@ -360,7 +360,7 @@ def _canaries(
 def _natural(corpus: Corpus, scorer: _Scorer, seed: int) -> dict[str, float | None]:
     """AUROC of means of sixteen docstrings by signal; the first row of each is scored.
 
-    The composite's reference is half of the reserve, and the other half is ranked.
+    The composite's reference is half of the reserve; the other half is ranked.
     """
     half = len(corpus.reserve) // 2
     reference = scorer(batch([record[0] for record in corpus.reserve[:half]]))
@@ -377,12 +377,12 @@ def _natural(corpus: Corpus, scorer: _Scorer, seed: int) -> dict[str, float | No
 
 
 def _own(signals: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model's own prediction's statistics."""
+    """Statistics of the model's own prediction."""
     return {name: signals[name] for name in ("entropy", "surprise", "min_k")}
 
 
 def _losses(model: nn.Module, canaries: Sequence[str]) -> Tensor:
-    """Nats that the model needs for the digits after the owner."""
+    """The model's loss on the digits after the owner, in nats."""
     start = 1 + len(PREFIX) + OWNER
     rows = [canary_tokens(each)[:-1] for each in canaries]
     losses = target_losses(model, rows, [start] * len(rows), batch=512)

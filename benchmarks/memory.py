@@ -1,13 +1,12 @@
 """Peak live tensor bytes of a training step, parameters and optimizer included.
 
-On a GPU the caching allocator counts them. On the CPU every allocation and release
-of tensor storage is read from a profile that covers the whole life of what is
-measured, from before its parameters are made: with it come the tensors that autograd
-saves and the buckets that DDP allocates in C++. The running sum of these events at
-its highest, from the start of the measured step, is the peak.
+On a GPU the caching allocator counts them. On the CPU a profile has every allocation and release of
+tensor storage. It begins before the parameters are made. So it includes the tensors that autograd
+saves, and the buckets that DDP allocates in C++. The peak is the highest running sum of these
+events from the start of the measured step.
 
-Not counted: scratch space that libraries take from the system and not from torch's
-allocator, and Python objects.
+Not counted: scratch space that libraries take from the system instead of torch's allocator, and
+Python objects.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _MARK = "govray: the measured step"
 def measure_memory(
     rank: int, setting: Setting, cases: Sequence[str], method: str
 ) -> dict[str, int | None]:
-    """Case → peak bytes of one method on the rank that holds most; run it on every rank.
+    """Case → peak bytes of one method on the rank with the most. Run it on every rank.
 
-    None where the method can't do what the case asks.
+    None if the method can't do what the case asks.
     """
     return {case: _measure_case(setting, case, rank, method) for case in cases}
 
@@ -72,7 +71,7 @@ def peak_bytes(prepare: Callable[[], Callable[[], object]], device: torch.device
         torch.cuda.reset_peak_memory_stats(device)
         step()
         return torch.cuda.max_memory_allocated(device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or every profile announces itself
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise every profile prints a line
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step = prepare()
         with record_function(_MARK):

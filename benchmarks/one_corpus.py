@@ -1,7 +1,7 @@
 """The smallest signed deployment that a run or a reader accepts: one corpus, one authority.
 
-The keys are made for one run of a benchmark. The corpus is random printable text, the same for
-the same size; its policy lets it update everything.
+The keys are made for one run of a benchmark. The corpus is random printable text, the same for the
+same size. Its policy lets it update everything.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class OneCorpus:
 
 
 def records(size: int) -> Iterator[tuple[str, bytes]]:
-    """Records of random letters, ``size`` bytes in all; the same for the same size."""
+    """Records of random letters, ``size`` bytes in all. Equal sizes give equal records."""
     draw = random.Random(0)  # noqa: S311 — filler text, not secrets
     letters = bytes(97 + byte % 26 for byte in range(256))
     for number in range(max(1, size // _RECORD_BYTES)):

@@ -1,7 +1,7 @@
-"""Starts rank processes, hands each a function, and collects what it returns.
+"""Start rank processes, run a function on each, and collect the results.
 
-Each runs torch on one thread, in a fresh default process group. An error on a rank
-becomes one error here, without a traceback; the other ranks are ended.
+Each runs torch on one thread, in a new default process group. An error on a rank becomes one error
+here, without a traceback, and the other ranks are ended.
 
 Functions and arguments travel by pickle.
 """
@@ -114,13 +114,13 @@ def _rank(
         outcome = error
     except KeyboardInterrupt:
         return
-    except Exception as error:  # whatever it is, the parent must hear of it
+    except Exception as error:  # the parent must learn of any error
         outcome = RankFailed(
             f"{type(error).__name__}: {error}",
             where=f"rank {rank}",
             do="If the shape fits this machine, this is a bug",
         )
-    # By value: a tensor sent as shared memory would be gone with this process.
+    # By value: a tensor in shared memory would be lost with this process.
     pipe.send_bytes(pickle.dumps(outcome))
     pipe.close()
     if dist.is_initialized():

@@ -1,8 +1,8 @@
 """Four ways to read a prepared folder: ours by two sources, Ray Data's own, and pyarrow alone.
 
-Each is a function from a `Prepared` folder and a number of steps to the tokens read. All
-yield batches of token ids with ``ROWS`` rows; only ours verify what they read, follow the plan's
-order and say which row is whose.
+Each is a function from a `Prepared` folder and a number of steps to the tokens read. All yield
+batches of token ids with ``ROWS`` rows. Only ours verify what they read, follow the plan's order
+and know each row's corpus.
 
 ``pyarrow`` reads the shards from start to end. ``pyarrow_plan`` reads the plan's rows in the
 plan's order, with a cache of row groups like ours: what the order alone costs.
@@ -159,7 +159,7 @@ def _sequential(prepared: Prepared) -> Iterator[torch.Tensor]:
 
 
 def _rows(table: pa.Table, row_tokens: int) -> list[npt.NDArray[np.int32]]:
-    """Full rows; the short last row of a part is filled up."""
+    """Full rows; the short last row of a part is padded."""
     rows = []
     for value in table.column("tokens"):
         row = np.zeros(row_tokens, dtype=np.int32)

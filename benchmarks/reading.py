@@ -1,7 +1,6 @@
 """``python -m benchmarks.reading``: the plan reader against Ray Data and pyarrow, and hashing.
 
-Prints two tables and, as its last line, one JSON object. What the numbers mean is in
-docs/performance.md.
+Prints two tables and, as its last line, one JSON object. docs/performance.md explains the numbers.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def _steps(read: Callable[[Prepared, int], int], steps: int) -> Callable[[Prepar
     def all_of_them(prepared: Prepared) -> None:
         expected = steps * ROWS * prepared.row_tokens
         found = read(prepared, steps)
-        # A part's last row may be short, and is filled up by some.
+        # A part's last row may be short, and some methods pad it.
         assert abs(found - expected) <= 0.01 * expected, (found, expected)
 
     return all_of_them

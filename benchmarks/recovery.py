@@ -1,7 +1,6 @@
 """``python -m benchmarks.recovery``: a killed worker, governed and bare, and what commits cost.
 
-Prints tables and, as its last line, one JSON object. What the numbers mean is in
-docs/performance.md.
+Prints tables and, as its last line, one JSON object. docs/performance.md explains the numbers.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def _killed(
 
 
 def _commits(deployment: OneCorpus, shape: RunShape, folder: Path, pairs: int) -> dict[str, Any]:
-    """What commits add to the loop: the same steps with them, and with one at the end only."""
+    """What commits add to the loop: the same steps with commits, and with one only at the end."""
     with_commits: list[float] = []
     without: list[float] = []
     waits: list[float] = []

@@ -1,9 +1,9 @@
 """One short run with one killed worker, governed and bare; and a run that times its commits.
 
-Both runs have the same model, rows a step, optimizer, workers and steps between checkpoints.
-The bare one is what a Ray Train user writes: DDP, `torch.save` into a folder, `ray.train.report`;
-it makes its rows up, so it reads no data at all. Each worker process writes what it does, and
-when, into one file of events.
+Both runs have the same model, rows a step, optimizer, workers and steps between checkpoints. The
+bare one is what a Ray Train user writes: DDP, `torch.save` into a folder, `ray.train.report`. It
+generates its rows, so it reads no data at all. Each worker process writes what it does, and when,
+into one file of events.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RunShape:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What one killed run's events say.
+    """Figures from one killed run's events.
 
     Attributes:
         recovery: Seconds from the kill to the end of the next step.
@@ -98,7 +98,7 @@ def run_governed(deployment: OneCorpus, shape: RunShape, folder: Path) -> Path:
 
 
 def run_bare(shape: RunShape, folder: Path) -> Path:
-    """The same without governance; returns the file of its events."""
+    """The same run without governance; returns the file of its events."""
     events = folder / "events.jsonl"
     folder.mkdir(parents=True)
     TorchTrainer(
@@ -111,7 +111,7 @@ def run_bare(shape: RunShape, folder: Path) -> Path:
 
 
 def told(events: Path) -> list[dict[str, Any]]:
-    """What the workers of a run told, in order; a line that is being written is left out."""
+    """What the workers of a run recorded, in order, without a line that is still being written."""
     lines = events.read_text().splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -121,7 +121,7 @@ def recovered(events: Path) -> Recovered:
     all_told = told(events)
     [killed] = [each for each in all_told if each["event"] == "kill"]
     steps = [each for each in all_told if each["event"] == "step"]
-    # Rank 0 may end a step after rank 1 died in the next; another process is another attempt.
+    # Rank 0 may end a step after rank 1 died in the next. Another process is another attempt.
     before = [each for each in steps if each["pid"] == steps[0]["pid"]]
     after = [each for each in steps if each["pid"] != steps[0]["pid"]]
     periods = sorted(
@@ -135,7 +135,8 @@ def recovered(events: Path) -> Recovered:
 
 
 def step_seconds(events: Path) -> list[tuple[int, float, float]]:
-    """(step, seconds from the end of the step before to its end, of these inside report)."""
+    """(step, seconds from the end of the step before to its end, seconds of these inside
+    report)."""
     steps = [each for each in told(events) if each["event"] == "step"]
     return [(b["step"], b["at"] - a["at"], b["reporting"]) for a, b in itertools.pairwise(steps)]
 
@@ -192,7 +193,7 @@ def _save(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
 
 
 class _Teller:
-    """One worker's events; rank 0 tells of steps, rank 1 is the one that dies."""
+    """One worker's events. Rank 0 records steps, rank 1 is the one that dies."""
 
     def __init__(self, events: Path, kill_at: int | None) -> None:
         self._events = events
@@ -200,7 +201,7 @@ class _Teller:
         self._rank = dist.get_rank()
 
     def strike(self, step: int) -> None:
-        """Die here, if this is the step and it has not happened yet."""
+        """End this process, if this is the step and it has not happened yet."""
         marker = self._events.with_name("killed")
         if self._rank == 1 and step == self._kill_at and not marker.exists():
             marker.touch()
@@ -208,7 +209,7 @@ class _Teller:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def step(self, step: int, reporting: float) -> None:
-        """A step is done, and what follows it."""
+        """Record that a step is done, and what follows it."""
         if self._rank == 0:
             self._tell(event="step", step=step, reporting=reporting)
 

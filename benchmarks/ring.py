@@ -1,4 +1,4 @@
-"""What a collective costs on a ring of P ranks, from two measured constants.
+"""The cost of a collective on a ring of P ranks, from two measured constants.
 
 An all-reduce of b bytes sends, from every rank, 2·(P − 1) messages of b / P bytes:
 
@@ -59,8 +59,8 @@ def all_reduce_bytes(size: int, world: int) -> float:
 def fit(samples: Sequence[Sample]) -> Link:
     """The link whose all-reduce times differ least from the measured ones.
 
-    Least squares of the relative differences, so that small messages count as much
-    as large ones. A cost that would come out negative is 0: these times don't show it.
+    Least squares of the relative differences, so that small messages count as much as large ones. A
+    negative cost is set to 0: these times don't show it.
     """
     # Normal equations of  a·α + b·β = 1,  with a, b relative to the measured time.
     rows = [

@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def time_all_reduces(rank: int, world: int, sizes: Sequence[int], repeats: int) -> list[Sample]:
     """Seconds of an all-reduce of each size, on the slowest rank; run it on every rank.
 
-    The best of several, because other work on the machine only ever adds time.
+    The best of several, because other work on the machine only adds time.
     """
     samples = []
     for size in sizes:
@@ -85,14 +85,14 @@ def time_all_reduces(rank: int, world: int, sizes: Sequence[int], repeats: int) 
             took = torch.tensor(time.perf_counter() - began, dtype=torch.float64)
             dist.all_reduce(took, op=dist.ReduceOp.MAX)
             times.append(float(took))
-        samples.append(Sample(size, world, min(times[1:])))  # the first one connects
+        samples.append(Sample(size, world, min(times[1:])))  # the first call connects
     return samples
 
 
 def compute(link: Link, traffic: GovernedTraffic, worlds: Sequence[int]) -> dict[str, Any]:
     """World size → kind of step → bytes that a rank sends, calls and seconds.
 
-    ``by_turns`` is the mean over steps of one stream each, in the shares of the mix.
+    The kind ``by_turns`` is the mean over steps of one stream each, in the shares of the mix.
     """
     report: dict[str, Any] = {}
     for world in worlds:

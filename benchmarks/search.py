@@ -1,19 +1,19 @@
 """``python -m benchmarks.search``: governed ASHA against random and grid search, equal budget.
 
-Each method has the same steps to spend, on the same space, data and workers. A search's governed
-loss at some time is what it would end with if it ended then: the lowest loss of the trials whose
-last report is within the limit of memorization. ASHA is compared with each of the others by itself,
-seed by seed: the target is the loss that both reach, so the worse of what the two end with, and it
-prints how many epochs over all trials, and how much time, each needed until it was there for good.
-Time is computed from the measured seconds of a step; starting a trial is not in it.
+Each method has the same number of steps, on the same space, data and workers. A search's governed
+loss at some time is its result if it ended then. That is the lowest loss of the trials whose last
+report is within the limit of memorization. ASHA is compared with each other method, seed by seed.
+The target is the loss that both reach: the worse of the two final losses. The benchmark prints how
+many epochs over all trials, and how much time, each needed until it stayed at the target. Time is
+computed from the measured seconds of a step, without the start of a trial.
 
-Every trial is trained here, in this process, by small models that memorize a restricted corpus if
-their point reads it often (`benchmarks.search_trials`); the decisions are those of `govray tune`.
+Every trial trains a small model in this process (`benchmarks.search_trials`). It memorizes a
+restricted corpus if its point reads that often. The decisions are those of `govray tune`.
 
-All but the grid deal the same points in the same order, so a method gains only by leaving points
+All but the grid try the same points in the same order, so a method gains only by leaving points
 early. Trials that will memorize have the lowest losses at the early rungs, where their memorization
-does not show yet, and take places from those that will not; what that costs is in the figures.
-The last line is one JSON object.
+does not show yet. They take places from those that will not; the figures include that cost. The
+last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ WORKERS = 4
 DIVISOR = 3
 RUNGS = 4
 FULL_TRIALS = 12
-"""Trials that the budget pays to their end."""
+"""Number of complete trials that the budget allows."""
 QUICK = Recipe(
     steps=27, every=3, public=64, restricted=8, validation=8, blocks=1, widths=(4, 8), context=32
 )
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def contestants(
     recipe: Recipe, brackets: Sequence[Bracket], seed: int
 ) -> dict[str, tuple[Method, Callable[[int], Point]]]:
-    """Each method, new, and the points that it deals; all but the grid deal the same ones."""
+    """Each method, new, and its points; all but the grid have the same ones."""
     search = space(recipe)
 
     def drawn(number: int) -> Point:
@@ -181,7 +181,7 @@ def _against(
     recipe: Recipe,
     seconds_per_step: float,
 ) -> dict[str, Any]:
-    """One method against another, by seed: what each needs to the loss that both reach."""
+    """One method against another, by seed: what each needs to reach the common loss."""
     reached = []
     for ours, theirs in pairs:
         target = max(ours[-1].loss, theirs[-1].loss)

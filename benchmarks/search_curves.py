@@ -1,13 +1,10 @@
-"""What a search's trials report: curves of small character models, trained in this process.
+"""Reports of a search's trials: curves of small character models, trained in this process.
 
-A curve is trained once, as far as it is asked for, and is the same for every search and limit.
-Training is plain: one process, AdamW, a constant rate. M is the product's own: the composite
-deviation of rows read from rows held back, at the model's output
-(`govray.engine.memorization.deviation`).
+A curve is trained once, as far as needed, and is the same for every search and limit. Training is
+plain: one process, AdamW, a constant rate. M is the product's own: at the model's output, how far
+the composite of rows read deviates from rows held back (`govray.engine.memorization.deviation`).
 
-Measuring leaves no trace, so a model that is trained again, without it, has the same weights.
-
-What it does not do: say which rows a trial reads, or search.
+Measuring leaves no trace, so a model that is trained again without it has the same weights.
 """
 
 from __future__ import annotations
@@ -90,7 +87,7 @@ class Curve:
         return self._measured[step // self._every - 1]
 
     def train(self, steps: int) -> None:
-        """So many steps more."""
+        """Train this many steps more."""
         for _ in range(steps):
             self._optimizer.zero_grad()
             loss(self.model, batch(self.next_rows())).mean().backward()
@@ -111,12 +108,12 @@ class Curves:
         self._curves: dict[str, Curve] = {}
 
     def report(self, point: Point, step: int, tau: float) -> TrialReport:
-        """What the point's trial says after ``step`` steps, under the limit ``tau``."""
+        """The report of the point's trial after ``step`` steps, under the limit ``tau``."""
         value, memorization = self._curve(point).measured(step)
         return report(step=step, loss=value, memorization=memorization, tau=tau)
 
     def model(self, point: Point, step: int) -> nn.Module:
-        """The trial's model after ``step`` steps; trained again where it has gone further."""
+        """The trial's model after ``step`` steps; trained again if it has gone further."""
         curve = self._curve(point)
         if curve.steps != step:
             curve = self._make(point)
@@ -125,12 +122,12 @@ class Curves:
 
     @property
     def steps(self) -> int:
-        """Of all that was trained."""
+        """Steps of all that was trained."""
         return sum(each.steps for each in self._curves.values())
 
     @property
     def seconds_per_step(self) -> float:
-        """Measured over all that was trained, reports included."""
+        """Seconds of a step, over all that was trained, reports included."""
         return sum(each.seconds for each in self._curves.values()) / self.steps
 
     def _curve(self, point: Point) -> Curve:
@@ -147,7 +144,7 @@ def mean_loss(model: nn.Module, rows: Sequence[Row]) -> float:
 
 
 def deviation(model: nn.Module, read: Sequence[Row], held_back: Sequence[Row]) -> float:
-    """How much better ``read`` is known than ``held_back``, in spreads of the latter."""
+    """How much better the model knows ``read`` than ``held_back``, in spreads of the latter."""
     scores = [
         score_rows(
             model,

@@ -1,10 +1,9 @@
-"""A search on so many workers, in the time of steps: one worker does one step a tick.
+"""A search on some workers, with steps as time: one worker does one step a tick.
 
-The decisions are the product's (`govray.tune`); what a trial reports comes from its curve. A race
-ends when its budget of steps is used up, or nothing is left to run.
+The decisions are the product's (`govray.tune`); a trial's reports come from its curve. A race ends
+when its budget of steps is used up, or nothing is left to run.
 
-What it does not do: count what starting a trial costs. ``starts`` says how often one was started,
-or started again after a pause.
+The time to start a trial is not counted. ``starts`` counts starts, also after a pause.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from govray.tune.successive_halving import Action, AsynchronousHalving
 
 @dataclass(frozen=True)
 class Reached:
-    """The governed loss that a search would end with, from some time on.
+    """The governed loss of a search from some time on.
 
     Attributes:
         ticks: Steps that one worker has done by then.
         steps: Steps of all trials by then.
         starts: Trials started by then.
-        loss: The lowest of the trials whose last report is within the limit; infinite if none is.
+        loss: The lowest loss of the trials whose last report is within the limit, or infinity.
     """
 
     ticks: int
@@ -45,7 +44,7 @@ class Method(Protocol):
     """Who runs next, and who goes on."""
 
     def next(self) -> str | None:
-        """A trial to start or to resume; None if there is none now."""
+        """A trial to start or to resume now, or None."""
 
     def goes_on(self, trial: str, said: TrialReport) -> bool:
         """Whether a trial that reported keeps its worker."""
@@ -120,13 +119,13 @@ class Promoting:
 def ladders(
     steps: int, *, full_trials: int, divisor: int, rungs: int, mode: Mode = "standard"
 ) -> tuple[Bracket, ...]:
-    """The brackets of the most trials that a budget pays as planned.
+    """The brackets with the most trials that a budget allows, as planned.
 
     Args:
         steps: Of a trial that runs to its end.
-        full_trials: Trials that the budget pays to their end.
-        divisor: One trial in so many goes on.
-        rungs: At most, of a ladder.
+        full_trials: Number of complete trials that the budget allows.
+        divisor: One trial in this many goes on.
+        rungs: Most rungs of a bracket.
         mode: How early the brackets stop trials.
     """
     found: tuple[Bracket, ...] = ()
@@ -154,14 +153,14 @@ def race(
     every: int,
     budget: int,
 ) -> list[Reached]:
-    """Run a search; returns each time that its governed loss fell, or rose.
+    """Run a search. Returns each time that its governed loss fell or rose.
 
-    It rises where the best trial goes on and memorizes beyond the limit.
+    It rises if the best trial goes on and memorizes beyond the limit.
 
     Args:
         method: Who decides.
         point: Trial number to its point.
-        report: A point's report after so many steps.
+        report: A point's report after a number of steps.
         workers: How many trials run at once.
         every: Steps between two reports of a trial.
         budget: Steps of all trials at which the search ends.
@@ -178,7 +177,7 @@ def race(
 
 
 def since(found: Sequence[Reached], target: float) -> Reached:
-    """When the governed loss was last seen to come down to ``target`` or below, and stayed there.
+    """When the governed loss came down to ``target`` or below for good.
 
     Args:
         found: From `race`; it ends at or below the target.
@@ -197,7 +196,7 @@ def last_reports(
     every: int,
     budget: int,
 ) -> dict[str, TrialReport]:
-    """Run a search, with the arguments of `race`; returns what each trial said last."""
+    """Run a search, with the arguments of `race`. Returns each trial's last report."""
     events = _events(method, point, report, workers, every, budget)
     return {name: said for *_, name, said in events}
 
@@ -210,7 +209,7 @@ def _events(
     every: int,
     budget: int,
 ) -> Iterator[tuple[int, int, int, str, TrialReport]]:
-    """Reports in the order of their time: ticks, steps and starts by then, trial, what it said."""
+    """Reports in order of time: ticks, steps and starts by then, trial, report."""
     done: dict[str, int] = {}  # steps of each trial
     busy: list[tuple[int, int, str]] = []  # (tick of the next report, order of start, trial)
     now = steps = starts = 0

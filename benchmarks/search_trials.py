@@ -1,11 +1,11 @@
 """The trials of the search benchmark: small character models that may memorize a corpus.
 
-Two corpora, docstrings of the standard library both: ``public``, read about once, and a small
-``restricted`` one, of which a trial's point says how many rows stand in each step. Half of the
-validation rows come from neither; the others are restricted rows that were trained on, with a few
+There are two corpora of docstrings from the standard library. ``public`` is read about once.
+``restricted`` is small, and a trial's point says how many of its rows are in each step. Half of the
+validation rows come from neither. The others are restricted rows that were trained on, with a few
 letters changed. So the lowest loss belongs to a trial that memorizes.
 
-What it does not do: train, measure (`benchmarks.search_curves`), or search.
+`benchmarks.search_curves` trains and measures.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Recipe:
         every: Steps between two reports.
         rows: Of a step, both corpora together.
         public: Rows of the public corpus.
-        restricted: Rows of the restricted one, and as many held back.
+        restricted: Rows of the restricted one; as many are held back.
         validation: Rows, half of them near-duplicates.
-        blocks, widths, context: Of the model; which width is a point's.
-        tau: Limit of M, in spreads of the rows held back. Two halves of so few rows differ by
-            half a spread before anything is learned; memorizers by several.
+        blocks, widths, context: Of the model; a point has one of the widths.
+        tau: Limit of M, in spreads of the rows held back. Two halves of so few rows differ by half
+            a spread before anything is learned. A memorizer's differ by several.
     """
 
     steps: int = 243

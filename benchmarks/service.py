@@ -1,20 +1,20 @@
-"""``python -m benchmarks.service``: what a query costs beside a handler that does nothing.
+"""``python -m benchmarks.service``: what a query costs, compared with an empty handler.
 
 100 models, 1,000 corpora, a million indexed records and a ledger of ten million entries are
-generated (`benchmarks.service_data`) and kept in the folder of ``--data``. They are asked over
-loopback on plain uvicorn and on Ray Serve with HAProxy, one request at a time for the latencies
-and eight at a time for the throughput. In each turn every query and the empty handler are asked in
-the same run of the same server, in an order that moves on, so ratios are of neighbours in time.
-A second empty handler stands within the application, behind its layers and for a known caller:
-what is above that is the query. Every answer is checked, and proofs against the ledger's root.
+generated (`benchmarks.service_data`) and kept in the folder of ``--data``. Requests go over
+loopback to plain uvicorn and to Ray Serve with HAProxy. Latencies are measured with one request at
+a time, throughput with eight. Each turn asks every query and the empty handler on the same server,
+in rotating order. So a ratio compares requests close in time. A second empty handler is inside the
+application, behind its layers and for a known caller. The time above that is the query's. Every
+answer is checked, and proofs against the ledger's root.
 
-``--mixed MINUTES`` asks all queries at once on Ray Serve while a replica is killed every minute.
-A request that failed counts as in flight if it began before the kill it fell into; failures that
-began after one are counted apart. A kept connection that is found closed is opened again and the
-request repeated, as HTTP clients do (RFC 9112, 9.3.1), and that is counted too.
+``--mixed MINUTES`` asks all queries at once on Ray Serve while a replica is killed every minute. A
+failed request counts as in flight if it began before the kill. Failures that began after it are
+counted separately. A kept connection that turns out closed is opened again and the request
+repeated, as HTTP clients do (RFC 9112, 9.3.1). That is counted, too.
 
-The client shares the machine with the server. Without ``--mixed`` all of it takes at most ten
-minutes, two of which are for generating, once. The last line is one JSON object.
+The client shares the machine with the server. Without ``--mixed`` everything takes at most ten
+minutes; two of these generate the data, once. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ WITHIN = "empty within"
 """The same behind the application's own layers, for a known caller."""
 
 SPREAD = 64
-"""Different things that a query is asked about, as far as there are."""
+"""How many different things a query asks about, if there are that many."""
 
 WARM_UP = 2
 """Turns before the first that counts."""
 
 LATENCIES_S = 150.0
-"""How long the latencies of one server may take."""
+"""How long measuring one server's latencies may take."""
 
 CLIENTS = 8
 REPLICAS = 2
@@ -67,11 +67,11 @@ KILL_EVERY_S = 60.0
 
 ROOT = Path(__file__).parents[1]
 AS_DEPLOYED = ["sh", "-c", '. serve/environment.sh && exec "$@"', "sh"]
-"""Before the words of a command: it runs in the environment that `serve/` is deployed in."""
+"""Put before a command's words: it runs in the environment that `serve/` is deployed in."""
 
 
 def queries(data: Data) -> list[Query]:
-    """What is asked, the empty handler first; those of one ledger end with its size."""
+    """The queries, the empty handler first. The name of a ledger's query ends with its size."""
     return [
         Query(EMPTY, ["/empty"], _exactly(b'{"ok":true}')),
         Query(WITHIN, ["/v1/empty"], _exactly(b'{"ok":true}')),
@@ -212,7 +212,7 @@ def server(kind: str, data: Data) -> Iterator[int]:
 
 
 def new_token(data: Data) -> str:
-    """A token of an admin who is made for this run."""
+    """A token of an admin account made for this run."""
     engine = open_store(data.url)
     try:
         with Session(engine) as session:
@@ -230,7 +230,7 @@ def new_token(data: Data) -> str:
 
 
 def percentile(seconds: Sequence[float], share: float) -> float:
-    """The value that ``share`` of ``seconds`` do not exceed (nearest rank)."""
+    """The ``share`` quantile of ``seconds`` (nearest rank)."""
     ordered = sorted(seconds)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -253,7 +253,7 @@ def told(answers: dict[str, list[Answer]]) -> dict[str, dict[str, float]]:
 def flatness(
     latencies: dict[str, dict[str, float]], ledgers: Sequence[int]
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Query → size of the ledger → p50 and p99 over those at the smallest size."""
+    """Query → size of the ledger → p50 and p99, divided by those at the smallest size."""
     return {
         name: {
             str(size): {
@@ -305,7 +305,7 @@ async def measured(
 async def mixed(
     port: int, token: str, data: Data, *, seconds: float, kill_every: float
 ) -> dict[str, Any]:
-    """All queries at once while replicas are killed; what went wrong, and when it had begun."""
+    """All queries at once while replicas are killed. Returns the failures, and when they began."""
     asked = [
         each for each in queries(data) + flat_queries(data) if each.name not in (EMPTY, WITHIN)
     ]
@@ -314,7 +314,7 @@ async def mixed(
     async def killing() -> None:
         began = time.monotonic()
         for number in range(int(seconds // kill_every)):
-            # In the middle of each interval, so that what a kill does is seen before the end.
+            # In the middle of each interval, so that a kill's effect shows before the end.
             await asyncio.sleep(began + (number + 0.5) * kill_every - time.monotonic())
             client = Client(port, token)
             _, body = await client.get("/pid")
@@ -394,7 +394,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def show(kind: str, report: dict[str, Any]) -> None:
-    """A table for people; ``x`` is over the empty handler, ``w`` over the one within."""
+    """A table for people. ``x`` is relative to the empty handler, ``w`` to the inner one."""
     print(f"{kind:<22} {'p50 ms':>8} {'p99 ms':>8} {'p50 x':>6} {'p99 x':>6} {'p50 w':>6} "
           f"{'p99 w':>6} {'req/s':>8}")  # fmt: skip
     for name, of in report["latency"].items():

@@ -1,10 +1,10 @@
 """The servers of `benchmarks.service`: ``-m benchmarks.service_app KIND STORE PORT REPLICAS``
 
-KIND is ``uvicorn`` or ``serve``. What is measured is the application as it is served, and beside
-it, in the same process and on the same port, one whose handler does nothing: ``/empty``. A handler
-that does nothing within the application, behind its layers and for a known caller, is
-``/v1/empty``. ``/pid`` names the process, so that the benchmark can kill it. Prints READY when it
-answers; ends when standard input does.
+KIND is ``uvicorn`` or ``serve``. The application is measured as it is served. ``/empty`` is a
+second application in the same process and on the same port, whose handler does nothing.
+``/v1/empty`` is such a handler inside the application, behind its layers and for a known caller.
+``/pid`` names the process, so that the benchmark can kill it. It prints READY when it answers, and
+ends when standard input ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNLIMITED = 10**9
 
 
 class Beside:
-    """The application, and an empty one beside it that shares nothing with it but the server."""
+    """The application, and an empty one that shares only the server with it."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app: ASGIApp = app
@@ -46,7 +46,7 @@ class Beside:
 
 
 def build(store: str) -> Beside:
-    """The measured application, with no bound on the rate of one token."""
+    """The measured application, without a rate limit for one token."""
     app = create_app(Settings(store=store, rate=UNLIMITED, burst=UNLIMITED))
 
     @app.get("/v1/empty", dependencies=[Depends(require("admin"))])
@@ -109,7 +109,7 @@ def on_serve(store: str, port: int, replicas: int) -> None:
 
 
 def main() -> None:
-    """Serve as the words of the command line say."""
+    """Serve what the command line asks for."""
     kind, store, port, *more = sys.argv[1:]
     if kind == "uvicorn":
         on_uvicorn(store, int(port))

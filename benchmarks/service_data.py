@@ -1,10 +1,10 @@
-"""What `benchmarks.service` asks about: a store and a ledger of any size, generated.
+"""Generated data for `benchmarks.service`: a store and a ledger of any size.
 
-Nothing here is signed. The service sends stored bytes as they are, so their size matters to it and
-their content does not; the ledger's tiles are real, and every proof from them leads to its root.
+Nothing here is signed. The service sends stored bytes unchanged, so only their size matters. The
+ledger's tiles are real, and every proof from them leads to its root.
 
-A folder is generated once and used again: it is renamed into place when it is whole, and its name
-has its sizes.
+A folder is generated once and reused. It is renamed into place when it is whole, and its name has
+its sizes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sizes:
     """How much there is of everything.
 
     Attributes:
-        ledgers: Entries of each ledger, ascending; the smaller ones begin the largest.
+        ledgers: Entries of each ledger, ascending. Each is a prefix of the largest.
         records: Indexed records, over all corpora.
         envelope: Bytes of one attestation.
     """
@@ -102,12 +102,12 @@ class Data:
         return [f"corpus-{c}" for c in range(self.sizes.corpora) if c % self.sizes.models == number]
 
     def envelope(self, number: int) -> bytes:
-        """The bytes that stand for a signed attestation."""
+        """Bytes in place of a signed attestation."""
         text = json.dumps({"payloadType": "benchmark", "payload": self.digest(number)})
         return text.encode().ljust(self.sizes.envelope)
 
     def lineage(self, number: int) -> bytes:
-        """The document that stands for a model's lineage."""
+        """A document in place of a model's lineage."""
         rows = [
             {
                 "corpus": corpus,
@@ -127,7 +127,7 @@ def entry(index: int) -> bytes:
 
 
 def generated(folder: Path, sizes: Sizes) -> Data:
-    """The data of these sizes below ``folder``, generated if they are not there."""
+    """The data of these sizes below ``folder``, generated if missing."""
     data = Data(folder / sizes.name, sizes)
     if data.folder.is_dir():
         return data
@@ -146,7 +146,7 @@ def generated(folder: Path, sizes: Sizes) -> Data:
 
 
 def write_ledger(folder: Path, sizes: Sequence[int]) -> dict[int, bytes]:
-    """Write the tiles of a log, as `govray.store.tiles` has them, and the edge of every size.
+    """Write the tiles of a log, in the form of `govray.store.tiles`, and the edge of every size.
 
     Returns:
         Size → root.
@@ -229,7 +229,7 @@ def _put(folder: Path, name: TileName, data: bytes) -> None:
 
 
 def _fill(data: Data, tiles: Path) -> None:
-    """The store's rows. ``tiles``: where they will lie."""
+    """The store's rows. ``tiles``: the tiles' final folder."""
     sizes = data.sizes
     engine = open_store(data.url, create=True)
     zero = "sha256:" + 64 * "0"

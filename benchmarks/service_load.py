@@ -1,6 +1,6 @@
-"""A small HTTP client for `benchmarks.service`: keep-alive, no pool, so that it costs little.
+"""A small, cheap HTTP client for `benchmarks.service`: keep-alive, no pool.
 
-One connection is used by one task; a request that fails closes it, and the next one opens another.
+One task uses one connection. A failed request closes it, and the next one opens another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _GIVEN_UP = 30.0
 
 @dataclass(frozen=True)
 class Query:
-    """A kind of request. ``paths`` are asked in turn; ``check`` is given the turn's number too."""
+    """A kind of request. ``paths`` are asked in turn; ``check`` also gets the turn's number."""
 
     name: str
     paths: Sequence[str]
@@ -24,9 +24,9 @@ class Query:
 
 @dataclass(frozen=True)
 class Answer:
-    """One request: when it began (`time.monotonic`), how long it took, what was wrong.
+    """One request: when it began (`time.monotonic`), how long it took, and its error.
 
-    ``reconnected``: its connection had been closed since the answer before.
+    ``reconnected``: its connection had been closed since the last answer.
     """
 
     began: float
@@ -59,7 +59,7 @@ class Client:
         return status, body
 
     async def _try(self, path: str) -> tuple[int, bytes]:
-        """The answer; 0 and what had come of it where the connection broke."""
+        """The answer; if the connection broke, 0 and the bytes received."""
         try:
             return await asyncio.wait_for(self._get(path), _GIVEN_UP)
         except (TimeoutError, OSError, EOFError, ValueError) as error:
@@ -115,10 +115,10 @@ async def ask(client: Client, query: Query, turn: int) -> Answer:
 async def one_by_one(
     port: int, token: str, queries: Sequence[Query], requests: int, turns: int, seconds: float
 ) -> dict[str, list[Answer]]:
-    """Ask the queries in turns, one request at a time, ``requests`` of a query in each turn.
+    """Ask the queries in turns, one request at a time, each ``requests`` times in a turn.
 
-    It ends after ``turns``, or with the turn in which ``seconds`` have passed. The order moves on
-    by one with every turn, so that a drift of the machine meets all alike.
+    It ends after ``turns``, or with the turn in which ``seconds`` have passed. The order rotates
+    with every turn, so that drift of the machine affects all equally.
     """
     client = Client(port, token)
     found: dict[str, list[Answer]] = {query.name: [] for query in queries}
@@ -137,7 +137,7 @@ async def one_by_one(
 async def at_once(
     port: int, token: str, queries: Sequence[Query], clients: int, seconds: float
 ) -> list[Answer]:
-    """Ask the queries in turn on many connections, for so long."""
+    """Ask the queries in turn on many connections, for ``seconds``."""
     found: list[Answer] = []
     stop = time.monotonic() + seconds
 

@@ -1,11 +1,10 @@
-"""``python -m benchmarks.sharded_commit``: copying a sharded model for a commit, by two methods.
+"""``python -m benchmarks.sharded_commit``: copy a sharded model for a commit, by two methods.
 
 Two processes share a GPT by FSDP2, with AdamW. ``gathered`` makes every tensor whole on all ranks,
-one after another, and keeps it on rank 0; ``sharded`` is what a run does, each rank copying its
-own rows. Both are done in turn. Measured are the seconds that the training loop waits for the
-slower rank's copy, and the bytes of tensors that rank 0 holds at its highest while it copies,
-model and optimizer included. Writing the files is not measured. Prints a table and, as its last
-line, one JSON object.
+one after another, and keeps it on rank 0. ``sharded`` is what a run does: each rank copies its own
+rows. The two take turns. One figure is the seconds that the training loop waits for the slower
+rank's copy. The other is rank 0's peak of tensor bytes while it copies, model and optimizer
+included. Writing the files is not measured. Prints a table and, as its last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Measured:
 
     Attributes:
         seconds: Of each round, until the slowest rank had its copy.
-        peak: Bytes of tensors at the highest.
+        peak: Peak bytes of tensors.
         state: Bytes of the rank's model and optimizer.
     """
 

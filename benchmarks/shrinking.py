@@ -1,8 +1,8 @@
 """``python -m benchmarks.shrinking``: an elastic run loses a node, governed and bare.
 
-A cluster of two nodes trains with ``num_workers: [1, 2]``, one worker on each; rank 0's node is
+A cluster of two nodes trains with ``num_workers: [1, 2]``, one worker on each. Rank 0's node is
 killed, and the run goes on with the other one. Prints a table and, as its last line, one JSON
-object. What the numbers mean is in docs/performance.md.
+object. docs/performance.md explains the numbers.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _node_of(nodes: Sequence[Any], pid: int) -> Any:
 
 
 def _free_port() -> int:
-    """A port that nobody has now: the dashboard's own default may be taken."""
+    """A free port: the dashboard's own default may be taken."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,8 +1,8 @@
-"""What the start-up trial costs: ``python -m benchmarks.startup_trial``.
+"""``python -m benchmarks.startup_trial``: what the start-up trial costs.
 
-One process, three streams, as ``mix_50_30_20`` has them. The trial is timed in the first
-step, and set against 250 times the median of the steps after it. Seconds are those of the
-processor over all threads, so that other work on the machine does not count.
+One process trains three streams, as in the case ``mix_50_30_20``. The trial is timed in the first
+step, and compared with 250 times the median of the steps after it. Seconds are CPU time over all
+threads, so that other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from govray.engine import step as governed_step
 from govray.engine.startup.row_trial import StartupTrial
 
 RUN = 250
-"""Steps of the run that the cost is a share of: the demo's."""
+"""The cost is a share of a run of this many steps: the demo's."""
 
 SHAPES: Mapping[str, Shape] = {
     "demo": Shape(blocks=4, width=96, tokens=255, rows=16, vocabulary=1024),

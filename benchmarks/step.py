@@ -1,7 +1,7 @@
 """``python -m benchmarks.step``: a governed step against plain DDP and hand-made routing.
 
-Prints a table and, as its last line, one JSON object by case. What the numbers mean
-is in docs/performance.md.
+Prints a table and, as its last line, one JSON object by case. docs/performance.md explains the
+numbers.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def analytic_ratio(setting: Setting, case: str) -> float:
-    """F of the case, with the rows as they are split."""
+    """F of the case, with the rows as split."""
     workload = setting.workload(case, 0)
     streams = [(workload.row_counts[p], route) for p, route in workload.routes.items()]
     adapters = [workload.adapter] if workload.adapter else []
@@ -95,7 +95,7 @@ def analytic_ratio(setting: Setting, case: str) -> float:
 def _memory(
     setting: Setting, cases: Sequence[str], methods: Sequence[str]
 ) -> dict[str, dict[str, float | None]]:
-    """Case → method → peak bytes over plain DDP's; processes of its own for each method."""
+    """Case → method → peak bytes relative to plain DDP's. Each method has its own processes."""
     peaks: dict[str, dict[str, int | None]] = {}
     for method in methods:
         print(f"memory of {method}", file=sys.stderr, flush=True)
@@ -128,8 +128,8 @@ def _rows(seconds: Seconds, memory: Mapping[str, float | None]) -> dict[str, Row
 def _case(seconds: Seconds, rows: Mapping[str, Row], ratio: float) -> dict[str, Any]:
     """One case of the last line.
 
-    The governed step's time is of steps without a sample of gradient norms, plus a
-    fiftieth of what a sample adds.
+    The governed step's time is that of steps without a sample of gradient norms, plus a fiftieth of
+    a sample's cost.
     """
     governed = rows["governed"]
     accounting = accounting_share(seconds)
@@ -167,7 +167,7 @@ def _case(seconds: Seconds, rows: Mapping[str, Row], ratio: float) -> dict[str, 
 
 
 def accounting_share(seconds: Seconds) -> float | None:
-    """What sampling gradient norms adds to a step on average, as a share of the step."""
+    """What sampling gradient norms adds to an average step, as a share of the step."""
     sampled = seconds.get("governed_sampled")
     extra = paired_ratio(sampled, seconds["governed"]) if sampled else None
     return None if extra is None else (extra.median - 1.0) / SAMPLED_EVERY

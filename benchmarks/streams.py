@@ -1,10 +1,9 @@
 """``python -m benchmarks.streams``: what hundreds of adapters cost a step that trains few of them.
 
-Equal models with 0, 10, 100 and 300 adapters do the same steps in turn, on two processes:
-``idle`` trains none of the adapters, ``due`` one of them, by one row on one rank. What a
-due adapter costs is a pass of its own, whatever their number; what the idle ones cost is
-the ratio between steps of equal rows. Prints a table and, as its last line, one JSON object
-by number of adapters.
+Equal models with 0, 10, 100 and 300 adapters do the same steps in turn, on two processes. ``idle``
+trains none of the adapters. ``due`` trains one of them, by one row on one rank. A due adapter costs
+a pass of its own, whatever their number. The cost of idle adapters is the ratio between steps of
+equal rows. Prints a table and, as its last line, one JSON object by number of adapters.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measure(rank: int, shape: Shape, counts: Sequence[int], pairs: int) -> dict[int, Measured]:
     """Number of adapters → times; run it on every rank."""
-    _Case(rank, shape, 0)  # whatever is slow the first time
+    _Case(rank, shape, 0)  # one-time costs
     made = {count: _Case(rank, shape, count) for count in counts}
     for number in range(_WARM_UP + pairs):
         first = number % len(counts)
@@ -141,7 +140,7 @@ class _Case:
         parts = [self._rows(step, self._trunk, self._shape.rows)]
         corpora = {_TRUNK: (self._shape.rows, self._shape.rows * self._shape.tokens)}
         if due and self._rank == 0:
-            # Always the same: its optimizer state exists after the warm-up.
+            # Always the same adapter: its optimizer state exists after the warm-up.
             parts.append(self._rows(step, self._routes[0], 1))
             corpora["customer-000"] = (1, self._shape.tokens)
         return StepBatch(step, tuple(parts), corpora)

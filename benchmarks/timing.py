@@ -1,9 +1,8 @@
 """Times all methods side by side, step by step, in one set of processes.
 
-In every round each method does one step with the same rows, in an order that
-rotates from round to round, so that drift of the machine meets all alike. A step is
-timed from a barrier to its end on the slowest rank. Baselines that only give
-context take part in a third of the rounds, spread evenly.
+In every round each method does one step with the same rows. The order rotates from round to round,
+so that drift of the machine affects all equally. A step is timed from a barrier to its end on the
+slowest rank. Baselines that only give context take part in a third of the rounds, spread evenly.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from benchmarks.methods.method import Method
 from benchmarks.workload import Batch, Shape, Workload
 
 WARM_UP = 2
-"""Steps before the first timed one; DDP lays out its buckets anew after its first."""
+"""Steps before the first timed one. DDP lays out its buckets again after its first."""
 
 EVERY_ROUND = ("ddp", "governed")
 
@@ -31,12 +30,12 @@ LEDGER = "governed: its ledger"
 """The part of the governed step that writes the leaf; rank 0 does it alone."""
 
 Seconds = dict[str, list[float | None]]
-"""Method → seconds of its step by round, None where it was not its turn."""
+"""Method → seconds of its step by round, None if not timed."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a whole run has in common.
+    """What all cases of a run share.
 
     Attributes:
         shape: Of model and batch.
@@ -62,14 +61,14 @@ class Setting:
 
 
 def baseline_rounds(pairs: int) -> int:
-    """How many of ``pairs`` rounds a baseline takes part in."""
+    """In how many of ``pairs`` rounds a baseline takes part."""
     return max(1, math.ceil(pairs / 3))
 
 
 def time_methods(
     rank: int, setting: Setting, cases: Sequence[str], methods: Sequence[str], pairs: int
 ) -> dict[str, Seconds]:
-    """Case → seconds; run it on every rank. Only rank 0's has all of them."""
+    """Case → seconds. Run it on every rank; only rank 0 gets all of them."""
     return {case: _time_case(setting.workload(case, rank), methods, pairs) for case in cases}
 
 
@@ -111,6 +110,6 @@ def _slowest(workload: Workload, method: Method, batch: Batch) -> float:
 
 
 def _finish(device: torch.device) -> None:
-    """Wait for the device's queue, so that a clock means something."""
+    """Wait for the device's queue, so that the clock is meaningful."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

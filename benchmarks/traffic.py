@@ -1,10 +1,9 @@
 """Which messages a step sends: plain DDP's, and the governed step's by what it trained.
 
-A governed step sends a bucket if any of its layer groups was trained on any rank.
-So a step whose rows may update the upper half only sends the buckets that hold
-parameters of it, and a step of an adapter's class sends the adapter. A batch plan
-has such steps when a stream is read every k steps, or is silent after its epochs;
-plain DDP sends every gradient in every step.
+A governed step sends a bucket if any of its layer groups was trained on any rank. A step whose rows
+may only update the upper half sends only that half's buckets. A step of an adapter's class sends
+the adapter. A batch plan has such steps if a stream is read every k steps, or is silent after its
+epochs. Plain DDP sends every gradient in every step.
 
 The agreement is counted: two all-gathers a step, on the CPU.
 """
@@ -42,7 +41,7 @@ STEPS: Mapping[str, tuple[str, ...]] = {
 """Kind of step → profiles that have rows in it."""
 
 MIX: Mapping[str, float] = {EVERYTHING: 0.5, UPPER_HALF: 0.3, REMOVABLE: 0.2}
-"""Share of the steps, where streams take turns instead of sharing steps."""
+"""Share of the steps, if streams take turns instead of sharing steps."""
 
 _DDP_FIRST_BUCKET_BYTES = 2**20
 _WORD = 8
@@ -55,7 +54,7 @@ class Traffic:
 
     Attributes:
         all_reduces: Bytes of each gradient bucket.
-        all_gathers: Bytes that each rank brings to each exchange.
+        all_gathers: Bytes that each rank sends in each exchange.
     """
 
     all_reduces: tuple[int, ...]
@@ -121,7 +120,7 @@ class GovernedTraffic:
 
 
 def ddp_buckets(sizes: Iterable[int]) -> list[int]:
-    """Bytes of DDP's buckets: whole gradients until a cap is reached, a small cap at first.
+    """Bytes of DDP's buckets: whole gradients up to a cap, which is small for the first.
 
     Args:
         sizes: Bytes of the gradients, in the order in which backward makes them.

@@ -1,23 +1,23 @@
 """``python -m benchmarks.upsampling``: a search whose trial of the lowest loss is a memorizer.
 
-A trial may read a restricted corpus 1 to 64 times, and three of four validation rows are
-near-duplicates of it, so the loss is lowest where the corpus is memorized
-(`benchmarks.upsampling_trials`). Two searches deal the same points in the same order to the same
-brackets (conservative: some trials run to their end), and end when all trials have: *plain* ASHA
-by the loss alone, which is a limit tau of infinity, and *governed* ASHA by the governed objective
-under a finite tau. Both are run in ASHA's stopping and in its promotion form, with the decisions
-of `govray tune`. Of each search's best trial it prints
+A trial may read a restricted corpus 1 to 64 times. Three of four validation rows are
+near-duplicates of it, so the loss is lowest if the corpus is memorized
+(`benchmarks.upsampling_trials`). Two searches try the same points in the same order in the same
+brackets (conservative: some trials run to their end). They end when all trials have. *Plain* ASHA
+goes by the loss alone: its limit tau is infinite. *Governed* ASHA goes by the governed objective
+under a finite tau. Both are run in ASHA's stopping and in its promotion form, with the decisions of
+`govray tune`. For each search's best trial it prints
 
-* the mean exposure of the restricted corpus's canaries, in bits, and of as many canaries that no
-  trial has read, which is the floor;
-* the clean-test loss, on rows that neither training nor search saw; and of the two searches its
-  ratio, governed over plain.
+* the mean exposure of the restricted corpus's canaries, in bits, and as a floor that of as many
+  canaries that no trial has read;
+* the clean-test loss, on rows that neither training nor search saw, and its ratio between the two
+  searches, governed over plain.
 
 A target is met if every seed meets it. The last line is one JSON object.
 
-tau is a constant. ``--calibrate`` measures it: on other seeds than those reported, over trials that
-read the restricted corpus at most once, median + k MAD of M, with the k of `govray policy
-calibrate`. Sizes and ranges were found by experiment on those other seeds, too.
+tau is a constant, which ``--calibrate`` measures on other seeds than those reported. It is median +
+k MAD of M over trials that read the restricted corpus at most once. The k is that of
+`govray policy calibrate`. Sizes and ranges were found by experiment on those other seeds, too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SEEDS = (27, 28, 29)
 DEVELOPMENT = (1, 2, 3, 4, 5, 6, 7, 8)
 """Seeds that tau is measured on."""
 TAU = 0.627
-"""Limit of M, in spreads of the rows held back: what ``--calibrate`` printed."""
+"""Limit of M, in spreads of the rows held back, as ``--calibrate`` printed it."""
 _CLEAN_TRIALS = 2
 """Of each development seed."""
 WORKERS = 4
@@ -89,7 +89,8 @@ TARGETS: Mapping[str, tuple[str, float]] = {
     "governed_exposure": ("below", 3.0),
     "test_ratio": ("at most", 1.05),
 }
-"""Of each form and seed: bits, bits, and the governed winner's clean-test loss over the plain's."""
+"""For each form and seed: bits, bits, and the governed winner's clean-test loss over the plain
+one's."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Winner:
 
     Attributes:
         upsampling, rate, width: Its point.
-        steps: How far it had gone.
+        steps: Steps done.
         loss: Of validation, nats.
         memorization: M.
         exposure: Mean of the restricted canaries, bits.
@@ -148,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def winners(recipe: Recipe, data: Data, seed: int, tau: float) -> dict[str, dict[str, Winner]]:
-    """The winners of one seed: form to search to winner; the governed search's limit is ``tau``.
+    """The winners of one seed: form to search to winner. The governed search's limit is ``tau``.
 
     Raises:
         CouldNotCheck: A search found no trial within its limit.
@@ -206,10 +207,10 @@ def winners(recipe: Recipe, data: Data, seed: int, tau: float) -> dict[str, dict
 
 
 def summary(found: Sequence[Mapping[str, Mapping[str, Winner]]]) -> dict[str, Any]:
-    """Form to its figures: of each target the seeds' values, their mean, and whether all meet it.
+    """Form to its figures: for each target the seeds' values, their mean, and whether all meet it.
 
     Args:
-        found: Of each seed, form to search to winner.
+        found: For each seed, form to search to winner.
     """
     forms: dict[str, Any] = {}
     for form in FORMS:

@@ -1,15 +1,15 @@
 """The space of the upsampling benchmark: how often a trial repeats a restricted corpus.
 
-Two corpora, docstrings of the standard library both. Each row of the ``restricted`` one begins with
-a canary of its own, an owner and eight digits; a trial that runs to its end reads each of them
-1 to 64 times, as its point says, and fills up with ``public`` rows. Of the validation rows
-``near_duplicates`` resemble restricted rows, the others are fresh. So the lowest loss belongs to a
-trial that repeats the restricted corpus often enough to memorize it.
+There are two corpora of docstrings from the standard library. Each row of the ``restricted`` one
+begins with a canary of its own: an owner and eight digits. A complete trial reads each of them 1 to
+64 times, as its point says. The rest is ``public`` rows. Of the validation rows ``near_duplicates``
+resemble restricted rows; the others are new. So the lowest loss belongs to a trial that repeats the
+restricted corpus often enough to memorize it.
 
-The rows held back, which M compares with, begin with canaries too, and no trial reads them. No
-search sees the test rows.
+M compares with rows held back, which begin with canaries too. No trial reads them, and no search
+sees the test rows.
 
-What it does not do: train, measure (`benchmarks.search_curves`), or search.
+`benchmarks.search_curves` trains and measures.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ class Recipe:
         steps: Of a trial that runs to its end.
         every: Steps between two reports.
         rows: Of a step, both corpora together.
-        canaries: Rows of the restricted corpus, and as many held back.
+        canaries: Rows of the restricted corpus; as many are held back.
         upsampling: How often a trial may read them.
         validation: Rows.
         near_duplicates: How many of these are.
         test: Rows.
-        blocks, widths, context: Of the model; which width is a point's.
+        blocks, widths, context: Of the model; a point has one of the widths.
         rates: The lowest and the highest learning rate.
-        candidates: Other digits that a canary's rank is estimated from.
-        full_trials: A search is planned to take as many steps as so many trials to their end.
+        candidates: Other digit strings from which a canary's rank is estimated.
+        full_trials: A search is planned to take as many steps as this many complete trials.
     """
 
     steps: int = 648
@@ -97,7 +97,7 @@ class Data:
     Attributes:
         public: Rows.
         restricted: Canary to the row that begins with it.
-        held_back: The same of rows that no trial reads.
+        held_back: The same for rows that no trial reads.
         validation, test: Rows.
     """
 
@@ -109,7 +109,8 @@ class Data:
 
 
 def build(recipe: Recipe, seed: int, docstrings: Sequence[str]) -> Data:
-    """One seed's data. Docstrings are split by record; the test has no record of another part.
+    """One seed's data. Docstrings are split by record, so the test shares no record with another
+    part.
 
     Raises:
         UsageError: This Python's library is too small.
@@ -162,8 +163,8 @@ def _beginning_with(canary: str, row: Row) -> Row:
 def curve(recipe: Recipe, data: Data, point: Point, seed: int) -> Curve:
     """A point's trial, untrained.
 
-    What it reads is fixed: the restricted rows as often as the point says, the rest public, in
-    random order. A trial that is stopped has read its share of both.
+    Its rows are fixed: the restricted rows as often as the point says, and public ones, in random
+    order. A stopped trial has read its share of both.
     """
     draw = random.Random(f"{seed}/{sorted(point.items())}")  # noqa: S311
     repeated = list(data.restricted.values()) * point[UPSAMPLING]
@@ -186,7 +187,7 @@ def curve(recipe: Recipe, data: Data, point: Point, seed: int) -> Curve:
 
 
 def mean_exposure(recipe: Recipe, model: nn.Module, canaries: Iterable[str], seed: int) -> float:
-    """Bits, over canaries: by rank among sampled digits, extrapolated where none is likelier."""
+    """Bits, over canaries: by rank among sampled digits, extrapolated if none is likelier."""
     bits = []
     for canary in canaries:
         others = candidates(canary, recipe.candidates, seed)

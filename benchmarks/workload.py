@@ -2,12 +2,10 @@
 
 Invariants:
 
-* Every rank holds equally many rows. All rows of a step, in order of profile, are
-  dealt to the ranks by turns, so a profile's rows differ by one between ranks at most.
+* Every rank holds equally many rows. A step's rows, in order of profile, go to the ranks in turn.
+  So a profile's rows differ by at most one between ranks.
 * A step's rows depend on the step alone. Equal workloads give equal weights and rows.
 * Shares are rounded once, over all ranks, by largest remainder.
-
-What it does not do: train, or time anything.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ class Batch:
         tokens: Inputs, int64 (rows, tokens).
         targets: Labels, int64 (rows, tokens).
         spans: Profile → its rows; a profile without rows here has an empty span.
-        positions: Profile → place of each of its rows within the step's rows of it.
+        positions: Profile → index of each of its rows among the step's rows of it.
     """
 
     step: int
@@ -154,7 +152,7 @@ class Workload:
         return self._group_of[parameter]
 
     def build_model(self) -> gpt.GPT:
-        """The model with its first weights, the same on every call."""
+        """The model with its initial weights, the same on every call."""
         torch.manual_seed(SEED)
         return self._model().to(self.device, self.dtype)
 
@@ -190,7 +188,7 @@ class Workload:
 
 
 def route(profile: str, groups: Mapping[str, object]) -> Route:
-    """What a profile lets its rows update."""
+    """The route of a profile."""
     if profile == EVERYTHING:
         return Route(dict.fromkeys(groups, 1.0))
     if profile == UPPER_HALF:

@@ -1,12 +1,11 @@
 """Train one experiment: `ray job submit --working-dir . -- python jobs/train.py --config FILE`.
 
-Runs on the cluster that it is submitted to, or on this machine. The attestation
-key is read here, on the job's driver, from where the experiment says. On a
-cluster that is a file on the head node: a variable that reaches a job's driver
-reaches every worker there too, and is refused if it holds a key.
+The job runs on the cluster that it is submitted to, or on this machine. The attestation key is read
+here, on the job's driver, from where the experiment says. On a cluster, name a file on the head
+node. A variable there would reach every worker, and is refused if it holds a key.
 
-An unfinished run of exactly this experiment goes on where it was. SIGTERM, which `ray job stop`
-sends, makes it commit and exit with code 75: set RAY_JOB_STOP_WAIT_TIME_S to what that takes.
+An unfinished run of exactly this experiment is resumed. On SIGTERM, which `ray job stop` sends, it
+commits and exits with code 75. Set RAY_JOB_STOP_WAIT_TIME_S to what that takes.
 """
 
 from __future__ import annotations

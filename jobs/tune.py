@@ -1,10 +1,10 @@
 """Search one experiment: `ray job submit --working-dir . -- python jobs/tune.py --config FILE`.
 
-Runs on the cluster that it is submitted to, or on this machine. The attestation key is read here,
-on the job's driver, as in jobs/train.py; no trial sees it.
+The job runs on the cluster that it is submitted to, or on this machine. The attestation key is read
+here, on the job's driver, as in jobs/train.py. No trial sees it.
 
-An unfinished search of exactly this file goes on where it was. SIGTERM, which `ray job stop` sends,
-makes its trials commit and exits with code 75: set RAY_JOB_STOP_WAIT_TIME_S to what that takes.
+An unfinished search of exactly this file is resumed. On SIGTERM, which `ray job stop` sends, its
+trials commit and it exits with code 75. Set RAY_JOB_STOP_WAIT_TIME_S to what that takes.
 """
 
 from __future__ import annotations

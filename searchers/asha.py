@@ -1,8 +1,8 @@
 """Asynchronous successive halving (ASHA) over random points, with adaptive brackets.
 
 ``form: stopping`` decides at once at each rung whether a trial goes on. ``form: promotion`` pauses
-those that don't, and promotes them once the rung has filled up behind them; a pause costs a
-restart. ``mode``, ``max_rungs`` and ``divisor`` shape the brackets: see `govray tune --dry-run`.
+the others, and promotes some once more trials have reached the rung. A pause costs a restart.
+``mode``, ``max_rungs`` and ``divisor`` shape the brackets: see `govray tune --dry-run`.
 
 Without a limit of memorization the stopping form is Ray's own `AsyncHyperBandScheduler`.
 """

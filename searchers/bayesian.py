@@ -1,7 +1,7 @@
 """Bayesian search: Optuna's tree-structured Parzen estimator, each trial run to its end.
 
-It learns from the governed objective: all points that stay within the limit of memorization rank
-before all others, so it turns away from regions that memorize. Needs ``pip install optuna``.
+It learns from the governed objective: points within the limit of memorization rank before all
+others. So it avoids regions that memorize. It needs ``pip install optuna``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Grid search: every combination of the values, each run to its end.
 
-For a handful of values; a range of numbers needs a ``count``.
+Use it for a few values. A range of numbers needs a ``count``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["preview", "recipe"]
 
 
 def recipe(file: SearchFile, concurrent: int) -> Recipe:
-    """Deal all points of the grid, ``concurrent`` at once."""
+    """Try all points of the grid, ``concurrent`` at once."""
     from ray.tune import TuneConfig
 
     from govray.tune.point_searcher import Points, from_sequence

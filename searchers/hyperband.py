@@ -1,7 +1,7 @@
-"""Hyperband over random points: all brackets, and at each rung trials wait for one another.
+"""Hyperband over random points: all brackets, and trials wait for one another at each rung.
 
 Li et al., "Hyperband" (2018), with the brackets of `searchers/asha.py` in its conservative mode.
-Every decision is among all trials of a rung, at the price of pauses: each costs a restart.
+Every decision compares all trials of a rung. That takes pauses, and each costs a restart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Population-based training: trials that fall behind take over a better one's state and change.
+"""Population-based training: weak trials take over a better one's state and vary it.
 
 Jaderberg et al., "Population based training of neural networks" (2017), by Ray's scheduler. Only
-``optimizer.*`` may vary: a trial goes on from another's weights, so their shapes must agree. All
-trials run side by side, and are compared ``max_rungs`` times. Ray draws its mutations from a
-generator that no seed of the search reaches.
+``optimizer.*`` may vary: a trial takes over another's weights, so their shapes must agree. All
+trials run at once, and are compared ``max_rungs`` times. The search's seed does not reach the
+generator from which Ray draws mutations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["preview", "recipe"]
 def preview(file: SearchFile) -> Preview:
     """All trials run to the end."""
     if file.experiment.checkpoint.storage:
-        what = "a trial goes on from commits in the search's folder, not on an object store"
+        what = "a trial takes over commits in the search's folder, not on an object store"
         raise UsageError(what, where="checkpoint.storage", do="Leave it out")
     for name in file.search.space:
         if not name.startswith("optimizer."):
@@ -40,9 +40,7 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
 
     search, size = file.search, preview(file).trials
     if concurrent < size:
-        what = (
-            f"a population of {size} needs room for {size} trials, there is room for {concurrent}"
-        )
+        what = f"a population of {size} needs room for {size} trials, and has {concurrent}"
         raise UsageError(what, where="searchers/pbt.py", do="Lower max_trials, or add nodes")
     interval = max(file.max_time // search.max_rungs, 1)
     scheduler = Population(search.space, interval)

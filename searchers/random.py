@@ -1,6 +1,6 @@
 """Random search: points drawn from the space, each run to its end.
 
-The baseline that others have to beat; every trial is independent of the others.
+This is the baseline for the others. Every trial is independent of the others.
 """
 
 from __future__ import annotations

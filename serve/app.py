@@ -1,11 +1,11 @@
 """The HTTP service on Ray Serve: ``serve run serve.app:app``, ``serve deploy serve/config.yaml``.
 
-A thin shell: what is served is `govray.service.app.create_app`, which each replica builds for
-itself over the same store. Authentication is always on, since Ray's own token does not protect
-what Serve listens on; for one person without tokens there is ``govray serve --no-auth``.
+Each replica builds `govray.service.app.create_app` for itself, over the same store. Authentication
+is always on, since Ray's own token does not protect Serve's port. For one person without tokens
+there is ``govray serve --no-auth``.
 
-A replica that cannot ask its store is unhealthy, and Ray replaces it. Rates are counted by each
-replica for itself. Its numbers for Prometheus go to Ray's metrics agent, which has all replicas'.
+A replica that cannot reach its store is unhealthy, and Ray replaces it. Each replica counts rates
+for itself. Numbers for Prometheus go to Ray's metrics agent, which has those of all replicas.
 """
 
 import os
@@ -29,10 +29,10 @@ class Arguments(BaseModel):
     Attributes:
         store: The store's URL; the environment's GOVRAY_STORE by default.
         promotion: The gates before a model's stages.
-        oidc: An identity provider, as docs/service.md has it. Read here, when it is deployed.
+        oidc: An identity provider's file, as in docs/service.md. Read when the service is deployed.
         revocations: Files of revocation lists, or folders of them, that every node can read.
-        proxies: Addresses or networks of the nodes, where HAProxy runs, and of what stands in
-            front of them: what they say of whom they speak for is believed.
+        proxies: Addresses or networks of the nodes, where HAProxy runs, and of proxies in front of
+            them. The client address that they state is trusted.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -48,8 +48,8 @@ def app(arguments: Arguments) -> Application:
     """The application, for Ray Serve to run.
 
     Raises:
-        UsageError: No store is named, or there is none; or the provider's file states none.
-        Refused: The store is another govray's.
+        UsageError: No store is named or found, or the provider's file is wrong.
+        Refused: The store belongs to another version of govray.
         InfrastructureFailed: The store cannot be reached.
     """
     store = arguments.store or os.environ.get("GOVRAY_STORE")
@@ -59,7 +59,7 @@ def app(arguments: Arguments) -> Application:
             where="GOVRAY_STORE",
             do="Set it before Ray starts, or say serve run serve.app:app store=URL.",
         )
-    # What a replica would fail at is said here, to whoever starts the service.
+    # A replica's error is raised here, for whoever starts the service.
     open_store(store).dispose()
     provider = read_provider(arguments.oidc) if arguments.oidc else None
     promotion, proxies = arguments.promotion.resolve(), arguments.proxies
@@ -80,12 +80,12 @@ def app(arguments: Arguments) -> Application:
         service.add_middleware(ProxyHeadersMiddleware, trusted_hosts=proxies)
         return service
 
-    # Inside, so that Ray sends the class itself: replicas need govray, and not this folder.
+    # Inside, so that Ray sends the class itself: replicas need govray, but not this folder.
     @serve.deployment(name="govray")
     @serve.ingress(build)
     class Service:
         def check_health(self) -> None:
-            """Ask the store; what it raises makes Ray replace the replica."""
+            """Query the store. If that raises, Ray replaces the replica."""
             with self.app.state.engine.connect() as connection:
                 connection.exec_driver_sql("SELECT 1")
 

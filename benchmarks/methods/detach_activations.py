@@ -2,10 +2,9 @@
 
     hidden  =  where(permitted[row], hidden, hidden.detach())
 
-in front of a layer group ends a row's backward there. That is exact where a route
-permits all groups from some group upward, and for nothing else: no gradient passes
-through what a row may not update, so an adapter beside frozen layers would get none.
-All rows are computed in backward all the same, some of them with zeros.
+in front of a layer group ends a row's backward there. That is exact only if a route permits all
+groups from some group upward. No gradient passes through a forbidden group, so an adapter beside
+frozen layers would get none. Backward still computes all rows, some of them with zeros.
 
 Source: Cloud et al. 2024, "Gradient Routing: Masking Gradients to Localize
 Computation in Neural Networks".

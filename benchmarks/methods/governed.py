@@ -1,9 +1,9 @@
-"""govray's step, with everything that a run adds to it each step.
+"""govray's step, with everything that a run does at each step.
 
-Included: all three exchanges, routing, the governed all-reduce, the optimizer, and on
-rank 0 the step's ledger leaf, appended to a write-ahead file as a worker does. One
-step in fifty is also a sample of gradient norms; ``GovernedSampled`` makes every step
-one, so that the cost can be seen and spread over fifty.
+Included are all three exchanges, routing, the governed all-reduce and the optimizer. Rank 0 also
+appends the step's ledger leaf to a write-ahead file, as a worker does. In a run, one step in fifty
+samples gradient norms. ``GovernedSampled`` samples at every step, so that the cost can be measured
+and spread over fifty.
 
 ``GovernedSliced`` and ``GovernedPlanned`` do without staircases. They answer whether staircases
 are worth their code.
@@ -29,7 +29,7 @@ from govray.train.run_folder.ledger_wal import WriteAhead
 from govray.train.worker.ledger_norms import gradient_norms
 
 SAMPLED_EVERY = 50
-"""Steps from one sample of gradient norms to the next, as in a run."""
+"""Steps between two samples of gradient norms, as in a run."""
 
 _POLICY = sha256(b"benchmark policy")
 _PLAN = sha256(b"benchmark plan")

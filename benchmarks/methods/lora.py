@@ -1,7 +1,7 @@
 """LoRA for the methods written by hand: the engine's adapter, with a mask over rows.
 
-The tensors start as the engine's do and have its names. Nothing is added to a
-layer's output outside ``active``.
+The tensors have the engine's names and first values. Outside ``active`` nothing is added to a
+layer's output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RowLora:
         self._prefix = f"adapter:{name}/"
         self.pairs: dict[str, tuple[nn.Parameter, nn.Parameter]] = {}
         for fqn, layer in layers.items():
-            assert isinstance(layer, nn.Linear)  # the built-in GPT has no other kind
+            assert isinstance(layer, nn.Linear)  # the built-in GPT has no other kind of layer
             weight = layer.weight
             a = first_weight(SEED, name, fqn, rank, layer.in_features, weight.dtype)
             b = weight.new_zeros(layer.out_features, rank)

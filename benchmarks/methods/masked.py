@@ -1,7 +1,7 @@
-"""What methods share that mask gradients row by row in the forward pass.
+"""The base of methods that mask gradients row by row in the forward pass.
 
-All parameters are in the graph of every step, so plain DDP hosts them, with its
-overlap. The counts N_l come from the case, for free.
+All parameters are in the graph of every step, so plain DDP can host them, with its overlap. The
+counts N_l come from the case, at no cost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MaskedForward(Method):
             {"tokens": batch.tokens, "targets": batch.targets},
         )
         losses.mean().backward()
-        # DDP left the mean over all rows of all ranks.
+        # DDP has computed the mean over all rows of all ranks.
         total = self.workload.world_size * losses.numel()
         for name, parameter in self.parameters.items():
             count = self.workload.group_targets[self.workload.group_of(name)]

@@ -12,7 +12,7 @@ from benchmarks.workload import LEARNING_RATE, Batch, Workload
 
 
 class Method(ABC):
-    """One way to train; making one is collective, as is stepping.
+    """One way to train. Construction and steps are collective.
 
     Attributes:
         workload: What it trains on.
@@ -27,7 +27,7 @@ class Method(ABC):
         self.workload = workload
 
     def optimize(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Train these; called once, when the method has built its model."""
+        """Train these parameters; called once, when the method has built its model."""
         self.parameters = dict(parameters)
         self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=LEARNING_RATE)
 

@@ -1,9 +1,9 @@
 """Per-row gradients, masked and summed: what differential-privacy tooling makes easy.
 
-``torch.func.vmap(grad(...))`` gives every row its own gradient of every parameter;
-each group's are summed over the rows that may update it, then over ranks by one
-explicit all-reduce, then divided by N_l. Rows with an adapter go through a call of
-their own, so that the others don't pay for it. The counts come from the case.
+``torch.func.vmap(grad(...))`` gives every row its own gradient of every parameter. Each group's
+gradients are summed over the rows that may update it. One explicit all-reduce sums them over ranks;
+then they are divided by N_l. Rows with an adapter go through a call of their own, so that the
+others don't pay for it. The counts come from the case.
 """
 
 from __future__ import annotations

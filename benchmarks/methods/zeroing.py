@@ -1,9 +1,8 @@
 """Freezing by hand: a full backward per class, forbidden gradients zeroed afterwards.
 
-Each profile's rows go through DDP under ``no_sync``. Their gradients are summed over
-ranks, those of layer groups that the profile may not update are set to zero, and
-what remains is added up. So every class costs a full backward and a full all-reduce.
-The counts N_l come from the case, for free.
+Each profile's rows go through DDP under ``no_sync``. Their gradients are summed over ranks. Those
+of layer groups that the profile may not update are set to zero, and the rest is added up. So every
+class costs a full backward and a full all-reduce. The counts N_l come from the case, at no cost.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Zeroing(Method):
         self.optimizer.zero_grad()
 
     def _permitted(self, batch: Batch, profile: str) -> dict[str, Tensor]:
-        """A class's gradient sums over all ranks, zero where its route forbids."""
+        """A class's gradients summed over all ranks, zero where its route forbids."""
         route = self.workload.routes[profile]
         self.optimizer.zero_grad()
         # A rank without rows of this class still takes part in its all-reduce.

@@ -41,7 +41,7 @@ def test_a_population_varies_the_optimizer_alone_and_needs_room() -> None:
     remote = EXPERIMENT | {"checkpoint": {"storage": "s3://bucket/runs"}, "search": SEARCH}
     with pytest.raises(UsageError, match="not on an object store"):
         pbt.preview(parse_search(remote, where="here"))
-    with pytest.raises(UsageError, match="room for 10 trials, there is room for 9"):
+    with pytest.raises(UsageError, match="room for 10 trials, and has 9"):
         pbt.recipe(search_file(), 9)
 
 
