@@ -52,7 +52,7 @@ from govray.engine.memorization.sequence_loss import target_losses
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.governance.policy.memorization_section import Band, Monitoring
-from govray.governance.record.entropy_profile import EntropyProfile, Subject, decide
+from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus, decide
 
 MEMORIZED = 10.0
 """Exposure, in bits, from which a canary counts as memorized."""
@@ -265,7 +265,7 @@ def _flagged(
     profiles: Sequence[EntropyProfile], rates: Monitoring, corpora: Sequence[str]
 ) -> set[str]:
     """Corpora that some profile, after those before it, flags."""
-    subjects = {name: Subject(domain="trunk", action="flag") for name in corpora}
+    subjects = {name: MonitoredCorpus(domain="trunk", action="flag") for name in corpora}
     return {
         each.corpus
         for count, profile in enumerate(profiles)

@@ -77,7 +77,7 @@ def audit(
     no data to audit, or no revocation list as fresh as the run's trust root asks.
     """
     from govray.governance.attestation.memorization_manifest import (
-        Settings,
+        AuditSettings,
         seal_memorization_manifest,
         verify_memorization_manifest,
     )
@@ -102,7 +102,7 @@ def audit(
     document = make(
         run,
         at=format_time(now),
-        settings=Settings(
+        settings=AuditSettings(
             rows=rows,
             prefix_tokens=prefix,
             suffix_tokens=suffix,

@@ -311,8 +311,8 @@ def _fill(
     )
 
 
-def _described(tokenizer: Tokenizer) -> manifests.Tokenizer:
-    return manifests.Tokenizer(
+def _described(tokenizer: Tokenizer) -> manifests.TokenizerIdentity:
+    return manifests.TokenizerIdentity(
         name=tokenizer.name,
         digest=tokenizer.digest,
         vocabulary=tokenizer.vocabulary,

@@ -15,7 +15,7 @@ from sqlmodel import Session, col, select
 
 from govray.errors import CouldNotCheck
 from govray.governance.attestation.tree_heads import check_extends, fork
-from govray.governance.formats.signed_note import Checkpoint
+from govray.governance.formats.signed_note import TreeHead
 from govray.governance.record.ledger import Ledger
 from govray.store import tables
 from govray.store.tile_storage import tile_folder
@@ -34,7 +34,7 @@ def check_known(session: Session, ledger: Ledger) -> bool:
     for head in seen:
         where = f"ledger of run {ledger.run}, a head of {head.size} leaves that was seen before"
         if head.size <= ledger.size:
-            check_extends(ledger, Checkpoint(ledger.origin, head.size, _root(head)), where=where)
+            check_extends(ledger, TreeHead(ledger.origin, head.size, _root(head)), where=where)
         elif _tiles(session, head, where).root(ledger.size) != ledger.root:
             raise fork(ledger.size, where=where)
     return all(head.size <= ledger.size for head in seen)

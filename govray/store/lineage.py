@@ -60,7 +60,7 @@ UNKNOWN = "unknown"
 Weight = Annotated[float, Field(ge=0, le=1)]
 
 
-class Cell(Document):
+class LineageCell(Document):
     """One corpus in one layer group. See the module for the words.
 
     Attributes:
@@ -111,7 +111,7 @@ class CorpusLineage(Document):
     tokens: Count
     steps: Count
     replayed_by: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[LineageCell, ...]
 
 
 class GroupLineage(Document):
@@ -305,8 +305,8 @@ def _cell(
     direct: bool,
     transitive: bool,
     level: int | None,
-) -> Cell:
-    return Cell(
+) -> LineageCell:
+    return LineageCell(
         group=group,
         tokens=counted.tokens if counted else 0,
         weight=weight,

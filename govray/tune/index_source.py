@@ -12,7 +12,7 @@ from pathlib import Path
 from govray.errors import GovrayError
 from govray.governance.formats.document import format_time
 from govray.store.states import TrialState
-from govray.train.index.event_rows import Decided, Number
+from govray.train.index.event_rows import Decided, MetricValue
 from govray.train.index.indexer import IndexedSearch, SearchTrial
 from govray.tune import search_record as records
 from govray.tune.objective import TrialReport
@@ -67,10 +67,10 @@ def _trial(record: SearchRecord, trial: TrialRecord, last: TrialReport | None) -
     )
 
 
-def _numbers(folder: Path) -> list[Number]:
+def _numbers(folder: Path) -> list[MetricValue]:
     """What a trial reported at its commits. The numbers are those of the last finished step."""
     return [
-        Number(group="search", name=name, step=each.step - 1, attempt=0, value=value)
+        MetricValue(group="search", name=name, step=each.step - 1, attempt=0, value=value)
         for each in read_reports(folder)
         for name, value in (("loss", each.loss), ("memorization", each.memorization))
         if value is not None and math.isfinite(value)

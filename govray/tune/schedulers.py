@@ -30,7 +30,7 @@ from ray.tune.schedulers.async_hyperband import _Bracket
 from govray.tune.brackets import Bracket, places
 from govray.tune.point_searcher import Points
 from govray.tune.recipe import INVALID, METRIC, TIME
-from govray.tune.successive_halving import Action, AsynchronousHalving, TrialDecision, TrialState
+from govray.tune.successive_halving import Action, AsynchronousHalving, HalvingState, TrialDecision
 
 CONTINUE, PAUSE, STOP = (
     str(TrialScheduler.CONTINUE),
@@ -193,13 +193,13 @@ class PromotionScheduler(TrialScheduler):
         """One line for Ray's status."""
         states = [trial.state for trial in self.machine.trials.values()]
         return "Promotion: " + ", ".join(
-            f"{states.count(state)} {state}" for state in TrialState if state in states
+            f"{states.count(state)} {state}" for state in HalvingState if state in states
         )
 
     def _ended(self, tune_controller: Any, name: str) -> None:
         if name in self._promoted:
             self._promoted.remove(name)
-        if self.machine.trials[name].state in (TrialState.RUNNING, TrialState.PAUSED):
+        if self.machine.trials[name].state in (HalvingState.RUNNING, HalvingState.PAUSED):
             self._follow(tune_controller, name, self.machine.died(name))
 
     def _follow(

@@ -2,7 +2,7 @@
 
 1. find and lock the search's folder: that of an unfinished search like it, or a new one;
 2. verify the policy and the credentials, admit and prepare the data, once for all trials;
-3. let the recipe draw trials and compare them, each a `govray.tune.trial.Trial`;
+3. let the recipe draw trials and compare them, each a `govray.tune.trial.GovernedTrainable`;
 4. conclude: the best trial within the limit, the front, the lowest loss and why it lost;
 5. attest the trials that ran to their end, and the best.
 
@@ -48,7 +48,16 @@ from govray.tune.recipe import load_searcher
 from govray.tune.repeating_searcher import RepeatingSearcher
 from govray.tune.search_config import MemorizationLimit, SearchFile
 from govray.tune.search_record import SearchRecord, TrialRecord
-from govray.tune.trial import DONOR, ENDED, INTERRUPTED, NAME, REASON, RUN, Setting, Trial
+from govray.tune.trial import (
+    DONOR,
+    ENDED,
+    INTERRUPTED,
+    NAME,
+    REASON,
+    RUN,
+    GovernedTrainable,
+    Setting,
+)
 from govray.tune.trial_reports import read_reports
 
 TUNE = "tune"
@@ -281,7 +290,7 @@ def _search(
         repeats=made.repeats,
     )
     trainable = tune.with_resources(
-        tune.with_parameters(Trial, setting=setting), {"CPU": TRIAL_CPUS}
+        tune.with_parameters(GovernedTrainable, setting=setting), {"CPU": TRIAL_CPUS}
     )
     made.tune_config.trial_name_creator = lambda trial: trial.config[NAME]
     made.tune_config.trial_dirname_creator = lambda trial: trial.config[NAME]

@@ -51,7 +51,7 @@ class TrialDecision:
     reason: str
 
 
-class TrialState(StrEnum):
+class HalvingState(StrEnum):
     """The state of a trial."""
 
     RUNNING = "running"
@@ -67,7 +67,7 @@ class RungTrial:
 
     bracket: int
     rung: int = 0
-    state: TrialState = TrialState.RUNNING
+    state: HalvingState = HalvingState.RUNNING
     step: int = 0
     objective: float = math.inf
 
@@ -116,7 +116,7 @@ class AsynchronousHalving:
     @property
     def done(self) -> bool:
         """Whether no trial runs or waits, and none will be added."""
-        waiting = (TrialState.RUNNING, TrialState.PAUSED)
+        waiting = (HalvingState.RUNNING, HalvingState.PAUSED)
         return self.closed and all(each.state not in waiting for each in self.trials.values())
 
     def add(self, trial: str) -> int:
@@ -143,9 +143,9 @@ class AsynchronousHalving:
         """
         self.add(trial)
         found = self.trials[trial]
-        if found.state is TrialState.PAUSED:
+        if found.state is HalvingState.PAUSED:
             return (TrialDecision(trial, Action.PAUSE, "waits at its rung"),)
-        if found.state is not TrialState.RUNNING:
+        if found.state is not HalvingState.RUNNING:
             return (TrialDecision(trial, Action.STOP, f"is {found.state} already"),)
         found.step, found.objective = step, math.inf if math.isnan(objective) else objective
         own = self._climb(trial)
@@ -161,26 +161,26 @@ class AsynchronousHalving:
     def died(self, trial: str) -> tuple[TrialDecision, ...]:
         """A trial failed, or ended before its last rung."""
         found = self.trials.get(trial)
-        if found is None or found.state not in (TrialState.RUNNING, TrialState.PAUSED):
+        if found is None or found.state not in (HalvingState.RUNNING, HalvingState.PAUSED):
             return ()
-        if found.state is TrialState.RUNNING:
+        if found.state is HalvingState.RUNNING:
             self._rung(found).entries.append((math.inf, trial))
-        found.state = TrialState.DIED
+        found.state = HalvingState.DIED
         return self._settle(found.bracket)
 
     def invalid(self, trial: str) -> tuple[TrialDecision, ...]:
         """A trial's hyperparameters cannot be run."""
         found = self.trials.get(trial)
-        if found is None or found.state not in (TrialState.RUNNING, TrialState.PAUSED):
+        if found is None or found.state not in (HalvingState.RUNNING, HalvingState.PAUSED):
             return ()
-        found.state = TrialState.INVALID
+        found.state = HalvingState.INVALID
         for rung in self.rungs[found.bracket]:
             rung.remove(trial)
         return self._settle(found.bracket)
 
     def _valid(self, bracket: int) -> int:
         return sum(
-            each.bracket == bracket and each.state is not TrialState.INVALID
+            each.bracket == bracket and each.state is not HalvingState.INVALID
             for each in self.trials.values()
         )
 
@@ -196,7 +196,7 @@ class AsynchronousHalving:
             rung, here = self._rung(trial), f"at step {steps[trial.rung]}"
             index = rung.insert(trial.objective, name)
             if trial.rung == len(steps) - 1:
-                trial.state = TrialState.STOPPED
+                trial.state = HalvingState.STOPPED
                 return TrialDecision(name, Action.STOP, f"ran to the last rung, {here}")
             count = len(rung.entries)
             standing = f"place {index + 1} of {count} {here}"
@@ -205,7 +205,7 @@ class AsynchronousHalving:
                 or not math.isfinite(trial.objective)
                 or index >= places(count, self.divisor)
             ):
-                trial.state = TrialState.PAUSED
+                trial.state = HalvingState.PAUSED
                 return TrialDecision(name, Action.PAUSE, standing)
             rung.promoted.add(name)
             trial.rung += 1
@@ -219,8 +219,8 @@ class AsynchronousHalving:
             decisions += self._promote(bracket, level, self._complete(bracket, level))
         if self._complete(bracket, len(self.rungs[bracket]) - 1):
             for name, trial in self.trials.items():
-                if trial.bracket == bracket and trial.state is TrialState.PAUSED:
-                    trial.state = TrialState.STOPPED
+                if trial.bracket == bracket and trial.state is HalvingState.PAUSED:
+                    trial.state = HalvingState.STOPPED
                     here = f"at step {self.brackets[bracket].rungs[trial.rung]}"
                     reason = f"not among the best 1 in {self.divisor} {here}"
                     decisions.append(TrialDecision(name, Action.STOP, reason))
@@ -230,7 +230,7 @@ class AsynchronousHalving:
         """Whether no trial is on the way to the rung, or to one below it."""
         full = self.closed or self._valid(bracket) >= self.brackets[bracket].trials
         return full and not any(
-            each.bracket == bracket and each.rung <= level and each.state is TrialState.RUNNING
+            each.bracket == bracket and each.rung <= level and each.state is HalvingState.RUNNING
             for each in self.trials.values()
         )
 
@@ -246,16 +246,16 @@ class AsynchronousHalving:
         living = [
             name
             for objective, name in rung.entries
-            if math.isfinite(objective) and self.trials[name].state is not TrialState.DIED
+            if math.isfinite(objective) and self.trials[name].state is not HalvingState.DIED
         ]
         decisions = []
         for place, name in enumerate(living[:open_places]):
             trial = self.trials[name]
-            if name in rung.promoted or trial.state is not TrialState.PAUSED:
+            if name in rung.promoted or trial.state is not HalvingState.PAUSED:
                 continue
             rung.promoted.add(name)
             trial.rung += 1
-            trial.state = TrialState.RUNNING
+            trial.state = HalvingState.RUNNING
             own = self._climb(name)
             if own.action is Action.CONTINUE:
                 reason = f"place {place + 1} of {count} {here}"

@@ -94,7 +94,7 @@ class Setting:
     repeats: bool = True
 
 
-class Trial(tune.Trainable):
+class GovernedTrainable(tune.Trainable):
     """What Ray Tune calls; see the module. ``setup`` gets the `Setting`."""
 
     def setup(self, config: dict[str, Any], *, setting: Setting) -> None:

@@ -9,10 +9,10 @@ from sqlmodel import Session
 
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import (
+    AuditSettings,
     CorpusEvidence,
     MemorizationManifest,
     RecordEvidence,
-    Settings,
     Unchecked,
     seal_memorization_manifest,
 )
@@ -48,7 +48,9 @@ AUDIT = MemorizationManifest(
     made="2026-11-11T00:00:00Z",
     manifest=DIGEST,
     files={model_folder.WEIGHTS: DIGEST, "adapters/acme/adapter_model.safetensors": DIGEST},
-    settings=Settings(rows=4, prefix_tokens=4, suffix_tokens=4, candidates=10, controls=0, seed=1),
+    settings=AuditSettings(
+        rows=4, prefix_tokens=4, suffix_tokens=4, candidates=10, controls=0, seed=1
+    ),
     corpora=tuple(
         CorpusEvidence(
             corpus=corpus,

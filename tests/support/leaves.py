@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf, Pass
+from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf, MeasuredPass
 
 DIGEST = "sha256:" + "ab" * 32
 
@@ -21,6 +21,6 @@ def leaf(step: int, *, rows: int = 3, world: int = 2) -> Leaf:
 def norms(step: int, *, square: float = 0.5, rank: int = 0) -> GradientNorms:
     return GradientNorms(
         step=step,
-        passes=(Pass(rank=rank, stream=DIGEST, corpora={"a": 3}),),
+        passes=(MeasuredPass(rank=rank, stream=DIGEST, corpora={"a": 3}),),
         squared_norms={"a": {"head": square}},
     )

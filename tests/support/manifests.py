@@ -12,7 +12,7 @@ from govray.governance.record.prepare_manifest import (
     PreparedCorpus,
     Reserve,
     RowGroup,
-    Tokenizer,
+    TokenizerIdentity,
 )
 
 DIGEST = canonical_json.sha256(b"any")
@@ -55,7 +55,7 @@ def corpus(name: str, parts: list[list[int]], context: int) -> PreparedCorpus:
 
 def make_manifest(*corpora: PreparedCorpus, context: int = 7) -> Manifest:
     return Manifest(
-        tokenizer=Tokenizer(name="bytes", digest=DIGEST, vocabulary=257, separator=256),
+        tokenizer=TokenizerIdentity(name="bytes", digest=DIGEST, vocabulary=257, separator=256),
         context=context,
         reserve=RESERVE,
         corpora=corpora,

@@ -13,7 +13,7 @@ from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side, Subject
+from govray.governance.record.entropy_profile import EntropyProfile, Measure, MonitoredCorpus, Side
 from govray.governance.record.gates import Gate, gated
 from govray.governance.record.incidents import Incidents, Trained, measured, subjects_of
 from govray.governance.record.ledger import AnyLeaf, CorpusUse, Leaf
@@ -82,7 +82,7 @@ class Monitored(World):
 
         return seen
 
-    def subjects(self) -> dict[str, Subject]:
+    def subjects(self) -> dict[str, MonitoredCorpus]:
         policy = read_policy(self.policy_text)
         verified = {c: unchecked(Credential, e, self.operator) for c, e in self.credentials.items()}
         base = [group.group for group in GROUPS]

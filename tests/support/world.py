@@ -35,7 +35,14 @@ from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams, slice_rank
 from govray.governance.record.environment import Environment
 from govray.governance.record.gates import Gate, encode_gates, gated
-from govray.governance.record.ledger import AnyLeaf, CorpusUse, GradientNorms, Leaf, Ledger, Pass
+from govray.governance.record.ledger import (
+    AnyLeaf,
+    CorpusUse,
+    GradientNorms,
+    Leaf,
+    Ledger,
+    MeasuredPass,
+)
 from govray.governance.record.prepare_manifest import (
     Manifest,
     ManifestRecord,
@@ -45,7 +52,7 @@ from govray.governance.record.prepare_manifest import (
     Reserve,
     ReserveShard,
     RowGroup,
-    Tokenizer,
+    TokenizerIdentity,
 )
 from govray.governance.trust.authority import Authority, Delegation, Scope, TrustRoot
 from govray.governance.trust.trust_state import TrustState, Verified, sign_delegation, sign_root
@@ -312,7 +319,7 @@ class World:
     ) -> Manifest:
         """The manifest that admission writes for these records."""
         return Manifest(
-            tokenizer=Tokenizer(name="bytes", digest=DIGEST, vocabulary=257, separator=256),
+            tokenizer=TokenizerIdentity(name="bytes", digest=DIGEST, vocabulary=257, separator=256),
             context=self.context,
             reserve=self.reserve,
             corpora=tuple(
@@ -537,7 +544,9 @@ def measure(
                 branch=leaf.branch,
                 step=leaf.step,
                 passes=tuple(
-                    Pass(rank=rank, stream=stream, corpora=dict(Counter(corpora[i : i + 2])))
+                    MeasuredPass(
+                        rank=rank, stream=stream, corpora=dict(Counter(corpora[i : i + 2]))
+                    )
                     for (rank, stream), corpora in sorted(rows.items())
                     for i in range(0, len(corpora), 2)
                 ),

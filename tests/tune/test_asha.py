@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from govray.tune.brackets import Bracket, adaptive
-from govray.tune.successive_halving import Action, AsynchronousHalving, TrialDecision, TrialState
+from govray.tune.successive_halving import Action, AsynchronousHalving, HalvingState, TrialDecision
 
 ONE = (Bracket((1, 3, 9), 9),)
 
@@ -202,9 +202,9 @@ class AnySearch(RuleBasedStateMachine):
         before = self.machine.trials[name].state
         found = self.machine.report(name, step, objective)
         assert found[0].trial == name
-        if before is TrialState.PAUSED:
+        if before is HalvingState.PAUSED:
             assert found == (TrialDecision(name, Action.PAUSE, "waits at its rung"),)
-        elif before is not TrialState.RUNNING:
+        elif before is not HalvingState.RUNNING:
             assert len(found) == 1
             assert found[0].action is Action.STOP
         self.heard(found, self.replayed.report(name, step, objective))
@@ -230,7 +230,7 @@ class AnySearch(RuleBasedStateMachine):
                 assert [o for o, _ in rung.entries] == sorted(o for o, _ in rung.entries)
                 assert rung.promoted <= set(names)
                 for name in names:
-                    assert self.machine.trials[name].state is not TrialState.INVALID
+                    assert self.machine.trials[name].state is not HalvingState.INVALID
 
     @invariant()
     def a_rung_s_trials_went_on_from_the_one_below(self) -> None:
@@ -242,20 +242,20 @@ class AnySearch(RuleBasedStateMachine):
     @invariant()
     def everybody_knows_what_the_machine_thinks(self) -> None:
         said = {
-            Action.CONTINUE: TrialState.RUNNING,
-            Action.RESUME: TrialState.RUNNING,
-            Action.PAUSE: TrialState.PAUSED,
-            Action.STOP: TrialState.STOPPED,
+            Action.CONTINUE: HalvingState.RUNNING,
+            Action.RESUME: HalvingState.RUNNING,
+            Action.PAUSE: HalvingState.PAUSED,
+            Action.STOP: HalvingState.STOPPED,
         }
         for name, trial in self.machine.trials.items():
-            if trial.state not in (TrialState.DIED, TrialState.INVALID):
+            if trial.state not in (HalvingState.DIED, HalvingState.INVALID):
                 assert said[self.told[name]] is trial.state
 
     @invariant()
     def nothing_stalls(self) -> None:
         states = Counter(each.state for each in self.machine.trials.values())
-        if self.left == 0 and not states[TrialState.RUNNING]:
-            assert states[TrialState.PAUSED] == 0
+        if self.left == 0 and not states[HalvingState.RUNNING]:
+            assert states[HalvingState.PAUSED] == 0
             assert self.machine.done
 
 

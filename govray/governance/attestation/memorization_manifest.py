@@ -36,7 +36,7 @@ from govray.governance.record.entropy_profile import Measure
 from govray.governance.trust.trust_state import TrustState, Verified
 
 
-class Settings(Document):
+class AuditSettings(Document):
     """How much was looked at.
 
     Attributes:
@@ -183,7 +183,7 @@ class MemorizationManifest(Document):
     made: Timestamp
     manifest: Digest
     files: Annotated[dict[str, Digest], Field(min_length=1)]
-    settings: Settings
+    settings: AuditSettings
     corpora: tuple[CorpusEvidence, ...]
     unchecked: tuple[Unchecked, ...] = ()
 

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Sequence
 from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation import model_folder
 from govray.governance.formats.keys import PublicKey
-from govray.governance.formats.signed_note import Checkpoint, verify_checkpoint
+from govray.governance.formats.signed_note import TreeHead, verify_checkpoint
 from govray.governance.record.ledger import Ledger
 from govray.governance.trust.trust_state import TrustState
 
 
 def check_heads(
     trust: TrustState, ledger: Ledger, heads: Sequence[tuple[str, bytes]]
-) -> tuple[Checkpoint, ...]:
+) -> tuple[TreeHead, ...]:
     """The heads in ``heads``, each of which ``ledger`` extends or has.
 
     Args:
@@ -41,7 +41,7 @@ def check_heads(
     return tuple(found)
 
 
-def read_head(trust: TrustState, data: bytes, origin: str, *, where: str) -> Checkpoint:
+def read_head(trust: TrustState, data: bytes, origin: str, *, where: str) -> TreeHead:
     """The head that some operator's key of ``trust`` signed for ``origin``.
 
     Raises:
@@ -58,7 +58,7 @@ def read_head(trust: TrustState, data: bytes, origin: str, *, where: str) -> Che
     raise Refused(refusals[0].what, where=where, do=refusals[0].do)
 
 
-def check_extends(ledger: Ledger, head: Checkpoint, *, where: str) -> None:
+def check_extends(ledger: Ledger, head: TreeHead, *, where: str) -> None:
     """Return if the ledger's first leaves are those of ``head``.
 
     Raises:

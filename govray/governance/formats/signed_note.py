@@ -47,7 +47,7 @@ _DO = "Take the checkpoint from its source again, unedited"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class TreeHead:
     """The state of a log: ``size`` leaves whose Merkle root is ``root`` (32 bytes)."""
 
     origin: str
@@ -91,7 +91,7 @@ def sign_checkpoint(
         Malformed: A name, size or root that a checkpoint cannot hold.
     """
     name = _check_name(origin if key_name is None else key_name, "key name")
-    text = Checkpoint(origin, size, root).text()
+    text = TreeHead(origin, size, root).text()
     signed = key_id(name, signer.public_key) + sign_with(signer, text.encode())
     return f"{text}\n{_DASH} {name} {encode_base64(signed)}\n".encode()
 
@@ -116,7 +116,7 @@ def countersign_checkpoint(data: bytes, signer: Signer) -> bytes:
 
 def verify_checkpoint(
     data: bytes, key: PublicKey, *, origin: str | None = None, key_name: str | None = None
-) -> Checkpoint:
+) -> TreeHead:
     """Return the checkpoint that ``key`` signed.
 
     Args:
@@ -185,7 +185,7 @@ def _parse_signature(line: str) -> tuple[str, bytes, bytes]:
     return name, signed[:_KEY_ID_SIZE], signed[_KEY_ID_SIZE:]
 
 
-def _parse_text(text: str) -> Checkpoint:
+def _parse_text(text: str) -> TreeHead:
     lines = text[:-1].split("\n")
     if len(lines) != 3:
         raise _malformed("the text should be three lines: origin, tree size, root")
@@ -196,7 +196,7 @@ def _parse_text(text: str) -> Checkpoint:
         root = decode_base64(encoded)
     except Malformed as error:
         raise _malformed(f"the root: {error.what}") from None
-    return Checkpoint(origin, int(size), root)
+    return TreeHead(origin, int(size), root)
 
 
 def _check_name(name: str, what: str) -> str:

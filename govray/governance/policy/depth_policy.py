@@ -217,7 +217,7 @@ class Rule(Document):
 
 
 @dataclass(frozen=True)
-class Decision:
+class PolicyDecision:
     """What a policy says about one class, before any model is known.
 
     Attributes:
@@ -326,7 +326,7 @@ class Policy(Document):
                 )
         return self
 
-    def decide(self, cls: CredentialClass) -> Decision:
+    def decide(self, cls: CredentialClass) -> PolicyDecision:
         """Return what the policy says about ``cls``.
 
         Raises:
@@ -344,7 +344,7 @@ class Policy(Document):
         adapter, rank = None, None
         if quarantined_by is None:
             adapter, rank = _one_adapter(profiles, f"corpus {cls.corpus!r}, policy {self}")
-        return Decision(
+        return PolicyDecision(
             policy=str(self),
             credential_class=cls,
             rules=tuple(rule.name for rule in rules),

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 from govray.errors import Malformed, Refused
 from govray.governance.policy import globs
 from govray.governance.policy.credential import CredentialClass
-from govray.governance.policy.depth_policy import Decision, Policy, Rule
+from govray.governance.policy.depth_policy import Policy, PolicyDecision, Rule
 from govray.governance.policy.memorization_section import ACTIONS, Action, relaxed
 from govray.governance.policy.route import ADAPTER, profile_weights, resolve
 from govray.governance.policy.selector import parse_selector
@@ -131,7 +131,7 @@ class Explanation:
         memorization: What follows if the class memorizes; None without a monitor.
     """
 
-    decision: Decision
+    decision: PolicyDecision
     groups: tuple[GroupReason, ...]
     memorization: Action | None = None
 
@@ -431,7 +431,7 @@ def _relaxations(
             )
 
 
-def _action(policy: Policy, decision: Decision) -> Action | None:
+def _action(policy: Policy, decision: PolicyDecision) -> Action | None:
     if policy.memorization is None or decision.quarantined:
         return None
     return policy.memorization.action(decision.rules)
@@ -441,14 +441,14 @@ def _widening(cls: CredentialClass, message: str) -> Finding:
     return Finding("widens", str(cls), f"the class {message}")
 
 
-def _decision(policy: Policy, cls: CredentialClass) -> Decision | None:
+def _decision(policy: Policy, cls: CredentialClass) -> PolicyDecision | None:
     try:
         return policy.decide(cls)
     except Refused:
         return None
 
 
-def _meet_within(after: Decision, before: Decision) -> bool:
+def _meet_within(after: PolicyDecision, before: PolicyDecision) -> bool:
     """Whether the one meet permits at most what the other does; never true wrongly."""
     if after.adapter is not None and (
         after.adapter != before.adapter or (after.rank or 0) > (before.rank or 0)

@@ -22,7 +22,7 @@ from typing import Any
 
 from govray.errors import Refused
 from govray.governance.formats import canonical_json
-from govray.governance.policy.depth_policy import Decision, Profile
+from govray.governance.policy.depth_policy import PolicyDecision, Profile
 from govray.governance.policy.selector import parse_selector
 
 ADAPTER = "adapter:"
@@ -74,7 +74,7 @@ class Route:
         return (*self.weights, *own)
 
 
-def resolve(decision: Decision, groups: Sequence[str]) -> Route:
+def resolve(decision: PolicyDecision, groups: Sequence[str]) -> Route:
     """Return the route of a decision in a model.
 
     Args:

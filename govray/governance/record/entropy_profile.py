@@ -132,7 +132,7 @@ class EntropyProfile(Document):
 
 
 @dataclass(frozen=True)
-class Subject:
+class MonitoredCorpus:
     """What policy and routes say of a corpus that is measured.
 
     Attributes:
@@ -183,7 +183,7 @@ def rejected(p_values: Sequence[float], level: float) -> tuple[bool, ...]:
 
 
 def exceeding(
-    profile: EntropyProfile, section: Monitoring, subjects: Mapping[str, Subject]
+    profile: EntropyProfile, section: Monitoring, subjects: Mapping[str, MonitoredCorpus]
 ) -> Exceeding:
     """Where each measured corpus exceeds, by domain; corpora without a subject are passed over."""
     found: dict[str, set[str]] = {c: set() for c in profile.corpora if c in subjects}
@@ -205,7 +205,7 @@ def decide(
     profile: EntropyProfile,
     history: Sequence[EntropyProfile],
     section: Monitoring,
-    subjects: Mapping[str, Subject],
+    subjects: Mapping[str, MonitoredCorpus],
     *,
     gated: Set[str] = frozenset(),
     rollbacks: Mapping[str, int] | None = None,

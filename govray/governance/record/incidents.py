@@ -39,7 +39,7 @@ from govray.governance.record.entropy_profile import (
     EntropyProfile,
     Measure,
     MonitorDecision,
-    Subject,
+    MonitoredCorpus,
     decide,
     exceeding,
 )
@@ -87,7 +87,7 @@ class Incidents:
         decisions: In the order in which they were taken.
     """
 
-    def __init__(self, section: Monitoring, subjects: Mapping[str, Subject]) -> None:
+    def __init__(self, section: Monitoring, subjects: Mapping[str, MonitoredCorpus]) -> None:
         self.section = section
         self.subjects = subjects
         self.starts = [0]
@@ -237,7 +237,7 @@ class Incidents:
 
 def follow(
     section: Monitoring,
-    subjects: Mapping[str, Subject],
+    subjects: Mapping[str, MonitoredCorpus],
     leaves: Iterable[AnyLeaf],
     manifest: Manifest,
 ) -> Incidents:
@@ -299,7 +299,7 @@ class Trained:
 
 def measured(
     section: Monitoring,
-    subjects: Mapping[str, Subject],
+    subjects: Mapping[str, MonitoredCorpus],
     trained: Mapping[str, int],
     manifest: Manifest,
     step: int,
@@ -351,7 +351,7 @@ def subjects_of(
     rules: Mapping[str, Sequence[str]],
     routes: Mapping[str, Route],
     base_groups: Sequence[str],
-) -> dict[str, Subject]:
+) -> dict[str, MonitoredCorpus]:
     """Corpus → what follows if it memorizes, and the domain that decides it.
 
     Args:
@@ -366,5 +366,5 @@ def subjects_of(
     frozen = domains(routes.values(), base_groups)
     for corpus, route in routes.items():
         domain = next(d for d in frozen if not d.isdisjoint(route.groups))
-        found[corpus] = Subject(min(domain), policy.memorization.action(rules[corpus]))
+        found[corpus] = MonitoredCorpus(min(domain), policy.memorization.action(rules[corpus]))
     return found

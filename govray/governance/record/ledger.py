@@ -87,7 +87,7 @@ class Leaf(Document):
         return canonical_json.encode(self.to_json())
 
 
-class Pass(Document):
+class MeasuredPass(Document):
     """The rows of one stream that one rank put through the model together: corpus → rows."""
 
     rank: Natural
@@ -112,7 +112,7 @@ class GradientNorms(Document):
     kind: Literal["gradientNorms"] = "gradientNorms"
     branch: Natural = 0
     step: Natural
-    passes: Annotated[tuple[Pass, ...], Field(min_length=1)]
+    passes: Annotated[tuple[MeasuredPass, ...], Field(min_length=1)]
     squared_norms: Annotated[
         dict[Name, Annotated[dict[Group, SquaredNorm], Field(min_length=1)]], Field(min_length=1)
     ]

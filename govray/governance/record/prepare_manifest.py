@@ -126,7 +126,7 @@ class PreparedCorpus(Document):
     planted: Planted | None = None
 
 
-class Tokenizer(Document):
+class TokenizerIdentity(Document):
     """``vocabulary`` counts the token ids; ``separator`` is the id that follows every record."""
 
     name: str
@@ -181,7 +181,7 @@ class Manifest(Document):
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/prepare-manifest/v1"
 
-    tokenizer: Tokenizer
+    tokenizer: TokenizerIdentity
     context: Positive
     reserve: Reserve
     corpora: tuple[PreparedCorpus, ...]

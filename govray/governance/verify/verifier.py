@@ -52,7 +52,7 @@ from govray.governance.attestation.tree_heads import check_heads
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.signed_note import Checkpoint
+from govray.governance.formats.signed_note import TreeHead
 from govray.governance.formats.statement import Subject
 from govray.governance.formats.tensor_header import MAX_HEADER
 from govray.governance.policy.credential import Credential, verify_credential
@@ -123,7 +123,7 @@ class VerifiedModel:
     revocations: Revocations | None
     revoked: Mapping[str, Revoked]
     replay_checks: tuple[Verified[ReplayCheck], ...] = ()
-    heads: tuple[Checkpoint, ...] = ()
+    heads: tuple[TreeHead, ...] = ()
     replayed_by: Mapping[str, tuple[Replayer, ...]] = field(default_factory=dict)
 
     @property

@@ -50,7 +50,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Number:
+class ChartRow:
     """One measure, for the table beside the chart."""
 
     step: int
@@ -73,7 +73,7 @@ class Chart:
     bands: tuple[Stripe, ...]
     events: tuple[Tick, ...]
     lines: tuple[Line, ...]
-    numbers: tuple[Number, ...]
+    numbers: tuple[ChartRow, ...]
     left: int = LEFT
     right: int = RIGHT
     top: int = TOP
@@ -155,7 +155,7 @@ def _chart(
         ),
         lines=tuple(lines),
         numbers=tuple(
-            Number(step, m.layer, m.deviation, m.p, m.probe.entropy, m.reserve.entropy)
+            ChartRow(step, m.layer, m.deviation, m.p, m.probe.entropy, m.reserve.entropy)
             for _, step, m in found
         ),
     )

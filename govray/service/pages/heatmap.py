@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from govray.store.lineage import Cell, CorpusLineage, Lineage
+from govray.store.lineage import CorpusLineage, Lineage, LineageCell
 
 FOLD_ABOVE = 40
 MOST_ROWS = 400
@@ -117,7 +117,7 @@ def _of_category(category: str, rows: Sequence[CorpusLineage]) -> HeatRow | None
     )
 
 
-def _merged(cells: Sequence[Cell]) -> HeatCell:
+def _merged(cells: Sequence[LineageCell]) -> HeatCell:
     levels = [cell.level for cell in cells if cell.level is not None]
     reach = "none"
     if any(cell.direct for cell in cells):

@@ -192,7 +192,7 @@ class Annotations(BaseModel):
     notes: _Notes | None = None
 
 
-class StageChange(BaseModel):
+class StageRequest(BaseModel):
     """The stage to move to."""
 
     model_config = ConfigDict(
@@ -310,7 +310,7 @@ def annotate(
 def promote(
     model: _ModelName,
     version: _VersionName,
-    change: StageChange,
+    change: StageRequest,
     request: Request,
     session: SessionDep,
     caller: CallerDep,

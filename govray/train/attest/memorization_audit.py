@@ -38,13 +38,13 @@ from govray.engine.memorization.scores import score_rows, untouched
 from govray.engine.memorization.sequence_loss import greedy_matches, target_losses
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation.memorization_manifest import (
+    AuditSettings,
     CanaryEvidence,
     CorpusEvidence,
     Counterfactual,
     Extraction,
     MemorizationManifest,
     RecordEvidence,
-    Settings,
     Unchecked,
 )
 from govray.governance.policy.route import Route
@@ -54,7 +54,7 @@ from govray.governance.record.prepare_manifest import Manifest, Planted, Split
 from govray.train.attest.audited_model import AuditedModel, load_model, tokenizer_of
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 
-DEFAULTS = Settings(
+DEFAULTS = AuditSettings(
     rows=64, prefix_tokens=32, suffix_tokens=32, candidates=1000, controls=4, seed=0
 )
 SCORE_ALL = 10_000
@@ -85,7 +85,7 @@ def audit(
     run: Path,
     *,
     at: str,
-    settings: Settings = DEFAULTS,
+    settings: AuditSettings = DEFAULTS,
     against: Path | None = None,
     progress: Progress = lambda corpus, done, total: None,
 ) -> MemorizationManifest:
@@ -130,7 +130,7 @@ def audit(
 class _Auditor:
     audited: AuditedModel
     recorded: RecordedInputs
-    settings: Settings
+    settings: AuditSettings
     unchecked: list[Unchecked] = field(default_factory=list)
 
     @property

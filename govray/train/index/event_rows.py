@@ -18,7 +18,7 @@ from govray.train.run_folder import events
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number:
+class MetricValue:
     """One metric of one step, as `govray.store.tables.Metric` has it."""
 
     group: str
@@ -42,9 +42,9 @@ class Decided:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-def numbers(log: Iterable[events.AnyEvent]) -> list[Number]:
+def numbers(log: Iterable[events.AnyEvent]) -> list[MetricValue]:
     """The metrics that the log has."""
-    found: dict[tuple[str, str, int, int], Number] = {}
+    found: dict[tuple[str, str, int, int], MetricValue] = {}
     attempt = 0
     for event in log:
         match event:
@@ -61,7 +61,7 @@ def numbers(log: Iterable[events.AnyEvent]) -> list[Number]:
             case _:
                 continue
         for name, value in values.items():
-            found[group, name, event.step, said] = Number(
+            found[group, name, event.step, said] = MetricValue(
                 group=group, name=name, step=event.step, attempt=said, value=value, at=event.at
             )
     return list(found.values())

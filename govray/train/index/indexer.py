@@ -43,7 +43,7 @@ from govray.store.states import (
 )
 from govray.train.index import event_rows
 from govray.train.index.checkpoint_rows import found_on_storage, put_checkpoints
-from govray.train.index.event_rows import Decided, Number
+from govray.train.index.event_rows import Decided, MetricValue
 from govray.train.index.model_rows import MEMORIZATION, MODEL, index_run_audit, index_run_model
 from govray.train.index.trial_rows import profiles, put_decisions, put_numbers
 from govray.train.inputs import run_listing as runs
@@ -89,7 +89,7 @@ class SearchTrial:
     state: TrialState | None = None
     why: str | None = None
     objective: float | None = None
-    numbers: Sequence[Number] = ()
+    numbers: Sequence[MetricValue] = ()
     decisions: Sequence[Decided] = ()
 
 

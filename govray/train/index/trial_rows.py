@@ -15,7 +15,7 @@ from sqlmodel import Session, col, select
 from govray.governance.formats import canonical_json
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.store import tables
-from govray.train.index.event_rows import Decided, Number
+from govray.train.index.event_rows import Decided, MetricValue
 from govray.train.run_folder.ledger_wal import FILE as WRITE_AHEAD
 
 _PROFILE = b'"kind":"entropyProfile"'
@@ -24,7 +24,7 @@ _PLACE = re.compile(rb'\{"branch":(\d+),')
 _FIRST = re.compile(rb'"step":(\d+)')
 
 
-def profiles(folder: Path) -> Iterator[Number]:
+def profiles(folder: Path) -> Iterator[MetricValue]:
     """What the monitor measured: a deviation for each corpus and layer, branch by branch."""
     path = folder / WRITE_AHEAD
     if not path.is_file():
@@ -42,7 +42,7 @@ def profiles(folder: Path) -> Iterator[Number]:
     for profile in found:
         later = [step for branch, step in begins.items() if branch > profile.branch]
         for measure in profile.measures:
-            yield Number(
+            yield MetricValue(
                 group="monitor",
                 name=f"{measure.corpus}/{measure.layer}",
                 step=profile.step,
@@ -52,7 +52,7 @@ def profiles(folder: Path) -> Iterator[Number]:
             )
 
 
-def put_numbers(session: Session, trial: str, numbers: Sequence[Number]) -> None:
+def put_numbers(session: Session, trial: str, numbers: Sequence[MetricValue]) -> None:
     """Add what is new and archive what was superseded. No row is deleted.
 
     Infinities and NaN are left out: not every JSON reader accepts them.

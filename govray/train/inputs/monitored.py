@@ -12,7 +12,7 @@ from govray.errors import Refused
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.policy.route import Route
-from govray.governance.record.entropy_profile import EntropyProfile, Subject
+from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus
 from govray.governance.record.incidents import LEAST_ROWS, Incidents, subjects_of
 from govray.governance.record.ledger import AnyLeaf, Leaf
 from govray.governance.record.prepare_manifest import Manifest
@@ -28,7 +28,7 @@ class Monitored:
     """
 
     section: Monitoring
-    subjects: Mapping[str, Subject]
+    subjects: Mapping[str, MonitoredCorpus]
 
     def follow(self, leaves: Iterable[AnyLeaf]) -> Incidents:
         """The incidents of a run so far, from all the leaves that it has recorded.

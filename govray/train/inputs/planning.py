@@ -9,7 +9,7 @@ from itertools import count
 
 from govray.errors import UsageError
 from govray.governance.policy.credential import CredentialClass
-from govray.governance.policy.depth_policy import Decision, Policy
+from govray.governance.policy.depth_policy import Policy, PolicyDecision
 from govray.governance.policy.route import Route, resolve
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan, plan_streams, stream_phase
 from govray.governance.record.prepare_manifest import Manifest
@@ -25,7 +25,7 @@ class Planned:
     """A batch plan, and the decision and route of every admitted corpus in it."""
 
     plan: BatchPlan
-    decisions: Mapping[str, Decision]
+    decisions: Mapping[str, PolicyDecision]
     routes: Mapping[str, Route]
 
     @property
@@ -40,7 +40,7 @@ class Planned:
 
 def routes_of(
     policy: Policy, classes: Mapping[str, CredentialClass], groups: Sequence[str]
-) -> tuple[dict[str, Decision], dict[str, Route]]:
+) -> tuple[dict[str, PolicyDecision], dict[str, Route]]:
     """Decision and route of each corpus that the policy admits.
 
     Raises:
@@ -54,7 +54,7 @@ def routes_of(
 def make_plan(
     manifest: Manifest,
     manifest_digest: str,
-    decisions: Mapping[str, Decision],
+    decisions: Mapping[str, PolicyDecision],
     routes: Mapping[str, Route],
     *,
     profiles: Collection[str],

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from govray.errors import Refused
 from govray.governance.policy.route import Route
-from govray.governance.record.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, Pass
+from govray.governance.record.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, MeasuredPass
 
 
 def gradient_norms(
@@ -59,7 +59,7 @@ def gradient_norms(
         branch=leaf.branch,
         step=leaf.step,
         passes=tuple(
-            Pass(rank=rank, stream=stream, corpora=dict(corpora))
+            MeasuredPass(rank=rank, stream=stream, corpora=dict(corpora))
             for rank, stream, corpora in sorted(pieces, key=lambda piece: piece[:2])
         ),
         squared_norms=squared_norms,

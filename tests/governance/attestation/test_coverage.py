@@ -17,7 +17,7 @@ from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import ADAPTER, Route, domains
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
-from govray.governance.record.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, Pass
+from govray.governance.record.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, MeasuredPass
 from govray.governance.record.prepare_manifest import Manifest
 from tests.support.world import World, measure, record, unchecked
 
@@ -116,7 +116,7 @@ squares = st.dictionaries(
 
 
 def sampled(samples: Samples) -> list[GradientNorms]:
-    passes = (Pass(rank=0, stream="sha256:" + "0" * 64, corpora={"a": 1}),)
+    passes = (MeasuredPass(rank=0, stream="sha256:" + "0" * 64, corpora={"a": 1}),)
     return [
         GradientNorms(step=step, passes=passes, squared_norms=found)
         for step, found in enumerate(samples)

@@ -14,7 +14,7 @@ from govray.governance.formats.document import MAX_COUNT
 from govray.governance.formats.keys import ALGORITHMS, Algorithm, LocalSigner
 from govray.governance.formats.signed_note import (
     MAX_SIGNATURES,
-    Checkpoint,
+    TreeHead,
     key_id,
     sign_checkpoint,
     verify_checkpoint,
@@ -70,7 +70,7 @@ def test_what_is_signed_is_what_is_read(
 ) -> None:
     signer = SIGNERS[algorithm]
     data = sign_checkpoint(origin, size, root, signer)
-    expected = Checkpoint(origin, size, root)
+    expected = TreeHead(origin, size, root)
     assert verify_checkpoint(data, signer.public_key) == expected
     assert verify_checkpoint(data, signer.public_key, origin=origin) == expected
 
@@ -170,7 +170,7 @@ R = base64.b64encode(ROOT).decode()
 
 def test_control_the_helper_signs_a_good_note() -> None:
     assert signed(f"{ORIGIN}\n7\n{R}\n") == NOTE
-    assert verify_checkpoint(NOTE, SIGNER.public_key) == Checkpoint(ORIGIN, 7, ROOT)
+    assert verify_checkpoint(NOTE, SIGNER.public_key) == TreeHead(ORIGIN, 7, ROOT)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from govray.errors import Refused
 from govray.governance.formats import canonical_json
 from govray.governance.policy.credential import CredentialClass
-from govray.governance.policy.depth_policy import Decision, Policy
+from govray.governance.policy.depth_policy import Policy, PolicyDecision
 from govray.governance.policy.route import Route, domains, profile_weights, resolve
 from govray.governance.policy.selector import parse_selector
 
@@ -28,7 +28,7 @@ CLS = CredentialClass(
 )
 
 
-def decide(*profiles: dict[str, Any], groups: dict[str, Any] | None = None) -> Decision:
+def decide(*profiles: dict[str, Any], groups: dict[str, Any] | None = None) -> PolicyDecision:
     """The decision of a policy whose rules all match, one for each profile."""
     value = {
         "name": "p",
@@ -205,7 +205,7 @@ MODELS = st.sampled_from(
 )
 
 
-def outcome(decision: Decision, groups: tuple[str, ...]) -> Route | None:
+def outcome(decision: PolicyDecision, groups: tuple[str, ...]) -> Route | None:
     """The route, or ``None`` where nothing may be trained."""
     try:
         return resolve(decision, groups)

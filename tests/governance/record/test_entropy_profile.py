@@ -17,8 +17,8 @@ from govray.governance.record.entropy_profile import (
     EntropyProfile,
     Measure,
     MonitorDecision,
+    MonitoredCorpus,
     Side,
-    Subject,
     decide,
     rejected,
 )
@@ -61,7 +61,7 @@ def decided(
         for n, row in enumerate(rows)
     ]
     subjects = {
-        corpus: Subject(domain=(domains or {}).get(corpus, "trunk"), action=action)  # type: ignore[arg-type]
+        corpus: MonitoredCorpus(domain=(domains or {}).get(corpus, "trunk"), action=action)  # type: ignore[arg-type]
         for corpus, action in actions.items()
     }
     return decide(profiles[-1], profiles[:-1], section, subjects, **more)
@@ -94,7 +94,7 @@ def test_a_deviation_outside_its_band_needs_evidence_and_evidence_needs_the_devi
 
 
 def test_the_layer_must_be_the_same_one() -> None:
-    subjects = {"a": Subject(domain="trunk", action="flag")}
+    subjects = {"a": MonitoredCorpus(domain="trunk", action="flag")}
     one = profile(9, measure("a", 5.0, layer="block.0"), measure("a", 0.0, 0.9, "head"))
     two = profile(19, measure("a", 0.0, 0.9, "block.0"), measure("a", 5.0, layer="head"))
     assert decide(two, [one], SECTION, subjects) == ()

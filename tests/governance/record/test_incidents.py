@@ -13,7 +13,7 @@ from govray.governance.attestation import model_attestation as attesting
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.record.entropy_profile import EntropyProfile, Side, Subject
+from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus, Side
 from govray.governance.record.gates import Gate, carried, joined, on_lineage
 from govray.governance.record.incidents import follow
 from govray.governance.record.ledger import AnyLeaf, Ledger
@@ -281,7 +281,7 @@ def test_what_a_credential_gated_is_carried_to_every_later_branch() -> None:
 
 
 def test_subjects_are_named_by_their_domain() -> None:
-    subjects: Mapping[str, Subject] = Monitored().subjects()
-    assert subjects["acme"] == Subject("adapter:acme", "rollback")
+    subjects: Mapping[str, MonitoredCorpus] = Monitored().subjects()
+    assert subjects["acme"] == MonitoredCorpus("adapter:acme", "rollback")
     assert subjects["alpha"].domain == subjects["beta"].domain == subjects["gamma"].domain
     assert (subjects["alpha"].action, subjects["gamma"].action) == ("gate", "flag")

@@ -19,7 +19,7 @@ from govray.governance.record.ledger import (
     GradientNorms,
     Leaf,
     Ledger,
-    Pass,
+    MeasuredPass,
     origin,
     read_leaves,
 )
@@ -58,7 +58,7 @@ def norms(step: int = 0, branch: int = 0, **changes: Any) -> GradientNorms:
     fields: dict[str, Any] = {
         "branch": branch,
         "step": step,
-        "passes": (Pass(rank=0, stream=DIGESTS[2], corpora={"alpha": 3}),),
+        "passes": (MeasuredPass(rank=0, stream=DIGESTS[2], corpora={"alpha": 3}),),
         "squared_norms": {"alpha": {"embedding": 0.25, "head": 3.0}},
     }
     return GradientNorms(**fields | changes)
@@ -68,7 +68,7 @@ measured = st.fixed_dictionaries(
     {
         "passes": st.lists(
             st.builds(
-                Pass,
+                MeasuredPass,
                 rank=st.integers(0, 3),
                 stream=st.sampled_from(DIGESTS),
                 corpora=st.dictionaries(
@@ -102,7 +102,7 @@ def test_golden_line() -> None:
 
 
 def test_golden_line_of_gradient_norms() -> None:
-    two = Pass(rank=1, stream=DIGESTS[2], corpora={"alpha": 1, "beta": 2})
+    two = MeasuredPass(rank=1, stream=DIGESTS[2], corpora={"alpha": 1, "beta": 2})
     squares = {"beta": {"head": 0.1}, "alpha": {"head": 3.0, "adapter:a": 1e-9, "embedding": 0.0}}
     assert (
         norms(50, passes=(*norms().passes, two), squared_norms=squares).line

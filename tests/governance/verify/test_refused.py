@@ -35,7 +35,7 @@ from govray.governance.record.ledger import (
     GradientNorms,
     Leaf,
     Ledger,
-    Pass,
+    MeasuredPass,
     read_leaves,
 )
 from govray.governance.record.prepare_manifest import Manifest
@@ -345,7 +345,9 @@ def change_norms(change: Callable[[GradientNorms], dict[str, Any]]) -> Attack:
 
 def on_rank(old: int, new: int) -> Callable[[GradientNorms], dict[str, Any]]:
     def change(norms: GradientNorms) -> dict[str, Any]:
-        moved = [Pass(**dict(p) | {"rank": new}) if p.rank == old else p for p in norms.passes]
+        moved = [
+            MeasuredPass(**dict(p) | {"rank": new}) if p.rank == old else p for p in norms.passes
+        ]
         return {"passes": tuple(sorted(moved, key=lambda p: (p.rank, p.stream)))}
 
     return change
@@ -354,11 +356,11 @@ def on_rank(old: int, new: int) -> Callable[[GradientNorms], dict[str, Any]]:
 def one_row_more(norms: GradientNorms) -> dict[str, Any]:
     first, *rest = norms.passes
     more = {corpus: rows + 1 for corpus, rows in first.corpora.items()}
-    return {"passes": (Pass(**dict(first) | {"corpora": more}), *rest)}
+    return {"passes": (MeasuredPass(**dict(first) | {"corpora": more}), *rest)}
 
 
 def in_another_stream(norms: GradientNorms) -> dict[str, Any]:
-    moved = [Pass(**dict(p) | {"stream": DIGEST}) for p in norms.passes]
+    moved = [MeasuredPass(**dict(p) | {"stream": DIGEST}) for p in norms.passes]
     return {"passes": tuple(moved)}
 
 
