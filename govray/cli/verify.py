@@ -152,7 +152,7 @@ def _model(
     also: Sequence[Path],
     max_rows: int | None,
 ) -> tuple[dict[str, Any], Callable[[], None], TrustState]:
-    from govray.governance.verify.ledger_steps import MAX_ROWS
+    from govray.governance.verify.ledger_step import MAX_ROWS
     from govray.governance.verify.verifier import verify as verify_model
 
     model = verify_model(
@@ -185,7 +185,7 @@ def _model(
 
 def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
     from govray.governance.policy.credential import verify_credential
-    from govray.governance.verify.verifier import check_unrevoked_credential
+    from govray.governance.policy.revoked import check_unrevoked_credential
 
     envelope = path / "credential.dsse.json"
     if not envelope.is_file():
@@ -267,6 +267,10 @@ def _verified(
     from govray.governance.formats.statement import claimed_type
     from govray.governance.policy.credential import Credential, verify_credential
     from govray.governance.policy.depth_policy import Policy, verify_policy
+    from govray.governance.policy.revoked import (
+        check_unrevoked_credential,
+        check_unrevoked_policy,
+    )
     from govray.governance.record.prepare_manifest import Manifest
     from govray.governance.trust.revocation_list import (
         RevocationList,
@@ -274,7 +278,6 @@ def _verified(
         verify_revocations,
     )
     from govray.governance.trust.trust_state import Verified
-    from govray.governance.verify.verifier import check_unrevoked_credential, check_unrevoked_policy
 
     predicate_type = claimed_type(Envelope.parse(data, where=str(path)))
     verified: Verified[Any]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from govray.errors import Untrusted
+from datetime import datetime
+
+from govray.errors import Refused, Untrusted
+from govray.governance.formats.document import format_time
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.trust.revocation_list import (
@@ -12,7 +15,7 @@ from govray.governance.trust.revocation_list import (
     issuer_of,
     revoked_by,
 )
-from govray.governance.trust.trust_state import Verified
+from govray.governance.trust.trust_state import TrustState, Verified
 
 
 def revoked_credential(lists: Revocations, credential: Verified[Credential]) -> Revoked | None:
@@ -58,3 +61,36 @@ def revoked_policy(lists: Revocations, policy: Verified[Policy]) -> Revoked | No
     if delegates and len(gone) == len(delegates):
         found.append(max(gone, key=lambda revoked: revoked.since))
     return earliest(found)
+
+
+def check_unrevoked_policy(trust: TrustState, policy: Verified[Policy], *, at: datetime) -> None:
+    """Refuse a policy that is revoked at ``at``.
+
+    Raises:
+        Refused: It is.
+    """
+    found = revoked_policy(trust.revocations, policy) if trust.revocations else None
+    if found and found.since <= at:
+        raise revoked_error(f"policy {policy.document}", found)
+
+
+def check_unrevoked_credential(
+    trust: TrustState, credential: Verified[Credential], *, at: datetime
+) -> None:
+    """Refuse a credential that is revoked at ``at``.
+
+    Raises:
+        Refused: It is; or a list revokes it whose issuer could not have issued it.
+    """
+    found = revoked_credential(trust.revocations, credential) if trust.revocations else None
+    if found and found.since <= at:
+        raise revoked_error(f"credential of corpus {credential.document.corpus}", found)
+
+
+def revoked_error(what: str, found: Revoked, then: str = "") -> Refused:
+    """That ``what`` is revoked, with the list that says so."""
+    return Refused(
+        f"revoked since {format_time(found.since)} ({found.reason}){then}",
+        where=what,
+        do=f"That is list {found.sequence} of {found.issuer}; ask its issuer",
+    )

@@ -18,6 +18,7 @@ step of every later branch. What this module does not do: decide when to gate
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -25,7 +26,7 @@ from pydantic import model_validator
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Natural
-from govray.governance.formats.document import Digest, Document, Name, Timestamp
+from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
 
 MAX_GATES = 1_000_000
 MAX_LINE = 1 << 14
@@ -79,6 +80,11 @@ class Gate(Document):
     def legal(self) -> bool:
         """Whether a credential ended."""
         return self.evidence is None
+
+    @property
+    def last_use(self) -> datetime | None:
+        """The last second in which the credential held; None where memorization is the reason."""
+        return parse_time(self.since) - timedelta(seconds=1) if self.since else None
 
 
 def encode_gates(gates: Iterable[Gate]) -> bytes:

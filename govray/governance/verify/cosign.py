@@ -29,7 +29,8 @@ from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.authority import Authority
 from govray.governance.trust.trust_state import TrustState
-from govray.governance.verify.verifier import VerifiedModel, check_signatures, verify_to_cosign
+from govray.governance.verify.envelope_steps import check_signatures
+from govray.governance.verify.verifier import VerifiedModel, verify_to_cosign
 
 SIGNED_IN_TURNS = (model_folder.MANIFEST, model_folder.ATTESTATION)
 """What the operator signs of a model folder, in the order of writing."""

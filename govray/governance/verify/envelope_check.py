@@ -1,11 +1,9 @@
-"""What an attestation's envelope alone can show, of the verifier's fourteen steps.
+"""What an attestation's envelope alone can show of the verifier's steps.
 
-Whoever has an envelope but not the model folder can check the signature, the statement and the
-wording. The other steps compare the attestation with files, the ledger among them: here they are
-named as not checked, each with what it needs. So the outcome is never that of
-`govray.governance.verify.verifier.verify`, and no field of it says ``verified``.
-
-What this module does not do: choose a trust root. The caller gives those that it trusts.
+Without the model folder, four steps can be checked: trust root, signature, statement, assurance.
+The revocation lists show whether the attestation itself is revoked. The other steps compare it
+with files; they are named as not checked, with what each needs. So no outcome here says
+``verified``. The caller gives the trust roots; none is chosen here.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ from govray.governance.trust.revocation_list import stale
 from govray.governance.trust.trust_state import TrustState, Verified
 from govray.governance.trust.verified_lists import VerifiedLists
 from govray.governance.verify import steps
-from govray.governance.verify.steps import STEPS, Step
-from govray.governance.verify.verifier import (
+from govray.governance.verify.envelope_steps import (
     check_assurance,
-    check_attestation,
     check_signatures,
     check_statement,
 )
+from govray.governance.verify.revocation_step import check_attestation
+from govray.governance.verify.steps import STEPS, Step
 
 StepStatus = Literal["passed", "failed", "notChecked"]
 

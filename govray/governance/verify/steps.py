@@ -1,6 +1,7 @@
 """The verifier's fourteen steps: number, name, what has to hold, and what it needs.
 
-One list for the verifier, the check of an envelope alone, the pages and their script.
+The one list: the verifier, the check of an envelope alone and the pages import it. The pages'
+script gets it with ``kinds.json``.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def test_outcomes_that_were_swapped_after_they_were_hashed_are_refused(
     model = deploy(world, tmp_path)
     path = model / model_folder.REPLAYS
     other = Envelope.parse(path.read_bytes()[:-1]).cosign([LocalSigner.generate()]) + b"\n"
-    check = verifying._check_files
+    check = verifying.check_files
 
     def checked(*given: Any) -> Any:
         path.write_bytes(attested)
@@ -195,7 +195,7 @@ def test_outcomes_that_were_swapped_after_they_were_hashed_are_refused(
         return found
 
     attested = path.read_bytes()
-    monkeypatch.setattr(verifying, "_check_files", checked)
+    monkeypatch.setattr(verifying, "check_files", checked)
     with pytest.raises(VerificationFailed, match="changed while it was being checked") as caught:
         verify(model, trust_root=world.root, at=AT)
     assert caught.value.where == model_folder.REPLAYS

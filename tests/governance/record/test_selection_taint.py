@@ -11,7 +11,7 @@ from govray.errors import Refused, VerificationFailed
 from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.selection_taint import Selection, check_selection, selecting_corpora
-from govray.governance.verify import verifier
+from govray.governance.verify import plan_steps
 from govray.governance.verify.verifier import VerifiedModel, verify
 from tests.support.world import AT, World
 
@@ -59,7 +59,7 @@ def test_a_selection_that_leaves_a_corpus_out_or_adds_one_is_refused(
     with pytest.raises(VerificationFailed, match=rf"9.*plan.*{corpora[0]}"):
         verify(less, trust_root=world.root, at=AT)
     with monkeypatch.context() as control:
-        control.setattr(verifier, "check_selection", lambda *_: None)
+        control.setattr(plan_steps, "check_selection", lambda *_: None)
         verify(less, trust_root=world.root, at=AT)
     plan = plain.attestation.plan
     with pytest.raises(Refused, match="unheard-of"):

@@ -18,14 +18,16 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import read
 from govray.governance.policy.credential import verify_credential
+from govray.governance.policy.depth_policy import verify_policy
+from govray.governance.policy.revoked import check_unrevoked_credential, check_unrevoked_policy
 from govray.governance.trust import anchor as anchoring
 from govray.governance.trust.anchor import PinnedLists, TrustAnchor, pinned_revocations
 from govray.governance.trust.authority import Authority, Delegation
 from govray.governance.trust.pinned_root import pinned_trust_root
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
-from govray.governance.trust.trust_state import sign_delegation
+from govray.governance.trust.trust_state import TrustState, sign_delegation
 from govray.governance.trust.verified_lists import VerifiedLists
-from govray.governance.verify.verifier import verify, verify_corpus_credential, verify_policy_file
+from govray.governance.verify.verifier import verify
 from tests.support.world import AT, FINISHED, World, write
 
 DURING = "2026-11-10T08:30:00Z"
@@ -111,19 +113,23 @@ def test_without_the_rule_behind_it_a_stale_list_would_pass(
     verify(untouched, trust_root=root, revocations=[by_operator(world)], at=AT)
 
 
-def test_the_rule_holds_for_single_documents_too(world: World, tmp_path: Path) -> None:
+def test_the_rule_holds_for_single_documents_too(world: World) -> None:
     root = asking(world, "archive", minimum_revocations=1)
-    write(tmp_path / "p.json", world.policy)
-    write(tmp_path / "c.json", world.credentials["alpha"])
-    for check in (verify_policy_file, verify_corpus_credential):
-        name = "p.json" if check is verify_policy_file else "c.json"
-        with pytest.raises(CouldNotCheck, match="of archive"):
-            check(tmp_path / name, trust_root=root, at=AT)
-        good = revoke(issuer="archive", by=(world.keys.archive,))
-        check(tmp_path / name, trust_root=root, revocations=[good], at=AT)
-    gone = revoke({"corpus": "alpha"}, issuer="archive", by=(world.keys.archive,))
+    with pytest.raises(CouldNotCheck, match="of archive"):
+        TrustAnchor.read(root).load(at=AT)
+
+    def knowing(*entries: dict[str, str]) -> TrustState:
+        made = revoke(*entries, issuer="archive", by=(world.keys.archive,))
+        return TrustAnchor.read(root, [made]).load(at=AT)
+
+    policy = verify_policy(knowing(), world.policy, at=AT)
+    credential = verify_credential(knowing(), world.credentials["alpha"], at=AT)
+    check_unrevoked_policy(knowing(), policy, at=AT)
+    check_unrevoked_credential(knowing(), credential, at=AT)
     with pytest.raises(Refused, match="revoked since"):
-        verify_corpus_credential(tmp_path / "c.json", trust_root=root, revocations=[gone], at=AT)
+        check_unrevoked_credential(knowing({"corpus": "alpha"}), credential, at=AT)
+    with pytest.raises(Refused, match="revoked since"):
+        check_unrevoked_policy(knowing({"policy": policy.digest}), policy, at=AT)
 
 
 def test_a_rule_in_a_delegation_counts_where_the_delegation_does(

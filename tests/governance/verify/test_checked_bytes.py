@@ -12,6 +12,7 @@ import pytest
 from govray.errors import Damaged, Malformed, VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_folder import Bundle
+from govray.governance.verify import files_step
 from govray.governance.verify import verifier as verifying
 from govray.governance.verify.verifier import verify
 from tests.support.gated_model import EXPIRED, deploy
@@ -26,14 +27,14 @@ def gated(world: World, tmp_path: Path) -> Path:
 
 def after_step_4(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do ``act`` as soon as the digests of all files were compared."""
-    check = verifying._check_files
+    check = verifying.check_files
 
     def checked(*given: Any) -> Any:
         found = check(*given)
         act()
         return found
 
-    monkeypatch.setattr(verifying, "_check_files", checked)
+    monkeypatch.setattr(verifying, "check_files", checked)
 
 
 PINNED = [
@@ -161,6 +162,6 @@ def test_what_grows_while_it_is_hashed_is_not_hashed_for_ever(
 def test_headers_are_bounded_together(
     world: World, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verifying, "MAX_HEADER", 64)
+    monkeypatch.setattr(files_step, "MAX_HEADER", 64)
     with pytest.raises(VerificationFailed, match=r"step 4 .*headers of all weights exceed 64"):
         verify(model, trust_root=world.root, at=AT)

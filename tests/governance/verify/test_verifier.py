@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from govray.errors import CouldNotCheck, Malformed, Untrusted, UsageError, VerificationFailed
+from govray.errors import CouldNotCheck, Malformed, UsageError, VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.policy.credential import Period
 from govray.governance.policy.depth_policy import seal_policy
@@ -25,12 +25,7 @@ from govray.governance.trust.pinned_root import pinned_trust_root
 from govray.governance.verify import steps
 from govray.governance.verify import verifier as verifying
 from govray.governance.verify.steps import STEPS
-from govray.governance.verify.verifier import (
-    VerifiedModel,
-    verify,
-    verify_corpus_credential,
-    verify_policy_file,
-)
+from govray.governance.verify.verifier import VerifiedModel, verify
 from tests.support.world import AT, POLICY, World, write
 
 
@@ -288,31 +283,6 @@ def test_without_attestation_or_ledger_nothing_is_said(
     with pytest.raises(CouldNotCheck) as answer:
         verify(model, trust_root=world.root, at=AT)
     assert answer.value.exit_code == 3
-
-
-# Single envelopes
-
-
-def test_policy_file(world: World, tmp_path: Path) -> None:
-    write(tmp_path / "p.json", world.policy)
-    found = verify_policy_file(tmp_path / "p.json", trust_root=world.root, at=AT)
-    assert (found.document.name, found.authority.name) == ("licences", "compliance")
-    write(tmp_path / "p.json", world.credentials["alpha"])
-    with pytest.raises(Untrusted):
-        verify_policy_file(tmp_path / "p.json", trust_root=world.root, at=AT)
-
-
-def test_corpus_credential(world: World, tmp_path: Path) -> None:
-    write(tmp_path / "alpha" / "credential.dsse.json", world.credentials["alpha"])
-    for path in (tmp_path / "alpha", tmp_path / "alpha" / "credential.dsse.json"):
-        found = verify_corpus_credential(path, trust_root=world.root, at=AT)
-        assert found.document.corpus == "alpha"
-    write(tmp_path / "acme" / "credential.dsse.json", world.credentials["acme"])
-    with pytest.raises(Untrusted):
-        verify_corpus_credential(tmp_path / "acme", trust_root=world.root, at=AT)
-    verify_corpus_credential(
-        tmp_path / "acme", trust_root=world.root, delegations=world.delegations, at=AT
-    )
 
 
 # The verifier itself

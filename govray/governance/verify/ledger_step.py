@@ -1,10 +1,9 @@
-"""The verifier's tenth step: the ledger, against plan, routes, gates and policy.
+"""Step 10: the ledger follows from plan, routes, gates and policy, and its head was signed.
 
-Each leaf of a step has the plan's ranges and counts, less the corpora that a gate left out; norms
-of gradients are of the plan's rows on every rank and only where a route permits a gradient; gates
-and branches follow from the entropy profiles; the tree head is the one that was signed, and the
-first lines are those of the run's ancestors. `govray.governance.verify.verifier` has the step in
-its place among the others.
+* Each leaf has the plan's ranges and counts, less the corpora that a gate left out.
+* Gradient norms are of the plan's rows on every rank, and only where a route permits a gradient.
+* Gates for memorization, and branches, follow from the entropy profiles.
+* The first lines are those of the run's ancestors.
 """
 
 from __future__ import annotations
@@ -31,12 +30,48 @@ MAX_ROWS = 1 << 24
 """Rows that a verification counts by default: some minutes, and a gigabyte at most."""
 
 
-def check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation) -> None:
-    """Gates are of corpora that the run read, in steps and at times that it had.
+def check_ledger(
+    folder: Bundle,
+    attested: Verified[Attestation],
+    policy: Policy,
+    manifest: Manifest,
+    routes: Mapping[str, Route],
+    gates: Sequence[Gate],
+    max_rows: int | None,
+) -> Ledger:
+    """Gates, every leaf, and the head of their tree; returns the ledger.
+
+    Args:
+        max_rows: Rows that the steps may have read; None for any number.
 
     Raises:
-        Refused: Names the gate.
+        Refused: Names the leaf, the gate or the note.
+        CouldNotCheck: The leaves state more rows than ``max_rows``.
     """
+    attestation = attested.document
+    _check_gates(gates, policy, attestation)
+    digest = attestation.files[model_folder.LEDGER]
+    data = folder.read(model_folder.LEDGER, limit=model_folder.MAX_LINES, digest=digest)
+    ledger = Ledger.read(attestation.run.id, data)
+    head = attestation.ledger
+    root = "sha256:" + ledger.root.hex()
+    if (head.origin, head.size, head.root) != (ledger.origin, ledger.size, root):
+        raise Refused("size or root are not those of the ledger", where="attestation ledger")
+    _check_note(folder, attested, ledger)
+    check_ancestry(attestation.run.id, attestation.run.ancestry or (), ledger.leaves)
+    _check_rows(ledger, max_rows)
+    for leaf in ledger.steps:
+        _check_leaf(leaf, attestation, manifest, gated(gates, leaf.branch, leaf.step))
+    _check_gated(gates, ledger)
+    steps = {(leaf.branch, leaf.step): leaf for leaf in ledger.steps}
+    for norms in ledger.norms:
+        _check_norms(norms, steps[norms.branch, norms.step], attestation.plan, routes)
+    _check_incidents(attestation, policy, routes, manifest, ledger, gates)
+    return ledger
+
+
+def _check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation) -> None:
+    """Gates are of corpora that the run read, in steps and at times that it had."""
     if any(gate.legal for gate in gates) and policy.on_expiry != "gate":
         raise Refused("the policy stops a run where this one gated", where=model_folder.GATES)
     started, finished = parse_time(attestation.run.started), parse_time(attestation.run.finished)
@@ -51,44 +86,7 @@ def check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation)
             raise Refused(f"at {gate.time}, when the run did not go on", where=where)
 
 
-def check_ledger(
-    folder: Bundle,
-    attested: Verified[Attestation],
-    manifest: Manifest,
-    routes: Mapping[str, Route],
-    gates: Sequence[Gate],
-    max_rows: int | None = MAX_ROWS,
-) -> Ledger:
-    """Every leaf, and the head of their tree; returns the ledger.
-
-    Args:
-        max_rows: As `check_rows`.
-
-    Raises:
-        Refused: Names the leaf, or the note.
-        CouldNotCheck: The leaves state more rows than ``max_rows``.
-    """
-    attestation = attested.document
-    digest = attestation.files[model_folder.LEDGER]
-    data = folder.read(model_folder.LEDGER, limit=model_folder.MAX_LINES, digest=digest)
-    ledger = Ledger.read(attestation.run.id, data)
-    head = attestation.ledger
-    root = "sha256:" + ledger.root.hex()
-    if (head.origin, head.size, head.root) != (ledger.origin, ledger.size, root):
-        raise Refused("size or root are not those of the ledger", where="attestation ledger")
-    _check_note(folder, attested, ledger)
-    check_ancestry(attestation.run.id, attestation.run.ancestry or (), ledger.leaves)
-    check_rows(ledger, max_rows)
-    for leaf in ledger.steps:
-        _check_leaf(leaf, attestation, manifest, gated(gates, leaf.branch, leaf.step))
-    _check_gated(gates, ledger)
-    steps = {(leaf.branch, leaf.step): leaf for leaf in ledger.steps}
-    for norms in ledger.norms:
-        _check_norms(norms, steps[norms.branch, norms.step], attestation.plan, routes)
-    return ledger
-
-
-def check_rows(ledger: Ledger, limit: int | None) -> None:
+def _check_rows(ledger: Ledger, limit: int | None) -> None:
     """Before any row is looked at: the steps read at most ``limit``, None for any number.
 
     A few bytes state any number of rows, and each costs some microseconds to find in the plan
@@ -106,7 +104,7 @@ def check_rows(ledger: Ledger, limit: int | None) -> None:
         )
 
 
-def check_incidents(
+def _check_incidents(
     attestation: Attestation,
     policy: Policy,
     routes: Mapping[str, Route],
@@ -114,11 +112,7 @@ def check_incidents(
     ledger: Ledger,
     gates: Sequence[Gate],
 ) -> None:
-    """Gates for memorization, and what the attestation says of it, follow from the profiles.
-
-    Raises:
-        Refused: Names the gate that is missing or does not follow.
-    """
+    """Gates for memorization, and what the attestation says of it, follow from the profiles."""
     told = incidents(policy, attestation.corpora, routes, attestation.base_groups, ledger, manifest)
     last = ledger.steps[-1].step if ledger.steps else 0
     follow = set(told.gates(last + 1)) if told else set()

@@ -1,0 +1,88 @@
+"""Steps 2, 3 and 12: what an attestation's envelope shows without the model folder."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from govray.errors import Refused
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import DISCLAIMER, Attestation
+from govray.governance.formats.document import parse_time
+from govray.governance.formats.dsse import Envelope
+from govray.governance.trust.trust_state import TrustState, Verified
+
+
+def check_signatures(
+    data: bytes | Envelope, verified: Verified[Any], *, where: str = model_folder.ATTESTATION
+) -> None:
+    """Steps 2 and 7: every signature in the envelope is one of the signer's.
+
+    Raises:
+        Refused: There are others.
+    """
+    # Key hints and further signatures are not signed by anybody. Elsewhere they are harmless;
+    # here they are bytes of the folder that no digest binds, so there are none to spare.
+    envelope = data if isinstance(data, Envelope) else Envelope.parse(data)
+    hints = [signature.keyid for signature in envelope.signatures]
+    if sorted(hint or "" for hint in hints) != sorted(verified.keyids):
+        raise Refused(
+            "the envelope holds signatures or key hints other than the signer's", where=where
+        )
+
+
+def check_statement(attestation: Attestation, trust: TrustState, at: datetime) -> None:
+    """Step 3: the run, then removals, before ``at``; under this trust root or an earlier one.
+
+    Raises:
+        Refused: It did not.
+    """
+    if parse_time(attestation.run.finished) > at:
+        raise Refused(
+            f"the run finished at {attestation.run.finished}, after the reference time",
+            where="attestation run.finished",
+        )
+    for removal in attestation.removals:
+        where = f"attestation removals of adapter {removal.adapter}"
+        if parse_time(removal.removed) < parse_time(attestation.run.finished):
+            raise Refused(
+                f"removed at {removal.removed}, before the run finished at "
+                f"{attestation.run.finished}",
+                where=where,
+            )
+        if parse_time(removal.removed) > at:
+            raise Refused(f"removed at {removal.removed}, after the reference time", where=where)
+    named = attestation.trust_root
+    if named.name != trust.root.name:
+        raise Refused(
+            f"the run was under the trust root {named.name!r}, this one is {trust.root.name!r}",
+            where="attestation trustRoot",
+        )
+    if named.version > trust.root.version:
+        raise Refused(
+            f"the run was under version {named.version} of the trust root, this one is "
+            f"version {trust.root.version}",
+            where="attestation trustRoot",
+            do="Get the current trust root from its owner.",
+        )
+    if named.version == trust.root.version and named.digest != trust.digest:
+        raise Refused(
+            f"another trust root with version {named.version} was used",
+            where="attestation trustRoot",
+        )
+
+
+def check_assurance(attestation: Attestation) -> None:
+    """Step 12: no assurance level that nothing here shows; the disclaimer word for word.
+
+    Raises:
+        Refused: One or the other.
+    """
+    if attestation.assurance_level != "selfAttested":
+        raise Refused(
+            f"the folder holds nothing that shows more than selfAttested, it claims "
+            f"{attestation.assurance_level}",
+            where="attestation assuranceLevel",
+        )
+    if attestation.disclaimer != DISCLAIMER:
+        raise Refused("the wording was changed", where="attestation disclaimer")

@@ -1,0 +1,97 @@
+"""Steps 8 and 9: routes follow from policy and credentials, the plan from routes and manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from govray.errors import Refused
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import (
+    Attestation,
+    admit,
+    frozen_domains,
+    run_adapters,
+)
+from govray.governance.attestation.model_folder import TensorFile
+from govray.governance.policy.credential import Credential
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.route import Route
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.selection_taint import check_selection
+from govray.governance.trust.trust_state import Verified
+
+
+def check_routes(
+    weights: Mapping[str, TensorFile],
+    attestation: Attestation,
+    policy: Policy,
+    credentials: Mapping[str, Verified[Credential]],
+) -> dict[str, Route]:
+    """Step 8: routes follow from policy and credentials, tensors are those of the layer groups.
+
+    Returns:
+        Corpus → route.
+
+    Raises:
+        Refused: Names the corpus or tensor.
+    """
+    base = attestation.base_groups
+    corpora, routes = admit(policy, credentials, base)
+    for stated, computed in zip(attestation.corpora, corpora, strict=True):
+        if stated != computed:
+            raise Refused(
+                "class, rules or route do not follow from policy and credential",
+                where=stated.corpus,
+            )
+    if attestation.domains != frozen_domains(routes, base):
+        raise Refused("they do not follow from the routes", where="attestation domains")
+    parameters = [p for g in attestation.groups for p in g.parameters]
+    expected = [*parameters, *attestation.buffers]
+    if len(set(base)) != len(base) or len(set(expected)) != len(expected):
+        raise Refused("a group or a tensor is named twice", where="attestation groups")
+    _check_tensors(weights, model_folder.WEIGHTS, frozenset(expected))
+    tensors = {adapter.name: adapter.tensors for adapter in attestation.adapters}
+    named = {route.adapter for route in routes.values() if route.adapter is not None}
+    if tensors.keys() != named or attestation.adapters != run_adapters(routes, tensors):
+        raise Refused("they do not follow from the routes", where="attestation adapters")
+    gone = {removal.adapter for removal in attestation.removals}
+    if len(gone) != len(attestation.removals) or not gone <= named:
+        raise Refused("an adapter unknown, or removed twice", where="attestation removals")
+    for name in sorted(named - gone):
+        _check_tensors(weights, model_folder.adapter_files(name)[1], frozenset(tensors[name]))
+    return routes
+
+
+def _check_tensors(weights: Mapping[str, TensorFile], name: str, expected: frozenset[str]) -> None:
+    found = weights[name].tensor_names(name)
+    for tensor in sorted(found - expected):
+        raise Refused(f"the tensor {tensor!r} is in no attested layer group", where=name)
+    for tensor in sorted(expected - found):
+        raise Refused(f"the tensor {tensor!r} is missing", where=name)
+
+
+def check_plan(attestation: Attestation, manifest: Manifest, routes: Mapping[str, Route]) -> None:
+    """Step 9: streams follow from routes and manifest, and a search depends on what was read.
+
+    Raises:
+        Refused: Names the stream or corpus.
+    """
+    plan = attestation.plan
+    if plan.manifest != attestation.manifest or plan.context != manifest.context:
+        raise Refused("the plan is over another manifest", where="attestation plan")
+    if plan.corpora != tuple(sorted(routes)):
+        raise Refused("the plan reads other corpora than were admitted", where="attestation plan")
+    profiles = {c.corpus: c.profile for c in attestation.corpora}
+    for stream in plan.streams:
+        if stream.profile != min(profiles[member.corpus] for member in stream.corpora):
+            raise Refused("the stream has another profile than its corpora", where=stream.id)
+        for member in stream.corpora:
+            if routes[member.corpus].digest != stream.id:
+                raise Refused("the corpus is in a stream of another route", where=member.corpus)
+            if manifest.train_rows(member.corpus) != member.rows:
+                raise Refused(
+                    f"the plan has {member.rows} rows, the manifest "
+                    f"{manifest.train_rows(member.corpus)}",
+                    where=member.corpus,
+                )
+    check_selection(attestation.selection_taint or (), plan)
