@@ -38,14 +38,14 @@ HOST = "https://pages.test"  # WebCrypto is there for secure contexts only
 CHECK = """async ({root, attestation, files, names, at}) => {
   const {check, state} = await import("/static/verify.js");
   const {fromBase64, digestOf} = await import("/static/bytes.js");
-  const {kinds, disclaimer} = await (await fetch("/static/kinds.json")).json();
+  const {kinds, disclaimer, steps} = await (await fetch("/static/kinds.json")).json();
   const given = new Map(Object.entries(files).map(([name, text]) => {
     const bytes = fromBase64(text);
     return [name, {digest: digestOf(bytes), bytes: async (a, b) => bytes.slice(a ?? 0, b)}];
   }));
   const run = await check({
     root: root && fromBase64(root), attestation: fromBase64(attestation), files: given,
-    names, kinds, disclaimer, at});
+    names, kinds, disclaimer, steps, at});
   return run.steps.map((step) => ({...step, state: state(step)}));
 }"""
 
@@ -127,6 +127,10 @@ def test_a_whole_folder_is_ticked_as_far_as_the_browser_looked(
         **dict.fromkeys((5, 6, 7, 8, 10, 11), "partly"),
         **dict.fromkeys((9, 13, 14), "not-checked"),
     }
+    words = {"checked": "checked", "partly": "partly checked", "not-checked": "not checked here"}
+    pages = (Path(__file__).parents[2] / "docs" / "pages.md").read_text()
+    for step, state in zip(STEPS, states(found).values(), strict=True):
+        assert f"| {step.number}. {step.name} | {words[state]} |" in pages
     # What is ticked in full left nothing out, and what is not says what.
     for step in found.values():
         assert bool(step["not"] or step["needs"]) == (step["state"] != "checked"), step

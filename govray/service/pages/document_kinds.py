@@ -1,7 +1,7 @@
-"""What the verifier in the browser has to know of documents: their types, schemas and wording.
+"""What the verifier in the browser is told: its steps, and the documents' types and wording.
 
-The schemas are pydantic's of the very classes that `govray verify` reads with, so the browser
-refuses unknown fields where it does.
+The schemas are pydantic's, of the classes that `govray verify` reads with. So the browser refuses
+the same unknown fields.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.authority import Delegation, TrustRoot
+from govray.governance.verify.steps import STEPS
 
 _KINDS: dict[str, type[Document]] = {
     "attestation": Attestation,
@@ -28,7 +29,7 @@ _KINDS: dict[str, type[Document]] = {
 
 @lru_cache(maxsize=1)
 def kinds() -> bytes:
-    """JSON: ``kinds``, each with ``predicateType`` and ``schema``; and the ``disclaimer``."""
+    """JSON: ``kinds``, each with ``predicateType`` and ``schema``; ``disclaimer``; ``steps``."""
     found = {
         name: {
             "predicateType": kind.PREDICATE_TYPE,
@@ -36,4 +37,6 @@ def kinds() -> bytes:
         }
         for name, kind in _KINDS.items()
     }
-    return json.dumps({"disclaimer": DISCLAIMER, "kinds": found}, sort_keys=True).encode()
+    steps = [{"number": step.number, "name": step.name} for step in STEPS]
+    told = {"disclaimer": DISCLAIMER, "kinds": found, "steps": steps}
+    return json.dumps(told, sort_keys=True).encode()

@@ -19,6 +19,7 @@ from sqlmodel import Session, col
 from govray.governance.formats.document import format_time
 from govray.governance.trust.revocation_list import Revoked
 from govray.governance.verify.envelope_check import EnvelopeCheck, TrustGiven, check_envelope
+from govray.governance.verify.steps import REVOCATIONS, STEPS
 from govray.service.access import Caller, CallerDep
 from govray.service.answer import Answer
 from govray.service.pagination import Listing, PageDep
@@ -115,7 +116,7 @@ class Subjects(Answer):
 class StepAnswer(Answer):
     """One of the verifier's numbered steps."""
 
-    number: int = Field(ge=1, le=14)
+    number: int = Field(ge=1, le=len(STEPS))
     name: str
     status: Literal["passed", "failed", "notChecked"]
     why: str | None = None
@@ -167,7 +168,7 @@ _MEANING = {
 
 _STALE = (
     "The trust root asks for a revocation list that this service does not have, or for a newer "
-    "one: nobody here knows whether the attestation is revoked. See step 13."
+    f"one: nobody here knows whether the attestation is revoked. See step {REVOCATIONS.number}."
 )
 
 

@@ -41,6 +41,7 @@ async function update() {
     attestation: known.attestation,
     kinds: known.kinds,
     disclaimer: known.disclaimer,
+    steps: known.steps,
     files: page.files,
     names: page.names,
     digest,

@@ -1,11 +1,13 @@
-// The numbered steps of `govray/governance/verify/verifier.py`, as far as a browser goes.
+// The steps of the verifier, as far as a browser goes.
 //
-// Each step says what it did, what it did not, and what it still needs; its state follows from
-// that and from nothing else (`state`). A step that did everything is "checked", one that left
-// something out is "partly", and none is called checked for what another program would have done.
+// Their numbers and names are those of `govray/governance/verify/steps.py`, which come with
+// `kinds.json`. Here is what a browser does of each, by its number.
 //
-// The files may come from anywhere, this server included: all but the trust root are bound by
-// signatures and digests. The trust root is the reader's, or there is no verdict at all.
+// A step says what it did, what it did not, and what it still needs. Its state follows from that
+// alone (`state`): "checked" if it did everything, "partly" if it left something out.
+//
+// The files may come from anywhere, this server included: signatures and digests bind all but the
+// trust root. The trust root is the reader's, or there is no verdict.
 
 import { digestOf, equal, fromHex, hex, text, utf8 } from "./bytes.js";
 import { encode, parseCanonical } from "./canonical.js";
@@ -47,19 +49,22 @@ export function state(step) {
 //   input.files: name in the model folder → { digest, bytes() }, what the reader gave or fetched
 //   input.names: all names of the folder, if the reader gave a whole folder; else null
 //   input.kinds: document kinds with their schemas; input.disclaimer: the fixed wording
+//   input.steps: number and name of each step, in order
 //   input.at: reference time as text
 export async function check(input) {
   const run = { input, steps: [] };
-  for (const [number, body] of STEPS) {
+  for (const { number, name } of input.steps) {
     const step = { number, did: [], not: [], needs: [] };
     run.steps.push(step);
-    const before = run.steps.find((each) => each.error || (each.number <= 3 && !each.did.length));
+    // Until the statement has been read, each step builds on those before it.
+    const before = run.steps.find((each) => each.error || !(run.document || each.did.length));
     if (before && before !== step) {
       step.after = before.number;
       continue;
     }
     try {
-      await body(run, step);
+      if (CHECKS[number]) await CHECKS[number](run, step);
+      else step.not.push(name);
     } catch (error) {
       if (error instanceof Missing) step.needs.push(error.message);
       else {
@@ -78,7 +83,7 @@ async function pinned(run, name) {
   if (digest === undefined) throw new Error(`the attestation does not pin ${name}`);
   if (digest === EMPTY) return new Uint8Array();
   if (!file) throw new Missing(name);
-  const byStatement = name === FILES.manifest && digest === run.document.manifest; // step 7
+  const byStatement = name === FILES.manifest && digest === run.document.manifest
   if (file.digest !== digest && !byStatement) {
     throw new Error(`${name} is not the file that was attested`);
   }
@@ -98,24 +103,22 @@ function lines(bytes, where) {
   return parts;
 }
 
-const STEPS = [
-  [1, trustRoot],
-  [2, signature],
-  [3, statement],
-  [4, files],
-  [5, policy],
-  [6, credentials],
-  [7, manifest],
-  [8, routes],
-  [9, (_, step) => step.not.push("that the batch plan follows from routes and manifest")],
-  [10, ledger],
-  [11, coverage],
-  [12, assurance],
-  [13, (_, step) => step.not.push("revocation lists")],
-  [14, (_, step) => step.not.push("what second parties signed of a replay")],
-];
+const CHECKS = {
+  1: trustRoot,
+  2: signature,
+  3: statement,
+  4: files,
+  5: policy,
+  6: credentials,
+  7: manifest,
+  8: routes,
+  10: ledger,
+  11: coverage,
+  12: assurance,
+};
 
 async function trustRoot(run, step) {
+  run.rootStep = step;
   const { root, kinds, at, files: given } = run.input;
   if (!root) throw new Missing("the trust root, from its owner and not from this server");
   const delegations = given.get(FILES.delegations);
@@ -159,12 +162,12 @@ function statement(run, step) {
     throw new Error("another trust root of the same version was used");
   }
   step.did.push(`the trust root is the one it names, or a later one: version ${named.version}`);
-  // Delegations belong to step 1, which could not know yet that there are some.
+  // Delegations belong to the trust root's step, which could not know yet that there are some.
   const delegations = document.files[FILES.delegations] ?? EMPTY;
   const given = input.files.get(FILES.delegations)?.digest ?? EMPTY;
-  if (delegations !== EMPTY && given === EMPTY) run.steps[0].needs.push(FILES.delegations);
+  if (delegations !== EMPTY && given === EMPTY) run.rootStep.needs.push(FILES.delegations);
   else if (delegations !== given) {
-    run.steps[0].error = `${FILES.delegations} is not the file that was attested`;
+    run.rootStep.error = `${FILES.delegations} is not the file that was attested`;
   }
 }
 
@@ -211,7 +214,7 @@ function files(run, step) {
       if (digest !== EMPTY) step.needs.push(name);
       continue;
     }
-    const byStatement = name === FILES.manifest && digest === document.manifest; // step 7
+    const byStatement = name === FILES.manifest && digest === document.manifest
     if (file.digest !== digest && !byStatement) {
       throw new Error(`${name} is not the file that was attested`);
     }
