@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
+
+Decimal = Annotated[str, BeforeValidator(str)]
+"""A whole number of the store as a decimal string, since JSON readers may round large ones."""
 
 
 class Answer(BaseModel):

@@ -24,7 +24,7 @@ Scope = Literal["read", "write", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-STAFF: frozenset[str] = frozenset({"admin", "engineer", "auditor"})
+STAFF: tuple[Role, ...] = ("admin", "engineer", "auditor")
 """The roles that read every corpus."""
 
 

@@ -6,25 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from govray.governance.policy.route import ADAPTER
-from govray.service.access import AuditDep, Caller, CallerDep, require
+from govray.service.access import AuditDep, CallerDep
 from govray.service.pages.rendering import render
 from govray.service.pages.shared_queries import attestation_href, version_href
 from govray.service.pagination import PageDep
+from govray.service.routes.corpora import Use, signed_credentials, uses_of
 from govray.service.session import SessionDep
-from govray.service.visibility import find_corpus, is_staff, own_corpora
-from govray.store.tables import Attestation, Corpus, CorpusUse, Coverage, Credential, ModelVersion
+from govray.service.visibility import (
+    CORPUS_READERS,
+    find_corpus,
+    own_corpora,
+)
+from govray.store.tables import Corpus, CorpusUse, Credential
 
 _NAME: Any = Corpus.name
 
-router = APIRouter(
-    dependencies=[Depends(require("admin", "engineer", "auditor", "supplier"))],
-)
+router = APIRouter(dependencies=[CORPUS_READERS])
 
 
 @dataclass(frozen=True)
@@ -38,26 +40,6 @@ class CorpusRow:
     sensitivity: str
     records: int | None
     models: int
-
-
-@dataclass(frozen=True)
-class Use:
-    """What one model used of a corpus. ``excluded``: layer groups with their level.
-
-    ``versions``: the registered ones, each with its page.
-    """
-
-    href: str
-    model: str
-    versions: tuple[tuple[str, str], ...]
-    run: str
-    records: int
-    tokens: int
-    steps: int
-    first_step: int | None
-    last_step: int | None
-    groups: tuple[str, ...]
-    excluded: tuple[tuple[str, int], ...]
 
 
 @router.get("/corpora")
@@ -119,11 +101,6 @@ def of_corpus(
     audit: AuditDep,
 ) -> HTMLResponse:
     row = find_corpus(session, caller, corpus)
-    signed = select(Credential).where(col(Credential.corpus) == corpus)
-    if not is_staff(caller):
-        # What a former supplier signed is not the present one's.
-        signed = signed.where(col(Credential.supplier) == caller.supplier)
-    credentials = session.execute(signed.order_by(col(Credential.valid_from).desc())).scalars()
     if row.confidential:
         audit.read("corpus.read", corpus)
     return render(
@@ -131,54 +108,23 @@ def of_corpus(
         caller,
         "corpus.html",
         corpus=row,
-        uses=_uses(session, caller, corpus),
-        credentials=credentials.all(),
+        uses=[_shown(each) for each in uses_of(session, caller, corpus)[0]],
+        credentials=signed_credentials(session, caller, corpus),
     )
 
 
-def _uses(session: Session, caller: Caller, corpus: str) -> list[Use]:
-    rows = session.execute(
-        select(CorpusUse, col(Attestation.name), col(Attestation.run))
-        .join(Attestation, col(Attestation.digest) == col(CorpusUse.attestation))
-        .where(col(CorpusUse.corpus) == corpus)
-        .order_by(col(Attestation.finished).desc())
-        .limit(200)
-    ).all()
-    digests = [use.attestation for use, _, _ in rows]
-    versions: dict[str, list[tuple[str, str]]] = {}
-    for each in session.execute(
-        select(ModelVersion)
-        .where(col(ModelVersion.attestation).in_(digests))
-        .order_by(col(ModelVersion.model), col(ModelVersion.version))
-    ).scalars():
-        named = f"{each.model} {each.version}", version_href(each.model, each.version)
-        versions.setdefault(each.attestation, []).append(named)
-    cells: dict[str, list[Coverage]] = {}
-    for cell in session.execute(
-        select(Coverage).where(
-            col(Coverage.corpus) == corpus, col(Coverage.attestation).in_(digests)
-        )
-    ).scalars():
-        # Another corpus's adapter bears its name.
-        if cell.direct or is_staff(caller) or not cell.layer_group.startswith(ADAPTER):
-            cells.setdefault(cell.attestation, []).append(cell)
-    return [
-        Use(
-            href=attestation_href(use.attestation),
-            model=name,
-            versions=tuple(versions.get(use.attestation, ())),
-            run=run,
-            records=use.records,
-            tokens=use.tokens,
-            steps=use.steps,
-            first_step=use.first_step,
-            last_step=use.last_step,
-            groups=tuple(c.layer_group for c in cells.get(use.attestation, ()) if c.direct),
-            excluded=tuple(
-                (c.layer_group, c.level)
-                for c in cells.get(use.attestation, ())
-                if c.level is not None
-            ),
-        )
-        for use, name, run in rows
-    ]
+def _shown(each: Use) -> dict[str, Any]:
+    """What the page shows of a use; ``excluded`` are layer groups with their level."""
+    return {
+        "href": attestation_href(each.use.attestation),
+        "model": each.name,
+        "run": each.run,
+        "versions": [
+            (f"{v.model} {v.version}", version_href(v.model, v.version)) for v in each.versions
+        ],
+        "use": each.use,
+        "groups": [cell.layer_group for cell in each.cells if cell.direct],
+        "excluded": [
+            (cell.layer_group, cell.level) for cell in each.cells if cell.level is not None
+        ],
+    }

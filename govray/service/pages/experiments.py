@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select, true
 from sqlmodel import Session, col
 
-from govray.service.access import Caller, CallerDep, require
+from govray.service.access import Caller, CallerDep
 from govray.service.pages.parallel_plot import parallel
 from govray.service.pages.rendering import render
 from govray.service.pages.shared_queries import linked_corpora
 from govray.service.pagination import PageDep
-from govray.service.problems import not_found
+from govray.service.routes.experiments import KnownExperiment, KnownTrial
 from govray.service.session import SessionDep
+from govray.service.visibility import STAFF_ONLY
 from govray.store.states import ExperimentState, TrialState
 from govray.store.tables import Attestation, Checkpoint, Decision, Experiment, Metric, Trial
 
@@ -33,8 +34,7 @@ _KINDS: dict[str, Any] = {
     "warn_kinds": {"stop", "stopped", "gate", "gated", "flag", "flagged", "restart", "interrupted"},
 }
 
-router = APIRouter(dependencies=[Depends(require("admin", "engineer", "auditor"))])
-Id = Annotated[str, Path(max_length=256)]
+router = APIRouter(dependencies=[STAFF_ONLY])
 
 
 def latest(session: Session) -> list[tuple[Experiment, int]]:
@@ -80,11 +80,9 @@ def listing(
 
 @router.get("/experiments/{experiment}")
 def of_experiment(
-    request: Request, experiment: Id, caller: CallerDep, session: SessionDep
+    request: Request, known: KnownExperiment, caller: CallerDep, session: SessionDep
 ) -> HTMLResponse:
-    row = session.get(Experiment, experiment)
-    if row is None:
-        raise not_found("experiment", experiment, "See the list of experiments")
+    experiment = known.id
     trials = (
         session.execute(
             select(Trial)
@@ -111,7 +109,7 @@ def of_experiment(
         request,
         caller,
         "experiment.html",
-        experiment=row,
+        experiment=known,
         trials=trials,
         names=_varied(trials),
         axes=axes,
@@ -159,12 +157,12 @@ class Summary:
 
 
 @router.get("/trials/{trial}")
-def of_trial(request: Request, trial: Id, caller: CallerDep, session: SessionDep) -> HTMLResponse:
-    row = session.get(Trial, trial)
-    if row is None:
-        raise not_found("trial", trial, "See the list of experiments")
+def of_trial(
+    request: Request, known: KnownTrial, caller: CallerDep, session: SessionDep
+) -> HTMLResponse:
+    trial = known.id
     lines = _lines(session, trial)
-    live = row.state in _LIVE
+    live = known.state in _LIVE
     decisions = (
         session.execute(
             select(Decision)
@@ -183,15 +181,15 @@ def of_trial(request: Request, trial: Id, caller: CallerDep, session: SessionDep
         request,
         caller,
         "trial.html",
-        trial=row,
-        experiment=session.get(Experiment, row.experiment),
+        trial=known,
+        experiment=session.get(Experiment, known.experiment),
         charts=_curves(lines),
         numbers=_summaries(lines),
         live=live,
         stream=f"/v1/trials/{trial}/metrics/stream" if live else None,
         decisions=decisions,
         linked=_linked(session, caller, decisions),
-        replayed=row.replay_of is not None and session.get(Trial, row.replay_of) is not None,
+        replayed=known.replay_of is not None and session.get(Trial, known.replay_of) is not None,
         show_trial=False,
         checkpoints=checkpoints.all(),
         attestations=attested.all(),

@@ -17,7 +17,7 @@ from govray.service.pages.rendering import render
 from govray.service.pagination import PageDep
 from govray.service.routes.ledgers import reader
 from govray.service.session import SessionDep
-from govray.service.visibility import find_ledger, is_staff, ledgers, whole_attestations
+from govray.service.visibility import find_ledger, ledgers, reads_entries, whole_attestations
 from govray.store.tables import Attestation, Ledger
 
 MOST_ENTRIES = 20_000
@@ -55,7 +55,7 @@ def of_run(
         caller,
         "ledger.html",
         ledger=row,
-        entries=is_staff(caller),
+        entries=reads_entries(caller),
         checkpoint=row.checkpoint.decode("utf-8", "replace"),
         attestation=attested.first(),
     )

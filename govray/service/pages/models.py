@@ -38,6 +38,8 @@ from govray.service.visibility import (
     find_model,
     find_version,
     is_staff,
+    reads_entries,
+    reads_registry,
 )
 from govray.store import tables
 from govray.store.lineage import Lineage
@@ -113,18 +115,19 @@ def _page(
     categories = sorted({each.license_category for each in document.corpora})
     profiles: tuple[EntropyProfile, ...] = ()
     # Entries of a ledger are for staff, even of a public attestation.
-    if is_staff(caller) and policy is not None and policy.memorization is not None:
+    if reads_entries(caller) and policy is not None and policy.memorization is not None:
         profiles = entropy_profiles(session, row.run)
     depth_groups, depth = depth_rows(document)
-    names = None if is_staff(caller) else corpora_of(session, caller, row.digest)
-    audits = audits_of(session, row.digest, names, most=MOST_AUDITS)
+    own = corpora_of(session, caller, row.digest)
+    audits = audits_of(session, row.digest, own, most=MOST_AUDITS)
     return render(
         request,
         caller,
         "model.html",
         title=f"{version.model} {version.version}" if version else row.name,
         row=row if whole else None,
-        version=version if whole else None,
+        version=version,
+        registry=reads_registry(caller),
         document=document,
         whole=whole,
         staff=is_staff(caller),

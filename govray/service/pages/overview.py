@@ -12,7 +12,13 @@ from govray.service.pages import experiments
 from govray.service.pages.rendering import render
 from govray.service.pages.shared_queries import model_rows
 from govray.service.session import SessionDep
-from govray.service.visibility import attestations, is_staff, ledgers, own_corpora
+from govray.service.visibility import (
+    attestations,
+    is_staff,
+    ledgers,
+    own_corpora,
+    reads_corpora,
+)
 from govray.store.tables import Attestation, Corpus, Ledger, Trial
 
 router = APIRouter()
@@ -42,7 +48,7 @@ def _totals(session: Session, caller: Caller) -> list[tuple[str, int]]:
         .where(attestations(caller)),
         "ledgers": select(func.count()).select_from(Ledger).where(ledgers(caller)),
     }
-    if caller.role != "public":
+    if reads_corpora(caller):
         counted["corpora"] = select(func.count()).select_from(Corpus).where(own_corpora(caller))
     if is_staff(caller):
         counted["runs"] = select(func.count()).select_from(Trial)

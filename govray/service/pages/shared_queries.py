@@ -15,7 +15,14 @@ from govray.governance.formats.statement import read
 from govray.governance.policy.depth_policy import Policy
 from govray.service.caller import Caller
 from govray.service.pagination import Page
-from govray.service.visibility import attestations, is_staff, own_corpora, versions
+from govray.service.visibility import (
+    attestation_order,
+    attestations,
+    own_corpora,
+    reads_registry,
+    reads_whole,
+    versions,
+)
 from govray.store import tables
 from govray.store.tables import Attestation, ModelVersion
 
@@ -54,7 +61,6 @@ _LISTED: tuple[Any, ...] = (
 # A version's row, or that of an attestation without one, whose name and version are empty.
 _MODEL = func.coalesce(col(ModelVersion.model), "").label("model")
 _VERSION = func.coalesce(col(ModelVersion.version), "").label("version")
-_DESCENDING: tuple[Any, ...] = (Attestation.started, Attestation.digest, _MODEL, _VERSION)
 
 
 def model_rows(
@@ -72,7 +78,7 @@ def model_rows(
         .outerjoin(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
         .where(attestations(caller))
     )
-    columns = _DESCENDING if is_staff(caller) else _DESCENDING[1:]
+    columns = (*attestation_order(caller), _MODEL, _VERSION)
     following = None
     if page is None:
         order = [each.desc() for each in columns]
@@ -101,12 +107,12 @@ def version_rows(
 
 
 def _listed(caller: Caller, row: Row[Any]) -> ModelRow:
-    whole = row.public or is_staff(caller)
+    whole = reads_whole(caller, row)
     return ModelRow(
         href=version_href(row.model, row.version) if row.model else attestation_href(row.digest),
         name=row.model or row.name,
         version=row.version or None,
-        stage=row.stage if whole else None,
+        stage=row.stage if reads_registry(caller) else None,
         run=row.run if whole else None,
         signer=row.signer if whole else None,
         policy=f"{row.policy_name} v{row.policy_version}" if whole else None,
@@ -127,8 +133,6 @@ def attestation_href(digest: str) -> str:
 
 def linked_corpora(session: Session, caller: Caller, names: Iterable[str]) -> frozenset[str]:
     """Those of ``names`` whose page the caller may open, so that no link leads to a refusal."""
-    if caller.role == "public":
-        return frozenset()
     found = select(col(tables.Corpus.name)).where(
         col(tables.Corpus.name).in_(sorted(set(names))), own_corpora(caller)
     )

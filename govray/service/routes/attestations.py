@@ -20,6 +20,7 @@ from govray.governance.formats.document import format_time
 from govray.governance.trust.revocation_list import Revoked
 from govray.governance.verify.envelope_check import EnvelopeCheck, TrustGiven, check_envelope
 from govray.governance.verify.steps import REVOCATIONS, STEPS
+from govray.service import visibility
 from govray.service.access import Caller, CallerDep
 from govray.service.answer import Answer
 from govray.service.pagination import Listing, PageDep
@@ -30,9 +31,10 @@ from govray.service.visibility import (
     SEE_MODELS,
     DigestPath,
     absent,
+    attestation_order,
     attestations,
     full_digest,
-    is_staff,
+    reads_whole,
     whole_attestations,
 )
 from govray.store import tables
@@ -198,10 +200,7 @@ def listing(
         statement = statement.where(col(Attestation.run) == run, whole_attestations(caller))
     if name is not None:
         statement = statement.where(col(Attestation.name) == name)
-    columns: Any = (Attestation.started, Attestation.digest)
-    # Of what is only partly readable, the start stays out of cursors too.
-    if not is_staff(caller):
-        columns = (Attestation.digest,)
+    columns = attestation_order(caller)
     statement = page.keyset(statement, columns, [str] * len(columns), descending=True)
     rows, following = page.cut(session.execute(statement).all(), columns)
     lists: Lists = request.app.state.revocations
@@ -212,7 +211,7 @@ def listing(
 
 
 def _item(caller: Caller, row: Row[Any], revoked: Revoked | None) -> AttestationItem:
-    if row.public or is_staff(caller):
+    if reads_whole(caller, row):
         item = AttestationItem.model_validate(row)
     else:
         item = AttestationItem(digest=row.digest, name=row.name, public=False)
@@ -259,9 +258,9 @@ async def envelope(
     """The exact bytes of an attestation, for those who may read it whole."""
     statement = select(
         col(Attestation.envelope), col(Attestation.envelope_digest), col(Attestation.public)
-    ).where(col(Attestation.digest) == full_digest(digest))
+    ).where(col(Attestation.digest) == full_digest(digest), whole_attestations(caller))
     row = await asked(session, lambda: session.execute(statement).one_or_none())
-    if row is None or not (row.public or is_staff(caller)):
+    if row is None:
         raise absent(caller, "attestation", digest, SEE_MODELS)
     return immutable(
         row.envelope, row.envelope_digest, public=row.public, asked=if_none_match, media_type=DSSE
@@ -368,10 +367,8 @@ def trust_roots(session: Session, caller: Caller) -> list[TrustGiven]:
         .where(ranked.c.place == 1)
         .order_by(*order)
     )
-    if not is_staff(caller):
-        used = select(col(Attestation.trust_root)).where(whole_attestations(caller))
-        read = select(col(root.name)).where(col(root.digest).in_(used))
-        statement = statement.where(col(root.name).in_(read))
+    readable = select(col(root.name)).where(visibility.trust_roots(caller))
+    statement = statement.where(col(root.name).in_(readable))
     roots = session.execute(statement.limit(MAX_ROOTS)).all()
     sets: dict[str, dict[str, tuple[bytes, ...]]] = {}
     for name, digest, lines in session.execute(

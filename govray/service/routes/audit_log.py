@@ -13,6 +13,7 @@ from govray.service.access import require
 from govray.service.answer import Answer
 from govray.service.pagination import Listing, PageDep
 from govray.service.session import SessionDep
+from govray.service.visibility import STAFF_ONLY
 from govray.store.tables import AuditEntry
 from govray.store.usage import By
 from govray.store.usage import usage as used
@@ -109,7 +110,7 @@ class Usage(Answer):
     items: list[Used]
 
 
-@router.get("/usage", dependencies=[Depends(require("admin", "engineer", "auditor"))])
+@router.get("/usage", dependencies=[STAFF_ONLY])
 def usage(
     session: SessionDep,
     by: By = "project",

@@ -6,26 +6,32 @@ not exist. Reads of confidential corpora are written to the audit log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from sqlalchemy import select
 from sqlmodel import Session, col
 
 from govray.governance.policy.route import ADAPTER
-from govray.service.access import AuditDep, Caller, CallerDep, require
-from govray.service.answer import Answer
-from govray.service.caller import Role
+from govray.service.access import AuditDep, Caller, CallerDep
+from govray.service.answer import Answer, Decimal
 from govray.service.pagination import Listing, PageDep
 from govray.service.session import SessionDep
-from govray.service.visibility import find_corpus, is_staff, own_corpora
+from govray.service.visibility import (
+    CORPUS_READERS,
+    cells,
+    credentials,
+    find_corpus,
+    own_corpora,
+)
 from govray.store.tables import Attestation, Corpus, CorpusUse, Coverage, Credential, ModelVersion
 
-READERS: tuple[Role, ...] = ("admin", "engineer", "auditor", "supplier")
 MAX_USES = 200
 
-router = APIRouter(tags=["corpora"], dependencies=[Depends(require(*READERS))])
+router = APIRouter(tags=["corpora"], dependencies=[CORPUS_READERS])
 
 
 class CorpusItem(Answer):
@@ -47,14 +53,14 @@ class CredentialItem(Answer):
     sensitivity: str
     valid_from: str
     valid_until: str
-    records: str = Field(description="How many, a decimal string.")
+    records: Decimal = Field(description="How many, a decimal string.")
 
 
 class LayerUse(Answer):
     """The corpus in one layer group of a model. See `/lineage` for the words."""
 
     group: str = Field(examples=["block.3"])
-    tokens: str
+    tokens: Decimal
     gradient_norm_share: float | None = None
     direct: bool
     transitive: bool
@@ -75,10 +81,10 @@ class ModelUse(Answer):
     name: str
     versions: list[VersionName]
     credential: str
-    records: str
-    rows: str
-    tokens: str
-    steps: str
+    records: Decimal
+    rows: Decimal
+    tokens: Decimal
+    steps: Decimal
     first_step: int | None
     last_step: int | None
     layers: list[LayerUse] = Field(description="The base groups in name order, then adapters.")
@@ -122,14 +128,12 @@ def corpus(
 ) -> CorpusAnswer:
     """A corpus: its credentials, and which models it trained, in which layers and steps."""
     found = find_corpus(session, caller, corpus)
-    uses, more = _uses(session, caller, corpus)
+    uses, more = uses_of(session, caller, corpus)
+    signed = signed_credentials(session, caller, corpus)
     answer = CorpusAnswer(
-        name=found.name,
-        supplier=found.supplier,
-        sensitivity=found.sensitivity,
-        confidential=found.confidential,
-        credentials=_credentials(session, caller, corpus),
-        uses=uses,
+        **CorpusItem.model_validate(found).model_dump(),
+        credentials=[CredentialItem.model_validate(each) for each in signed],
+        uses=[_model_use(each) for each in uses],
         more=more,
     )
     if found.confidential:
@@ -137,89 +141,79 @@ def corpus(
     return answer
 
 
-def _credentials(session: Session, caller: Caller, corpus: str) -> list[CredentialItem]:
-    statement = select(Credential).where(col(Credential.corpus) == corpus)
-    if not is_staff(caller):
-        # A corpus may have changed hands: what its former supplier signed is not the new one's.
-        statement = statement.where(col(Credential.supplier) == caller.supplier)
-    rows = session.execute(
-        statement.order_by(col(Credential.valid_from).desc(), col(Credential.digest)).limit(
-            MAX_USES
-        )
-    ).scalars()
-    return [
-        CredentialItem(
-            digest=row.digest,
-            license=row.license,
-            category=row.category,
-            jurisdiction=row.jurisdiction,
-            sensitivity=row.sensitivity,
-            valid_from=row.valid_from,
-            valid_until=row.valid_until,
-            records=str(row.records),
-        )
-        for row in rows
-    ]
+def signed_credentials(session: Session, caller: Caller, corpus: str) -> Sequence[Credential]:
+    """The credentials of a corpus that the caller may read, the newest first."""
+    statement = (
+        select(Credential)
+        .where(col(Credential.corpus) == corpus, credentials(caller))
+        .order_by(col(Credential.valid_from).desc(), col(Credential.digest))
+        .limit(MAX_USES)
+    )
+    return session.execute(statement).scalars().all()
 
 
-def _uses(session: Session, caller: Caller, corpus: str) -> tuple[list[ModelUse], bool]:
+@dataclass(frozen=True)
+class Use:
+    """What one attested run recorded of a corpus, as rows of the store.
+
+    Attributes:
+        cells: Of the layer groups: the base groups in name order, then adapters.
+    """
+
+    use: CorpusUse
+    name: str
+    run: str
+    versions: Sequence[ModelVersion]
+    cells: Sequence[Coverage]
+
+
+def uses_of(session: Session, caller: Caller, corpus: str) -> tuple[list[Use], bool]:
+    """The uses of a corpus, the newest first, and whether there are more than `MAX_USES`."""
     rows = session.execute(
-        select(CorpusUse, col(Attestation.name))
+        select(CorpusUse, col(Attestation.name), col(Attestation.run))
         .join(Attestation, col(Attestation.digest) == col(CorpusUse.attestation))
         .where(col(CorpusUse.corpus) == corpus)
         .order_by(col(Attestation.started).desc(), col(Attestation.digest))
         .limit(MAX_USES + 1)
     ).all()
     shown = rows[:MAX_USES]
-    digests = [use.attestation for use, _ in shown]
-    layers = _layers(session, caller, corpus, digests)
-    versions: dict[str, list[VersionName]] = {}
-    for row in session.execute(
-        select(col(ModelVersion.model), col(ModelVersion.version), col(ModelVersion.attestation))
+    digests = [use.attestation for use, _, _ in shown]
+    versions: dict[str, list[ModelVersion]] = {}
+    for version in session.execute(
+        select(ModelVersion)
         .where(col(ModelVersion.attestation).in_(digests))
         .order_by(col(ModelVersion.model), col(ModelVersion.version))
-    ):
-        versions.setdefault(row.attestation, []).append(
-            VersionName(model=row.model, version=row.version)
-        )
-    return [
-        ModelUse(
-            attestation=use.attestation,
-            name=name,
-            versions=versions.get(use.attestation, []),
-            credential=use.credential,
-            records=str(use.records),
-            rows=str(use.rows),
-            tokens=str(use.tokens),
-            steps=str(use.steps),
-            first_step=use.first_step,
-            last_step=use.last_step,
-            layers=layers.get(use.attestation, []),
-        )
-        for use, name in shown
-    ], len(rows) > MAX_USES
-
-
-def _layers(
-    session: Session, caller: Caller, corpus: str, attestations: list[str]
-) -> dict[str, list[LayerUse]]:
-    found: dict[str, list[LayerUse]] = {}
-    rows: Any = session.execute(
+    ).scalars():
+        versions.setdefault(version.attestation, []).append(version)
+    found: dict[str, list[Coverage]] = {}
+    covered = session.execute(
         select(Coverage).where(
-            col(Coverage.corpus) == corpus, col(Coverage.attestation).in_(attestations)
+            col(Coverage.corpus) == corpus,
+            col(Coverage.attestation).in_(digests),
+            cells(caller),
         )
     ).scalars()
-    for row in sorted(rows, key=lambda r: (r.layer_group.startswith(ADAPTER), r.layer_group)):
-        if row.layer_group.startswith(ADAPTER) and not (row.direct or is_staff(caller)):
-            continue  # another corpus's adapter bears its name
-        found.setdefault(row.attestation, []).append(
-            LayerUse(
-                group=row.layer_group,
-                tokens=str(row.tokens),
-                gradient_norm_share=row.norm_share,
-                direct=row.direct,
-                transitive=row.transitive,
-                level=row.level,
-            )
+    for cell in sorted(covered, key=lambda c: (c.layer_group.startswith(ADAPTER), c.layer_group)):
+        found.setdefault(cell.attestation, []).append(cell)
+    uses = [
+        Use(use, name, run, versions.get(use.attestation, ()), found.get(use.attestation, ()))
+        for use, name, run in shown
+    ]
+    return uses, len(rows) > MAX_USES
+
+
+def _model_use(each: Use) -> ModelUse:
+    layers = [
+        LayerUse(
+            **cell.model_dump(include={"tokens", "direct", "transitive", "level"}),
+            group=cell.layer_group,
+            gradient_norm_share=cell.norm_share,
         )
-    return found
+        for cell in each.cells
+    ]
+    return ModelUse(
+        **each.use.model_dump(),
+        name=each.name,
+        versions=[VersionName.model_validate(version) for version in each.versions],
+        layers=layers,
+    )

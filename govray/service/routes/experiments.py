@@ -13,17 +13,15 @@ from pydantic import ConfigDict, Field
 from sqlmodel import col, select
 
 from govray.governance.formats.document import Count
-from govray.service.access import require
 from govray.service.answer import Answer
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import not_found
 from govray.service.session import SessionDep
+from govray.service.visibility import STAFF_ONLY
 from govray.store import tables
 from govray.store.states import CheckpointState, ExperimentState, TrialState
 
-STAFF = Depends(require("admin", "engineer", "auditor"))
-
-router = APIRouter(tags=["experiments"], dependencies=[STAFF])
+router = APIRouter(tags=["experiments"], dependencies=[STAFF_ONLY])
 
 Filter = Annotated[str | None, Query(max_length=200)]
 
@@ -188,13 +186,25 @@ def experiments(
     return Listing(items=[Experiment.model_validate(each) for each in kept], next=cursor)
 
 
-@router.get("/experiments/{experiment}")
-def experiment(session: SessionDep, experiment: str) -> Experiment:
-    """One experiment."""
+def known_experiment(session: SessionDep, experiment: str) -> tables.Experiment:
+    """The experiment that the path names.
+
+    Raises:
+        Problem: 404, there is none.
+    """
     row = session.get(tables.Experiment, experiment)
     if row is None:
-        raise not_found("experiment", experiment, "See /v1/experiments")
-    return Experiment.model_validate(row)
+        raise not_found("experiment", experiment, "See the list of experiments")
+    return row
+
+
+KnownExperiment = Annotated[tables.Experiment, Depends(known_experiment)]
+
+
+@router.get("/experiments/{experiment}")
+def experiment(known: KnownExperiment) -> Experiment:
+    """One experiment."""
+    return Experiment.model_validate(known)
 
 
 @router.get("/trials")
@@ -229,7 +239,7 @@ def known_trial(session: SessionDep, trial: str) -> tables.Trial:
     """
     row = session.get(tables.Trial, trial)
     if row is None:
-        raise not_found("trial", trial, "See /v1/trials")
+        raise not_found("trial", trial, "See the list of trials")
     return row
 
 

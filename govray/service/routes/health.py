@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from govray import __version__
-from govray.service.access import require
 from govray.service.problems import Problem
 from govray.service.prometheus import CONTENT_TYPE, Measures
 from govray.service.revocations import Lists
 from govray.service.session import SessionDep
+from govray.service.visibility import STAFF_ONLY
 from govray.store.secret_fingerprint import trouble
 
 NO_KEY = "the store's secret, without which records of confidential corpora are not found"
@@ -64,7 +64,7 @@ def health(request: Request, session: SessionDep) -> Health:
 
 @metrics.get(
     "/metrics",
-    dependencies=[Depends(require("admin", "engineer", "auditor"))],
+    dependencies=[STAFF_ONLY],
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )

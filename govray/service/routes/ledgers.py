@@ -23,7 +23,7 @@ from govray.service.answer import Answer
 from govray.service.problems import Problem, not_found
 from govray.service.routes.attestations import immutable
 from govray.service.session import SessionDep
-from govray.service.visibility import find_ledger, is_staff
+from govray.service.visibility import find_ledger, reads_entries
 from govray.store.tables import Ledger
 from govray.store.tile_storage import tile_folder
 from govray.store.tiles import TileReader, parse_path
@@ -225,7 +225,7 @@ def _for_staff(caller: Caller) -> None:
     Raises:
         Problem: 403.
     """
-    if not is_staff(caller):
+    if not reads_entries(caller):
         raise Problem(
             403,
             "Not allowed",

@@ -17,7 +17,7 @@ from govray.errors import UsageError
 from govray.service.access import Caller, CallerDep
 from govray.service.problems import Problem
 from govray.service.session import SessionDep, asked
-from govray.service.visibility import DigestPath, find_lineage, full_digest, is_staff
+from govray.service.visibility import DigestPath, find_lineage, full_digest, reads_whole
 from govray.store import tables
 from govray.store.lineage import Lineage, of_group
 
@@ -104,7 +104,7 @@ async def _whole(
     session: Session, caller: Caller, statement: Select[*tuple[Any, ...]], named: _Named
 ) -> Response:
     row = await asked(session, lambda: session.execute(statement).one_or_none())
-    if row is not None and (row.public or is_staff(caller)):
+    if row is not None and reads_whole(caller, row):
         return Response(row.lineage, media_type=_JSON)  # as it was stored
     return await run_in_threadpool(lambda: _sent(find_lineage(session, caller, row, named)))
 

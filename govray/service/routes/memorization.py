@@ -25,14 +25,7 @@ from govray.service.access import Caller, CallerDep
 from govray.service.answer import Answer
 from govray.service.routes.lineage import ModelPath, VersionPath
 from govray.service.session import SessionDep
-from govray.service.visibility import (
-    SEE_MODELS,
-    DigestPath,
-    absent,
-    corpora_of,
-    full_digest,
-    is_staff,
-)
+from govray.service.visibility import DigestPath, corpora_of, full_digest, scope_of
 from govray.store.tables import Attestation, MemorizationManifest, ModelVersion, Subject
 
 router = APIRouter(tags=["memorization"])
@@ -115,15 +108,13 @@ def of_attestation(
 def _answer(
     session: Session, caller: Caller, row: Row[Any] | None, named: tuple[str, str]
 ) -> MemorizationAnswer:
-    staff = is_staff(caller)
-    digest = row.digest if row is not None else ""
-    names = frozenset() if staff else corpora_of(session, caller, digest)
-    if row is None or not (staff or row.public or names):
-        raise absent(caller, *named, SEE_MODELS)
+    names = scope_of(session, caller, row, named)
+    assert row is not None  # or it was a 404
     findings = findings_of(row.envelope)
     monitored = findings is not None
-    if findings is not None and not (staff or row.public):
+    if findings is not None and names is not None:
         findings = own_findings(findings, names)
+    own = corpora_of(session, caller, row.digest)
     return MemorizationAnswer(
         attestation=row.digest,
         monitored=monitored,
@@ -136,7 +127,7 @@ def _answer(
                 weights=audit.weights,
                 document=document.to_json(),
             )
-            for audit, document in audits_of(session, row.digest, None if staff else names)
+            for audit, document in audits_of(session, row.digest, own)
         ],
     )
 

@@ -3,14 +3,13 @@
 Who sees what
 
 * Staff see everything of a version.
-* A supplier sees the versions whose run used a corpus of its own, and of them the name, the
-  version and the attestation's digest.
-* Everyone sees the same three, of versions whose attestation is public.
+* Everyone sees name, version and attestation digest, of versions whose attestation is public.
+* A supplier sees the same three, also of versions whose run used a corpus of its own.
 
-What a caller may not see answers as if it were not there (`govray.service.visibility`). Engineers
-and admins write, with a token that has the scope ``write``; every write is in the audit log with
-its transaction. Gates are the service's own document, read anew at each promotion: a caller cannot
-bring another.
+What a caller may not see answers as if it were not there (`govray.service.visibility`).
+
+Engineers and admins write, with a token of the scope ``write``. A write and its entry in the audit
+log are one transaction. The service reads its gates anew at each promotion; a caller brings none.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
 from govray.service.revocations import Lists
 from govray.service.session import SessionDep
-from govray.service.visibility import find_model, find_version, is_staff
+from govray.service.visibility import find_model, find_version, reads_registry
 from govray.store import registry, tables
 from govray.store.database import begin_writing
 from govray.store.promotion_gates import PromotionPolicy, read_promotion_policy
@@ -256,7 +255,7 @@ def version(
 ) -> VersionWithHistory | VersionReference:
     """One version; for staff with its history."""
     row = find_version(session, caller, model, version)
-    if not is_staff(caller):
+    if not reads_registry(caller):
         return _reference(row)
     fields = _full(session, row).model_dump()
     return VersionWithHistory(**fields, history=_history(session, row))
@@ -367,7 +366,7 @@ def _by(caller: Caller) -> ChangedBy:
 
 
 def _model(session: Session, row: tables.Model, caller: Caller) -> Model | ModelName:
-    if not is_staff(caller):
+    if not reads_registry(caller):
         return ModelName(name=row.name)
     current = registry.latest(session, row.name, stage="production")
     return Model(
@@ -387,7 +386,7 @@ def _reference(row: tables.ModelVersion) -> VersionReference:
 def _version(
     session: Session, row: tables.ModelVersion, caller: Caller
 ) -> Version | VersionReference:
-    return _full(session, row) if is_staff(caller) else _reference(row)
+    return _full(session, row) if reads_registry(caller) else _reference(row)
 
 
 def _full(session: Session, row: tables.ModelVersion) -> Version:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field
-from sqlalchemy import ColumnElement, select, true
+from sqlalchemy import select
 from sqlmodel import Session, col
 
 from govray.errors import Malformed, Refused
@@ -24,15 +24,24 @@ from govray.governance.policy.lint import ClassOutcome
 from govray.governance.trust import license as spdx
 from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.license import LicenseCategory, Use
+from govray.service import visibility
 from govray.service.access import Caller, CallerDep
 from govray.service.answer import Answer
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem
 from govray.service.routes.attestations import DSSE, ENVELOPE_CONTENT, immutable
 from govray.service.session import SessionDep
-from govray.service.visibility import DigestPath, absent, full_digest, is_staff, whole_attestations
+from govray.service.visibility import (
+    DigestPath,
+    find_attestation,
+    find_policy,
+    find_trust_root,
+    full_digest,
+    policies,
+    reads_public_only,
+)
 from govray.store.lineage import decode
-from govray.store.tables import Attestation, Policy, TrustRoot
+from govray.store.tables import Policy, TrustRoot
 
 router = APIRouter(tags=["policies"])
 
@@ -155,7 +164,7 @@ def listing(
     """The policies that you may read, by name and version."""
     statement: Any = select(
         col(Policy.digest), col(Policy.name), col(Policy.version), col(Policy.signer)
-    ).where(_policies(caller))
+    ).where(policies(caller))
     if name is not None:
         statement = statement.where(col(Policy.name) == name)
     columns: Any = [Policy.name, Policy.version, Policy.digest]
@@ -223,7 +232,7 @@ def envelope(
     if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
 ) -> Response:
     """The exact bytes of a signed policy."""
-    data = _policy_bytes(session, caller, digest)
+    data = find_policy(session, caller, digest).envelope
     return _sent(caller, data, digest, if_none_match)
 
 
@@ -260,7 +269,7 @@ def trust_roots(caller: CallerDep, session: SessionDep, page: PageDep) -> Listin
     """The trust roots that attestations here were verified against."""
     statement: Any = select(
         col(TrustRoot.digest), col(TrustRoot.name), col(TrustRoot.version)
-    ).where(_trust_roots(caller))
+    ).where(visibility.trust_roots(caller))
     columns: Any = [TrustRoot.name, TrustRoot.version, TrustRoot.digest]
     statement = page.keyset(statement, columns, [str, int, str])
     rows, following = page.cut(session.execute(statement).all(), columns)
@@ -275,12 +284,7 @@ def trust_root(
     if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
 ) -> Response:
     """The exact bytes of a trust root: to compare with yours, not to trust because it is here."""
-    statement = select(col(TrustRoot.envelope)).where(
-        col(TrustRoot.digest) == full_digest(digest), _trust_roots(caller)
-    )
-    data = session.execute(statement).scalar_one_or_none()
-    if data is None:
-        raise absent(caller, "trust root", digest)
+    data = find_trust_root(session, caller, digest).envelope
     return _sent(caller, data, digest, if_none_match)
 
 
@@ -288,39 +292,14 @@ def _sent(caller: Caller, data: bytes, digest: str, asked: str | None) -> Respon
     return immutable(
         data,
         full_digest(digest),
-        # Without a token only what is public is seen, so that answer may be kept by anyone.
-        public=caller.role == "public",
+        public=reads_public_only(caller),
         asked=asked,
         media_type=DSSE,
     )
 
 
-def _policies(caller: Caller) -> ColumnElement[bool]:
-    if is_staff(caller):
-        return true()
-    used = select(col(Attestation.policy)).where(whole_attestations(caller))
-    return col(Policy.digest).in_(used)
-
-
-def _trust_roots(caller: Caller) -> ColumnElement[bool]:
-    if is_staff(caller):
-        return true()
-    used = select(col(Attestation.trust_root)).where(whole_attestations(caller))
-    return col(TrustRoot.digest).in_(used)
-
-
-def _policy_bytes(session: Session, caller: Caller, digest: str) -> bytes:
-    statement = select(col(Policy.envelope)).where(
-        col(Policy.digest) == full_digest(digest), _policies(caller)
-    )
-    data: bytes | None = session.execute(statement).scalar_one_or_none()
-    if data is None:
-        raise absent(caller, "policy", digest)
-    return data
-
-
 def _policy(session: Session, caller: Caller, digest: str) -> PolicyDocument:
-    data = _policy_bytes(session, caller, digest)
+    data = find_policy(session, caller, digest).envelope
     return read(PolicyDocument, Envelope.parse(data, where="policy"), where="policy").document
 
 
@@ -330,13 +309,8 @@ def _groups(
     """The layer groups to explain for: an attested model's, or those of a stack of blocks."""
     if asked.attestation is None:
         return _stack(policy, asked.blocks)
-    statement = select(col(Attestation.lineage)).where(
-        col(Attestation.digest) == full_digest(asked.attestation), whole_attestations(caller)
-    )
-    data = session.execute(statement).scalar_one_or_none()
-    if data is None:
-        raise absent(caller, "attestation", asked.attestation)
-    return tuple(each.group for each in decode(data).groups if each.kind == "base")
+    row = find_attestation(session, caller, asked.attestation, whole=True)
+    return tuple(each.group for each in decode(row.lineage).groups if each.kind == "base")
 
 
 def _stack(policy: PolicyDocument, blocks: int) -> tuple[str, ...]:

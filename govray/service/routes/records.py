@@ -15,19 +15,18 @@ import hashlib
 from base64 import b64decode
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import ConfigDict, Field
 from sqlalchemy import and_, or_, select
 from sqlmodel import Session, col
 
 from govray.errors import CouldNotCheck, InfrastructureFailed, Refused, UsageError
-from govray.service.access import AuditDep, Caller, CallerDep, require
+from govray.service.access import AuditDep, Caller, CallerDep
 from govray.service.answer import Answer
 from govray.service.problems import Problem
-from govray.service.routes.corpora import READERS
 from govray.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.service.session import SessionDep
-from govray.service.visibility import is_staff, own_corpora
+from govray.service.visibility import CORPUS_READERS, own_corpora, reads_entries
 from govray.store.ledger_search import leaves_of_step
 from govray.store.record_key import KEY_BYTES, record_key
 from govray.store.secret_fingerprint import key_of
@@ -41,7 +40,7 @@ from govray.store.tables import (
     Record,
 )
 
-router = APIRouter(tags=["records"], dependencies=[Depends(require(*READERS))])
+router = APIRouter(tags=["records"], dependencies=[CORPUS_READERS])
 
 MAX_SIGHTINGS = 200
 MAX_PROOFS = 16
@@ -299,7 +298,7 @@ def _proofs(
                         run=run,
                         branch=branch,
                         step=step,
-                        leaf=line.decode() if is_staff(caller) else None,
+                        leaf=line.decode() if reads_entries(caller) else None,
                     )
                 )
     # The answer stands without them; that they cannot be had is said, and nothing is guessed.
