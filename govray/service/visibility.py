@@ -91,12 +91,12 @@ def reads_registry(caller: Caller) -> bool:
 
 def own_corpora(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Corpus`: those whose rows the caller may read."""
-    return _of_supplier(caller, col(tables.Corpus.supplier))
+    return _of_supplier(caller, tables.Corpus.supplier)
 
 
 def credentials(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Credential`: of a corpus that changed hands, not its former supplier's."""
-    return _of_supplier(caller, col(tables.Credential.supplier))
+    return _of_supplier(caller, tables.Credential.supplier)
 
 
 def cells(caller: Caller) -> ColumnElement[bool]:
@@ -161,11 +161,11 @@ def trust_roots(caller: Caller) -> ColumnElement[bool]:
     return _among(caller, tables.TrustRoot.digest, a.trust_root, whole_attestations(caller))
 
 
-def _of_supplier(caller: Caller, supplier: ColumnElement[str]) -> ColumnElement[bool]:
+def _of_supplier(caller: Caller, supplier: Any) -> ColumnElement[bool]:
     if is_staff(caller):
         return true()
     if caller.role == "supplier" and caller.supplier is not None:
-        return supplier == caller.supplier
+        return col(supplier) == caller.supplier
     return false()
 
 
@@ -191,7 +191,8 @@ def _find(
     Raises:
         Problem: 404, there is none that the caller may read.
     """
-    found = session.execute(select(table).where(*conditions)).scalar_one_or_none()
+    rows = session.execute(select(table).where(*conditions))
+    found: Found | None = rows.scalar_one_or_none()
     if found is None:
         raise absent(caller, *named)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -118,9 +118,9 @@ def test_the_rule_holds_for_single_documents_too(world: World) -> None:
     with pytest.raises(CouldNotCheck, match="of archive"):
         TrustAnchor.read(root).load(at=AT)
 
-    def knowing(*entries: dict[str, str]) -> TrustState:
+    def knowing(*entries: dict[str, str], others: Sequence[bytes] = ()) -> TrustState:
         made = revoke(*entries, issuer="archive", by=(world.keys.archive,))
-        return TrustAnchor.read(root, [made]).load(at=AT)
+        return TrustAnchor.read(root, [made, *others]).load(at=AT)
 
     policy = verify_policy(knowing(), world.policy, at=AT)
     credential = verify_credential(knowing(), world.credentials["alpha"], at=AT)
@@ -128,8 +128,9 @@ def test_the_rule_holds_for_single_documents_too(world: World) -> None:
     check_unrevoked_credential(knowing(), credential, at=AT)
     with pytest.raises(Refused, match="revoked since"):
         check_unrevoked_credential(knowing({"corpus": "alpha"}), credential, at=AT)
+    gone = revoke({"policy": policy.digest}, issuer="compliance", by=world.keys.compliance)
     with pytest.raises(Refused, match="revoked since"):
-        check_unrevoked_policy(knowing({"policy": policy.digest}), policy, at=AT)
+        check_unrevoked_policy(knowing(others=[gone]), policy, at=AT)
 
 
 def test_a_rule_in_a_delegation_counts_where_the_delegation_does(
