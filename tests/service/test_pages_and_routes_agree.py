@@ -8,8 +8,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from library import Library, library
-from shown import ZERO, add_experiment, add_trial
 from sqlalchemy import delete, select, true, update
 from sqlmodel import Session, col
 
@@ -17,6 +15,8 @@ from govray import service
 from govray.service import visibility
 from govray.store.states import ExperimentState, TrialState
 from govray.store.tables import Ledger, ModelVersion
+from tests.support.library import Library, library
+from tests.support.shown import ZERO, add_experiment, add_trial
 
 ROLES = ("admin", "engineer", "auditor", "supplier", "other supplier", "public")
 STAFF = ROLES[:3]

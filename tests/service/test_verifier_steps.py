@@ -8,12 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from world import AT, World
-
 from govray.governance.attestation import model_folder
 from govray.governance.verify import steps
 from govray.governance.verify.steps import STEPS
 from govray.service.pages import document_kinds
+from tests.support.world import AT, World
 
 DOCS = Path(__file__).parents[2] / "docs"
 STATIC = Path(document_kinds.__file__).parent / "static"
