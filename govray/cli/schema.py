@@ -1,7 +1,7 @@
 """``govray schema``: the JSON Schema of what people write, for editors.
 
 Of the sources, that is: snake_case and with the short forms of `source_files.py` and
-`policy_source.read_policy`. An editor that accepts a file may still be told more by
+`policy_yaml.read_policy`. An editor that accepts a file may still be told more by
 ``govray policy lint`` or ``govray sign``: a schema cannot say everything.
 """
 

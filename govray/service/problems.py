@@ -224,7 +224,7 @@ def _phrase(status: int) -> str:
 
 
 def _invalid(error: RequestValidationError) -> Problem:
-    """422 that names each field: ``query.limit``, ``body.name``. Values are not repeated."""
+    """422 that names each field, with its place first. Values are not repeated."""
     errors = [
         {
             "field": ".".join(str(step) for step in entry["loc"]),

@@ -8,7 +8,7 @@ Invariants:
 * A profile is collective, and every rank does equally many forward passes in it,
   whatever rows it has: a forward may be collective itself.
 * An error on one rank is raised on all, the same.
-* The training goes on as if no profile had been made (``memorization.untouched``).
+* The training goes on as if no profile had been made (``scores.untouched``).
 
 What it does not do: choose or read rows, say when, or decide.
 """

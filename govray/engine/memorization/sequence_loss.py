@@ -1,6 +1,6 @@
 """How many nats a model needs for the given end of token sequences, in batches.
 
-The model is left as it was: modes, generators, buffers (``memorization.untouched``).
+The model is left as it was: modes, generators, buffers (``scores.untouched``).
 Sequences of one batch may differ in length: they are filled up on the right, which a
 causal model does not see.
 

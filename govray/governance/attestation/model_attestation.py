@@ -9,7 +9,7 @@ and the verifier computes it again: a signer cannot state a coverage that does n
 What no computation can establish is named in ``DISCLAIMER``, which every attestation carries
 word for word.
 
-``build`` is pure. It does not sign (``statement.seal``), verify (``verify.py``) or read files.
+``build`` is pure. It does not sign (``statement.seal``), verify (``verifier.py``) or read files.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Document(BaseModel):
         """Return the document that a parsed JSON value states.
 
         Args:
-            value: What `canonical.parse` returned.
+            value: What `canonical_json.parse` returned.
             where: What the value is, for errors; the predicate's name by default.
 
         Raises:

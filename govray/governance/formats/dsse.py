@@ -17,7 +17,7 @@ Invariants:
     * What counts is the set of distinct keys that verify, so two signatures by
       one key, or one key under two names, count once.
 
-It says which keys signed, not whether they may; that is `trust.py`. It does not
+It says which keys signed, not whether they may; that is `trust_state.py`. It does not
 look into the payload; that is `statement.py`.
 """
 

@@ -21,7 +21,7 @@ Invariants:
 
 `Signer` is the whole interface that an HSM or a cloud key service has to
 offer. This module stores no keys and knows nothing of who a key belongs to;
-that is `trust.py`.
+that is `trust_state.py`.
 """
 
 from __future__ import annotations

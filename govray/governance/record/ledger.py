@@ -3,8 +3,8 @@
 Three kinds of leaf stand in one tree. A ``Leaf`` belongs to every step: which positions of which
 streams it read, and how many rows and loss targets each corpus gave; counts per layer group follow
 from the routes and are not repeated. ``GradientNorms`` belong to sampled steps: what was measured
-of each corpus's gradient. An ``EntropyProfile`` (``memorization.py``) belongs to the steps that a
-policy's monitor names: what the weights after it knew of each corpus.
+of each corpus's gradient. An ``EntropyProfile`` (``entropy_profile.py``) belongs to the steps that
+a policy's monitor names: what the weights after it knew of each corpus.
 
 There is no clock, attempt or host in a leaf, so a replay of the run
 makes the same bytes and the roots can be compared.

@@ -32,7 +32,7 @@ come behind the corpus's own: each is one canary with its separator, ``repeats``
 then of the second, so a canary is never cut and never stands twice in a row. They are numbered
 behind the corpus's records. None is ever in the reserve.
 
-What this module does not do: read shards (``data/``), check signatures (``verify.py``) or know
+What this module does not do: read shards (``data/``), check signatures (``verifier.py``) or know
 routes.
 """
 

@@ -14,9 +14,9 @@ Invariants:
       document is signed instead.
     * Freshness is the trust root's rule, not the caller's: `check_fresh`.
 
-Not done here: saying what a revocation means for a run (``verify.py`` for one that ended, ``train``
-for one that goes on), fetching lists, and revoking keys: a new trust root does that. A list says
-nothing about what was revoked after it was issued.
+Not done here: saying what a revocation means for a run (``verifier.py`` for one that ended,
+``train`` for one that goes on), fetching lists, and revoking keys: a new trust root does that. A
+list says nothing about what was revoked after it was issued.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ recorded, and for its own making. Whoever judges somebody else's files takes the
 it.
 
 It does not know what a credential or a policy means; `credential.py` compares a
-credential with `Scope`, and `policy.py` a version with the minimum.
+credential with `Scope`, and `depth_policy.py` a version with the minimum.
 """
 
 from __future__ import annotations

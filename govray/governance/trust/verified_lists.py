@@ -4,7 +4,7 @@ The same lists, under the same root and delegations, give the same answer until 
 expires or a list's time of issue comes. An answer is kept for exactly that long. A refusal is an
 answer too: a list that does not verify would otherwise cost the most.
 
-What it does not do: read files, or say whether a list is fresh (`revocation.stale`).
+What it does not do: read files, or say whether a list is fresh (`revocation_list.stale`).
 """
 
 from __future__ import annotations

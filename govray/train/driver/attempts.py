@@ -66,7 +66,7 @@ def fit(
     """Train until the last step is committed or the run was asked to stop.
 
     Args:
-        order: The run's; this process holds it (`driver.hold`) as driver ``order.driver``.
+        order: The run's; this process holds it (`run_lock.hold`) as driver ``order.driver``.
         loop: The user's, with ``config`` as its argument.
         scaling, run_config: For Ray Train. Of the failure configuration ``max_failures`` is
             taken: how many failures of the user's own may be followed by a restart.
