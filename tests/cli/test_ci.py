@@ -12,6 +12,7 @@ import govray
 
 TREE = Path(govray.__file__).parents[1]
 TESTS = "pip install -e '.[dev]' && pytest -n 2"
+STATIC = ["ruff format --check .", "ruff check .", "mypy ", "python docs/build_site.py"]
 
 
 def test_ci_runs_the_readme_s_test_command() -> None:
@@ -35,7 +36,7 @@ def test_the_scripts_are_executable_bash_that_stops_at_an_error(script: str) -> 
 def fake_tools(folder: Path, failing: str) -> Path:
     """Commands that note that they ran; the one called ``failing`` fails."""
     folder.mkdir()
-    for name in ("ruff", "mypy", "pytest"):
+    for name in ("ruff", "mypy", "python", "pytest"):
         code = 1 if name == failing else 0
         tool = folder / name
         tool.write_text(f'#!/bin/sh\necho "{name} $*" >> "{folder}/ran"\nexit {code}\n')
@@ -46,9 +47,10 @@ def fake_tools(folder: Path, failing: str) -> Path:
 @pytest.mark.parametrize(
     ("failing", "ran"),
     [
-        ("none", ["ruff format --check .", "ruff check .", "mypy ", "pytest -x"]),
-        ("ruff", ["ruff format --check ."]),
-        ("mypy", ["ruff format --check .", "ruff check .", "mypy "]),
+        ("none", [*STATIC, "pytest -x"]),
+        ("ruff", STATIC[:1]),
+        ("mypy", STATIC[:3]),
+        ("python", STATIC),
     ],
 )
 def test_check_runs_all_and_stops_at_the_first_failure(

@@ -1,0 +1,145 @@
+"""Commands in the pages: each one exists, and what is cheap runs in a shell as it stands there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.core import TyperGroup as Group
+from typer.main import get_command
+
+import govray
+from govray.cli.app import app
+
+ROOT = Path(govray.__file__).parents[1]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix() for each in ("*.md", "docs/*.md") for path in ROOT.glob(each)
+)
+
+
+def blocks(page: str) -> list[str]:
+    """What a page gives to a shell: fences of a shell or of no language, without prompts."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+    found = [text for language, text in fences if language in ("", "bash", "sh", "console")]
+    return [re.sub(r"^\$ ", "", each, flags=re.M).replace("\\\n", " ") for each in found]
+
+
+def commands(page: str) -> list[list[str]]:
+    """The command lines of a page that start with a tool of ours."""
+    lines = [line for block in blocks(page) for line in block.splitlines()]
+    tools = [
+        line for line in lines if re.match(r"(govray [a-z-]|python -m benchmarks|pytest )", line)
+    ]
+    return [shlex.split(line, comments=True) for line in tools]
+
+
+def test_pages_have_commands() -> None:
+    assert sum(len(commands(page)) for page in PAGES) > 80
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_verbs_options_and_files_of_a_page_are_there(page: str) -> None:
+    for tool, *words in commands(page):
+        match tool:
+            case "govray":
+                check_verb(words)
+            case "python":
+                module = words[1].partition("   ")[0]
+                assert importlib.util.find_spec(module) is not None, module
+            case "pytest":
+                files = [word.partition("::")[0] for word in words if word.startswith("tests/")]
+                assert all((ROOT / each).exists() for each in files), files
+
+
+def check_verb(words: list[str]) -> None:
+    found: Any = get_command(app)
+    left = list(words)
+    while isinstance(found, Group) and left and left[0] in found.commands:
+        found = found.commands[left.pop(0)]
+    assert not isinstance(found, Group) or left[:1] in (["--help"], []), f"{words}: no such verb"
+    known = {option for each in found.params for option in each.opts} | {"--help", "--json"}
+    for word in left:
+        assert not word.startswith("--") or word in known, f"{words}: {word}"
+
+
+def test_a_verb_that_is_not_there_is_noticed() -> None:
+    for wrong in (
+        ["verifi", "model"],
+        ["verify", "model", "--trusted-root", "r"],
+        ["runs", "list"],
+    ):
+        with pytest.raises(AssertionError):
+            check_verb(wrong)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, at: str) -> Any:
+    """Give a block to bash in the test's folder. ``verify`` checks as of the deployment's time."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    govray = tools / "govray"
+    real = Path(sys.executable).with_name("govray")
+    govray.write_text(f'#!/bin/sh\n[ "$1" = verify ] && set -- "$@" --at {at}\nexec {real} "$@"\n')
+    govray.chmod(0o755)
+    environment = os.environ | {
+        "HOME": str(tmp_path),
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+
+    def shell(block: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return shell
+
+
+def test_a_model_is_verified_as_the_page_says(
+    shell: Any, model: Path, root: Path, tmp_path: Path
+) -> None:
+    model.rename(tmp_path / "MODEL")
+    root.rename(tmp_path / "ROOT")
+    [block] = blocks("docs/verifying.md")
+    installs, verifies = block.splitlines()
+    assert installs == "pip install ."  # test_base_install.py does
+    assert "VERIFIED MODEL" in shell(verifies)
+    (tmp_path / "MODEL" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(AssertionError, match=r"model\.safetensors"):
+        shell(verifies)
+
+
+def test_a_root_is_pinned_as_the_page_says(
+    shell: Any, model: Path, root: Path, tmp_path: Path
+) -> None:
+    [pins] = [each for each in blocks("docs/keys-and-trust.md") if "--pin" in each]
+    [compares] = [each for each in blocks("docs/keys-and-trust.md") if "--also" in each]
+    shutil.copyfile(model / "governance" / "ledger.checkpoint", tmp_path / "other.checkpoint")
+    with pytest.raises(AssertionError, match="trust root"):
+        shell(compares)
+    assert shell(pins).count("VERIFIED model") == 2
+    assert "VERIFIED model" in shell(compares)
+
+
+def test_keys_are_made_as_the_page_says(shell: Any, tmp_path: Path) -> None:
+    [makes] = [each for each in blocks("docs/keys-and-trust.md") if each.startswith("govray keys")]
+    shell(makes)
+    made = tmp_path / ".config" / "govray"
+    assert {path.name for path in made.glob("*.pub")} == {"root-1.pem.pub", "compliance.pem.pub"}
+
+
+def test_a_deployment_is_begun_as_the_quickstart_says(shell: Any, tmp_path: Path) -> None:
+    [begins] = [each for each in blocks("docs/quickstart.md") if each.startswith("govray init")]
+    shell(begins)
+    assert (tmp_path / "my-deployment" / "jobs" / "train.yaml").is_file()
