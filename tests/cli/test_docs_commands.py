@@ -16,10 +16,9 @@ import pytest
 from typer.core import TyperGroup as Group
 from typer.main import get_command
 
-import govray
 from govray.cli.app import app
+from tests.support.tree import ROOT
 
-ROOT = Path(govray.__file__).parents[1]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix() for each in ("*.md", "docs/*.md") for path in ROOT.glob(each)
 )
@@ -57,6 +56,13 @@ def test_verbs_options_and_files_of_a_page_are_there(page: str) -> None:
             case "pytest":
                 files = [word.partition("::")[0] for word in words if word.startswith("tests/")]
                 assert all((ROOT / each).exists() for each in files), files
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+    if page != "CHANGELOG.md":  # of each day's names
+        named = re.findall(r"\btests/[\w/]+\.py", (ROOT / page).read_text())
+        assert [each for each in named if not (ROOT / each).exists()] == []
 
 
 def check_verb(words: list[str]) -> None:

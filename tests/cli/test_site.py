@@ -10,9 +10,7 @@ from types import ModuleType
 
 import pytest
 
-import govray
-
-ROOT = Path(govray.__file__).parents[1]
+from tests.support.tree import ROOT
 
 
 @pytest.fixture(scope="module")
