@@ -25,9 +25,9 @@ BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; a traceback too with ``--debug``."""
     words = list(sys.argv[1:] if argv is None else argv)
-    # Taken out here so that it works before and after the verb alike.
+    # Taken out here so that they work before and after the verb alike.
     debug = _take(words, "--debug")
-    as_json = "--json" in words
+    as_json = _take(words, "--json")
 
     # Names of files may be no Unicode, and a terminal no UTF-8.
     for stream in (sys.stdout, sys.stderr):
@@ -35,10 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         from govray.cli.app import run
-        from govray.cli.output import filter_log
+        from govray.cli.output import filter_log, results
 
         filter_log()
-        code = run(words)
+        with results(as_json=as_json):
+            code = run(words)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

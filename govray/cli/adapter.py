@@ -22,7 +22,6 @@ from govray.cli.output import (
     DEFAULT_KEY,
     AllowUncovered,
     At,
-    Json,
     Key,
     PasswordFile,
     RevocationLists,
@@ -30,7 +29,7 @@ from govray.cli.output import (
     field,
     line,
     note,
-    print_json,
+    report,
 )
 from govray.errors import GovrayError, Refused, Untrusted, UsageError
 
@@ -65,7 +64,6 @@ def remove(
     ] = None,
     allow_uncovered: AllowUncovered = None,
     at: At = None,
-    as_json: Json = False,
 ) -> None:
     """Delete an adapter's files and sign an attestation of what is left.
 
@@ -141,21 +139,19 @@ def remove(
         _put(staged, revoke, entry)
     levels = _levels(done, adapter)
     missing = missing_signatures(before.trust_root, envelope)
-    if as_json:
-        print_json(
-            {
-                "model": str(before.path),
-                "removed": adapter,
-                "attestation": done.digest,
-                "subjects": {each.name: each.sha256 for each in done.subjects},
-                "levels": levels,
-                "replaced": before.digest,
-                "revocation": entry.to_json(),
-                "revocations": None if revoke is None else str(revoke),
-                "missingSignatures": missing,
-            }
-        )
-        return
+    report(
+        {
+            "model": str(before.path),
+            "removed": adapter,
+            "attestation": done.digest,
+            "subjects": {each.name: each.sha256 for each in done.subjects},
+            "levels": levels,
+            "replaced": before.digest,
+            "revocation": entry.to_json(),
+            "revocations": None if revoke is None else str(revoke),
+            "missingSignatures": missing,
+        }
+    )
     line(f"Removed {adapter} from {before.path}", style="bold")
     field("base files", f"{len(kept)} with the digests they had")
     for corpus, level in levels.items():
@@ -276,7 +272,6 @@ def export(
     revocations: RevocationLists = None,
     allow_uncovered: AllowUncovered = None,
     at: At = None,
-    as_json: Json = False,
 ) -> None:
     """Copy an adapter, in peft's layout, into the new folder DIR, after verifying the model."""
     from govray.governance.attestation import model_folder
@@ -310,9 +305,7 @@ def export(
         shutil.rmtree(out, ignore_errors=True)
         raise
     copied = {Path(name).name: subjects[name] for name in names}
-    if as_json:
-        print_json({"adapter": adapter, "folder": str(out), "files": copied})
-        return
+    report({"adapter": adapter, "folder": str(out), "files": copied})
     line(f"Exported {adapter} to {out}")
     for name, digest in copied.items():
         field(name, digest)
@@ -327,7 +320,6 @@ def merge(
     revocations: RevocationLists = None,
     allow_uncovered: AllowUncovered = None,
     at: At = None,
-    as_json: Json = False,
 ) -> None:
     """Refused, after verifying the model: names the rule that keeps the adapter removable.
 

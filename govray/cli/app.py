@@ -117,6 +117,10 @@ def govray(
         bool,
         typer.Option("--debug", help="Show the traceback of an error. Works after a verb too."),
     ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON document, not text. Works after a verb too."),
+    ] = False,
 ) -> None:
     """Train models so that each corpus reaches only the layers its signed policy allows.
 

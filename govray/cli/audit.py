@@ -9,13 +9,12 @@ import typer
 
 from govray.cli import signing_key, trust, user_files
 from govray.cli.output import (
-    Json,
     PasswordFile,
     RevocationLists,
     field,
     line,
     note,
-    print_json,
+    report,
 )
 from govray.errors import UsageError
 
@@ -66,7 +65,6 @@ def audit(
         typer.Option("--out", metavar="FILE", help=f"Default: RUN/{SIGNED}, or {UNSIGNED}."),
     ] = None,
     revocations: RevocationLists = None,
-    as_json: Json = False,
 ) -> None:
     """Measure memorization, and write the memorization manifest.
 
@@ -120,9 +118,7 @@ def audit(
         user_files.write(path, envelope)
     else:
         user_files.write(path, canonical_json.encode(document.to_json()))
-    if as_json:
-        print_json({"file": str(path), "signed": signer is not None} | document.to_json())
-        return
+    report({"file": str(path), "signed": signer is not None} | document.to_json())
     _tell(document)
     field("written", f"{path}{'' if signer else ' (not signed: give --key)'}")
 

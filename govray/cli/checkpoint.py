@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from govray.cli.output import Json, field, line, print_json, print_table, table
+from govray.cli.output import field, line, print_table, report, table
 from govray.errors import Malformed, UsageError
 
 app = typer.Typer(help="List a run's checkpoints, and delete those that nothing keeps.")
@@ -21,7 +21,7 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder."
 
 
 @app.command("ls")
-def ls(run: RunFolder, as_json: Json = False) -> None:
+def ls(run: RunFolder) -> None:
     """List what a run has committed, newest first, and why each stays.
 
     Names, sizes and manifests are looked at; no tensors are read.
@@ -48,16 +48,14 @@ def ls(run: RunFolder, as_json: Json = False) -> None:
         }
         for commit in found.commits
     ]
-    if as_json:
-        print_json(
-            {
-                "run": str(run),
-                "commits": rows,
-                "damaged": dict(found.damaged),
-                "leftovers": dict(found.leftovers),
-            }
-        )
-        return
+    report(
+        {
+            "run": str(run),
+            "commits": rows,
+            "damaged": dict(found.damaged),
+            "leftovers": dict(found.leftovers),
+        }
+    )
     if rows:
         grid = table("step", "size", "committed", "loss", "kept because", right=("step", "size"))
         for row in rows:
@@ -83,7 +81,6 @@ def gc(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Delete the checkpoints that no rule and no pin keeps, and what a crash left behind."""
     from govray.train.run_folder.run_lock import driving
@@ -100,9 +97,7 @@ def gc(
     if not dry_run:
         deleted = {*apply(run, found.rules), *sweep(run)}
         gone = {name: size for name, size in gone.items() if name in deleted}
-    if as_json:
-        print_json({"run": str(run), "deleted": gone, "dryRun": dry_run})
-        return
+    report({"run": str(run), "deleted": gone, "dryRun": dry_run})
     for name, size in gone.items():
         line(f"{'would delete' if dry_run else 'deleted'}  {name}  {_bytes(size)}")
     line(f"{len(gone)} folders, {_bytes(sum(gone.values()))}")

@@ -14,7 +14,7 @@ import typer
 
 from govray.cli import source_files, user_files
 from govray.cli.credential_options import LicenseCategory, Sensitivity, Use
-from govray.cli.output import Json, field, line, print_json, print_table, table
+from govray.cli.output import field, line, print_table, report, table
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ def build(
     valid_until: Annotated[
         str | None, typer.Option("--valid-until", metavar="TIME", help="Default: 365 days later.")
     ] = None,
-    as_json: Json = False,
 ) -> None:
     """Hash the files below SRC into a corpus and write its unsigned credential."""
     from govray.data import corpus
@@ -88,18 +87,16 @@ def build(
     stated = credential(built)
     path = built.folder / SOURCE
     user_files.write(path, _yaml(stated))
-    if as_json:
-        print_json(
-            {
-                "corpus": built.name,
-                "folder": str(built.folder),
-                "root": built.root,
-                "records": built.count,
-                "bytes": built.bytes,
-                "credential": str(path),
-            }
-        )
-        return
+    report(
+        {
+            "corpus": built.name,
+            "folder": str(built.folder),
+            "root": built.root,
+            "records": built.count,
+            "bytes": built.bytes,
+            "credential": str(path),
+        }
+    )
     line(f"Corpus {built.name}: {built.count:,} records, {built.bytes:,} bytes")
     field("folder", built.folder)
     field("root", built.root)
@@ -111,15 +108,12 @@ def build(
 @app.command()
 def ls(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of corpora.")],
-    as_json: Json = False,
 ) -> None:
     """List the corpora in DIR with what their credentials state. Verifies nothing."""
     from govray.data import corpus
 
     rows = [_row(folder / name, corpus.CREDENTIAL_FILE) for name in corpus.list_corpora(folder)]
-    if as_json:
-        print_json({"verified": False, "corpora": rows})
-        return
+    report({"verified": False, "corpora": rows})
     grid = table("corpus", "records", "licence", "category", "sensitivity", "issuer", "credential")
     grid.columns[1].justify = "right"
     for row in rows:

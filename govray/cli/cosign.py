@@ -12,14 +12,13 @@ from govray.cli.output import (
     DEFAULT_KEY,
     AllowUncovered,
     At,
-    Json,
     Key,
     PasswordFile,
     RevocationLists,
     TrustRoot,
     field,
     line,
-    print_json,
+    report,
 )
 
 
@@ -31,7 +30,6 @@ def cosign(
     revocations: RevocationLists = None,
     allow_uncovered: AllowUncovered = None,
     at: At = None,
-    as_json: Json = False,
 ) -> None:
     """Verify MODEL, all but missing signatures, and sign it with a further key of its operator.
 
@@ -50,20 +48,18 @@ def cosign(
     )
     for name, envelope in done.files.items():
         user_files.write(done.model.path / name, envelope)
-    if as_json:
-        print_json(
-            {
-                "model": str(done.model.path),
-                "attestation": done.model.digest,
-                "operator": done.model.signer,
-                "keyid": signer.public_key.keyid,
-                "added": list(done.files),
-                "signatures": done.signatures,
-                "threshold": done.threshold,
-                "complete": done.complete,
-            }
-        )
-        return
+    report(
+        {
+            "model": str(done.model.path),
+            "attestation": done.model.digest,
+            "operator": done.model.signer,
+            "keyid": signer.public_key.keyid,
+            "added": list(done.files),
+            "signatures": done.signatures,
+            "threshold": done.threshold,
+            "complete": done.complete,
+        }
+    )
     said = "Signed" if done.files else "Had signed before"
     line(f"{said}: {done.model.path}", style="bold")
     field("attests", done.model.digest)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray import __version__
-from govray.cli.output import Json, field, line, print_json
+from govray.cli.output import field, line, report
 from govray.cli.progress import StageBar
 from govray.cli.verified_block import print_verdict, to_json
 
@@ -21,16 +21,11 @@ STAGES = 5
 class Terminal:
     """The demo's `Screen`: each stage a line, each long step a bar."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-
     def stage(self, number: int, name: str, text: str) -> None:
-        if not self._quiet:
-            line(f"{number}/{STAGES} {name:<12} {text}")
+        line(f"{number}/{STAGES} {name:<12} {text}")
 
     def line(self, text: str) -> None:
-        if not self._quiet:
-            line(f"                 {text}")
+        line(f"                 {text}")
 
     def bar(self, number: int, name: str, total: int) -> StageBar:
         return StageBar(f"{number}/{STAGES} {name:<12}", total)
@@ -43,7 +38,6 @@ def demo(
     steps: Annotated[
         int, typer.Option("--steps", min=1, max=100_000, help="Training steps.")
     ] = 250,
-    as_json: Json = False,
 ) -> None:
     """Train a small model on this machine's Python source under a licence policy, and verify it.
 
@@ -55,19 +49,16 @@ def demo(
     from govray.cli.init import deployment
     from govray.demo.run import WORKERS, run_demo
 
-    if not as_json:
-        line(
-            f"govray {__version__} · Ray {version('ray')} · {WORKERS} CPU workers · "
-            f"output {output} · throw-away keys"
-        )
-        line("Trains one model so that each licence reaches only the layers its policy allows.")
-        line()
+    line(
+        f"govray {__version__} · Ray {version('ray')} · {WORKERS} CPU workers · "
+        f"output {output} · throw-away keys"
+    )
+    line("Trains one model so that each licence reaches only the layers its policy allows.")
+    line()
     policy = deployment() / "policies" / "licences.yaml"
-    story = run_demo(output, policy, Terminal(quiet=as_json), steps=steps)
-    if as_json:
-        print_json(_summary(story, output))
-    else:
-        _tell(story, output)
+    story = run_demo(output, policy, Terminal(), steps=steps)
+    report(_summary(story, output))
+    _tell(story, output)
 
 
 def _tell(story: Story, output: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import govray
-from govray.cli.output import Json, field, line, print_json
+from govray.cli.output import field, line, report
 from govray.errors import CouldNotCheck, UsageError
 
 # Also the build mapping's list; a test compares the two with what a wheel holds.
@@ -23,7 +23,6 @@ PARTS = ("jobs", "policies", "deploy", "serve", "searchers", "cluster.yaml")
 
 def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
-    as_json: Json = False,
 ) -> None:
     """Copy the deployment, to edit and to keep in your own git."""
     source = deployment()
@@ -34,9 +33,7 @@ def init(
     if directory.exists() and not directory.is_dir():
         raise UsageError("this is a file", where=str(directory), do="Name a new or empty folder.")
     copied = copy(source, directory)
-    if as_json:
-        print_json({"directory": str(directory), "copied": copied})
-        return
+    report({"directory": str(directory), "copied": copied})
     line(f"Deployment copied to {directory}")
     for name in copied:
         field(name, PURPOSE[name])

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from govray.cli import signing_key, user_files
-from govray.cli.output import Json, PasswordFile, field, line, print_json
+from govray.cli.output import PasswordFile, field, line, report
 from govray.errors import UsageError
 
 app = typer.Typer(help="Make signing keys.")
@@ -32,7 +32,6 @@ def new(
     encrypt: Annotated[
         bool, typer.Option("--encrypt", help="Ask for a password, and encrypt with it.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Write a private key to PATH (mode 0600) and its public key to PATH.pub.
 
@@ -56,16 +55,14 @@ def new(
     # is still derivable; the other way round a stale .pub would remain.
     user_files.write(path, signer.to_pem(password), mode=0o600, replace=False)
     user_files.write(public_path, signer.public_key.to_pem())
-    if as_json:
-        print_json(
-            {
-                "privateKey": str(path),
-                "publicKey": str(public_path),
-                "algorithm": algorithm,
-                "keyid": signer.public_key.keyid,
-            }
-        )
-        return
+    report(
+        {
+            "privateKey": str(path),
+            "publicKey": str(public_path),
+            "algorithm": algorithm,
+            "keyid": signer.public_key.keyid,
+        }
+    )
     line(f"New {algorithm} key {signer.public_key.keyid}")
     mode = "mode 0600, encrypted" if password else "mode 0600"
     field("private", f"{path} ({mode}; keep it, back it up, share it with nobody)")

@@ -21,13 +21,12 @@ import typer
 from govray.cli import trust, user_files
 from govray.cli.output import (
     At,
-    Json,
     RevocationLists,
     TrustRoot,
     field,
     line,
-    print_json,
     print_table,
+    report,
     table,
 )
 from govray.cli.store import DEFAULT_STORE, Store
@@ -70,7 +69,6 @@ def register(
     ] = False,
     store: Store = DEFAULT_STORE,
     at: At = None,
-    as_json: Json = False,
 ) -> None:
     """Verify FOLDER, index it, and make a version of it.
 
@@ -108,10 +106,7 @@ def register(
             notes=notes,
         )
         session.commit()
-        report = _row(row)
-    if as_json:
-        print_json(report)
-        return
+    report(_row(row))
     line(f"Registered {name} {number}", style="bold")
     field("verified", f"{len(verified.subjects)} files, signer {verified.signer}")
     field("attests", verified.digest)
@@ -124,7 +119,6 @@ def versions(
         str | None, typer.Argument(metavar="[NAME]", help="A model; without it: all models.")
     ] = None,
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,
 ) -> None:
     """List the versions of a model, the highest first, or the models."""
     from govray.store import registry
@@ -138,9 +132,7 @@ def versions(
             ]
         else:
             found = [_row(each) for each in registry.versions(session, name)]
-    if as_json:
-        print_json(found)
-        return
+    report(found)
     if not found:
         line("No model is registered. Register one: govray model register FOLDER --name NAME …")
         return
@@ -168,7 +160,6 @@ def promote(
     ] = GATES,
     revocations: RevocationLists = None,
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,
 ) -> None:
     """Move a version to a stage, if every gate before it holds.
 
@@ -198,17 +189,15 @@ def promote(
             asked = f"{len(policy.gates(to))} of {policy} hold"
         session.commit()
         number = done.version.version
-    if as_json:
-        print_json(
-            {
-                "model": name,
-                "version": number,
-                "before": done.before,
-                "after": done.after,
-                "replaced": done.replaced,
-            }
-        )
-        return
+    report(
+        {
+            "model": name,
+            "version": number,
+            "before": done.before,
+            "after": done.after,
+            "replaced": done.replaced,
+        }
+    )
     line(f"{name} {number}: {done.before} → {done.after}", style="bold")
     field("gates", asked)
     if done.replaced is not None:
@@ -226,7 +215,6 @@ def download(
     revocations: RevocationLists = None,
     store: Store = DEFAULT_STORE,
     at: At = None,
-    as_json: Json = False,
 ) -> None:
     """Copy a version's model folder to the new folder DIR, and verify the copy.
 
@@ -256,17 +244,15 @@ def download(
             do="Put the folder back, or index it where it lies now: govray store index.",
         )
     verified = copy(Path(held), folder, digest=digest, anchor=anchor, at=at)
-    if as_json:
-        print_json(
-            {
-                "model": name,
-                "version": number,
-                "attestation": digest,
-                "folder": str(folder),
-                "files": {each.name: each.sha256 for each in verified.subjects},
-            }
-        )
-        return
+    report(
+        {
+            "model": name,
+            "version": number,
+            "attestation": digest,
+            "folder": str(folder),
+            "files": {each.name: each.sha256 for each in verified.subjects},
+        }
+    )
     line(f"Downloaded {name} {number} to {folder}", style="bold")
     field("verified", f"{len(verified.subjects)} files, signer {verified.signer}")
     field("attests", digest)

@@ -1,7 +1,8 @@
 """What verbs print with, and the options that many of them share.
 
-Results go to standard output: either text for a person or, with ``--json``, one
-JSON document. Progress and errors go to standard error.
+A verb gives its result twice: as one value to `report`, and as text to `line`, `field` and
+`print_table`. With ``--json`` the value is printed, otherwise the text; only `results` and
+`report` know which. Both go to standard output, progress and errors to standard error.
 
 No markup is read in what is printed, and all of it goes through `govray.printable`: what a
 terminal would obey is shown instead. Verbs print by the functions here and by nothing else.
@@ -10,6 +11,8 @@ terminal would obey is shown instead. Verbs print by the functions here and by n
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +23,6 @@ from rich.text import Text
 
 from govray.printable import json_text, lines, printable
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Key = Annotated[
     str,
@@ -70,6 +72,22 @@ DEFAULT_KEY = "env:GOVRAY_KEY"
 
 out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 err = Console(highlight=False, markup=False, emoji=False, stderr=True)
+
+
+@contextmanager
+def results(*, as_json: bool) -> Iterator[None]:
+    """Meanwhile, results are printed as JSON or as text."""
+    out.quiet = as_json
+    try:
+        yield
+    finally:
+        out.quiet = False
+
+
+def report(value: Any) -> None:
+    """Print the result ``value`` as one JSON document, if that was asked for."""
+    if out.quiet:
+        print_json(value)
 
 
 def print_json(value: Any) -> None:

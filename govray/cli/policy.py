@@ -13,7 +13,7 @@ import typer
 
 from govray.cli import user_files
 from govray.cli.credential_options import LicenseCategory, Sensitivity, Use
-from govray.cli.output import Json, field, line, print_json, print_table, table
+from govray.cli.output import field, line, print_table, report, table
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def lint(
     ] = None,
     blocks: Blocks = None,
     model: ModelFolder = None,
-    as_json: Json = False,
 ) -> None:
     """Look for what the author may not have meant. Exit code 1 if there is anything.
 
@@ -77,23 +76,21 @@ def lint(
             previous=_read(previous) if previous is not None else None,
             groups=_groups(policy, blocks, model) if blocks or model else None,
         )
-    if as_json:
-        print_json(
-            {
-                kind: subject,
-                "findings": [
-                    {"code": each.code, "subject": each.subject, "message": each.message}
-                    for each in findings
-                ],
-            }
-        )
-    elif findings:
-        for each in findings:
-            line(f"{each.code}  {each.subject}: {each.message}")
-    else:
+    report(
+        {
+            kind: subject,
+            "findings": [
+                {"code": each.code, "subject": each.subject, "message": each.message}
+                for each in findings
+            ],
+        }
+    )
+    if not findings:
         line(f"{subject}: nothing found")
-    if findings:
-        raise typer.Exit(1)
+        return
+    for each in findings:
+        line(f"{each.code}  {each.subject}: {each.message}")
+    raise typer.Exit(1)
 
 
 @app.command()
@@ -118,7 +115,6 @@ def explain(
     use: Annotated[Use | None, typer.Option("--use", help="With --license.")] = None,
     blocks: Blocks = None,
     model: ModelFolder = None,
-    as_json: Json = False,
 ) -> None:
     """Say which rules decide each layer group's weight for one class of data."""
     from govray.governance.policy.depth_policy import PER_CORPUS
@@ -137,24 +133,22 @@ def explain(
         )
     explanation = explain_class(policy, cls, _groups(policy, blocks, model))
     decision = explanation.decision
-    if as_json:
-        print_json(
-            {
-                "policy": str(policy),
-                "class": cls.to_json(),
-                "profile": decision.label,
-                "rules": list(decision.rules),
-                "quarantinedBy": decision.quarantined_by,
-                "adapter": decision.adapter,
-                "rank": decision.rank,
-                "groups": [
-                    {"group": each.group, "weight": each.weight, "rules": list(each.rules)}
-                    for each in explanation.groups
-                ],
-                "memorization": explanation.memorization,
-            }
-        )
-        return
+    report(
+        {
+            "policy": str(policy),
+            "class": cls.to_json(),
+            "profile": decision.label,
+            "rules": list(decision.rules),
+            "quarantinedBy": decision.quarantined_by,
+            "adapter": decision.adapter,
+            "rank": decision.rank,
+            "groups": [
+                {"group": each.group, "weight": each.weight, "rules": list(each.rules)}
+                for each in explanation.groups
+            ],
+            "memorization": explanation.memorization,
+        }
+    )
     line(f"{policy}, {cls}")
     field("profile", decision.label)
     field("rules", ", ".join(decision.rules))
@@ -178,7 +172,6 @@ def diff(
     new: Annotated[Path, typer.Argument(metavar="NEW", help="The policy after.")],
     blocks: Blocks = None,
     model: ModelFolder = None,
-    as_json: Json = False,
 ) -> None:
     """List the classes that two policies treat differently.
 
@@ -191,25 +184,23 @@ def diff(
     before, after = _read(old), _read(new)
     groups = _groups(after, blocks, model)
     changes = compare(before, after, representative_classes(before, after), groups)
-    if as_json:
-        print_json(
-            {
-                "old": str(before),
-                "new": str(after),
-                "changes": [
-                    {
-                        "class": each.credential_class.to_json(),
-                        "widens": each.widens,
-                        "gains": list(each.gains),
-                        "losses": list(each.losses),
-                        "before": _outcome(each.before),
-                        "after": _outcome(each.after),
-                    }
-                    for each in changes
-                ],
-            }
-        )
-        return
+    report(
+        {
+            "old": str(before),
+            "new": str(after),
+            "changes": [
+                {
+                    "class": each.credential_class.to_json(),
+                    "widens": each.widens,
+                    "gains": list(each.gains),
+                    "losses": list(each.losses),
+                    "before": _outcome(each.before),
+                    "after": _outcome(each.after),
+                }
+                for each in changes
+            ],
+        }
+    )
     line(f"{before} → {after}: {len(changes)} classes are treated differently")
     for each in changes:
         line()
@@ -239,7 +230,6 @@ def calibrate(
         Path | None,
         typer.Option("--into", metavar="FILE", help="Put them where it says bands: calibrated."),
     ] = None,
-    as_json: Json = False,
 ) -> None:
     """Bands for memorization: median ± k·MAD of what clean public corpora measured.
 
@@ -253,24 +243,22 @@ def calibrate(
         text = user_files.read(into).decode(errors="replace")
         bands = {layer: each.band for layer, each in found.items()}
         user_files.write(into, into_source(text, bands, where=str(into)).encode())
-    if as_json:
-        print_json(
-            {
-                "k": k,
-                "bands": {
-                    layer: {
-                        "low": each.band.low,
-                        "high": each.band.high,
-                        "median": each.median,
-                        "mad": each.mad,
-                        "measures": each.measures,
-                        "corpora": each.corpora,
-                    }
-                    for layer, each in found.items()
-                },
-            }
-        )
-        return
+    report(
+        {
+            "k": k,
+            "bands": {
+                layer: {
+                    "low": each.band.low,
+                    "high": each.band.high,
+                    "median": each.median,
+                    "mad": each.mad,
+                    "measures": each.measures,
+                    "corpora": each.corpora,
+                }
+                for layer, each in found.items()
+            },
+        }
+    )
     line("  bands:")
     for layer, each in found.items():
         line(

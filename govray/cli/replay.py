@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli import signing_key, trust, user_files
+from govray.cli.error_report import describe
 from govray.cli.output import (
-    Json,
     PasswordFile,
     RevocationLists,
     TrustRoot,
     field,
     line,
     note,
-    print_json,
+    report,
 )
 from govray.cli.progress import StageBar
 from govray.errors import CouldNotCheck, UsageError
@@ -65,7 +65,6 @@ def replay(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where the signed statement goes."),
     ] = None,
-    as_json: Json = False,
 ) -> None:
     """Run it again, following its record, and compare ledger and checkpoints byte for byte.
 
@@ -118,21 +117,20 @@ def replay(
         told["signed"] = str(folder / SIGNED)
     if witness and outcome.identical:
         told["statement"] = str(witness.sign(folder, outcome))
-    if as_json:
-        print_json(told)
-    else:
-        _tell(run, outcome, told.get("signed"))
-        if witness and outcome.identical:
-            field("statement", told["statement"])
+    report(told)
+    _tell(run, outcome, told.get("signed"))
+    if witness and outcome.identical:
+        field("statement", told["statement"])
     if outcome.identical is None:
-        if as_json:
-            raise typer.Exit(CouldNotCheck.exit_code)
-        raise CouldNotCheck(
+        incomplete = CouldNotCheck(
             f"the ledger is the same, but no checkpoint of step {outcome.stop} is kept, so "
             "weights could not be compared",
             where=str(run),
             do="End --steps at a step whose checkpoint is kept",
         )
+        # Printed here: with --json, what was found is the one document.
+        describe(incomplete).print(as_json=False)
+        raise typer.Exit(incomplete.exit_code)
     if not outcome.identical:
         raise typer.Exit(1)
 

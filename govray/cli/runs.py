@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli.output import Json, field, line, print_json, print_table, table
+from govray.cli.output import field, line, print_table, report, table
 from govray.cli.train import Run, drive
 from govray.errors import UsageError
 
@@ -26,15 +26,12 @@ def list_all(
     storage: Annotated[
         Path, typer.Argument(metavar="STORAGE", help="The experiments' storage_path.")
     ] = Path("runs"),
-    as_json: Json = False,
 ) -> None:
     """List the runs below a storage path, and how each stands."""
     from govray.train.inputs import run_listing
 
     found = [run_listing.inspect(folder) for folder in run_listing.list_runs(storage)]
-    if as_json:
-        print_json([_to_json(each) for each in found])
-        return
+    report([_to_json(each) for each in found])
     grid = table("run", "state", "step", "loss", "age", right=("step", "loss", "age"))
     for each in found:
         loss = "" if each.loss is None else f"{each.loss:.3f}"
@@ -45,15 +42,13 @@ def list_all(
 
 
 @app.command("show")
-def show(run: Run, as_json: Json = False) -> None:
+def show(run: Run) -> None:
     """Show how a run stands, and what happened to it."""
     from govray.train.inputs import run_listing
     from govray.train.run_folder import events
 
     found, log = run_listing.inspect(run), events.read(run)
-    if as_json:
-        print_json({**_to_json(found), "events": [event.to_json() for event in log]})
-        return
+    report({**_to_json(found), "events": [event.to_json() for event in log]})
     line(f"{found.folder.name}  {found.state}")
     field("step", f"{found.step} of {found.max_steps}")
     if found.loss is not None:
@@ -73,20 +68,17 @@ def show(run: Run, as_json: Json = False) -> None:
 def logs(
     run: Run,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines of each log.")] = 20,
-    as_json: Json = False,
 ) -> None:
     """Show the end of each worker's output, if it is here."""
     from govray.train.inputs import run_listing
 
     found = [(each, _tail(each.log, lines)) for each in run_listing.workers(run)]
-    if as_json:
-        print_json(
-            [
-                {"rank": w.rank, "host": w.host, "pid": w.pid, "log": w.log, "tail": tail}
-                for w, tail in found
-            ]
-        )
-        return
+    report(
+        [
+            {"rank": w.rank, "host": w.host, "pid": w.pid, "log": w.log, "tail": tail}
+            for w, tail in found
+        ]
+    )
     for worker, tail in found:
         line(f"rank {worker.rank}  process {worker.pid} on {worker.host}  {worker.log or ''}")
         if tail is None:
@@ -96,28 +88,26 @@ def logs(
 
 
 @app.command("stop")
-def stop(run: Run, as_json: Json = False) -> None:
+def stop(run: Run) -> None:
     """Let a run commit after its step and stop; wait for it."""
     import time
 
-    from govray.train.inputs import run_listing
     from govray.train.run_folder import run_lock, stop_request
 
     _require_driven(run)
     stop_request.request(run, "govray runs stop")
     while run_lock.driving(run):
         time.sleep(_POLL_S)
-    _print_state(run_listing.inspect(run), as_json)
+    _tell_state(run)
 
 
 @app.command("kill")
-def kill(run: Run, as_json: Json = False) -> None:
+def kill(run: Run) -> None:
     """End a run at once; steps since its last checkpoint are lost."""
     import os
     import signal
     import time
 
-    from govray.train.inputs import run_listing
     from govray.train.run_folder import clock, events, run_lock
 
     _require_driven(run)
@@ -128,14 +118,14 @@ def kill(run: Run, as_json: Json = False) -> None:
         os.kill(holder.pid, signal.SIGKILL)
         while run_lock.driving(run):
             time.sleep(_POLL_S)
-    elif not as_json:
+    else:
         where = holder.host if holder else "another machine"
         line(f"The driver is on {where}; its workers end at their next step.")
-    _print_state(run_listing.inspect(run), as_json)
+    _tell_state(run)
 
 
 @app.command("resume")
-def resume(run: Run, as_json: Json = False) -> None:
+def resume(run: Run) -> None:
     """Go on with a run, or attest one that is finished."""
     from govray.train.driver.trainer import from_experiment
     from govray.train.inputs.run_record import read_record
@@ -149,7 +139,7 @@ def resume(run: Run, as_json: Json = False) -> None:
         )
     if (run / "model").is_dir():
         raise UsageError("the run is finished and attested", where=str(run))
-    drive(experiment, as_json, lambda **more: from_experiment(experiment, resume=run, **more))
+    drive(experiment, lambda **more: from_experiment(experiment, resume=run, **more))
 
 
 def _require_driven(run: Path) -> None:
@@ -161,11 +151,12 @@ def _require_driven(run: Path) -> None:
         raise UsageError(f"the run is {found.state}, nobody drives it", where=str(run))
 
 
-def _print_state(found: run_listing.ListedRun, as_json: bool) -> None:
-    if as_json:
-        print_json(_to_json(found))
-    else:
-        line(f"{found.folder.name}  {found.state} at step {found.step} of {found.max_steps}")
+def _tell_state(run: Path) -> None:
+    from govray.train.inputs import run_listing
+
+    found = run_listing.inspect(run)
+    report(_to_json(found))
+    line(f"{found.folder.name}  {found.state} at step {found.step} of {found.max_steps}")
 
 
 def _to_json(found: run_listing.ListedRun) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.live import Live
 
-from govray.cli.output import TextGrid, err, field, line, note, print_json, print_table, table
+from govray.cli.output import TextGrid, err, field, line, note, print_table, report, table
 
 if TYPE_CHECKING:
     from govray.tune.search import SearchOutcome, Standings, TrialStanding
@@ -19,7 +19,7 @@ _ROWS = 30
 """Trials that the live table has: the newest; a terminal is not longer."""
 
 
-def search(file: SearchFile, *, new: bool, as_json: bool) -> None:
+def search(file: SearchFile, *, new: bool) -> None:
     """Run a search under a live table on standard error, and print its outcome."""
     from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs import operator_key
@@ -38,10 +38,8 @@ def search(file: SearchFile, *, new: bool, as_json: bool) -> None:
             note(f"Going on with {folder}; --new starts another search")
 
         outcome = run(file, new=new, on_change=show, on_resume=resumed)
-    if as_json:
-        print_json(to_json(file, outcome))
-    else:
-        _print(file, outcome)
+    report(to_json(file, outcome))
+    _print(file, outcome)
 
 
 def to_json(file: SearchFile, outcome: SearchOutcome) -> dict[str, Any]:

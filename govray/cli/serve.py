@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli.output import RevocationLists, TrustRoot, line, note
+from govray.cli.output import RevocationLists, TrustRoot, line, note, report
 from govray.cli.store import DEFAULT_STORE, Store, indexing_settings, keep_indexed
 from govray.errors import Refused, UsageError
 
@@ -153,7 +153,9 @@ def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
             do="Give another --port, or stop what listens there",
         ) from None
     shown = f"[{host}]" if ":" in host else host
-    line(f"govray serves http://{shown}:{listening.getsockname()[1]}/  (stop: Ctrl-C)")
+    address = f"http://{shown}:{listening.getsockname()[1]}/"
+    report({"address": address})
+    line(f"govray serves {address}  (stop: Ctrl-C)")
 
     class Stopping(uvicorn.Server):
         """Tells live streams to end, which otherwise hold the server up."""

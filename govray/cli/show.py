@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import user_files
-from govray.cli.output import Json, field, line, print_json
+from govray.cli.output import field, line, report
 from govray.errors import Malformed, UsageError
 from govray.printable import json_text
 
@@ -27,16 +27,13 @@ NOT_VERIFIED = (
 
 def show(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="An envelope, or a model folder.")],
-    as_json: Json = False,
 ) -> None:
     """Show any signed document, without verifying it.
 
     Its type, digests, the keys it names, its subjects and its content.
     """
     shown = _folder(path) if path.is_dir() else _file(path)
-    if as_json:
-        print_json({"verified": False, "documents": [each.to_json() for each in shown]})
-        return
+    report({"verified": False, "documents": [each.to_json() for each in shown]})
     for each in shown:
         each.print()
         line()

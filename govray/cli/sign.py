@@ -17,12 +17,11 @@ from govray.cli import signing_key, user_files
 from govray.cli.output import (
     DEFAULT_KEY,
     Force,
-    Json,
     Key,
     PasswordFile,
     field,
     line,
-    print_json,
+    report,
 )
 from govray.errors import UsageError
 
@@ -41,7 +40,6 @@ def sign(
     key: Key = DEFAULT_KEY,
     password_file: PasswordFile = None,
     force: Force = False,
-    as_json: Json = False,
 ) -> None:
     """Sign a document, or add a signature to one.
 
@@ -80,9 +78,7 @@ def sign(
         "signatures": len(existing.signatures),
         **_root_progress(existing),
     }
-    if as_json:
-        print_json(result)
-        return
+    report(result)
     line(f"{action.capitalize()}: {output}")
     field("digest", result["digest"])
     field("key", result["keyid"])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from govray.cli import trust
-from govray.cli.output import Json, RevocationLists, TrustRoot, field, line, note, print_json
+from govray.cli.output import RevocationLists, TrustRoot, field, line, note, report
 from govray.errors import GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ User = Annotated[
 
 
 @app.command("upgrade")
-def upgrade(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
+def upgrade(store: Store = DEFAULT_STORE) -> None:
     """Make a store, or bring an older one's tables to this govray's revision."""
     from govray.store import database
     from govray.store import schema_upgrade as upgrading
@@ -57,9 +57,7 @@ def upgrade(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
         if before is None or before in upgrading.revisions():
             upgrading.to_head(engine)
     database.open_store(store).dispose()  # refuses a newer govray's
-    if as_json:
-        print_json({"store": shown, "before": before, "revision": upgrading.head()})
-        return
+    report({"store": shown, "before": before, "revision": upgrading.head()})
     line(f"{shown}  at revision {upgrading.head()}")
 
 
@@ -76,7 +74,6 @@ def index(
     project: Project = "default",
     user: User = None,
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,
 ) -> None:
     """Index the runs below a storage path, and their models that verify."""
     from threading import Event
@@ -87,17 +84,17 @@ def index(
     with opened(open_store(store, create=True)) as engine:
         if follow:
             keep_indexed(engine, storage, settings, stop=Event())
-        report = _index(engine, storage, settings)
-    _tell(report, as_json)
+        done = _index(engine, storage, settings)
+    _tell(done)
 
 
 def keep_indexed(engine: Engine, storage: Path, settings: IndexSettings, *, stop: Event) -> None:
     """Index every `_LOOK_S` seconds until ``stop``; what is left out is told when it changes."""
     told: dict[str, str] = {}
     while not stop.is_set():
-        report = _index(engine, storage, settings)
-        _tell_left_out({k: v for k, v in report.left_out.items() if told.get(k) != v})
-        told = report.left_out
+        left_out = _index(engine, storage, settings).left_out
+        _tell_left_out({k: v for k, v in left_out.items() if told.get(k) != v})
+        told = left_out
         stop.wait(_LOOK_S)
 
 
@@ -111,7 +108,6 @@ def rebuild(
     project: Project = "default",
     user: User = None,
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,
 ) -> None:
     """Make the index again from storage alone, and put it in the place of the old one.
 
@@ -137,10 +133,10 @@ def rebuild(
 
     def fill(new: Engine) -> None:
         for storage, told in zip(storages, settings, strict=True):
-            report = _index(new, storage, told)
-            whole.runs += report.runs
-            whole.models += report.models
-            whole.left_out |= report.left_out
+            part = _index(new, storage, told)
+            whole.runs += part.runs
+            whole.models += part.models
+            whole.left_out |= part.left_out
         # Models that were registered from elsewhere than a run's folder.
         for folder in registered_folders(engine, new).values():
             try:
@@ -153,7 +149,7 @@ def rebuild(
 
     with opened(engine):
         make_again(engine, fill)
-    _tell(whole, as_json)
+    _tell(whole)
 
 
 @contextmanager
@@ -239,20 +235,17 @@ def _index(engine: Engine, storage: Path, settings: IndexSettings) -> IndexRepor
         from govray.tune.index_source import searches
 
         found, left_out = searches(storage)
-    report = index_storage(engine, storage, settings, found)
-    report.left_out |= left_out
-    return report
+    done = index_storage(engine, storage, settings, found)
+    done.left_out |= left_out
+    return done
 
 
-def _tell(report: IndexReport, as_json: bool) -> None:
-    if as_json:
-        said: dict[str, Any] = {"runs": report.runs, "newModels": report.models}
-        print_json(said | {"leftOut": report.left_out})
-    else:
-        line(f"INDEXED  {report.runs} runs, {report.models} models new")
-        for folder, why in report.left_out.items():
-            field("left out", f"{folder}: {why}")
-    if report.left_out:
+def _tell(done: IndexReport) -> None:
+    report({"runs": done.runs, "newModels": done.models, "leftOut": done.left_out})
+    line(f"INDEXED  {done.runs} runs, {done.models} models new")
+    for folder, why in done.left_out.items():
+        field("left out", f"{folder}: {why}")
+    if done.left_out:
         raise typer.Exit(1)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.output import Json, line, note, print_json, print_table, table
+from govray.cli.output import line, note, print_table, report, table
 from govray.cli.store import DEFAULT_STORE, Store
 
 app = typer.Typer(help="Make and revoke bearer tokens of the service, and disable users.")
@@ -35,7 +35,6 @@ def new(
     expires_days: Annotated[int, typer.Option("--expires-days", help="1 to 3650.")] = 90,
     name: Annotated[str, typer.Option("--name", help="What it is for.")] = "",
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,
 ) -> None:
     """Make a token, and its user where there is none. The token is printed once."""
     from sqlmodel import Session
@@ -57,15 +56,13 @@ def new(
         row = tokens.row(session, text)
         said = {"token": text, "id": row.id, "user": row.user, "expires": row.expires}
         session.commit()
-    if as_json:
-        print_json(said)
-        return
+    report(said)
     line(text)  # alone on standard output, for $(…)
     note(f"For {said['user']}, until {said['expires']}. It is not shown again.")
 
 
 @app.command("ls")
-def ls(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
+def ls(store: Store = DEFAULT_STORE) -> None:
     """List users and their tokens, without what is secret."""
     from sqlmodel import Session
 
@@ -74,9 +71,7 @@ def ls(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
 
     with Session(open_store(store)) as session:
         rows = tokens.listed(session, at=datetime.now(UTC))
-    if as_json:
-        print_json({"tokens": rows})
-        return
+    report({"tokens": rows})
     if not rows:
         line("No users yet. Make one: govray token new --user NAME --role admin --scope admin")
         return
@@ -92,7 +87,6 @@ def ls(store: Store = DEFAULT_STORE, as_json: Json = False) -> None:
 def revoke(
     token: Annotated[str, typer.Argument(metavar="ID", help="The token's id, from ls.")],
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,
 ) -> None:
     """Revoke a token, for ever. A running service refuses it within two seconds."""
     from sqlmodel import Session
@@ -104,9 +98,7 @@ def revoke(
         row = tokens.revoke(session, token, at=datetime.now(UTC))
         said = {"id": row.id, "user": row.user, "revoked": row.revoked}
         session.commit()
-    if as_json:
-        print_json(said)
-        return
+    report(said)
     line(f"Revoked {said['id']} of {said['user']}")
 
 
@@ -114,23 +106,21 @@ def revoke(
 def disable(
     user: Annotated[str, typer.Argument(metavar="USER")],
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,
 ) -> None:
     """Disable a user, and all tokens with it, until enabled again."""
-    _set_disabled(user, True, store, as_json)
+    _set_disabled(user, True, store)
 
 
 @app.command()
 def enable(
     user: Annotated[str, typer.Argument(metavar="USER")],
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,
 ) -> None:
     """Enable a user again. Tokens that were revoked or have expired stay so."""
-    _set_disabled(user, False, store, as_json)
+    _set_disabled(user, False, store)
 
 
-def _set_disabled(user: str, disabled: bool, store: str, as_json: bool) -> None:
+def _set_disabled(user: str, disabled: bool, store: str) -> None:
     from sqlmodel import Session
 
     from govray.service import tokens
@@ -139,7 +129,5 @@ def _set_disabled(user: str, disabled: bool, store: str, as_json: bool) -> None:
     with Session(open_store(store)) as session:
         tokens.set_disabled(session, user, disabled)
         session.commit()
-    if as_json:
-        print_json({"user": user, "disabled": disabled})
-        return
+    report({"user": user, "disabled": disabled})
     line(f"{'Disabled' if disabled else 'Enabled'} {user}")

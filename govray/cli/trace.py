@@ -18,12 +18,11 @@ from govray.cli import trust, user_files
 from govray.cli.output import (
     AllowUncovered,
     At,
-    Json,
     RevocationLists,
     TrustRoot,
     field,
     line,
-    print_json,
+    report,
 )
 from govray.errors import CouldNotCheck, GovrayError, UsageError
 
@@ -57,7 +56,6 @@ def trace(
     revocations: RevocationLists = None,
     allow_uncovered: AllowUncovered = None,
     at: At = None,
-    as_json: Json = False,
 ) -> None:
     """Say where a record, or a near copy of it, stands in a model's recorded data.
 
@@ -78,20 +76,18 @@ def trace(
     sightings = find(verified, digest)
     searched = _search(path, verified, corpora, least, limit)
     near = [each for each in searched.found if each.sha256 != digest]
-    if as_json:
-        print_json(
-            {
-                "record": f"sha256:{digest}",
-                "model": str(model),
-                "attestation": verified.digest,
-                "found": bool(sightings),
-                "sightings": [_to_json(each) for each in sightings],
-                "near": [_near_to_json(verified, each) for each in near],
-                "searched": list(searched.corpora),
-                "notSearched": searched.missing,
-            }
-        )
-        return
+    report(
+        {
+            "record": f"sha256:{digest}",
+            "model": str(model),
+            "attestation": verified.digest,
+            "found": bool(sightings),
+            "sightings": [_to_json(each) for each in sightings],
+            "near": [_near_to_json(verified, each) for each in near],
+            "searched": list(searched.corpora),
+            "notSearched": searched.missing,
+        }
+    )
     line(f"{path}   sha256:{digest}")
     if not sightings:
         line("Not found in the recorded data: no record with exactly these bytes.")

@@ -10,14 +10,13 @@ import typer
 
 from govray.cli import signing_key, trust, user_files
 from govray.cli.output import (
-    Json,
     Key,
     PasswordFile,
     TrustRoot,
     field,
     line,
     note,
-    print_json,
+    report,
 )
 from govray.cli.progress import StageBar
 
@@ -37,7 +36,6 @@ def train(
     new: Annotated[
         bool, typer.Option("--new", help="Start a new run even if one like it can go on.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Train here, or as a Ray job at an address, and leave an attested model.
 
@@ -50,18 +48,16 @@ def train(
         from govray.train.driver.submit import submit
 
         job = submit(address, config, new=new)
-        if as_json:
-            print_json({"job": job, "address": address})
-        else:
-            line(f"Submitted {job}")
-            line(f"Next  ray job logs --follow {job} --address {address}")
+        report({"job": job, "address": address})
+        line(f"Submitted {job}")
+        line(f"Next  ray job logs --follow {job} --address {address}")
         return
     from govray.train.driver.trainer import new_or_unfinished
 
-    drive(experiment, as_json, lambda **more: new_or_unfinished(experiment, new=new, **more))
+    drive(experiment, lambda **more: new_or_unfinished(experiment, new=new, **more))
 
 
-def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTrainer]) -> None:
+def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     """Fit what ``make(on_step=...)`` returns, under a progress bar, and say what came of it."""
     from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs import operator_key
@@ -76,11 +72,10 @@ def drive(experiment: Experiment, as_json: bool, make: Callable[..., GovernedTra
         if trainer.resume is not None:
             note(f"Resuming {trainer.resume}; --new starts another run")
         run = trainer.train(attest=True)
-    if as_json:
-        print_json({"run": str(run), "model": f"{run}/model"})
-    else:
-        line(f"Trained and attested: {run}/model")
-        line(_next(run))
+    following = _next(run)
+    report({"run": str(run), "model": f"{run}/model"})
+    line(f"Trained and attested: {run}/model")
+    line(following)
 
 
 def _next(run: Path) -> str:
@@ -109,7 +104,6 @@ def attest(
         ),
     ] = None,
     trust_root: TrustRoot = None,
-    as_json: Json = False,
 ) -> None:
     """Sign a finished run's model again, with the replays since. Training does it once itself.
 
@@ -126,18 +120,17 @@ def attest(
     replays = [each.replay for each in found]
     outcomes = [each.envelope for each in found if each.envelope]
     model = write_model(run, signer, replays, outcomes=outcomes)
-    if as_json:
-        print_json(
-            {
-                "model": str(model),
-                "replays": [each.corpus for each in replays],
-                "parties": [each.party for each in replays],
-                "unsigned": [str(each) for each in ignored],
-            }
-        )
-        return
+    following = _next(run)
+    report(
+        {
+            "model": str(model),
+            "replays": [each.corpus for each in replays],
+            "parties": [each.party for each in replays],
+            "unsigned": [str(each) for each in ignored],
+        }
+    )
     line(f"Attested {model}")
     field("replays", ", ".join(f"{each.corpus} by {each.party}" for each in replays) or "none")
     for each in ignored:
         field("not used", f"{each}: nobody signed it; replay again with --key")
-    line(_next(run))
+    line(following)

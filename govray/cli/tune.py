@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli.output import Json, field, line, print_json, print_table, table
+from govray.cli.output import field, line, print_table, report, table
 
 if TYPE_CHECKING:
     from govray.tune.dry_run import Preview
@@ -24,7 +24,6 @@ def tune(
     new: Annotated[
         bool, typer.Option("--new", help="Start a new search even if one like it can go on.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Search hyperparameters over governed runs, with one policy and one data set for all.
 
@@ -38,11 +37,10 @@ def tune(
     if not dry_run:
         from govray.cli.search_view import search
 
-        search(file, new=new, as_json=as_json)
-    elif as_json:
-        print_json({"search": file.experiment.name, **preview.to_json()})
-    else:
-        _print_preview(file, preview)
+        search(file, new=new)
+        return
+    report({"search": file.experiment.name, **preview.to_json()})
+    _print_preview(file, preview)
 
 
 def _print_preview(file: SearchFile, preview: Preview) -> None:

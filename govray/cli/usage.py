@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.output import Json, print_json, print_table, table
+from govray.cli.output import print_table, report, table
 from govray.cli.store import DEFAULT_STORE, Store, opened
 
 
@@ -27,7 +27,6 @@ def usage(
         typer.Option("--since", metavar="TIME", help="Trials that started at this time or later."),
     ] = None,
     store: Store = DEFAULT_STORE,
-    as_json: Json = False,
 ) -> None:
     """Show governed accelerator-hours and attested artifacts."""
     from sqlmodel import Session
@@ -40,20 +39,18 @@ def usage(
     start = format_time(reference_time(since)) if since else None
     with opened(open_store(store)) as engine, Session(engine) as session:
         found = used(session, by="user" if by is UsageBy.user else "project", since=start)
-    if as_json:
-        print_json(
-            [
-                {
-                    by.value: each.name,
-                    "trials": each.trials,
-                    "workerHours": each.worker_hours,
-                    "acceleratorHours": each.accelerator_hours,
-                    "attestedArtifacts": each.attested,
-                }
-                for each in found
-            ]
-        )
-        return
+    report(
+        [
+            {
+                by.value: each.name,
+                "trials": each.trials,
+                "workerHours": each.worker_hours,
+                "acceleratorHours": each.accelerator_hours,
+                "attestedArtifacts": each.attested,
+            }
+            for each in found
+        ]
+    )
     numbers = ("trials", "worker-hours", "accelerator-hours", "attested")
     grid = table(by.value, *numbers, right=numbers)
     for each in found:

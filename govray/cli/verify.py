@@ -19,12 +19,11 @@ from govray.cli.output import (
     AllowUncovered,
     At,
     Delegations,
-    Json,
     RevocationLists,
     TrustRoot,
     field,
     line,
-    print_json,
+    report,
 )
 from govray.errors import CouldNotCheck, Refused, UsageError
 
@@ -74,7 +73,6 @@ def verify(
     ] = None,
     allow_uncovered: AllowUncovered = None,
     at: At = None,
-    as_json: Json = False,
 ) -> None:
     """Check signatures, digests and totals, from the files alone.
 
@@ -95,7 +93,7 @@ def verify(
                 where="--delegation",
                 do="Leave the option out.",
             )
-        report, tell, state = _model(
+        found, tell, state = _model(
             path,
             trust_root,
             revocations or [],
@@ -127,16 +125,14 @@ def verify(
         state = trust.load(
             trust_root, at=moment, delegations=delegations, checked=path, revocations=revocations
         )
-        report, tell = (_corpus if path.is_dir() else _document)(path, state, moment)
+        found, tell = (_corpus if path.is_dir() else _document)(path, state, moment)
     if pin:
         root = trust.root_path(trust_root)
-        report["pinned"] = str(trust.pin(root, revocations or [], state, at=moment))
-    if as_json:
-        print_json(report)
-        return
+        found["pinned"] = str(trust.pin(root, revocations or [], state, at=moment))
+    report(found)
     tell()
     if pin:
-        field("pinned", report["pinned"])
+        field("pinned", found["pinned"])
 
 
 Told = tuple[dict[str, Any], Callable[[], None]]
@@ -165,7 +161,7 @@ def _model(
         at=at,
     )
     inside = path.resolve().relative_to(model.path.resolve()).as_posix()
-    report = verified_block.to_json(model)
+    found = verified_block.to_json(model)
     if inside != ".":
         if path.is_file() and inside in model.uncovered:
             raise CouldNotCheck(
@@ -173,14 +169,14 @@ def _model(
                 where=str(path),
                 do="Verify a file that it covers, or the folder.",
             )
-        report["file"] = inside
+        found["file"] = inside
 
     def tell() -> None:
         verified_block.print_verdict(model)
         if inside != ".":
             field("file", f"{inside}: one of the files above")
 
-    return report, tell, model.trust_root
+    return found, tell, model.trust_root
 
 
 def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
@@ -207,7 +203,7 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
             where=str(path),
             do="Call the folder as the corpus is called: runs know it by the folder's name.",
         )
-    report = {
+    found = {
         "verified": True,
         "kind": "corpus",
         "name": credential.corpus,
@@ -225,12 +221,12 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
         field("revoked", verified_block.checked_lists(state))
         field("not shown", "that the licence statement is true")
 
-    return report, tell
+    return found, tell
 
 
 def _document(path: Path, state: TrustState, at: datetime) -> Told:
     kind, name, digest, signer, keyids, document = _verified(user_files.read(path), path, state, at)
-    report = {
+    found = {
         "verified": True,
         "kind": kind,
         "name": name,
@@ -246,7 +242,7 @@ def _document(path: Path, state: TrustState, at: datetime) -> Told:
         field("signer", signer)
         field("revoked", verified_block.checked_lists(state))
 
-    return report, tell
+    return found, tell
 
 
 def _verified(
