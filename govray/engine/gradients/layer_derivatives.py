@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -35,6 +36,30 @@ Parameters = Mapping[str, Any]
 """Local name → tensor, or None where the layer has none or nobody reads it."""
 
 Prepared = tuple[Tensor, Parameters]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BackwardRows:
+    """Some rows of one call of a layer, and which gradients they are asked for.
+
+    What `Calculus.reads` leaves out need not be there: ``inputs`` may be a tensor of the right
+    shape without content, parameters None.
+
+    Attributes:
+        inputs: What the kernel got, (rows, ...).
+        statistics: Of these rows, as `Calculus.forward` gave them.
+        parameters: What the kernel got.
+        grad_output: The gradient of the output, (rows, ...).
+        wanted: Names among ``INPUT`` and the parameters.
+        out: Memory that the input gradient may use.
+    """
+
+    inputs: Tensor
+    statistics: tuple[Tensor, ...]
+    parameters: Parameters
+    grad_output: Tensor
+    wanted: Collection[str]
+    out: Tensor | None = None
 
 
 class Calculus(Protocol):
@@ -65,21 +90,8 @@ class Calculus(Protocol):
     def reads(self, wanted: Collection[str]) -> set[str]:
         """``INPUT`` and the parameters on whose values the wanted gradients depend."""
 
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """Gradients of the wanted ones among ``INPUT`` and the parameters, of these rows.
-
-        What ``reads`` leaves out need not be there. Inputs may then have the right shape and no
-        content, and parameters may be None. ``out`` offers memory for the input gradient.
-        """
+    def backward(self, layer: Any, rows: BackwardRows) -> dict[str, Tensor]:
+        """Name → gradient, for each name that is wanted of these rows."""
 
 
 def _autocast(tensors: Sequence[Tensor | None], device_type: str, dtype: torch.dtype) -> list[Any]:
@@ -162,31 +174,22 @@ class _Linear(_LowPrecision):
         flat = torch.addmm(bias, inputs.reshape(-1, inputs.shape[-1]), weight)
         return flat.view(*inputs.shape[:-1], -1), ()
 
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        d_output = grad_output.reshape(-1, grad_output.shape[-1])
+    def backward(self, layer: Any, rows: BackwardRows) -> dict[str, Tensor]:
+        d_output = rows.grad_output.reshape(-1, rows.grad_output.shape[-1])
         gradients = {}
-        if INPUT in wanted:
-            weight = parameters["weight"]
+        if INPUT in rows.wanted:
+            weight = rows.parameters["weight"]
             d_input = torch.mm(
                 d_output,
                 weight.t() if self._transposed else weight,
-                out=None if out is None else out.view(-1, out.shape[-1]),
+                out=None if rows.out is None else rows.out.view(-1, rows.out.shape[-1]),
             )
-            gradients[INPUT] = d_input.view(inputs.shape)
-        if "weight" in wanted:
-            x = inputs.reshape(-1, inputs.shape[-1])
+            gradients[INPUT] = d_input.view(rows.inputs.shape)
+        if "weight" in rows.wanted:
+            x = rows.inputs.reshape(-1, rows.inputs.shape[-1])
             left, right = (x, d_output) if self._transposed else (d_output, x)
             gradients["weight"] = torch.mm(left.t(), right)
-        if "bias" in wanted:
+        if "bias" in rows.wanted:
             gradients["bias"] = d_output.sum(0)
         return gradients
 
@@ -205,21 +208,16 @@ class _Embedding(_Plain):
     def reads(self, wanted: Collection[str]) -> set[str]:
         return {INPUT} if "weight" in wanted else set()
 
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        if "weight" not in wanted:
+    def backward(self, layer: Any, rows: BackwardRows) -> dict[str, Tensor]:
+        if "weight" not in rows.wanted:
             return {}
         padding = -1 if layer.padding_idx is None else layer.padding_idx
         ids = layer.num_embeddings
-        return {"weight": _ATEN.embedding_dense_backward(grad_output, inputs, ids, padding, False)}
+        return {
+            "weight": _ATEN.embedding_dense_backward(
+                rows.grad_output, rows.inputs, ids, padding, False
+            )
+        }
 
 
 class _LayerNorm(_Normalising):
@@ -236,26 +234,17 @@ class _LayerNorm(_Normalising):
         )
         return output, tuple(statistics)
 
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    def backward(self, layer: Any, rows: BackwardRows) -> dict[str, Tensor]:
         return _masked(
-            wanted,
+            rows.wanted,
             partial(
                 _ATEN.native_layer_norm_backward,
-                grad_output,
-                inputs,
+                rows.grad_output,
+                rows.inputs,
                 layer.normalized_shape,
-                *statistics,
-                parameters["weight"],
-                parameters["bias"],
+                *rows.statistics,
+                rows.parameters["weight"],
+                rows.parameters["bias"],
             ),
         )
 
@@ -280,25 +269,16 @@ class _GroupNorm(_Normalising):
         )
         return output, tuple(statistics)
 
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    def backward(self, layer: Any, rows: BackwardRows) -> dict[str, Tensor]:
         return _masked(
-            wanted,
+            rows.wanted,
             partial(
                 _ATEN.native_group_norm_backward,
-                grad_output.contiguous(),
-                inputs.contiguous(),
-                *statistics,
-                parameters["weight"],
-                *self._sizes(layer, inputs),
+                rows.grad_output.contiguous(),
+                rows.inputs.contiguous(),
+                *rows.statistics,
+                rows.parameters["weight"],
+                *self._sizes(layer, rows.inputs),
             ),
         )
 
@@ -336,25 +316,16 @@ class _Convolution(_LowPrecision):
         weight, bias = parameters["weight"], parameters["bias"]
         return torch.convolution(inputs, weight, bias, *self._geometry(layer)), ()
 
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        weight = parameters["weight"]
+    def backward(self, layer: Any, rows: BackwardRows) -> dict[str, Tensor]:
+        weight = rows.parameters["weight"]
         if weight is None:  # only its shape is read then
-            weight = grad_output.new_empty(1).expand(self._shape(layer))
+            weight = rows.grad_output.new_empty(1).expand(self._shape(layer))
         return _masked(
-            wanted,
+            rows.wanted,
             partial(
                 _ATEN.convolution_backward,
-                grad_output,
-                inputs,
+                rows.grad_output,
+                rows.inputs,
                 weight,
                 [layer.out_channels],
                 *self._geometry(layer),
@@ -380,28 +351,23 @@ class _Recomputed(_Plain):
     def reads(self, wanted: Collection[str]) -> set[str]:
         return {INPUT, "weight", "bias"} if wanted else set()
 
-    def backward(
-        self,
-        layer: Any,
-        inputs: Tensor,
-        statistics: tuple[Tensor, ...],
-        parameters: Parameters,
-        grad_output: Tensor,
-        wanted: Collection[str],
-        out: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    def backward(self, layer: Any, rows: BackwardRows) -> dict[str, Tensor]:
         with torch.enable_grad():
             leaves: dict[str, Any] = {
-                name: None if tensor is None else tensor.detach().requires_grad_(name in wanted)
-                for name, tensor in {INPUT: inputs, **parameters}.items()
+                name: None
+                if tensor is None
+                else tensor.detach().requires_grad_(name in rows.wanted)
+                for name, tensor in {INPUT: rows.inputs, **rows.parameters}.items()
             }
             x = leaves.pop(INPUT)
             output = _plain_forward(_with_parameters(layer, leaves), x)
             sources = {**leaves, INPUT: x}
             return dict(
                 zip(
-                    wanted,
-                    torch.autograd.grad(output, [sources[name] for name in wanted], grad_output),
+                    rows.wanted,
+                    torch.autograd.grad(
+                        output, [sources[name] for name in rows.wanted], rows.grad_output
+                    ),
                     strict=True,
                 )
             )
@@ -562,7 +528,6 @@ def parameter_gradients(
         if inputs.is_floating_point():  # the forward may have cast it
             inputs = inputs.to(grad_output.dtype)
         statistics = kind.statistics(layer, inputs, parameters)
-        return kind.backward(layer, inputs, statistics, parameters, grad_output, wanted)
-
-
-# One pass: the override of each layer's forward, and the Functions behind it.
+        return kind.backward(
+            layer, BackwardRows(inputs, statistics, parameters, grad_output, wanted)
+        )

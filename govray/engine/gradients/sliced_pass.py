@@ -51,7 +51,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
-from govray.engine.gradients.layer_derivatives import Calculus, Parameters, calculus_of, covered
+from govray.engine.gradients.layer_derivatives import (
+    BackwardRows,
+    Calculus,
+    Parameters,
+    calculus_of,
+    covered,
+)
 from govray.engine.gradients.row_weights import INPUT, LayerRows, Ranges, RowWeights, layer_rows
 from govray.errors import Refused, UsageError
 
@@ -257,8 +263,7 @@ def _backward(
     for piece in pieces:
         at = slice(piece.start, piece.stop)
         out = d_input[at] if piece.flows and d_input is not None else None
-        gradients = call.kind.backward(
-            call.layer,
+        asked = BackwardRows(
             inputs[at],
             tuple(statistic[at] for statistic in statistics),
             parameters,
@@ -266,6 +271,7 @@ def _backward(
             piece.wanted,
             out,
         )
+        gradients = call.kind.backward(call.layer, asked)
         if piece.flows:
             given = gradients[INPUT]
             if out is None:
