@@ -37,7 +37,8 @@ BELOW: dict[str, frozenset[str]] = {
         {"errors", "files", "governance", "engine", "checkpoint", "data", "store", "train"}
     ),
     "demo": frozenset(
-        {"errors", "governance", "engine", "checkpoint", "data", "store", "train", "tune"}
+        {"errors", "governance", "engine", "checkpoint", "data", "store", "service", "train"}
+        | {"tune"}
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}

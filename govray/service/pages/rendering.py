@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from starlette.datastructures import QueryParams
 
 from govray.service.access import Caller
@@ -123,9 +123,11 @@ def following(given: QueryParams, cursor: str) -> str:
     return urlencode([*kept, ("cursor", cursor)])
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("govray.service.pages"),
+def environment(*packages: str) -> Environment:
+    """What renders the templates of this package, and before them those of ``packages``."""
+    names = (*packages, "govray.service.pages")
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader(name) for name in names]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -133,11 +135,11 @@ def _environment() -> Environment:
     )
     filters = (count, brief, decimals, plain, size, digest, minute, sign, word, category, following)
     for function in filters:
-        environment.filters[function.__name__] = function
-    return environment
+        made.filters[function.__name__] = function
+    return made
 
 
-_TEMPLATES = _environment()
+_TEMPLATES = environment()
 
 
 def render(
