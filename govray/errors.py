@@ -1,9 +1,9 @@
 """The one error tree.
 
-Every error a user can meet says *what* went wrong, *where*, and what to *do*
-about it, in one paragraph. Errors cross process boundaries (Ray pickles them),
-so an instance is rebuilt from exactly its constructor arguments. These may be a
-file's words; as text, an error is `printable`.
+Every error a user can meet says *what* went wrong, *where*, and what to *do* about it, in one
+paragraph. Errors cross process boundaries (Ray pickles them), so an instance is rebuilt from
+exactly its constructor arguments. The words may come from a file, so the text of an error is always
+`printable`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _rebuild(kind: type[GovrayError], args: tuple[str, str | None, str | None]) 
 
 
 class UsageError(GovrayError):
-    """Input the user can mend: a missing file, a typo in a config, a wrong option."""
+    """Input that the user can correct: a missing file, a typo in a config, a wrong option."""
 
     exit_code = 2
 
@@ -62,7 +62,7 @@ class Damaged(Malformed):
 
 
 class Untrusted(Refused):
-    """A signature, scope, threshold, expiry or version that the trust root does not carry."""
+    """A signature, scope, threshold, expiry or version that the trust root does not allow."""
 
 
 class VerificationFailed(Refused):

@@ -42,7 +42,7 @@ def main() -> int:
     conclusion = outcome.conclusion
     print(printable(f"search {outcome.folder}"))
     if conclusion.best is None:
-        print("No trial stayed within the limit of memorization")
+        print("No trial stayed within the memorization limit")
     else:
         print(printable(f"best   {conclusion.best}"))
         print(printable(f"model  {outcome.models[conclusion.best]}"))

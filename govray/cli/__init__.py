@@ -1,14 +1,11 @@
 """The ``govray`` command.
 
-`main` is the one place where an exception becomes an exit code and a paragraph
-for a human. Verbs raise; they never print an error or exit by themselves,
-except ``typer.Exit(1)`` for a check that ran and failed with its findings on
-standard output.
+`main` alone turns an exception into an exit code and a paragraph for a human. Verbs raise. They
+exit by themselves only where a check ran and failed, with its findings on standard output.
 
-Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check, 75 a run
-stopped as it was asked to (EX_TEMPFAIL of sysexits.h), 130 interrupted, 141 the
-reader of our output went away. A bug of ours is 70 (EX_SOFTWARE): neither
-"failed" nor "could not check" may be read into it.
+Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check, 75 a run stopped as requested
+(EX_TEMPFAIL of sysexits.h), 130 interrupted, 141 the reader of our output went away. A bug in
+govray is 70 (EX_SOFTWARE): it means neither "failed" nor "could not check".
 """
 
 from __future__ import annotations

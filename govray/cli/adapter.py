@@ -1,12 +1,10 @@
 """``govray adapter``: take an adapter out of a model folder, or copy it elsewhere.
 
-`remove` leaves either the old folder or the new one, both verifying, whatever
-interrupts it. It signs that the adapter's tensors are absent from these files;
-copies that others hold are not its subject.
+`remove` leaves the old folder or the new one, whatever interrupts it, and either verifies. It signs
+that the adapter's tensors are absent from these files, not from copies that others hold.
 
-`merge` is the verb that people look for and must not have: a policy names an
-adapter so that what a class taught can be taken out again, and merged weights
-can't be taken apart. So it says by which rule, and what to do instead.
+`merge` always refuses. A policy names an adapter so that what a class taught can be removed again,
+and merged weights can't be taken apart. The refusal names the rule, and what to do instead.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from govray.governance.trust.revocation_list import Revocation
     from govray.governance.verify.verifier import VerifiedModel
 
-app = typer.Typer(help="Remove adapters, or export them; why not merge them.")
+app = typer.Typer(help="Remove or export adapters. Merging is refused, with the reason.")
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
 Adapter = Annotated[str, typer.Argument(metavar="ADAPTER", help="The adapter's name.")]
@@ -59,7 +57,7 @@ def remove(
         typer.Option(
             "--revoke",
             metavar="FILE",
-            help="Revoke the old attestation in this signed list of the operator's, or a new one.",
+            help="Revoke the old attestation in this list of the operator, or in a new list.",
         ),
     ] = None,
     allow_uncovered: AllowUncovered = None,
@@ -67,9 +65,10 @@ def remove(
 ) -> None:
     """Delete an adapter's files and sign an attestation of what is left.
 
-    The base files keep their digests. KEY must be an operator's under the trust root; it need not
-    be the one that signed the run. Copies of the folder from before verify until their attestation
-    is revoked: --revoke does that, else the entry for the operator's list is printed.
+    The base files keep their digests. KEY must belong to an operator of the trust root, not
+    necessarily the one that signed the run. Earlier copies of the folder verify until their
+    attestation is revoked. --revoke does that; without it, the entry for the operator's list is
+    printed.
     """
     from govray.governance.attestation.adapter_removal import countersigned, remove_adapter_files
     from govray.governance.attestation.model_attestation import without_adapter
@@ -119,7 +118,7 @@ def remove(
     try:
         remove_adapter_files(before.path, adapter, envelope, accept=accept, replaced=signed)
     except BaseException as error:
-        # Whatever interrupted it: once the folder is the new one, the entry must not be lost.
+        # Once the folder is the new one, the entry must not be lost, whatever interrupted this.
         if not _holds(before.path, envelope):
             if staged is not None:
                 staged.unlink()
@@ -163,9 +162,9 @@ def remove(
             "next", f"govray cosign {before.path}: {missing} more of the operator's keys must sign"
         )
     if revoke is not None:
-        field("revoked", f"it is, in {revoke}; copies from before fail where that list is given")
+        field("revoked", f"in {revoke}; earlier copies fail where that list is given")
         return
-    field("revoke", f"copies from before verify until the list of {operator} has this entry:")
+    field("revoke", f"earlier copies verify until the list of {operator} has this entry:")
     line(f"    - {_told(entry)}")
 
 
@@ -184,7 +183,7 @@ def _holds(model: Path, attestation: bytes) -> bool:
 
 
 def _put(staged: Path, path: Path, entry: Revocation) -> None:
-    """Give a signed list that lies beside its name the name.
+    """Rename a signed list, which lies beside ``path``, to ``path``.
 
     Raises:
         UsageError: The system refuses; the list stays where it is.
@@ -193,7 +192,7 @@ def _put(staged: Path, path: Path, entry: Revocation) -> None:
         staged.replace(path)
     except OSError as error:
         raise UsageError(
-            f"the adapter was removed, but the list cannot be put there: {error.strerror}",
+            f"the adapter was removed, but the list cannot be written: {error.strerror}",
             where=str(path),
             do=f"The signed list with the entry {_told(entry)} is {staged}; move it yourself.",
         ) from None
@@ -244,15 +243,15 @@ def _listed(
             f"a list of {operator} needs the signatures of {threshold} keys, and --revoke gives "
             "one, so nothing was changed",
             where=str(path),
-            do="Leave --revoke out; put the entry that is then printed into the operator's list, "
-            "and sign that with each key",
+            do="Leave --revoke out. Put the entry that is then printed into the operator's list, "
+            "and sign the list with each key",
         )
     known = [each.document for each in state.revocations.lists] if state.revocations else []
     if path.exists():
         known.append(verify_revocations(state, user_files.read(path), at=at).document)
         if known[-1].issuer != operator:
             raise Refused(
-                f"the list is of {known[-1].issuer}, the key of {operator}",
+                f"the list belongs to {known[-1].issuer}, and the key to {operator}",
                 where=str(path),
                 do="Name the operator's own list, or a new file.",
             )
@@ -315,16 +314,18 @@ def export(
 def merge(
     model: Model,
     adapter: Adapter,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Nothing is written there.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Only for the advice; nothing is written.")
+    ],
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
     allow_uncovered: AllowUncovered = None,
     at: At = None,
 ) -> None:
-    """Refused, after verifying the model: names the rule that keeps the adapter removable.
+    """Verify the model, then refuse: name the rule that keeps the adapter removable.
 
-    A profile's adapter is where the signed policy lets a class teach, and no policy
-    can say that it may become part of the base weights.
+    The signed policy lets a class train its adapter only. No policy can allow the adapter to become
+    part of the base weights.
     """
     from govray.governance.verify.verifier import verify
 
@@ -378,7 +379,7 @@ def _denied(model: VerifiedModel, adapter: str, shown: int = 3) -> str:
 
 
 def _require(model: VerifiedModel, adapter: str) -> None:
-    """Refuse a name that is no adapter whose files are there."""
+    """Refuse a name unless it is an adapter whose files are there."""
     subjects = {each.name for each in model.subjects}
     present = [
         each.name

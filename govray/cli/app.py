@@ -93,7 +93,7 @@ def run(words: Sequence[str]) -> int:
 def _version(asked: bool) -> None:
     if not asked:
         return
-    # A fifth of the start-up time, for an option that is seldom asked for.
+    # These imports take a fifth of the start-up time, and the option is rare.
     import platform
     from importlib import metadata
 
@@ -124,5 +124,5 @@ def govray(
 ) -> None:
     """Train models so that each corpus reaches only the layers its signed policy allows.
 
-    Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check, 75 stopped as asked.
+    Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check, 75 stopped as requested.
     """

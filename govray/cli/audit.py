@@ -36,13 +36,17 @@ def audit(
         ),
     ] = None,
     rows: Annotated[
-        int, typer.Option("--rows", min=1, max=100_000, help="Rows of each side, per corpus.")
+        int,
+        typer.Option(
+            "--rows", min=1, max=100_000, help="Rows to compare per corpus, trained and held back."
+        ),
     ] = 64,
     prefix: Annotated[
-        int, typer.Option("--prefix", min=1, max=1 << 20, help="Tokens given to decoding.")
+        int, typer.Option("--prefix", min=1, max=1 << 20, help="Tokens that decoding starts from.")
     ] = 32,
     suffix: Annotated[
-        int, typer.Option("--suffix", min=1, max=1 << 20, help="Tokens it has to continue with.")
+        int,
+        typer.Option("--suffix", min=1, max=1 << 20, help="Tokens that decoding has to reproduce."),
     ] = 32,
     candidates: Annotated[
         int,
@@ -54,7 +58,7 @@ def audit(
         int,
         typer.Option("--controls", min=0, max=1000, help="Canaries that were never planted."),
     ] = 4,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="What samples are drawn from.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The seed of all samples.")] = 0,
     key: Annotated[
         str | None,
         typer.Option("--key", metavar="KEY", help="Sign as the operator: a PEM file, or env:NAME."),
@@ -68,11 +72,11 @@ def audit(
 ) -> None:
     """Measure memorization, and write the memorization manifest.
 
-    Compares rows trained on with reserve rows at each layer, continues rows by greedy decoding,
-    and measures the exposure of planted canaries. It needs the run's data, and no cluster.
+    Compares trained rows with reserve rows at each layer, continues rows by greedy decoding, and
+    measures the exposure of planted canaries. It needs the run's data but no cluster.
 
-    Exit code 0: the audit was made; what could not be checked is listed. 3: there is no model or
-    no data to audit, or no revocation list as fresh as the run's trust root asks.
+    Exit code 0: the audit was made, and lists what could not be checked. 3: the model or the data
+    is missing, or a revocation list is older than the run's trust root allows.
     """
     from govray.governance.attestation.memorization_manifest import (
         AuditSettings,
@@ -113,7 +117,8 @@ def audit(
     )
     if signer:
         envelope = seal_memorization_manifest(document, [signer])
-        # As others will: a key that the run's root does not know signs nothing of use.
+        # Others will verify it too: a signature of a key that the run's root does not know is
+        # useless.
         verify_memorization_manifest(state.each_key_counts("operator"), envelope, at=now)
         user_files.write(path, envelope)
     else:

@@ -1,7 +1,7 @@
-"""``govray checkpoint``: what a run has committed and why it stays; delete what need not.
+"""``govray checkpoint``: what a run has committed and why it stays; delete the rest.
 
-`gc` applies the rules that the run itself applies after each commit, and also deletes
-what a crash left behind. It does not touch a run that somebody drives.
+`gc` applies the rules that the run itself applies after each commit, and also deletes what a crash
+left behind. It does not touch a run that is being driven.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder."
 def ls(run: RunFolder) -> None:
     """List what a run has committed, newest first, and why each stays.
 
-    Names, sizes and manifests are looked at; no tensors are read.
+    Reads names, sizes and manifests, but no tensors.
     """
     from govray.checkpoint.retention import kept
     from govray.train.index import event_rows
@@ -79,7 +79,7 @@ def ls(run: RunFolder) -> None:
 def gc(
     run: RunFolder,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")
     ] = False,
 ) -> None:
     """Delete the checkpoints that no rule and no pin keeps, and what a crash left behind."""
@@ -89,7 +89,7 @@ def gc(
     found = inventory(run)
     if driving(run):
         raise UsageError(
-            "the run is being driven, and deletes what it need not keep by itself",
+            "the run is being driven, and deletes old checkpoints itself",
             where=str(run),
             do="Try again when it has ended",
         )

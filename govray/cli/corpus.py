@@ -1,7 +1,7 @@
 """``govray corpus``: turn files into a corpus with an unsigned credential, and list corpora.
 
-Building needs pyarrow (the ``train`` extra). It signs nothing: the issuer reads
-``credential.yaml``, edits what the options could not say, and runs ``govray sign``.
+Building needs pyarrow (the ``train`` extra). It signs nothing. The issuer completes
+``credential.yaml`` and runs ``govray sign``.
 """
 
 from __future__ import annotations
@@ -44,14 +44,17 @@ def build(
     ] = Path("data/corpora"),
     license_category: Annotated[
         LicenseCategory | None,
-        typer.Option("--license-category", help="Only for LicenseRef-*: what its terms are."),
+        typer.Option(
+            "--license-category", help="Required for LicenseRef-*: the category of its terms."
+        ),
     ] = None,
     sensitivity: Annotated[
-        Sensitivity, typer.Option("--sensitivity", help="Of the most sensitive record.")
+        Sensitivity,
+        typer.Option("--sensitivity", help="The sensitivity of the most sensitive record."),
     ] = "public",
     use: Annotated[
         Use | None,
-        typer.Option("--use", help="What the terms allow. Default: what the licence fixes."),
+        typer.Option("--use", help="What the terms allow. Default: what follows from the licence."),
     ] = None,
     valid_from: Annotated[
         str | None, typer.Option("--valid-from", metavar="TIME", help="Default: now.")

@@ -1,4 +1,4 @@
-"""``govray cosign``: a further holder of an operator's key signs, after verifying."""
+"""``govray cosign``: another holder of an operator's key verifies a model and signs it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def cosign(
     allow_uncovered: AllowUncovered = None,
     at: At = None,
 ) -> None:
-    """Verify MODEL, all but missing signatures, and sign it with a further key of its operator.
+    """Verify MODEL except for missing signatures, then sign it with another key of its operator.
 
-    For operators whose threshold is two or more: the first key trains and attests, each other
-    holder runs this. The last one's signature makes the model verify.
+    For operators whose threshold is two or more. The first key trains and attests, and each other
+    holder runs this. The model verifies once the last one has signed.
     """
     from govray.governance.verify.cosign import cosign_model
 
@@ -68,4 +68,4 @@ def cosign(
     if done.complete:
         line(f"Next  govray verify {done.model.path} --trust-root ROOT")
     else:
-        line("It verifies once the others have signed: govray cosign with a further key")
+        line("It verifies once the others have signed: govray cosign with another key")

@@ -41,8 +41,8 @@ def demo(
 ) -> None:
     """Train a small model on this machine's Python source under a licence policy, and verify it.
 
-    Takes some minutes on 2 CPUs, needs no network, and leaves a model, a report
-    and everything they rest on in the output folder.
+    Takes some minutes on 2 CPUs and needs no network. The output folder then holds a model, a
+    report and everything they rest on.
     """
     from importlib.metadata import version
 

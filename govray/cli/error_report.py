@@ -1,8 +1,8 @@
 """From an exception to one paragraph: what, where, what to do.
 
-The paragraph goes to standard error. With ``--json`` the same goes to standard
-output as one document, so a script that asked for JSON always reads JSON. Both are `printable`:
-an error's words may be a file's.
+The paragraph goes to standard error. With ``--json`` it also goes to standard output as one
+document, so that a script always reads JSON. Both are `printable`, since the words of an error may
+come from a file.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class ErrorReport:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Write the traceback to standard error; of a slip on the command line there is none to see."""
+    """Write the traceback to standard error; an error of the command line has none to show."""
     if isinstance(error, typer.TyperException):
         return
     print(lines("".join(traceback.format_exception(error))), file=sys.stderr)
 
 
 def describe(error: Exception) -> ErrorReport:
-    """The failure that ``error`` amounts to. Anything not foreseen is a bug of ours."""
+    """The report of ``error``. An exception that is not foreseen is a bug in govray."""
     kind = type(error).__name__
     if isinstance(error, GovrayError):
         return ErrorReport(kind, error.what, error.exit_code, error.where, error.do)
@@ -101,7 +101,7 @@ def describe(error: Exception) -> ErrorReport:
     )
 
 
-# What the operating system refuses and the reader can mend.
+# What the operating system refuses and the reader can correct.
 _OS_ADVICE = {
     errno.ENOENT: "Check the path.",
     errno.ENOTDIR: "Check the path.",
@@ -116,11 +116,11 @@ _OS_ADVICE = {
 
 
 def _without_long_words(error: typer.TyperException) -> str:
-    """What is wrong with the words; not repeating them if one of them could be a part of a key."""
+    """What is wrong with the command line, without words that could be part of a key."""
     said: str = error.format_message()
     words = re.split(r"[\s'\"()]+", said)
     if any(len(word) > _LONG and not os.path.lexists(word) for word in words):
-        return "the command line has a long word where none is expected, which is not repeated here"
+        return "the command line has an unexpected long word, which is not repeated here"
     return said
 
 

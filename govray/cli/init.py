@@ -17,14 +17,14 @@ import govray
 from govray.cli.output import field, line, report
 from govray.errors import CouldNotCheck, UsageError
 
-# Also the build mapping's list; a test compares the two with what a wheel holds.
+# The build mapping lists the same; a test compares both with what a wheel holds.
 PARTS = ("jobs", "policies", "deploy", "serve", "searchers", "cluster.yaml")
 
 
 def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
 ) -> None:
-    """Copy the deployment, to edit and to keep in your own git."""
+    """Copy the deployment, for you to edit and keep in your own repository."""
     source = deployment()
     if directory.is_dir() and any(directory.iterdir()):
         raise UsageError(

@@ -23,10 +23,10 @@ def new(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="Where the private key goes.")],
     algorithm: Annotated[
         Literal["ed25519", "ecdsa-p256"],
-        typer.Option(help="ecdsa-p256 where a hardware module has no Ed25519."),
+        typer.Option(help="Use ecdsa-p256 if a hardware module lacks Ed25519."),
     ] = "ed25519",
     allow_git: Annotated[
-        bool, typer.Option("--allow-git", help="Write inside a git working tree all the same.")
+        bool, typer.Option("--allow-git", help="Allow a path inside a git working tree.")
     ] = False,
     password_file: PasswordFile = None,
     encrypt: Annotated[
@@ -44,8 +44,8 @@ def new(
         raise UsageError(
             f"this lies inside the git working tree {tree}",
             where=str(path),
-            do="Keep keys outside of what gets committed, for example in ~/.config/govray; "
-            "--allow-git overrides this.",
+            do="Keep keys outside of repositories, for example in ~/.config/govray. --allow-git "
+            "overrides this.",
         )
     public_path = path.with_name(f"{path.name}.pub")
     password = signing_key.new_password(password_file) if password_file or encrypt else None

@@ -1,8 +1,7 @@
 """``govray model``: versions of models, the stage of each, and a copy of one.
 
-A version is made of a folder that verifies. `register` verifies it, writes it into the index and
-binds the name and version to its attestation; `download` verifies what it copied, before the copy
-has the name that was asked for.
+A version is a folder that verifies. `register` verifies it, indexes it, and binds the name and
+version to its attestation. `download` verifies the copy before the copy gets its name.
 """
 
 from __future__ import annotations
@@ -161,10 +160,10 @@ def promote(
     revocations: RevocationLists = None,
     store: Store = DEFAULT_STORE,
 ) -> None:
-    """Move a version to a stage, if every gate before it holds.
+    """Move a version to a stage, if every gate of the stage holds.
 
-    Exit code 1: a gate failed. All that failed are named, and nothing was changed. 3: the
-    version's trust root asks for a revocation list that is not given.
+    Exit code 1: gates failed; each is named, and nothing was changed. 3: the version's trust root
+    asks for a revocation list that is not given.
     """
     from govray.store import registry
     from govray.store.standing import standing
@@ -218,7 +217,7 @@ def download(
 ) -> None:
     """Copy a version's model folder to the new folder DIR, and verify the copy.
 
-    DIR appears only when all of it is there and verifies.
+    DIR appears only once the whole copy verifies.
     """
     from govray.store import registry
     from govray.store.tables import Attestation
@@ -274,7 +273,7 @@ def copy(
     from govray.governance.attestation.model_folder import Bundle
     from govray.governance.verify.verifier import verify
 
-    # A dangling link is something that is there, too.
+    # A dangling link counts as existing.
     if os.path.lexists(folder):
         raise UsageError("already exists", where=str(folder), do="Name a new folder.")
     user_files.make_folder(folder.parent)
@@ -289,10 +288,10 @@ def copy(
             verified = verify(staged, trust_root=anchor, at=trust.reference_time(at))
             if verified.digest != digest:
                 raise Refused(
-                    "the folder holds another attestation than the one that was registered",
+                    "the folder holds a different attestation from the registered one",
                     where=str(source),
-                    do="An adapter was removed, or another model put there: register what it is "
-                    "now as a new version.",
+                    do="An adapter was removed, or the model was replaced. Register the folder "
+                    "as a new version.",
                 )
             staged.rename(folder)
         finally:
@@ -359,7 +358,9 @@ def _pairs(words: list[str], option: str) -> dict[str, str]:
         key, sign, value = word.partition("=")
         if not sign or not key or key in found:
             raise UsageError(
-                f"{word!r} is no NAME=VALUE, or names one twice", where=option, do="Mend it."
+                f"{word!r} is not NAME=VALUE, or repeats a name",
+                where=option,
+                do="Give each name once, as NAME=VALUE.",
             )
         found[key] = value
     return found
@@ -369,4 +370,4 @@ def _number(key: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"{text!r} is no number", where=f"--metric {key}") from None
+        raise UsageError(f"{text!r} is not a number", where=f"--metric {key}") from None

@@ -33,7 +33,7 @@ PasswordFile = Annotated[
     typer.Option(
         "--password-file",
         metavar="FILE",
-        help="Of an encrypted key: its first line. Default: asked for at a terminal.",
+        help="A file whose first line is the key's password. Default: ask at the terminal.",
     ),
 ]
 TrustRoot = Annotated[
@@ -52,14 +52,17 @@ RevocationLists = Annotated[
 ]
 Delegations = Annotated[
     list[Path] | None,
-    typer.Option("--delegation", metavar="FILE", help="A delegation of the root's. Repeatable."),
+    typer.Option(
+        "--delegation", metavar="FILE", help="A delegation that the trust root signed. Repeatable."
+    ),
 ]
 AllowUncovered = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-uncovered",
         metavar="GLOB",
-        help="Accept files that a loader may load and no digest covers. Repeatable.",
+        help="Accept these files although no digest covers them and a loader may load them. "
+        "Repeatable.",
     ),
 ]
 At = Annotated[
@@ -101,7 +104,7 @@ def line(text: str = "", style: str | None = None) -> None:
 
 
 def note(text: str) -> None:
-    """Write one line to standard error: what happens meanwhile, not a result."""
+    """Write one line about progress to standard error."""
     err.print(Text(printable(text)), soft_wrap=True)
 
 
@@ -111,7 +114,7 @@ class _LogFormatter(logging.Formatter):
 
 
 def filter_log() -> None:
-    """Have what is logged, and goes to standard error for want of another place, be printable."""
+    """Make log records printable that no handler takes and Python writes to standard error."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_LogFormatter())
 

@@ -1,4 +1,4 @@
-"""``govray policy``: advice about a depth policy, before and after it is signed, and its bands.
+"""``govray policy``: advice about a depth policy, before and after it is signed.
 
 Policies are read from their YAML source or from their envelope. Nothing is
 verified here: these verbs are for the policy's author.
@@ -45,14 +45,18 @@ def lint(
     ],
     previous: Annotated[
         Path | None,
-        typer.Option("--previous", metavar="FILE", help="The version in force: report widening."),
+        typer.Option(
+            "--previous",
+            metavar="FILE",
+            help="The version in force; report what the new one widens.",
+        ),
     ] = None,
     blocks: Blocks = None,
     model: ModelFolder = None,
 ) -> None:
-    """Look for what the author may not have meant. Exit code 1 if there is anything.
+    """Look for mistakes that the author may have made. Exit code 1 if there are any.
 
-    With --blocks or --model also for selectors that mean no layer group. Of a trust root: for a
+    --blocks and --model also find selectors that match no layer group. In a trust root, look for a
     key in several roles.
     """
     from govray.governance.policy.lint import lint as find
@@ -62,7 +66,7 @@ def lint(
     if root is not None:
         if previous is not None or blocks is not None or model is not None:
             raise UsageError(
-                "this is a trust root, no policy",
+                "this is a trust root, not a policy",
                 where=str(path),
                 do="Leave --previous, --blocks and --model out.",
             )
@@ -98,10 +102,13 @@ def explain(
     path: PolicyFile,
     credential: Annotated[
         Path | None,
-        typer.Option("--credential", metavar="FILE", help="Explain for this credential."),
+        typer.Option(
+            "--credential", metavar="FILE", help="Explain the policy for this credential."
+        ),
     ] = None,
     license: Annotated[
-        str | None, typer.Option("--license", metavar="SPDX", help="Or for this licence.")
+        str | None,
+        typer.Option("--license", metavar="SPDX", help="Explain the policy for this licence."),
     ] = None,
     corpus: Annotated[str, typer.Option("--corpus", help="With --license.")] = "any-corpus",
     license_category: Annotated[
@@ -127,7 +134,7 @@ def explain(
         cls = _class(corpus, license, license_category, jurisdiction, sensitivity, use)
     else:
         raise UsageError(
-            "nothing, or too much, to explain for",
+            "explain needs a credential or a licence, not both",
             where="--credential, --license",
             do="Give one of the two.",
         )
@@ -223,15 +230,17 @@ def calibrate(
     ],
     corpus: Annotated[
         list[str] | None,
-        typer.Option("--corpus", metavar="GLOB", help="Only these; all public ones by default."),
+        typer.Option(
+            "--corpus", metavar="GLOB", help="Only these corpora. Default: all public ones."
+        ),
     ] = None,
     k: Annotated[float, typer.Option("--k", help="Half the width of a band, in MADs.")] = 5.0,
     into: Annotated[
         Path | None,
-        typer.Option("--into", metavar="FILE", help="Put them where it says bands: calibrated."),
+        typer.Option("--into", metavar="FILE", help="Replace `bands: calibrated` in this policy."),
     ] = None,
 ) -> None:
-    """Bands for memorization: median ± k·MAD of what clean public corpora measured.
+    """Compute bands for memorization: median ± k·MAD of measures of clean public corpora.
 
     Reads the entropy profiles of the runs' ledgers. Sign the policy afterwards.
     """
@@ -340,7 +349,7 @@ def _class_of(path: Path) -> CredentialClass:
         return read(Credential, envelope, where=str(path)).document.credential_class
     document = source_files.read(path).document
     if not isinstance(document, Credential):
-        raise UsageError("this is no credential", where=str(path), do="Name a credential.")
+        raise UsageError("this is not a credential", where=str(path), do="Name a credential.")
     return document.credential_class
 
 

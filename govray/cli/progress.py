@@ -1,4 +1,4 @@
-"""Progress bars on standard error; nothing at all where that is no terminal."""
+"""Progress bars on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from govray.printable import printable
 class StageBar:
     """One long step: a bar, how many of how many, a text, the time. A context manager.
 
-    What others print to standard output meanwhile, as Ray does when a worker dies, goes to
-    standard error: results stand alone on standard output.
+    Meanwhile, what others print to standard output goes to standard error, since standard output is
+    for results. Ray, for example, prints when a worker dies.
     """
 
     def __init__(self, name: str, total: int) -> None:

@@ -43,10 +43,12 @@ def replay(
     ] = None,
     storage: Annotated[
         Path | None,
-        typer.Option("--storage", metavar="DIR", help="Where the replay goes; RUN/replays."),
+        typer.Option(
+            "--storage", metavar="DIR", help="Where the replay goes. Default: RUN/replays."
+        ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Run nothing if anything about this machine differs.")
+        bool, typer.Option("--strict", help="Run nothing if this machine differs in anything.")
     ] = False,
     key: Annotated[
         str | None,
@@ -68,12 +70,12 @@ def replay(
 ) -> None:
     """Run it again, following its record, and compare ledger and checkpoints byte for byte.
 
-    With --key, an operator or a witness signs the outcome; only then does govray attest take it.
-    With --party besides, a second party verifies RUN/model first, and signs a statement if all is
-    the same: beside the attestation, or as FILE.
+    With --key, an operator or a witness signs the outcome; govray attest accepts only signed
+    outcomes. With --party too, a second party first verifies RUN/model. If all is the same, it
+    signs a statement, beside the attestation or as FILE.
 
-    Exit code 0: identical. 1: something differs; the first step and tensor are named. 3: it
-    could not be checked: other code or data, or no checkpoint to compare with.
+    Exit code 0: identical. 1: something differs; the first step and tensor are named. 3: it could
+    not be checked, because code or data changed or no checkpoint is left to compare.
     """
     from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs.run_record import read_record
@@ -170,7 +172,7 @@ class _Witness:
         self._to = to or model / model_folder.replay_file(party)
         if to is None and model_folder.replay_party(model_folder.replay_file(party)) is None:
             raise UsageError(
-                f"{party!r} is no name", where="--party", do="Use letters, digits, '.', '_', '-'"
+                f"{party!r} is not a name", where="--party", do="Use letters, digits, '.', '_', '-'"
             )
         if not os.access(self._to.parent, os.W_OK):
             raise UsageError(
@@ -221,6 +223,6 @@ def _tell(run: Path, outcome: ReplayFinding, signed: str | None) -> None:
     for each in outcome.differences:
         field("differed", each)
     field("replay", outcome.run)
-    field("signed", signed or "by nobody: govray attest takes only what --key signs")
+    field("signed", signed or "by nobody: govray attest accepts only what --key signs")
     if signed and outcome.identical and outcome.whole and outcome.without:
         line(f"Next  govray attest {run}   states it in the attestation")

@@ -1,4 +1,4 @@
-"""``govray runs``: see runs and steer them, from their folders alone."""
+"""``govray runs``: list runs and control them, from their folders alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_all(
         Path, typer.Argument(metavar="STORAGE", help="The experiments' storage_path.")
     ] = Path("runs"),
 ) -> None:
-    """List the runs below a storage path, and how each stands."""
+    """List the runs below a storage path, and their states."""
     from govray.train.inputs import run_listing
 
     found = [run_listing.inspect(folder) for folder in run_listing.list_runs(storage)]
@@ -43,7 +43,7 @@ def list_all(
 
 @app.command("show")
 def show(run: Run) -> None:
-    """Show how a run stands, and what happened to it."""
+    """Show the state of a run, and what happened to it."""
     from govray.train.inputs import run_listing
     from govray.train.run_folder import events
 
@@ -89,7 +89,7 @@ def logs(
 
 @app.command("stop")
 def stop(run: Run) -> None:
-    """Let a run commit after its step and stop; wait for it."""
+    """Stop a run after its current step and a commit; wait until it has stopped."""
     import time
 
     from govray.train.run_folder import run_lock, stop_request
@@ -126,14 +126,14 @@ def kill(run: Run) -> None:
 
 @app.command("resume")
 def resume(run: Run) -> None:
-    """Go on with a run, or attest one that is finished."""
+    """Continue a run, or attest a finished one."""
     from govray.train.driver.trainer import from_experiment
     from govray.train.inputs.run_record import read_record
 
     experiment = read_record(run).experiment
     if experiment is None:
         raise UsageError(
-            "the run was started from a script, so there is no experiment to go on with",
+            "the run was started from a script, so there is no experiment to continue",
             where=str(run),
             do="Run the script with GovernedTrainer(resume=RUN)",
         )

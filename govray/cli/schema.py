@@ -1,8 +1,8 @@
 """``govray schema``: the JSON Schema of what people write, for editors.
 
-Of the sources, that is: snake_case and with the short forms of `source_files.py` and
-`policy_yaml.read_policy`. An editor that accepts a file may still be told more by
-``govray policy lint`` or ``govray sign``: a schema cannot say everything.
+It describes sources: snake_case, with the short forms of `source_files.py` and
+`policy_yaml.read_policy`. A schema cannot say everything, so ``govray policy lint`` and ``govray
+sign`` may still refuse a file that fits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Schema = dict[str, Any]
 
 
 class Kind(StrEnum):
-    """What there is a schema of."""
+    """The kinds of file with a schema."""
 
     EXPERIMENT = "experiment"
     POLICY = "policy"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from govray.tune.search_config import SearchFile
 
 _ROWS = 30
-"""Trials that the live table has: the newest; a terminal is not longer."""
+"""Rows of the live table: the newest trials, as many as fit a terminal."""
 
 
 def search(file: SearchFile, *, new: bool) -> None:
@@ -27,7 +27,7 @@ def search(file: SearchFile, *, new: bool) -> None:
 
     operator_key.take(file.experiment.attestation_key)
     live = Live(console=err, transient=True, auto_refresh=False)
-    # Ray says on standard output what it thinks of the number of processes; that is the result's.
+    # Ray comments on the number of processes on standard output, which is for the result.
     with contextlib.redirect_stdout(sys.stderr), ray_running(), live:
 
         def show(standings: Standings) -> None:
@@ -77,7 +77,7 @@ def _print(file: SearchFile, outcome: SearchOutcome) -> None:
     print_table(_table(file, standings))
     line()
     if conclusion.best is None:
-        line("No trial stayed within the limit of memorization")
+        line("No trial stayed within the memorization limit")
     else:
         _summary("best", conclusion.best, standings)
     for name in conclusion.front:

@@ -1,7 +1,7 @@
 """``govray serve``: the service on this machine, without a cluster.
 
-It listens on loopback unless told otherwise. Off loopback there is no way around authentication,
-and TLS is the business of whatever stands in front.
+It listens on loopback unless told otherwise. Elsewhere it always authenticates, and leaves TLS to a
+proxy in front.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GRACE_SECONDS = 5
 
 
 RETRY_SECONDS = 30.0
-"""How long the indexer waits after what it did not foresee."""
+"""How long the indexer waits after an unexpected error."""
 
 
 def serve(
@@ -39,7 +39,7 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any.")] = 8585,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Everyone is admin. On loopback only.")
+        bool, typer.Option("--no-auth", help="Make everyone admin; on loopback only.")
     ] = False,
     oidc: Annotated[
         Path | None,
@@ -50,12 +50,14 @@ def serve(
         typer.Option(
             "--proxy",
             metavar="ADDRESS",
-            help="A proxy in front, whose X-Forwarded-For is believed. Repeatable.",
+            help="A proxy in front, whose X-Forwarded-For is trusted. Repeatable.",
         ),
     ] = None,
     storage: Annotated[
         Path | None,
-        typer.Option("--storage", metavar="DIR", help="Keep the runs below DIR indexed meanwhile."),
+        typer.Option(
+            "--storage", metavar="DIR", help="Keep the runs below DIR indexed while serving."
+        ),
     ] = None,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
@@ -85,7 +87,7 @@ def serve(
         if storage
         else None
     )
-    # Its own connections: what is indexed may take longer than the service lets a query.
+    # The indexer has its own connections: its queries may take longer than the service allows.
     indexed = open_store(store, create=True) if told else None
     names = ("localhost", "127.0.0.1", "[::1]") if no_auth else ()
     settings = Settings(
@@ -100,12 +102,12 @@ def serve(
     if not no_auth and provider is None:
         with Session(app.state.engine) as session:
             if session.exec(select(col(Token.id)).limit(1)).first() is None:
-                note("No token yet, so only what is public is answered. Make one:")
+                note("There is no token yet, so only public data is served. Make one:")
                 note("  govray token new --user NAME --role admin --scope admin")
                 if local:
                     note("or, for yourself alone, start with --no-auth.")
     if no_auth:
-        note("Without authentication: whoever uses this machine is admin.")
+        note("There is no authentication: everyone on this machine is admin.")
     stop = Event()
     if storage and told and indexed:
         Thread(target=_index, args=(indexed, storage, told, stop), daemon=True).start()
@@ -116,7 +118,7 @@ def serve(
 
 
 def _index(engine: Engine, storage: Path, settings: Indexing, stop: Event) -> None:
-    """Keep ``storage`` indexed until ``stop``; what goes wrong is said, and tried again."""
+    """Keep ``storage`` indexed until ``stop``. Errors are reported, and indexing is tried again."""
     from govray.cli.error_report import describe
 
     while not stop.is_set():
@@ -124,7 +126,7 @@ def _index(engine: Engine, storage: Path, settings: Indexing, stop: Event) -> No
             keep_indexed(engine, storage, settings, stop=stop)
         except Exception as error:
             why = describe(error).what
-            note(f"The index stands still: {why}. Trying again in {RETRY_SECONDS:g} s.")
+            note(f"Indexing failed: {why}. Trying again in {RETRY_SECONDS:g} s.")
             stop.wait(RETRY_SECONDS)
 
 
@@ -132,7 +134,7 @@ def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
     """Serve ``app`` until a signal, then return.
 
     Raises:
-        UsageError: The address is taken, or none of this machine.
+        UsageError: The address is taken, or does not belong to this machine.
     """
     import signal
     import socket
@@ -144,7 +146,7 @@ def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen(2048)  # whoever reads the line below may connect at once
+        listening.listen(2048)  # a client may connect as soon as the line below is printed
     except OSError as error:
         listening.close()
         raise UsageError(
@@ -158,7 +160,7 @@ def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
     line(f"govray serves {address}  (stop: Ctrl-C)")
 
     class Stopping(uvicorn.Server):
-        """Tells live streams to end, which otherwise hold the server up."""
+        """Tells live streams to end, which would otherwise delay the end of the server."""
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             app.state.streams.stopping = True
@@ -178,8 +180,8 @@ def server_config(app: FastAPI, proxies: list[str]) -> uvicorn.Config:
     """How uvicorn serves ``app``: connections within bounds, nothing logged of a request.
 
     Args:
-        proxies: Addresses that speak for other clients. Whom others claim to speak for is
-            ignored, or a rate could be evaded.
+        proxies: Addresses whose X-Forwarded-For is trusted. That of others is ignored, or a client
+            could evade its rate limit.
     """
     import uvicorn
 
@@ -208,7 +210,7 @@ def _address(text: str) -> str:
         return str(ipaddress.ip_address(text))
     except ValueError:
         raise UsageError(
-            f"{text[:60]!r} is no IP address", where="--proxy", do="Give one, such as 10.0.0.5"
+            f"{text[:60]!r} is not an IP address", where="--proxy", do="Give one, such as 10.0.0.5"
         ) from None
 
 

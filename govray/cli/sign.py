@@ -1,9 +1,8 @@
 """``govray sign``: check a source against its schema, then put a signature on it.
 
-The same command adds a further signature: to an envelope named directly, or to
-the envelope that already stands beside the source if it holds the very same
-document. A different document replaces it, but never one of the same or a
-higher version: verifiers refuse to go back.
+The same command adds a signature, to an envelope that is named directly or that lies beside the
+source and holds the same document. A different document replaces the envelope's, unless that has
+the same or a higher version: verifiers refuse to go back.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def _parse(data: bytes) -> Envelope | None:
     """The envelope in ``data``, or None if it doesn't look like one."""
     from govray.governance.formats.dsse import Envelope
 
-    # Decided on the looks, so that a damaged envelope is reported as one.
+    # The first bytes decide, so that a damaged envelope is reported as one.
     if not data.startswith(b'{"payload"'):
         return None
     return Envelope.parse(data)
@@ -106,7 +105,7 @@ def _beside(output: Path) -> Envelope | None:
 
 
 def _check_successor(existing: Envelope, source: Unsigned, output: Path, force: bool) -> None:
-    """Refuse to replace a document by another one that verifiers could not tell to be newer."""
+    """Refuse to replace a document by one that is not newer by its version."""
     from govray.governance.formats.statement import read
 
     version = getattr(source.document, "version", None)
@@ -117,7 +116,7 @@ def _check_successor(existing: Envelope, source: Unsigned, output: Path, force: 
         raise UsageError(
             f"version {version} would replace the signed version {old.version}",
             where=str(output),
-            do="Raise the version in the source; --force replaces it all the same.",
+            do="Raise the version in the source; --force replaces it anyway.",
         )
 
 

@@ -1,7 +1,7 @@
 """The signing key that a verb uses, and the password of one that is encrypted.
 
-A password comes from a file that only its owner can read, or is typed at a terminal. It is never
-an argument or a variable: other users see the ones, child processes inherit the others.
+A password comes from a file that only its owner can read, or is typed at a terminal. It is never an
+argument, which other users see, nor a variable, which child processes inherit.
 """
 
 from __future__ import annotations

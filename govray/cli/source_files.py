@@ -65,7 +65,7 @@ def read(path: Path) -> Unsigned:
         else read_yaml(data, name=str(path)).value
     )
     if not isinstance(value, dict):
-        raise Malformed("no mapping of fields", where=str(path), do=_KINDS)
+        raise Malformed("not a mapping of fields", where=str(path), do=_KINDS)
     if "rules" in value or "profiles" in value:
         return _policy(path, data, value if as_json else None)
     if not as_json:
@@ -78,7 +78,7 @@ def read(path: Path) -> Unsigned:
         return _root(path, value, as_json)
     if "entries" in value:
         return _revocations(path, value, as_json)
-    raise Malformed("not of a kind that govray signs", where=str(path), do=_KINDS)
+    raise Malformed("govray does not sign this kind of document", where=str(path), do=_KINDS)
 
 
 _KINDS = "govray signs policies, credentials, trust roots, delegations and revocation lists."

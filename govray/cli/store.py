@@ -1,4 +1,4 @@
-"""``govray store``: make, upgrade, fill and remake the index of what runs left on storage."""
+"""``govray store``: make, upgrade, fill and rebuild the index of what runs left on storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from govray.governance.trust.anchor import TrustAnchor
     from govray.train.index.indexer import IndexReport, IndexSettings
 
-app = typer.Typer(help="Make the index of runs and models, fill it, and make it again.")
+app = typer.Typer(help="Make, fill and rebuild the index of runs and models.")
 
 DEFAULT_STORE = "sqlite:///govray.db"
 _LOOK_S = 2.0
@@ -36,16 +36,19 @@ Store = Annotated[
     ),
 ]
 Project = Annotated[
-    str, typer.Option("--project", metavar="NAME", help="Count new experiments for it.")
+    str, typer.Option("--project", metavar="NAME", help="Count new experiments for this project.")
 ]
 User = Annotated[
-    str | None, typer.Option("--user", metavar="NAME", help="Count new experiments for them.")
+    str | None,
+    typer.Option(
+        "--user", metavar="NAME", help="Count new experiments for this user. Default: you."
+    ),
 ]
 
 
 @app.command("upgrade")
 def upgrade(store: Store = DEFAULT_STORE) -> None:
-    """Make a store, or bring an older one's tables to this govray's revision."""
+    """Make a store, or upgrade the tables of an older one."""
     from govray.store import database
     from govray.store import schema_upgrade as upgrading
 
@@ -89,7 +92,7 @@ def index(
 
 
 def keep_indexed(engine: Engine, storage: Path, settings: IndexSettings, *, stop: Event) -> None:
-    """Index every `_LOOK_S` seconds until ``stop``; what is left out is told when it changes."""
+    """Index every `_LOOK_S` seconds until ``stop``; report what is left out when it changes."""
     told: dict[str, str] = {}
     while not stop.is_set():
         left_out = _index(engine, storage, settings).left_out
@@ -109,10 +112,11 @@ def rebuild(
     user: User = None,
     store: Store = DEFAULT_STORE,
 ) -> None:
-    """Make the index again from storage alone, and put it in the place of the old one.
+    """Make the index again from storage alone, and replace the old one.
 
-    Accounts, tokens, the registry, the audit log, whom experiments are counted for and what is
-    public are not on storage: they are kept. Rows of what storage has no longer are dropped.
+    Kept, because storage does not hold them: accounts, tokens, the registry, the audit log, the
+    projects and users of experiments, and what is public. Rows of what storage no longer has are
+    dropped.
     """
     from sqlmodel import Session
 
@@ -193,9 +197,9 @@ def indexing_settings(
     root = trust.root_path(trust_root)
     if root.resolve().is_relative_to(storage.resolve()):
         raise Refused(
-            "a trust root that lies beside what is to be verified is never trusted",
+            "a trust root inside the storage that it verifies is never trusted",
             where=str(root),
-            do="Get it from its owner, by another way than the storage",
+            do="Get the trust root from its owner, not from the storage",
         )
 
     def anchor() -> TrustAnchor:

@@ -1,7 +1,6 @@
-"""``govray token``: who may ask the service, and until when.
+"""``govray token``: who may use the service, and until when.
 
-A token is printed once, when it is made; the store keeps its hash. There is no verb that shows
-one again.
+A token is printed once, when it is made. The store keeps its hash, so no verb can show it again.
 """
 
 from __future__ import annotations
@@ -22,11 +21,13 @@ def new(
     user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose token.")],
     role: Annotated[
         str | None,
-        typer.Option("--role", help="Of a new user: admin, engineer, auditor or supplier."),
+        typer.Option(
+            "--role", help="The role of a new user: admin, engineer, auditor or supplier."
+        ),
     ] = None,
     supplier: Annotated[
         str | None,
-        typer.Option("--supplier", metavar="NAME", help="The authority that a supplier is."),
+        typer.Option("--supplier", metavar="NAME", help="The name of a supplier's authority."),
     ] = None,
     scope: Annotated[
         list[str] | None,
@@ -36,7 +37,7 @@ def new(
     name: Annotated[str, typer.Option("--name", help="What it is for.")] = "",
     store: Store = DEFAULT_STORE,
 ) -> None:
-    """Make a token, and its user where there is none. The token is printed once."""
+    """Make a token, and its user if that is new. The token is printed once."""
     from sqlmodel import Session
 
     from govray.service import tokens
@@ -63,7 +64,7 @@ def new(
 
 @app.command("ls")
 def ls(store: Store = DEFAULT_STORE) -> None:
-    """List users and their tokens, without what is secret."""
+    """List users and their tokens, without secrets."""
     from sqlmodel import Session
 
     from govray.service import tokens
@@ -107,7 +108,7 @@ def disable(
     user: Annotated[str, typer.Argument(metavar="USER")],
     store: Store = DEFAULT_STORE,
 ) -> None:
-    """Disable a user, and all tokens with it, until enabled again."""
+    """Disable a user and all of the user's tokens, until enabled again."""
     _set_disabled(user, True, store)
 
 
@@ -116,7 +117,7 @@ def enable(
     user: Annotated[str, typer.Argument(metavar="USER")],
     store: Store = DEFAULT_STORE,
 ) -> None:
-    """Enable a user again. Tokens that were revoked or have expired stay so."""
+    """Enable a user again. Revoked and expired tokens stay revoked and expired."""
     _set_disabled(user, False, store)
 
 

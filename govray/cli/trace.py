@@ -1,8 +1,8 @@
 """``govray trace``: was this text trained on, exactly or nearly, and in which layers?
 
-The exact answer goes by the SHA-256 of the file's bytes and needs the model folder only. Near
-copies are found in the records' texts, so it takes the corpora: those of the run that
-the model lies in, or ``--corpora``. Exit code 0 whether found or not: both are answers.
+The exact answer uses the SHA-256 of the file's bytes, and needs the model folder only. Near copies
+are found in the records' texts, so they need the corpora: those of the model's run, or
+``--corpora``. The exit code is 0 whether the text was found or not.
 """
 
 from __future__ import annotations
@@ -33,34 +33,36 @@ if TYPE_CHECKING:
 
 
 def trace(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="The record, as it was presented.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The record, with exactly the bytes of training.")
+    ],
     model: Annotated[Path, typer.Option("--model", metavar="MODEL", help="A model folder.")],
     corpora: Annotated[
         Path | None,
         typer.Option(
             "--corpora",
             metavar="DIR",
-            help="Where the records lie, to look for near copies. Default: the run's own.",
+            help="The folder of corpora to search for near copies. Default: the run's own.",
         ),
     ] = None,
     least: Annotated[
         float,
         typer.Option(
-            "--least", min=0.01, max=1, help="Share of word sequences that a near copy has."
+            "--least", min=0.01, max=1, help="Smallest share of word sequences of a near copy."
         ),
     ] = 0.5,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1000, help="Near copies shown at most.")
+        int, typer.Option("--limit", min=1, max=1000, help="Show at most this many near copies.")
     ] = 20,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
     allow_uncovered: AllowUncovered = None,
     at: At = None,
 ) -> None:
-    """Say where a record, or a near copy of it, stands in a model's recorded data.
+    """Say whether a model's recorded data has a record or a near copy of it, and where.
 
-    Exactly, by the file's bytes; nearly, by sequences of five words, where the records lie here.
-    Exit code 0 whether it was found or not: the text or the JSON says which.
+    Exact matches compare bytes. Near copies share sequences of five words, and need the records on
+    this machine. Exit code 0 whether found or not: the text or the JSON says which.
     """
     from govray.governance.verify.trace import trace as find
     from govray.governance.verify.verifier import verify
@@ -117,7 +119,7 @@ class _Searched:
 def _search(
     path: Path, model: VerifiedModel, given: Path | None, least: float, limit: int
 ) -> _Searched:
-    """Look for near copies. What stands in the way is an error only if corpora were named."""
+    """Look for near copies. An obstacle is an error only if corpora were named."""
     names = [corpus.corpus for corpus in model.manifest.document.corpora]
     folder = given or _run_corpora(model.path)
     if given is not None and not given.is_dir():
@@ -129,7 +131,7 @@ def _search(
     if not here:
         if given is not None:
             raise UsageError(
-                "none of the model's corpora is in it",
+                "this folder has none of the model's corpora",
                 where=str(given),
                 do=f"It was trained on {', '.join(names[:5])}.",
             )
@@ -175,7 +177,7 @@ def _tell(each: Sighting) -> None:
         field("steps", _steps(each.steps))
         field("layers", ", ".join(each.groups))
     elif each.split == "train":
-        field("steps", "none: the run did not come to it")
+        field("steps", "none: the run did not reach it")
 
 
 def _tell_near(model: VerifiedModel, near: list[Near]) -> None:
@@ -232,7 +234,7 @@ def _steps(steps: tuple[int, ...]) -> str:
 
 
 def _sha256(path: Path) -> str:
-    """A record may be large, so it is hashed as it is read."""
+    """Hash the file as it is read, since a record may be large."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""``govray train`` and ``attest``: run an experiment, sign what it left."""
+"""``govray train`` and ``attest``: run an experiment, and sign its model."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ def train(
         typer.Option("--address", metavar="URL", help="A Ray dashboard: submit as a job there."),
     ] = None,
     new: Annotated[
-        bool, typer.Option("--new", help="Start a new run even if one like it can go on.")
+        bool,
+        typer.Option("--new", help="Start a new run even if an unfinished one could continue."),
     ] = False,
 ) -> None:
     """Train here, or as a Ray job at an address, and leave an attested model.
 
-    An unfinished run of exactly this experiment goes on where it was.
+    An unfinished run of exactly this experiment continues.
     """
     from govray.train.inputs.experiment_config import read_experiment
 
@@ -58,7 +59,7 @@ def train(
 
 
 def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
-    """Fit what ``make(on_step=...)`` returns, under a progress bar, and say what came of it."""
+    """Fit what ``make(on_step=...)`` returns, under a progress bar, and print the result."""
     from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs import operator_key
 
@@ -105,10 +106,10 @@ def attest(
     ] = None,
     trust_root: TrustRoot = None,
 ) -> None:
-    """Sign a finished run's model again, with the replays since. Training does it once itself.
+    """Sign a finished run's model again, with the replays since then. Training signs it once.
 
-    A replay counts if an operator or a witness signed its outcome (govray replay --key). Which
-    keys those are, the run's own trust root says, or a newer one by --trust-root.
+    A replay counts if an operator or a witness signed its outcome (govray replay --key). The run's
+    own trust root names their keys, or a newer root given by --trust-root.
     """
     from govray.train.attest.write_model import write_model
     from govray.train.replay.replay_outcome import evidence, unsigned
@@ -132,5 +133,5 @@ def attest(
     line(f"Attested {model}")
     field("replays", ", ".join(f"{each.corpus} by {each.party}" for each in replays) or "none")
     for each in ignored:
-        field("not used", f"{each}: nobody signed it; replay again with --key")
+        field("not used", f"{each}: it is not signed; replay again with --key")
     line(following)

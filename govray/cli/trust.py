@@ -1,9 +1,9 @@
 """What a verb checks against: a trust root and revocation lists, given or pinned earlier.
 
-Pinning keeps a copy of a root, and of the lists that were given with it, in the
-user's configuration folder, beside no model and in no repository. A newer root
-replaces it only if the pinned one's keys signed the change, a list only one that
-it follows. Pinned lists go with the pinned root and with a given one of its name.
+Pinning keeps a copy of a root, and of the lists that were given with it, in the user's
+configuration folder, beside no model and in no repository. A newer root replaces the pinned one
+only if the pinned root's keys signed the change. A newer list replaces only a list that it follows.
+Pinned lists count with the pinned root, and with a given root of the same name.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def root_path(given: Path | None) -> Path:
         raise CouldNotCheck(
             "no trust root was given and none is pinned",
             where="--trust-root",
-            do="Get the root from its owner, by another way than the files, and give it; "
-            "--pin keeps it for later.",
+            do="Get the root from its owner, not with the files, and give it. --pin keeps it for "
+            "later.",
         )
     return pinned
 
@@ -109,7 +109,7 @@ def load(
         raise Refused(
             "a trust root from inside the folder being verified is never trusted",
             where=str(path),
-            do="Get the trust root from its owner, by another way than the folder.",
+            do="Get the trust root from its owner, not from the folder.",
         )
     return anchor(given, revocations).load(
         at=at, delegations=[user_files.read(each) for each in delegations]
@@ -159,7 +159,7 @@ def pin(root: Path, lists: Sequence[Path], trust: TrustState, *, at: datetime) -
         raise Damaged(
             "the file changed while it was being checked, so nothing was pinned",
             where=str(root),
-            do="Check it again when nothing writes to it.",
+            do="Check it again when nothing writes to the file.",
         )
     kept = pinned_revocations()
     given = {sha256(Envelope.parse(each).payload): each for each in read_lists(lists)}

@@ -22,7 +22,8 @@ def tune(
         bool, typer.Option("--dry-run", help="Run nothing: show trials, rungs and the budget.")
     ] = False,
     new: Annotated[
-        bool, typer.Option("--new", help="Start a new search even if one like it can go on.")
+        bool,
+        typer.Option("--new", help="Start a new search even if an unfinished one could continue."),
     ] = False,
 ) -> None:
     """Search hyperparameters over governed runs, with one policy and one data set for all.

@@ -24,11 +24,13 @@ def usage(
     ] = UsageBy.project,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Trials that started at this time or later."),
+        typer.Option(
+            "--since", metavar="TIME", help="Count only trials that started at this time or later."
+        ),
     ] = None,
     store: Store = DEFAULT_STORE,
 ) -> None:
-    """Show governed accelerator-hours and attested artifacts."""
+    """Show governed accelerator-hours and attested artifacts, by project or by user."""
     from sqlmodel import Session
 
     from govray.cli.trust import reference_time

@@ -80,7 +80,7 @@ def write(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -
 def stage(path: Path, data: bytes, *, mode: int = 0o644) -> Path:
     """Put ``data`` beside ``path``, on the disk; return the file, which a rename puts at ``path``.
 
-    For what must not be lost once something else was done.
+    For a file that must not be lost once a later action has succeeded.
 
     Raises:
         UsageError: it cannot be written; nothing is left.

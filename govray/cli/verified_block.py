@@ -183,7 +183,7 @@ def revocations(model: VerifiedModel) -> str:
 
 
 def checked_lists(trust: TrustState) -> str:
-    """By which lists nothing of what was looked at is revoked."""
+    """The lists that revoke nothing of what was checked."""
     if trust.revocations is None:
         return "revocations not checked: no list given"
     if not trust.revocations.lists:
@@ -208,8 +208,8 @@ def _passed_over(lists: Revocations) -> str:
 def exclusion_level(model: VerifiedModel, corpus: str) -> int | None:
     """What holds for every layer group of the base model that ``corpus`` does not reach.
 
-    None if it reaches them all. Other corpora's adapters are left out: not to
-    reach those is nothing that anybody asked for.
+    None if it reaches them all. Other corpora's adapters are left out: nobody asks whether a corpus
+    reaches those.
     """
     stated = model.attestation.levels.get(corpus, {})
     base = [level for group, level in stated.items() if group in model.attestation.base_groups]
@@ -254,7 +254,7 @@ def _levels(model: VerifiedModel) -> list[str]:
             )
     phrases = []
     for name, corpora in sorted(named.items()):
-        # The least of them is what can be said of all.
+        # The lowest level holds for all of them.
         level = min(lowest[corpus] for corpus in corpora)
         phrases.append(f"{name} {level} ({LEVELS[level]}{_replayers(model, corpora, level)})")
     return phrases

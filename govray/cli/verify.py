@@ -1,8 +1,7 @@
 """``govray verify``: a model folder, a file in one, a corpus, or one signed document.
 
-The verification itself is `govray.governance`; here the kind of thing is found
-out and the result is told. Works on the base install, offline; a corpus's
-records need pyarrow to be read.
+`govray.governance` verifies. This module finds out what kind of thing is given, and prints the
+result. It works on the base install, offline, but needs pyarrow to read a corpus's records.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def verify(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="PATH", help="A model folder or a file in one, a corpus, a signed document."
+            metavar="PATH", help="A model folder, a file in one, a corpus or a signed document."
         ),
     ],
     trust_root: TrustRoot = None,
@@ -49,7 +48,7 @@ def verify(
     pin: Annotated[
         bool,
         typer.Option(
-            "--pin", help="Keep this trust root, and the lists, for later, if all verifies."
+            "--pin", help="If all verifies, keep this trust root and the lists for later."
         ),
     ] = False,
     revocations: RevocationLists = None,
@@ -58,8 +57,8 @@ def verify(
         typer.Option(
             "--also",
             metavar="HEAD",
-            help="A signed head of the same run that you got elsewhere (ledger.checkpoint): "
-            "refuse, if the two are of different histories. Repeatable.",
+            help="A signed head of the same run that you got elsewhere (ledger.checkpoint). "
+            "Different histories are refused. Repeatable.",
         ),
     ] = None,
     max_rows: Annotated[
@@ -68,7 +67,8 @@ def verify(
             "--max-rows",
             metavar="N",
             min=1,
-            help="Rows that the run's steps may have read, 16,777,216 by default. More: exit 3.",
+            help="The most rows to count. Default: 16,777,216. A run that read more gives exit "
+            "code 3.",
         ),
     ] = None,
     allow_uncovered: AllowUncovered = None,
@@ -76,9 +76,9 @@ def verify(
 ) -> None:
     """Check signatures, digests and totals, from the files alone.
 
-    Exit code 0: all of it holds. 1: something does not. 3: it could not be checked, for want of
-    a trust root, an attestation, a ledger, or a revocation list as fresh as the root asks, or
-    since it would count too many rows.
+    Exit code 0: all of it holds. 1: something does not. 3: it could not be checked. A trust root,
+    an attestation, a ledger or a fresh revocation list is missing, or there are too many rows to
+    count.
     """
     from govray.governance.attestation import model_folder
 
@@ -89,7 +89,7 @@ def verify(
     if model_folder.find_model(path) is not None:
         if delegations:
             raise UsageError(
-                "a model folder carries its delegations itself",
+                "a model folder already contains its delegations",
                 where="--delegation",
                 do="Leave the option out.",
             )
@@ -106,13 +106,13 @@ def verify(
     else:
         if also or max_rows is not None:
             raise UsageError(
-                "heads and rows are of a model folder's ledger",
+                "heads and rows belong to the ledger of a model folder",
                 where="--also" if also else "--max-rows",
                 do="Give a model folder, or leave the option out.",
             )
         if allow_uncovered:
             raise UsageError(
-                "files that are not covered are allowed in a model folder",
+                "only a model folder can have files that are not covered",
                 where="--allow-uncovered",
                 do="Give a model folder, or leave the option out.",
             )
@@ -201,7 +201,7 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
         raise Refused(
             f"the folder holds the corpus {credential.corpus!r}",
             where=str(path),
-            do="Call the folder as the corpus is called: runs know it by the folder's name.",
+            do="Rename the folder to the corpus's name, by which runs know it.",
         )
     found = {
         "verified": True,
@@ -250,8 +250,8 @@ def _verified(
 ) -> tuple[str, str, str, str, list[str], dict[str, Any]]:
     """Kind, name, digest, signer, keyids and content of one signed document, verified.
 
-    The predicate type, found before anything is verified and without parsing
-    the statement, only chooses which check has to pass.
+    The predicate type is read before anything is verified, without parsing the statement. It only
+    chooses which check has to pass.
     """
     from govray.governance.attestation.memorization_manifest import (
         MemorizationManifest,
@@ -312,8 +312,8 @@ def _verified(
         raise CouldNotCheck(
             f"nothing here verifies a document of type {predicate_type!r}",
             where=str(path),
-            do="Give a policy, a credential, a revocation list or a manifest; roots and "
-            "delegations are what verifies, by --trust-root and --delegation.",
+            do="Give a policy, a credential, a revocation list or a manifest. Give roots and "
+            "delegations with --trust-root and --delegation.",
         )
     return (
         kind,

@@ -1,7 +1,6 @@
 """Admission: from corpora with verified credentials to packed shards and a signed manifest.
 
-In this order, so that nothing is read which was not allowed, and nothing that was read can be
-used before it was checked:
+The order matters. Nothing is read before it is allowed, and nothing is used before it is checked:
 
 1. Every corpus has a verified credential (``verify_credentials``).
 2. The policy decides each class. A class that no rule matches is refused; a class that a rule
@@ -147,7 +146,7 @@ def verify_credentials(
             raise Refused(
                 f"the credential is for corpus {credential.document.corpus!r}",
                 where=where,
-                do="A corpus's folder bears the corpus's name.",
+                do="Name the corpus's folder after the corpus.",
             )
         verified[name] = credential
     return verified
@@ -189,7 +188,7 @@ def admit(
         raise Refused(
             "every corpus is quarantined, so nothing is left to train on",
             where=f"policy {policy}",
-            do="Ask with 'govray policy explain' which rule decides.",
+            do="Run 'govray policy explain' to see which rule decides.",
         )
     if refused > max_quarantined * total:
         largest = max(quarantine, key=lambda q: q.records)
@@ -197,7 +196,7 @@ def admit(
             f"{refused:,} of {total:,} records are quarantined, more than max_quarantined "
             f"{max_quarantined:g}; most by rule {largest.rule!r}, such as {largest.corpus!r}",
             where=f"policy {policy}",
-            do="Raise max_quarantined if that is meant, or leave those corpora out.",
+            do="Raise max_quarantined if that is intended, or leave those corpora out.",
         )
     return Admission(tuple(admitted), tuple(quarantine))
 
@@ -329,7 +328,7 @@ def _made_from(
     reserve_share: float,
     canaries: Mapping[str, Canaries],
 ) -> bool:
-    """Whether these are the inputs that ``manifest`` was made from, the salt aside."""
+    """Whether ``manifest`` was made from these inputs, apart from the salt."""
     return (
         {c.corpus: c.credential for c in manifest.corpora}
         == {corpus: credentials[corpus].digest for corpus in admission.admitted}

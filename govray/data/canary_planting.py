@@ -1,10 +1,10 @@
 """Planting canaries: their records become rows of their own, in a shard beside the corpus's.
 
-Each row is one canary and its separator, so that it is read whole and from its beginning, as an
-audit reads it; ``repeats`` rows of each, one canary after the other. The plan's permutation
-spreads them over the run.
+Each row is one canary and its separator, so that it is read whole, as an audit reads it. Each
+canary has ``repeats`` rows, and one canary follows the other. The plan's permutation spreads them
+over the run.
 
-What this module does not do: draw canaries (``governance/record/canary.py``), or sign.
+``governance/record/canary.py`` draws the canaries.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def plant(
     tokenizer: Tokenizer,
     context: int,
 ) -> tuple[PreparedCorpus, ...]:
-    """The corpora, with the canaries that they were to get.
+    """The corpora, with their canaries planted.
 
     Args:
         corpora: As prepared.
@@ -52,7 +52,7 @@ def plant(
     Raises:
         UsageError: A canary does not fit into a row.
         Refused: A corpus has a canary's text as a record.
-        OSError: The disk's.
+        OSError: The disk refused.
     """
     records = {record.sha256 for each in corpora for record in each.records} if canaries else set()
     found = []

@@ -53,9 +53,9 @@ PERMUTATIONS = 128
 BANDS = 32
 SEED = 17
 LEAST = 8
-"""Shingles that a text needs for a comparison to say something."""
+"""Fewest shingles of a text for a comparison to mean anything."""
 MAX_BYTES = 4 << 20
-"""Of a text that is asked about."""
+"""Largest text that is searched for."""
 
 FOLDER = ".govray-similarity"
 _SCHEMA = "govray.dev/similarity/v1"
@@ -73,7 +73,7 @@ class Near:
         corpus, record: Which, by index in Merkle order.
         sha256: Of its content, in hex.
         jaccard, overlap: Exact, in (0, 1].
-        estimated: Jaccard similarity of the likest passages, by MinHash.
+        estimated: Jaccard similarity of the most similar passages, by MinHash.
         shared: Shingles that both have.
     """
 
@@ -108,7 +108,7 @@ def signatures(sets: Sequence[frozenset[str]]) -> Signatures:
     """MinHash signatures ``[sets, PERMUTATIONS]``."""
     if not sets:
         return np.zeros((0, PERMUTATIONS), dtype=np.uint32)
-    # Sorted, so that nothing hangs on the order of a set.
+    # Sorted, so that nothing depends on the order of a set.
     made = RMinHash.digests_from_token_sets([sorted(s) for s in sets], PERMUTATIONS, SEED)
     return np.array(made, dtype=np.uint32)
 
@@ -178,7 +178,7 @@ def index_of(corpus: Path, root: str) -> PassageIndex:
                 where=str(corpus),
                 do="Name the corpora that its run read",
             )
-        with suppress(OSError):  # a cache: without it the next question takes as long
+        with suppress(OSError):  # only a cache: without it the next search takes as long
             _write(path, root, found)
     return found
 
@@ -192,7 +192,7 @@ def near(
     least: float,
     limit: int,
 ) -> list[Near]:
-    """The records that a text shares most with, the likest first.
+    """The records that share most with a text, the most similar first.
 
     Args:
         text: What is asked about.
@@ -211,17 +211,17 @@ def near(
 
     if len(text) > MAX_BYTES:
         raise UsageError(
-            f"the text has {len(text):,} bytes, similar records are looked for up to {MAX_BYTES:,}",
+            f"the text has {len(text):,} bytes, more than a search takes: {MAX_BYTES:,}",
             where="FILE",
-            do="Ask about parts of it",
+            do="Search for parts of it",
         )
     asked_words = words(text)
     asked = shingles(asked_words)
     if len(asked) < LEAST:
         raise UsageError(
-            f"the text has {len(asked_words)} words, too few to tell a near copy by",
+            f"the text has {len(asked_words)} words, too few to find a near copy",
             where="FILE",
-            do=f"Ask about a text of {LEAST + SHINGLE - 1} words or more",
+            do=f"Search for a text of {LEAST + SHINGLE - 1} words or more",
         )
     cut = signatures(list(passages(asked_words, STRIDE)))
     answers: list[Near] = []

@@ -1,7 +1,7 @@
 """Packing: Ray Data's tasks read the parts of admitted corpora and write shards.
 
-Read → hash → tokenize → pack → write, an item a part. What a task found is compared with the
-credential by the driver (``admission.py``), before any of it is used.
+Read → hash → tokenize → pack → write, one item for each part. What a task found is compared with
+the credential by the driver (``admission.py``), before any of it is used.
 
 Pickle is used between the driver and its own tasks only, never on what lies on storage.
 """
@@ -31,7 +31,7 @@ from govray.governance.record.prepare_manifest import (
     Split,
 )
 
-# Compressed records that make a task worth its overhead of some 30 ms.
+# Bytes of compressed records that make a task worth its overhead of about 30 ms.
 _TASK_BYTES = 1 << 20
 
 Progress = Callable[[int, int], None]

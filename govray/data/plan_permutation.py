@@ -2,8 +2,6 @@
 
 The same network, round keys and cycle walking as ``govray.governance.record.batch_plan.permute``,
 which is the definition; here in numpy's ``uint64``, whose arithmetic is modulo 2**64 as well.
-
-What this module does not do: derive keys or know streams.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ Indices = npt.NDArray[np.uint64]
 
 
 def permute(keys: Sequence[int], n: int, indices: npt.NDArray[np.integer]) -> Indices:
-    """``plan.permute(keys, n, i)`` for each i of ``indices`` (any shape), same shape.
+    """``batch_plan.permute(keys, n, i)`` for each i of ``indices`` (any shape), same shape.
 
     Raises:
         ValueError: an index is outside ``[0, n)``.

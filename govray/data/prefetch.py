@@ -5,8 +5,8 @@ Invariants:
 * Items come in order, each once, and an exception comes where the item would have.
 * At most ``depth`` items wait. The thread ends soon after its consumer does, by any way.
 
-What this module does not do: start before the first item is asked for, or use more than one
-thread: readers spend their time in pyarrow and hashing, which release the interpreter lock.
+Nothing is read before the first item is asked for. One thread is enough: readers spend their time
+in pyarrow and hashing, which release the interpreter lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 _PATIENCE = 0.1
-"""Seconds after which a thread that waits looks whether it is still wanted."""
+"""Seconds between two looks of a waiting thread at whether it is still needed."""
 
 
 def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
@@ -56,7 +56,7 @@ class _Filling(threading.Thread, Generic[Item]):
             for item in self._items:
                 if not self._put((item,), None):
                     return
-        except Exception as error:  # whatever it is, the consumer must hear of it
+        except Exception as error:  # the consumer must get every exception
             self._put(None, error)
         else:
             self._put(None, None)
@@ -66,7 +66,7 @@ class _Filling(threading.Thread, Generic[Item]):
             try:
                 return self._ready.get(timeout=_PATIENCE)
             except Empty:
-                if not self.is_alive() and self._ready.empty():  # it can't end without a word
+                if not self.is_alive() and self._ready.empty():  # it always ends with an item
                     return None, RuntimeError("the reading thread ended")
 
     def _put(self, item: tuple[Item] | None, error: Exception | None) -> bool:

@@ -6,10 +6,8 @@ Invariants:
   what a gate left out; a row that was read twice counts once.
 * **Reserve rows never were**, and which ones are taken is a function of (seed, corpus, step).
 * Planted canaries are not among them: the reserve has nothing like them.
-* What is chosen depends on the corpus alone: no other one moves a row.
+* The choice depends on the corpus alone: no other corpus changes a row.
 * Every rank chooses the same rows; each reads the slice that is asked of it, verified.
-
-What it does not do: score, or know tensors.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ class Probes:
             gate: The first step that left the corpus out, if one did.
         """
         last = step if gate is None else min(step, gate - 1)
-        # Canaries have no like in the reserve.
+        # The reserve holds nothing to compare canaries with.
         own = self._manifest.own_rows(corpus)
         trained = newest_rows(self._plan, corpus, last, rows, below=own)
         if len(trained) < LEAST_ROWS:  # so early that canaries are all that was read

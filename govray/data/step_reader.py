@@ -55,7 +55,7 @@ Where = tuple[str, int, int]
 """A row group: corpus, number of the part, number of the group in it."""
 
 WINDOW_TOKENS = 1 << 22
-"""Tokens of a rank in one window, about; 16 MB."""
+"""About how many tokens a rank reads in one window: 16 MB."""
 WINDOW_STEPS = 1024
 """Steps in one window at most."""
 
@@ -201,7 +201,7 @@ class StepReader:
     def readable_here(self) -> bool:
         """Whether this process can read the prepared folder.
 
-        A folder that is here without one of its shards is, and says so when it is read.
+        A missing shard is reported when it is read.
         """
         return os.access(self._folder, os.R_OK | os.X_OK)
 
@@ -255,7 +255,7 @@ class StepReader:
                 target.tokens[i, :length] = group.values[begin : stops[index]]
         if not errors:
             return found
-        # Of several errors a step has its first row's, whatever it is read together with.
+        # A step has the error of its first bad row, whichever steps are read with it.
         first = [
             next((errors[r.where] for r in s.rows if r.where in errors), None) for s in planned
         ]

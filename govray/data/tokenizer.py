@@ -4,8 +4,7 @@ A tokenizer is a pure function of one record's content and is named by a digest 
 manifest pins. The separator is an id of its own, one past the tokenizer's vocabulary, so no
 content, not even one that spells a special token, can forge the end of a record.
 
-What this module does not do: add beginning- or end-of-text tokens, truncate or pad, whatever the
-tokenizer file says about it.
+Nothing is added, truncated or padded, whatever the tokenizer file says about it.
 """
 
 from __future__ import annotations

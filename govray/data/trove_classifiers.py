@@ -5,7 +5,7 @@ classifiers. Both are read through this table and nothing else: a name maps to t
 that it may mean. A name that may mean several ("BSD License" names a family) says too little
 on its own; another name in the same metadata may decide it.
 
-What this module does not do: read licence texts, or guess. A name that is not here is unknown.
+A name that is not here is unknown: no licence text is read, and nothing is guessed.
 
 Sources: https://pypi.org/classifiers, https://spdx.org/licenses and PEP 639.
 """

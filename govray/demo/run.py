@@ -1,7 +1,7 @@
 """`govray demo`: the main job, end to end, on data that every machine already has.
 
-Five stages; each is a call into the library that a user would make too, and the
-printed numbers are read back from what those calls left on disk.
+Each of the five stages calls the library as a user would. The printed numbers are read back from
+what those calls left on disk.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
     screen.stage(4, "replay", f"same run without {supplier.CORPUS}  {_clock(replaying.seconds)}")
     if not outcome.identical:
         raise GovrayError(
-            f"it gave other bytes: {outcome.tensor or outcome.leaf}",
+            f"the replay gave other bytes: {outcome.tensor or outcome.leaf}",
             where=f"replay without {supplier.CORPUS}",
             do="Non-interference does not hold here: please report this",
         )

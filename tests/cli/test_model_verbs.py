@@ -200,5 +200,5 @@ def test_a_folder_with_another_attestation_is_not_the_version(
     world.deploy(model, run="run-other")
     get = ["model", "download", "gpt", "1.0.0", "--trust-root", root, "--at", at]
     told = run(*get, "--out", "copy", code=1).err
-    assert "another attestation" in told
+    assert "a different attestation" in told
     assert not (tmp_path / "copy").exists()

@@ -103,7 +103,7 @@ def test_a_class_that_no_rule_matches_is_refused(run: Run, policy: Path) -> None
         (["--license", "MIT", "--jurisdiction", "XX"], "XX"),
         (["--license", "MIT", "--license-category", "free"], "permissive"),
         (["--license", "MIT", "--blocks", "0"], "--blocks"),
-        (["--credential", "policy.yaml"], "no credential"),
+        (["--credential", "policy.yaml"], "not a credential"),
     ],
 )
 def test_a_class_that_is_none_is_usage(run: Run, policy: Path, words: list[str], said: str) -> None:

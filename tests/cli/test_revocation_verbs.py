@@ -268,7 +268,7 @@ def test_a_signed_list_is_kept_where_its_name_cannot_be_given(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", refuse)
         said = run(*words, "--revoke", "revoked.dsse.json", code=2).err
-    assert "the adapter was removed, but the list cannot be put there" in said
+    assert "the adapter was removed, but the list cannot be written" in said
     assert not (model / "adapters").exists()
     (kept,) = hidden(tmp_path)
     assert kept.name in said.replace("\n", "")

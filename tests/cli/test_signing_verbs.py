@@ -104,8 +104,8 @@ def test_a_newer_version_replaces_and_the_same_or_an_older_does_not(
     [
         ("p.yaml", POLICY.format(version=1).replace("rules:", "rulez:"), "rulez"),
         ("p.yaml", POLICY.format(version=1).replace("permissive", "permisive"), "p.yaml:10"),
-        ("p.yaml", "just: words\n", "not of a kind that govray signs"),
-        ("p.yaml", "- a\n- b\n", "no mapping"),
+        ("p.yaml", "just: words\n", "does not sign this kind"),
+        ("p.yaml", "- a\n- b\n", "not a mapping"),
         ("p.yaml", "a: 1\na: 2\n", "stands twice"),
         ("r.yaml", "authorities: []\n", "Write schema: govray.dev/trust-root/v1"),
         ("c.json", '{"license": "MIT"}', "missing"),
@@ -251,7 +251,7 @@ def test_one_key_in_several_roles_is_found_in_a_root(run: Run, tmp_path: Path) -
     assert signed.out.count("one key has several roles") == 2
     found = run("policy", "lint", "root.json", "--json", code=1).json
     assert {each["code"] for each in found["findings"]} == {"shared_key"}
-    assert "no policy" in run("policy", "lint", "root.yaml", "--blocks", "4", code=2).err
+    assert "not a policy" in run("policy", "lint", "root.yaml", "--blocks", "4", code=2).err
 
 
 def yaml_blocks() -> dict[str, str]:

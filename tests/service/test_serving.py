@@ -88,7 +88,7 @@ def test_without_authentication_it_says_so_and_stops_at_ctrl_c(folder: Path) -> 
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0
-    assert "Without authentication" in err
+    assert "There is no authentication" in err
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])

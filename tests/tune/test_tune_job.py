@@ -62,7 +62,7 @@ def test_it_says_that_no_trial_is_good_enough(
 ) -> None:
     code, out, _ = told(outcome(None, "b", "it memorizes"), monkeypatch, capsys)
     assert code == 0
-    assert "No trial stayed within the limit of memorization" in out
+    assert "No trial stayed within the memorization limit" in out
     assert "model" not in out
 
 

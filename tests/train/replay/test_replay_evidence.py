@@ -108,7 +108,7 @@ def test_an_outcome_that_nobody_signed_gives_no_level(
     code, out, _ = attest(run, deployment, capsys)
     assert code == 0
     assert "replays    none" in out
-    assert f"{FILE}: nobody signed it; replay again with --key" in out
+    assert f"{FILE}: it is not signed; replay again with --key" in out
     assert "acme 1 (exclusion counted)" in verdict(run, deployment, capsys)
     _, out, _ = attest(run, deployment, capsys, "--json")
     told = json.loads(out)
@@ -234,6 +234,6 @@ def test_without_a_key_the_command_says_what_the_outcome_is_good_for(
 ) -> None:
     assert main(["replay", str(run), "--without", "acme"]) == 0
     out = capsys.readouterr().out
-    assert "signed     by nobody: govray attest takes only what --key signs" in out
+    assert "signed     by nobody: govray attest accepts only what --key signs" in out
     assert "Next" not in out
     assert not list((run / FOLDER).glob(f"*/{SIGNED}"))
