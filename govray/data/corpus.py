@@ -249,12 +249,6 @@ def read_part(path: Path) -> Sequence[memoryview]:
     return contents
 
 
-def read_names(path: Path) -> list[str]:
-    """The record names of one records file, in order. Raises as ``read_part``."""
-    names: list[str] = _read_column(path, "name").to_pylist()
-    return names
-
-
 def verify_corpus(folder: Path, *, root: str, count: int) -> None:
     """Recompute every record's hash and the Merkle root, and compare with what was signed.
 

@@ -47,12 +47,6 @@ def to_revision(engine: Engine, target: str) -> None:
         command.upgrade(_config(connection), target)
 
 
-def down_to(engine: Engine, target: str) -> None:
-    """Go down to ``target``, or with ``base`` to nothing. What only later tables hold is lost."""
-    with engine.begin() as connection:
-        command.downgrade(_config(connection), target)
-
-
 def _config(connection: Connection | None = None) -> Config:
     config = Config()
     # A percent sign would be read as an interpolation.

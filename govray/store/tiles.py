@@ -388,18 +388,14 @@ class TileReader:
             raise _damaged(error) from None
         return found
 
-    def inclusion_proof(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
-        """PATH(index) in the tree of the first ``size`` entries, as in `merkle`.
+    def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, tuple[bytes, ...]]:
+        """The hash of a leaf, and PATH(index) in the tree of the first ``size`` entries.
 
         Raises:
             Malformed: No such entry or size.
             Damaged: The tiles do not lead to the signed root.
             CouldNotCheck: A tile is missing.
         """
-        return self.inclusion(index, size)[1]
-
-    def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, tuple[bytes, ...]]:
-        """The leaf's hash and `inclusion_proof`. Raises as that."""
         size = self._checked_size(size)
         if not 0 <= index < size:
             raise Malformed(f"a tree of {size} leaves has no leaf {index}", where="ledger")

@@ -50,7 +50,11 @@ def test_what_is_read_back_is_what_was_given(records: dict[str, bytes], part_byt
         patch.setattr(corpus, "PART_BYTES", part_bytes)
         built = corpus.build(Path(folder), "notes", iter(ordered))
         parts = [corpus.read_part(p) for p in corpus.part_files(built.folder)]
-        names = [n for p in corpus.part_files(built.folder) for n in corpus.read_names(p)]
+        names = [
+            name
+            for part in corpus.part_files(built.folder)
+            for name in pq.read_table(part, columns=["name"])["name"].to_pylist()
+        ]
         found = [bytes(record) for part in parts for record in part]
         corpus.verify_corpus(built.folder, root=built.root, count=built.count)
     assert list(zip(names, found, strict=True)) == ordered

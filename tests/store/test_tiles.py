@@ -168,7 +168,7 @@ def test_roots_and_proofs_are_those_of_the_whole_tree(data: st.DataObject) -> No
     first = data.draw(st.integers(1, second))
     index = data.draw(st.integers(0, second - 1))
     assert reader.root(second) == merkle.root(LEAVES[:second])
-    assert reader.inclusion_proof(index, second) == merkle.inclusion_proof(LEAVES[:second], index)
+    assert reader.inclusion(index, second)[1] == merkle.inclusion_proof(LEAVES[:second], index)
     assert reader.consistency_proof(first, second) == merkle.consistency_proof(
         LEAVES[:second], first
     )
@@ -179,7 +179,7 @@ def test_roots_and_proofs_are_those_of_the_whole_tree(data: st.DataObject) -> No
 def test_a_proof_takes_few_reads(large: tuple[Memory, bytes], index: int) -> None:
     folder, root = large
     folder.reads.clear()
-    proof = TileReader(folder, 70_000, root).inclusion_proof(index)
+    proof = TileReader(folder, 70_000, root).inclusion(index)[1]
     assert len(folder.reads) <= 6  # two of each of three levels
     merkle.verify_inclusion(merkle.leaf_hash(LEAVES[index]), index, 70_000, proof, root)
 
@@ -188,7 +188,7 @@ def test_a_proof_of_an_earlier_size_needs_no_tile_of_that_size(
     large: tuple[Memory, bytes],
 ) -> None:
     reader = TileReader(large[0], 70_000, large[1])
-    assert reader.inclusion_proof(3, 65_000) == merkle.inclusion_proof(LEAVES[:65_000], 3)
+    assert reader.inclusion(3, 65_000)[1] == merkle.inclusion_proof(LEAVES[:65_000], 3)
     assert reader.consistency_proof(300, 65_000) == merkle.consistency_proof(LEAVES[:65_000], 300)
 
 
@@ -203,9 +203,9 @@ def test_the_empty_tree_has_its_root() -> None:
     "ask",
     [
         lambda r: r.root(11),
-        lambda r: r.inclusion_proof(10),
-        lambda r: r.inclusion_proof(-1),
-        lambda r: r.inclusion_proof(5, 5),
+        lambda r: r.inclusion(10)[1],
+        lambda r: r.inclusion(-1)[1],
+        lambda r: r.inclusion(5, 5)[1],
         lambda r: r.consistency_proof(0, 5),
         lambda r: r.consistency_proof(6, 5),
         lambda r: r.consistency_proof(5, 11),
@@ -237,7 +237,7 @@ def test_a_changed_byte_never_gives_another_answer(data: st.DataObject) -> None:
     first = data.draw(st.integers(1, size))
     for ask, truth in (
         (lambda r: r.entry(index), LEAVES[index]),
-        (lambda r: r.inclusion_proof(index), merkle.inclusion_proof(LEAVES[:size], index)),
+        (lambda r: r.inclusion(index)[1], merkle.inclusion_proof(LEAVES[:size], index)),
         (lambda r: r.consistency_proof(first), merkle.consistency_proof(LEAVES[:size], first)),
         (lambda r: r.root(first), merkle.root(LEAVES[:first])),
     ):
@@ -254,9 +254,9 @@ def test_without_the_check_a_changed_tile_does_answer(monkeypatch: pytest.Monkey
     folder.files["tile/0/000"] = flipped(folder.files["tile/0/000"], 40)
     root = merkle.root(LEAVES[:300])
     with pytest.raises(Damaged):
-        TileReader(folder, 300, root).inclusion_proof(0)
+        TileReader(folder, 300, root).inclusion(0)[1]
     monkeypatch.setattr(merkle, "verify_inclusion", lambda *_: None)
-    wrong = TileReader(folder, 300, root).inclusion_proof(0)
+    wrong = TileReader(folder, 300, root).inclusion(0)[1]
     assert wrong != merkle.inclusion_proof(LEAVES[:300], 0)
 
 

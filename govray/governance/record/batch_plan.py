@@ -61,7 +61,6 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import MAX_EXACT, Natural, Positive
 from govray.governance.formats.document import Digest, Document, Name
 
-ROUNDS = 8
 _MASK = (1 << 64) - 1
 
 
