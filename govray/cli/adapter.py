@@ -274,13 +274,9 @@ def export(
 ) -> None:
     """Copy an adapter, in peft's layout, into the new folder DIR, after verifying the model."""
     from govray.governance.attestation import model_folder
-    from govray.governance.verify.verifier import verify
 
-    verified = verify(
-        model,
-        trust_root=trust.anchor(trust_root, revocations),
-        at=trust.reference_time(at),
-        allow_uncovered=allow_uncovered or [],
+    verified = trust.verify_model(
+        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
     )
     subjects = {each.name: each.sha256 for each in verified.subjects}
     _require(verified, adapter)
@@ -327,13 +323,8 @@ def merge(
     The signed policy lets a class train its adapter only. No policy can allow the adapter to become
     part of the base weights.
     """
-    from govray.governance.verify.verifier import verify
-
-    verified = verify(
-        model,
-        trust_root=trust.anchor(trust_root, revocations),
-        at=trust.reference_time(at),
-        allow_uncovered=allow_uncovered or [],
+    verified = trust.verify_model(
+        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
     )
     _require(verified, adapter)
     reasons = [

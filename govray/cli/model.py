@@ -10,8 +10,6 @@ import getpass
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,12 +26,10 @@ from govray.cli.output import (
     report,
     table,
 )
-from govray.cli.store import DEFAULT_STORE, Store
+from govray.cli.store import DEFAULT_STORE, Store, opened_session
 from govray.errors import CouldNotCheck, Refused, UsageError
 
 if TYPE_CHECKING:
-    from sqlmodel import Session
-
     from govray.governance.trust.anchor import TrustAnchor
     from govray.governance.verify.verifier import VerifiedModel
     from govray.store.promotion_gates import PromotionPolicy
@@ -85,7 +81,7 @@ def register(
     labels = _pairs(label or [], "--label")
     metrics = {key: _number(key, text) for key, text in _pairs(metric or [], "--metric").items()}
     verified = verify(folder, trust_root=anchor, at=trust.reference_time(at))
-    with _session(store, create=True) as session:
+    with opened_session(store, create=True) as session:
         index_model(
             session,
             verified,
@@ -122,7 +118,7 @@ def versions(
     """List the versions of a model, the highest first, or the models."""
     from govray.store import registry
 
-    with _session(store) as session:
+    with opened_session(store) as session:
         if name is None:
             found: list[dict[str, Any]] = [
                 {"model": each.name, "production": current.version if current else None}
@@ -168,7 +164,7 @@ def promote(
     from govray.store import registry
     from govray.store.standing import standing
 
-    with _session(store) as session:
+    with opened_session(store) as session:
         if to == "archived":
             done = registry.archive(session, name=name, version=version, by=_by())
             asked = "no gates"
@@ -223,7 +219,7 @@ def download(
     from govray.store.tables import Attestation
 
     anchor = trust.anchor(trust_root, revocations)
-    with _session(store) as session:
+    with opened_session(store) as session:
         if version is None:
             row = registry.latest(session, name, stage="production")
             if row is None:
@@ -303,20 +299,6 @@ def copy(
             do="Check the space and the permissions there.",
         ) from None
     return verified
-
-
-@contextmanager
-def _session(store: str, *, create: bool = False) -> Iterator[Session]:
-    from sqlmodel import Session
-
-    from govray.store.database import open_store
-
-    engine = open_store(store, create=create)
-    try:
-        with Session(engine, expire_on_commit=False) as session:
-            yield session
-    finally:
-        engine.dispose()
 
 
 def _by() -> ChangedBy:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from threading import Event
 
     from sqlalchemy import Engine
+    from sqlmodel import Session
 
     from govray.governance.trust.anchor import TrustAnchor
     from govray.train.index.indexer import IndexReport, IndexSettings
@@ -171,6 +172,20 @@ def opened(engine: Engine) -> Iterator[Engine]:
         engine.dispose()
 
 
+@contextmanager
+def opened_session(store: str, *, create: bool = False) -> Iterator[Session]:
+    """A session on the store at this URL, made first if ``create`` says so."""
+    from sqlmodel import Session
+
+    from govray.store.database import open_store
+
+    with (
+        opened(open_store(store, create=create)) as engine,
+        Session(engine, expire_on_commit=False) as session,
+    ):
+        yield session
+
+
 def indexing_settings(
     storage: Path,
     trust_root: Path | None,
@@ -221,12 +236,9 @@ def _key(store: str) -> bytes:
         UsageError: It is missing.
         Refused: It is another one.
     """
-    from sqlmodel import Session
-
-    from govray.store.database import open_store
     from govray.store.secret_fingerprint import indexing_key
 
-    with opened(open_store(store, create=True)) as engine, Session(engine) as session:
+    with opened_session(store, create=True) as session:
         return indexing_key(session, store)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from govray.cli.output import line, note, print_table, report, table
-from govray.cli.store import DEFAULT_STORE, Store
+from govray.cli.store import DEFAULT_STORE, Store, opened_session
 
 app = typer.Typer(help="Make and revoke bearer tokens of the service, and disable users.")
 
@@ -38,12 +38,9 @@ def new(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Make a token, and its user if that is new. The token is printed once."""
-    from sqlmodel import Session
-
     from govray.service import tokens
-    from govray.store.database import open_store
 
-    with Session(open_store(store)) as session:
+    with opened_session(store) as session:
         text = tokens.new(
             session,
             user,
@@ -65,12 +62,9 @@ def new(
 @app.command("ls")
 def ls(store: Store = DEFAULT_STORE) -> None:
     """List users and their tokens, without secrets."""
-    from sqlmodel import Session
-
     from govray.service import tokens
-    from govray.store.database import open_store
 
-    with Session(open_store(store)) as session:
+    with opened_session(store) as session:
         rows = tokens.listed(session, at=datetime.now(UTC))
     report({"tokens": rows})
     if not rows:
@@ -90,12 +84,9 @@ def revoke(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Revoke a token, for ever. A running service refuses it within two seconds."""
-    from sqlmodel import Session
-
     from govray.service import tokens
-    from govray.store.database import open_store
 
-    with Session(open_store(store)) as session:
+    with opened_session(store) as session:
         row = tokens.revoke(session, token, at=datetime.now(UTC))
         said = {"id": row.id, "user": row.user, "revoked": row.revoked}
         session.commit()
@@ -122,12 +113,9 @@ def enable(
 
 
 def _set_disabled(user: str, disabled: bool, store: str) -> None:
-    from sqlmodel import Session
-
     from govray.service import tokens
-    from govray.store.database import open_store
 
-    with Session(open_store(store)) as session:
+    with opened_session(store) as session:
         tokens.set_disabled(session, user, disabled)
         session.commit()
     report({"user": user, "disabled": disabled})

@@ -65,15 +65,10 @@ def trace(
     this machine. Exit code 0 whether found or not: the text or the JSON says which.
     """
     from govray.governance.verify.trace import trace as find
-    from govray.governance.verify.verifier import verify
 
     digest = _sha256(path)
-    moment = trust.reference_time(at)
-    verified = verify(
-        model,
-        trust_root=trust.anchor(trust_root, revocations),
-        at=moment,
-        allow_uncovered=allow_uncovered or [],
+    verified = trust.verify_model(
+        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
     )
     sightings = find(verified, digest)
     searched = _search(path, verified, corpora, least, limit)

@@ -19,6 +19,7 @@ from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
 if TYPE_CHECKING:
     from govray.governance.trust.anchor import PinnedLists, TrustAnchor
     from govray.governance.trust.trust_state import TrustState
+    from govray.governance.verify.verifier import VerifiedModel
 
 
 def reference_time(at: str | None) -> datetime:
@@ -77,6 +78,25 @@ def anchor(root: Path | None, revocations: Sequence[Path] | None = None) -> Trus
         if not each.exists():
             raise UsageError("no such file", where=str(each), do="Check --revocations.")
     return TrustAnchor.read(root, revocations or ())
+
+
+def verify_model(
+    model: Path,
+    *,
+    root: Path | None,
+    revocations: Sequence[Path] | None,
+    allow_uncovered: Sequence[str] | None,
+    at: str | None,
+) -> VerifiedModel:
+    """The model folder, verified against the options of a verb. Raises as `anchor` and `verify`."""
+    from govray.governance.verify.verifier import verify
+
+    return verify(
+        model,
+        trust_root=anchor(root, revocations),
+        at=reference_time(at),
+        allow_uncovered=allow_uncovered or (),
+    )
 
 
 def lists(given: Sequence[Path] | None) -> tuple[tuple[bytes, ...], PinnedLists]:

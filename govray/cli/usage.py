@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from govray.cli.output import print_table, report, table
-from govray.cli.store import DEFAULT_STORE, Store, opened
+from govray.cli.store import DEFAULT_STORE, Store, opened_session
 
 
 class UsageBy(StrEnum):
@@ -31,15 +31,12 @@ def usage(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Show governed accelerator-hours and attested artifacts, by project or by user."""
-    from sqlmodel import Session
-
     from govray.cli.trust import reference_time
     from govray.governance.formats.document import format_time
-    from govray.store.database import open_store
     from govray.store.usage import usage as used
 
     start = format_time(reference_time(since)) if since else None
-    with opened(open_store(store)) as engine, Session(engine) as session:
+    with opened_session(store) as session:
         found = used(session, by="user" if by is UsageBy.user else "project", since=start)
     report(
         [
