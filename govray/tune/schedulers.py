@@ -53,15 +53,15 @@ class GovernedASHA(AsyncHyperBandScheduler):
     def __init__(self, brackets: Sequence[Bracket], divisor: int) -> None:
         longest = max(bracket.rungs[-1] for bracket in brackets)
         super().__init__(time_attr=TIME, max_t=longest, reduction_factor=divisor)
-        self._brackets = [_Ladder(bracket, divisor) for bracket in brackets]
+        self._ladders = [_Ladder(bracket, divisor) for bracket in brackets]
+        self._brackets = list(self._ladders)
         self.reasons: dict[str, str] = {}
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Put the trial into the first bracket that has room."""
-        free = [bracket for bracket in self._brackets if bracket.room > 0]
-        bracket = free[0] if free else self._brackets[0]
-        bracket.room -= 1
-        self._trial_info[trial.trial_id] = bracket
+        ladder = next((each for each in self._ladders if each.room > 0), self._ladders[0])
+        ladder.room -= 1
+        self._trial_info[trial.trial_id] = ladder
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Ray's decision by our cutoff, with its reason."""
@@ -91,20 +91,20 @@ class _Ladder(_Bracket):
     def __init__(self, bracket: Bracket, divisor: int) -> None:
         super().__init__(bracket.rungs[0], bracket.rungs[-1], divisor, 0)
         # Ray goes through rungs from the last.
-        self._rungs: list[tuple[int, dict[str, float]]] = [
-            (step, {}) for step in reversed(bracket.rungs)
-        ]
+        self._rungs = [(step, {}) for step in reversed(bracket.rungs)]
+        self._divisor = divisor
         self.room = bracket.trials
         self.standing = ""
 
     def cutoff(self, recorded: dict[str, float]) -> float | None:
         """The least reward that goes on, of those at the rung before this trial; None for any."""
-        going_on = places(len(recorded) + 1, self.rf)
+        going_on = places(len(recorded) + 1, self._divisor)
         best = sorted(recorded.values(), reverse=True)
         return best[going_on - 1] if len(best) >= going_on else None
 
-    def on_result(self, trial: Trial, cur_iter: int, cur_rew: float) -> str:
+    def on_result(self, trial: Trial, cur_iter: int, cur_rew: float | None) -> str:
         """As Ray's, but a trial that cannot be judged is recorded and stops."""
+        assert cur_rew is not None  # every result has the objective
         action = str(super().on_result(trial, cur_iter, cur_rew))
         reached = next((rung for rung in self._rungs if cur_iter >= rung[0]), None)
         if not math.isfinite(cur_rew):

@@ -97,7 +97,8 @@ class Setting:
 class GovernedTrainable(tune.Trainable):
     """What Ray Tune calls; see the module. ``setup`` gets the `Setting`."""
 
-    def setup(self, config: dict[str, Any], *, setting: Setting) -> None:
+    # `tune.with_parameters` adds arguments, which Ray's annotation does not know.
+    def setup(self, config: dict[str, Any], *, setting: Setting) -> None:  # type: ignore[override]
         """Called by Ray Tune; trains nothing yet."""
         # Ray has changed into a folder of its own; hyperparameters may be relative paths.
         os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", os.curdir))
@@ -136,7 +137,7 @@ class GovernedTrainable(tune.Trainable):
 
     def save(self, checkpoint_dir: str | None = None) -> Any:
         """Called by Ray Tune before a pause or for an exploit: where the last commit lies."""
-        from ray.train._internal.checkpoint_manager import _TrainingResult
+        from ray.train._internal.session import _TrainingResult
 
         step = self._reports[-1].step if self._reports else 0
         where = tune.Checkpoint(str(self._run / folder_name(step))) if step else None
@@ -198,7 +199,8 @@ class GovernedTrainable(tune.Trainable):
                 name=self._run.name,
                 storage_path=str(setting.folder),
                 failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
-                callbacks=[Reporter(self._run, setting.file.search.metric)],
+                # Ray's annotation is that of Tune's callbacks.
+                callbacks=[Reporter(self._run, setting.file.search.metric)],  # type: ignore[list-item]
             ),
         )
 

@@ -103,9 +103,9 @@ def test_the_registry_takes_no_file_that_a_loader_may_load_and_no_digest_covers(
     [
         (["1.0"], "is no version"),
         (["1.0.0-rc.1"], "is no version"),
-        (["1.0.0", "--label", "team"], "is no NAME=VALUE"),
-        (["1.0.0", "--label", "a=1", "--label", "a=2"], "names one twice"),
-        (["1.0.0", "--metric", "loss=low"], "is no number"),
+        (["1.0.0", "--label", "team"], "is not NAME=VALUE"),
+        (["1.0.0", "--label", "a=1", "--label", "a=2"], "repeats a name"),
+        (["1.0.0", "--metric", "loss=low"], "is not a number"),
         (["1.0.0", "--store", "mysql://x"], "a store is not kept in mysql"),
     ],
 )

@@ -80,7 +80,9 @@ def fit(
         KeyboardInterrupt: The second signal to stop.
     """
     folder = Path(order.folder)
-    max_restarts = int(run_config.failure_config.max_failures)
+    failing = run_config.failure_config
+    assert failing is not None  # RunConfig makes one
+    max_restarts = failing.max_failures
     supervisor = Supervisor(folder, max_restarts)
     journal = _Journal(folder, on_step)
     with (
@@ -89,15 +91,16 @@ def fit(
         ProgressWatch(journal) as watch,
     ):
         while True:
+            # What is ignored here is of Ray Train v2, whose annotations are still those of v1.
             trainer = _Trainer(
-                GovernedLoop(loop, order, watch.actor),
+                GovernedLoop(loop, order, watch.actor),  # type: ignore[arg-type]  # it returns
                 train_loop_config=dict(config or {}),
                 torch_config=TorchConfig(timeout_s=order.collective_timeout_s),
                 scaling_config=scaling,
                 run_config=replace(
                     run_config,
-                    failure_config=replace(run_config.failure_config, max_failures=-1),
-                    callbacks=[*(run_config.callbacks or []), supervisor],
+                    failure_config=replace(failing, max_failures=-1),
+                    callbacks=[*(run_config.callbacks or []), supervisor],  # type: ignore[list-item]
                 ),
                 dataset_config=planned_shard.PlanData(order),
             )
@@ -117,19 +120,20 @@ def fit(
                     raise decision.error from error
                 _release(watch.actor)
                 continue
-            stopped = result.return_value
+            stopped = result.return_value  # type: ignore[attr-defined]
             return order.stop if stopped is None else int(stopped)
 
 
 class _Trainer(ElasticTrainer):
     """Ray's trainer, whose controller itself says which rows each worker reads."""
 
+    # Of Ray Train v2; a type checker sees v1.
     def _create_default_callbacks(self) -> list[Any]:
         return [
-            planned_shard.Configured(self.train_run_context, {})
+            planned_shard.Configured(self.train_run_context, {})  # type: ignore[attr-defined]
             if type(each) is DatasetsCallback
             else each
-            for each in super()._create_default_callbacks()
+            for each in super()._create_default_callbacks()  # type: ignore[misc]
         ]
 
 

@@ -56,14 +56,20 @@ PATIENCE_S = 30.0
 Resources = Mapping[str, float]
 
 
+# A type checker sees the classes of Ray Train v1 in `ray.train`: hence the ignored types.
 class ElasticTrainer(TorchTrainer):
     """`TorchTrainer` under the policy of this module where ``num_workers`` is a pair."""
 
     def _initialize_and_run_controller(self, **arguments: Any) -> ray.train.Result:
-        if self.scaling_config.elasticity_enabled:
-            folder = Path(self.run_config.storage_path) / self.run_config.name
-            arguments["scaling_policy"] = Elastic(self.scaling_config, folder)
-        return super()._initialize_and_run_controller(**arguments)
+        scaling: Any = self.scaling_config
+        if scaling.elasticity_enabled:
+            storage, name = self.run_config.storage_path, self.run_config.name
+            assert storage is not None  # a governed run's configuration names both
+            assert name is not None
+            arguments["scaling_policy"] = Elastic(scaling, Path(storage) / name)
+        run = super()._initialize_and_run_controller  # type: ignore[misc]  # of v2
+        result: ray.train.Result = run(**arguments)
+        return result
 
 
 class Elastic(ElasticScalingPolicy):
@@ -75,7 +81,7 @@ class Elastic(ElasticScalingPolicy):
     """
 
     def __init__(self, scaling_config: ray.train.ScalingConfig, run_folder: Path) -> None:
-        super().__init__(scaling_config)
+        super().__init__(scaling_config)  # type: ignore[arg-type]  # of v1
         self._run_folder = run_folder
         self._unsure_since: float | None = None
         self._wanted: ScalingDecision | None = None
@@ -131,7 +137,7 @@ class Elastic(ElasticScalingPolicy):
                 )
         return super()._get_reserved_resources()
 
-    def _count_possible_workers(self, reserved_resources: Mapping[str, Resources]) -> int:
+    def _count_possible_workers(self, reserved_resources: dict[str, dict[str, float]]) -> int:
         possible = int(super()._count_possible_workers(reserved_resources))
         nodes = [node["Resources"] for node in _alive()]
         worker = self.scaling_config._resources_per_worker_not_none

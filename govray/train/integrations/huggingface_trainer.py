@@ -110,14 +110,14 @@ def govern_trainer(trainer: Trainer) -> Trainer:
     steps = callback.order.plan.max_steps
     require_plan(trainer.args, max_steps=steps, clip_norm=callback.order.clip_norm)
     trainer.args.max_steps = steps
+    assert trainer.model is not None  # _callback_of compared it with the callback's
     callback.run = govern_hosted(trainer.model, trainer.create_optimizer())
     # Prepared as if for evaluation, the model gets autocast but no DDP around it.
     trainer.accelerator.prepare_model = partial(
         trainer.accelerator.prepare_model, evaluation_mode=True
     )
     kind = type(trainer)
-    trainer.__class__ = type(kind.__name__, (_Governed, kind), {})
-    trainer.governing = callback
+    trainer.__class__ = type(kind.__name__, (_Governed, kind), {"governing": callback})
     return trainer
 
 
@@ -241,7 +241,10 @@ class _Governed(Trainer):
         return self.governing.run
 
     def train(
-        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, **kwargs: Any
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
         """Run the remaining steps of the plan."""
         if resume_from_checkpoint or trial is not None:
@@ -250,7 +253,7 @@ class _Governed(Trainer):
                 where="trainer.train()",
                 do="Leave it out: the run resumes from its own commits",
             )
-        return super().train(**kwargs)
+        return super().train(ignore_keys_for_eval=ignore_keys_for_eval)
 
     def get_train_dataloader(self) -> Any:
         return PlannedBatches(self._governed_run)
@@ -264,6 +267,7 @@ class _Governed(Trainer):
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
+        assert self.model is not None  # govern_trainer took it
         self.model.train()
         self.governing.metrics = self._governed_run.step(
             inputs, self.governing.loss_fn or causal_lm_loss

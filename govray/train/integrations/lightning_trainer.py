@@ -24,7 +24,7 @@ Source: lightning 2.6, `Trainer` and `DDPStrategy`; `ray.train.lightning`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -67,12 +67,14 @@ class GovernCallback(Callback):
     def __init__(self, module: LightningModule, loss_fn: LossFn | None = None) -> None:
         self._order = assignment_for(module).order
         self._module = module
-        own_step = module.training_step
-        self._loss_fn = loss_fn or (lambda _, batch: own_step(batch, self._batch_idx))
         self._batch_idx = 0
+        # Here it returns losses, whatever Lightning's annotation allows.
+        own_step: Callable[..., Any] = module.training_step
+        self._loss_fn = loss_fn or (lambda _, batch: own_step(batch, self._batch_idx))
         self._run: Run | None = None
-        module.training_step = self._training_step
-        module.train_dataloader = self._train_dataloader
+        # Lightning looks its hooks up on the module, and has no other way to exchange them.
+        module.training_step = self._training_step  # type: ignore[method-assign]
+        module.train_dataloader = self._train_dataloader  # type: ignore[method-assign]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse a set-up that would act beside the governed step."""
@@ -140,7 +142,8 @@ class GovernCallback(Callback):
         # pass.
         with torch.autocast(module.device.type, enabled=False):
             metrics = run.step(held.batch, self._losses)
-        module.optimizers().step()  # no gradient is left: Lightning only counts a step
+        # No gradient is left: Lightning only counts a step. There is one optimizer.
+        module.optimizers().step()  # type: ignore[union-attr]
         self._step_schedules()
         run.report(metrics)
         module.log("loss", metrics.pop("loss"), prog_bar=True)
@@ -157,7 +160,7 @@ class GovernCallback(Callback):
         optimizer.param_groups = groups[: self._own_groups]
         try:
             for config in self._module.trainer.lr_scheduler_configs:
-                config.scheduler.step()
+                config.scheduler.step()  # type: ignore[call-arg]  # not one that needs a metric
         finally:
             optimizer.param_groups = groups
         for adapter in groups[self._own_groups :]:
@@ -197,7 +200,7 @@ def refuse_settings(trainer: Trainer) -> None:
             "Leave it out: the run resumes from its own commits",
         ),
         (
-            any(isinstance(c, RayTrainReportCallback) for c in trainer.callbacks),
+            any(isinstance(c, RayTrainReportCallback) for c in trainer.callbacks),  # type: ignore[attr-defined]
             "a RayTrainReportCallback",
             "GovernCallback takes its place",
         ),
