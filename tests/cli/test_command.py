@@ -42,6 +42,16 @@ def test_without_words_it_shows_the_verbs(run: Run) -> None:
         assert f"\n  {verb} " in out
 
 
+def test_a_result_is_one_json_document_or_text_wherever_the_option_stands(run: Run) -> None:
+    after = json.loads(run("keys", "new", "after.pem", "--json").out)
+    before = json.loads(run("--json", "keys", "new", "before.pem").out)
+    assert set(after) == set(before) == {"privateKey", "publicKey", "algorithm", "keyid"}
+    text = run("keys", "new", "text.pem").out
+    assert text.startswith("New ed25519 key ")
+    assert "{" not in text
+    assert run("schema", "policy", "--json").out == run("schema", "policy").out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
