@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from world import AT, World
-
 from govray.demo.findings import Refusal, Story, tabulate
 from govray.demo.html_report import render
 from govray.governance.verify import verify
+from tests.support.world import AT, World
 
 
 def story(world: World, model: Path, *, replayed: str) -> Story:
