@@ -3,8 +3,6 @@
 Tensors keep their dtype and bits, where ``Optimizer.load_state_dict`` casts them
 to the parameter's. Parameters go by name, so the order of groups is checked and
 never assumed.
-
-What it does not do: store anything (``commit_folder.py``), or know a schedule.
 """
 
 from __future__ import annotations

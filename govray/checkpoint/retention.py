@@ -6,7 +6,7 @@ A run keeps the union of
 * ``best``: those with the lowest loss, the mean over the steps since the commit before;
 * ``pinned``: those that somebody asked for by name.
 
-What it does not do: look at a folder or delete anything (`govray.train.state.garbage_collection`).
+`govray.train.state.garbage_collection` looks at folders and deletes.
 """
 
 from __future__ import annotations

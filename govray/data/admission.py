@@ -18,9 +18,6 @@ records, in whatever corpora, are either all trained on or all held back.
 
 Canaries (``governance/record/canary.py``) are planted in the corpora that ask for them: records of
 the operator's, in a shard of their own beside the corpus's.
-
-What this module does not do: verify signatures (``governance``), choose the salt, or read rows
-back (``step_reader.py``).
 """
 
 from __future__ import annotations

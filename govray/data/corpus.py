@@ -14,9 +14,6 @@ Invariants
   in each part: anything else is an error that names the file.
 
 Names are for people: the credential binds contents and their order, not names.
-
-What this module does not do: sign (``governance/formats/statement.py``), or decide what may be
-trained on (``admission.py``).
 """
 
 from __future__ import annotations

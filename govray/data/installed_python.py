@@ -16,8 +16,6 @@ distribution's licence. It goes to a corpus of its own, ``<distribution>.vendore
 
 Invariants: the result is a function of the installed files; names are normalised (PEP 503); a
 file that several distributions list belongs to the first by name; empty files are no records.
-
-What this module does not do: write corpora (``corpus.py``), sign, or read licence texts.
 """
 
 from __future__ import annotations

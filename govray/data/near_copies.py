@@ -20,8 +20,7 @@ Invariants
   otherwise it is built anew.
 * Texts and indexes stay where the records are.
 
-What this module does not do: paraphrases, translations, texts of fewer words than a shingle, or
-records that are not text.
+Paraphrases, translations, texts shorter than a shingle and records that are not text are not found.
 
 Source: Broder 1997, "On the resemblance and containment of documents"; the signatures are those
 of rensa (Rust, no dependencies; datasketch needs scipy).

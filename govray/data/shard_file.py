@@ -13,8 +13,6 @@ uint32.
 
 Invariant: ``ShardFile.read`` returns verified rows only; a file that does not decode, or decodes
 to other rows, is an error that names file and row group.
-
-What this module does not do: pack (``admission.py``) or choose rows (``step_reader.py``).
 """
 
 from __future__ import annotations

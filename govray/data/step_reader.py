@@ -26,8 +26,7 @@ Invariants
 * **A step that cannot be read is still a step.** Its ``StepRows`` carries the error, so that the
   rank can tell the others.
 
-What this module does not do: choose a schedule (``governance/record/batch_plan.py``), verify the
-manifest's signature, or know routes, targets and tensors.
+The caller has verified the manifest's signature.
 """
 
 from __future__ import annotations

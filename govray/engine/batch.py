@@ -8,9 +8,7 @@ Invariants (checked by ``StepBatch.check``, on every rank, before the forward):
 * All tensors of a micro-batch have as many rows as there are positions.
 * Rows and targets of the micro-batches add up to those of the corpora.
 
-What it does not do: read rows, or decide which rank reads which (that is the
-batch plan's); look into the targets (the step compares them with
-``row_targets`` when it has computed the losses).
+The step, not the batch, compares targets with ``row_targets``, once it has the losses.
 """
 
 from __future__ import annotations

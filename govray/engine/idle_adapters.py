@@ -10,8 +10,7 @@ Invariants:
   it steps. It would find no gradient there, so what it does to the others is the same.
 * In all groups that it sees, a parameter that this step does not train has no gradient.
 
-What it does not do: hide the base model's parameter groups; an optimizer may keep what it
-shares in the first.
+The base model's parameter groups stay visible: an optimizer may keep what it shares in the first.
 """
 
 from __future__ import annotations

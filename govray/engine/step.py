@@ -31,8 +31,7 @@ Invariants:
   model's and those of the adapters that the step trains. Other adapters' are not looked at,
   and the optimizer does not see them (``idle_adapters.py``).
 
-What it does not do: read data, schedule the learning rate, checkpoint, or write
-the ledger. It makes no attempt at mixed precision with loss scaling.
+There is no mixed precision with loss scaling.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@ SQLite runs in WAL mode: readers go on while one writer writes, writers wait for
 `BUSY_MS`. A transaction that writes takes the write lock at its first change, so it never fails
 half-way because somebody wrote after its first read; `begin_writing` takes it before the first
 read, where what is read decides what is written.
-
-What this module does not do: change the tables of a store that exists (``schema_upgrade.py``), or
-read the environment (the commands do).
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A long table: a row for each corpus of a step's leaf, and for each measured (cor
 of its gradient norms. It is derived and signed by nobody; whoever needs to rely on a row looks up
 its ``index`` in the tiles. Entropy profiles are not in it: their leaves are.
 
-What this module does not do: stand in for the ledger, or load where pyarrow is not installed (the
-extra ``train`` has it).
+The file does not replace the ledger. It needs pyarrow, which the extra ``train`` has.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Leaves stand in the order of branch and step (`govray.governance.record.ledger`)
 measured of a step behind its leaf. So a step is found by bisection, O(log n) entries; entries that
 are only looked at on the way are not checked, the one that is answered is.
 
-What this module does not do: tell which steps read a record. The index has them.
+The index, not this module, has the steps that read a record.
 """
 
 from __future__ import annotations

@@ -21,9 +21,6 @@ Invariants
   is a part of all gradients that were measured, so one below 1 says that others trained the
   group, as every run of more than one corpus does; it does not say which.
 * A view is a `Lineage` like the whole one, and `scope` says which it is.
-
-What this module does not do: verify (`govray.governance.verify.verifier` did), compute coverage,
-taint or levels, or read a database.
 """
 
 from __future__ import annotations

@@ -11,9 +11,6 @@ Invariants
 * No two histories of one run are in it (`govray.store.heads`).
 * A record of a corpus that any credential calls confidential is found by keyed hash only. When
   that becomes known later, the corpus's records are keyed then.
-
-What this module does not do: verify (`govray.governance.verify.verifier`), read run folders
-(`govray.train.index.indexer`), commit, or answer questions.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ What cannot be derived from storage is kept: accounts, tokens, the registry, the
 experiment is counted for, which attestations are public, and which heads of ledgers were seen. Lost
 is what storage has no longer: deleted runs and checkpoints.
 
-What this module does not do: derive anything. `rebuild` is given what fills the new index.
+`rebuild` derives nothing: it is given what fills the new index.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Each revision runs in one transaction, on SQLite too: an upgrade that is killed leaves the
 revision before. Two at once wait for each other.
-
-What this module does not do: open a store for use (``database.py``).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A wrong secret finds nothing, and an answer "not found" for a record that was us
 none. So the first model that is indexed leaves the fingerprint of the secret, and whoever comes
 with another one, or with none, is told. `govray store rebuild` makes the index again under the
 secret that it is given, and its fingerprint takes the place of the old one.
-
-What this module does not do: read or make the secret (``record_key.py``).
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ An attestation was verified when it was indexed. What was revoked since, or that
 the lists are old, is in no row: it is found out here, from the lists of that moment, each time
 that somebody relies on it.
 
-What this module does not do: verify a model again. A credential or a delegation that was revoked,
-or an attestation by the list of an operator by delegation, shows when the model is: by `govray
-verify` or `govray store rebuild`.
+A model is not verified again. `govray verify` or `govray store rebuild` does that, and shows a
+credential or a delegation that was revoked, or an attestation by the list of an operator by
+delegation.
 """
 
 from __future__ import annotations

@@ -13,9 +13,7 @@ Conventions
 * Nothing refers by row number: keys are names and digests, so an index that is made again from
   storage has the same ones.
 
-What this module does not do: open a database (``database.py``), change one (``migrations/``, which
-these classes must equal; a test compares them), or decide which state follows which
-(``states.py``).
+``migrations/`` must make the same tables as these classes; a test compares them.
 """
 
 from enum import StrEnum

@@ -2,8 +2,6 @@
 
 Invariant: what is written is there whole or not at all, and a name that is read is one that
 `govray.store.tiles` made: no reader of a request's text comes here with it.
-
-What this module does not do: know what a tile is.
 """
 
 from __future__ import annotations

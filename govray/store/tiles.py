@@ -24,8 +24,6 @@ Invariants
   bytes are refused. Partial ones have their width in their name and stay when a wider one comes.
 * What is written appears whole, the checkpoint last: who sees a checkpoint finds its tiles.
 * A `TileReader` answers nothing that it did not check against the signed root that it was given.
-
-What this module does not do: sign or verify a checkpoint, or decide who may read an entry.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Seconds are those of the trials' attempts, replays included, as their event logs
 accelerator is what Ray gave a worker as a GPU. An attested artifact is an attestation in the
 index whose run is there too.
 
-What this module does not do: price anything, or count what ran outside of govray.
+What ran outside of govray is not counted.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ torch's hosts need two things that the reducer does not:
   and a rank with fewer rows than others runs ghosts (``padding_pass.py``).
 * Their collectives run where a rank that failed can't answer. So ranks meet before:
   ``meet`` returns on all ranks or raises on all. What a rank owes after that, it pays.
-
-What it does not do: divide, clip, or decide whether the step goes on.
 """
 
 from __future__ import annotations

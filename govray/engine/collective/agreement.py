@@ -21,8 +21,7 @@ Invariants:
   they came from raises them as they are.
 * Counts are int64 and exact.
 
-What it does not do: notice a rank that hangs without failing (that takes the
-process group's timeout), sum gradients, or read a clock (one is passed in).
+A rank that hangs without failing is noticed by the process group's timeout only.
 """
 
 from __future__ import annotations

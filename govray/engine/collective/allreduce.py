@@ -18,7 +18,7 @@ Invariants:
   absent local gradient counts as zeros.
 * Gradients are divided once, after the sum, by true division.
 
-What it does not do: overlap with backward, reduce sparse gradients, or clip.
+Sparse gradients are not reduced.
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ Invariants:
   flattening, same collective; only the time differs.
 * A gradient that changes after its bucket was sent is an error.
 
-What it does not do: divide, or decide whether the step goes on.
-
 Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
 Training", for buckets sent during backward in a fixed order.
 """

@@ -3,8 +3,6 @@
 Every rank computes this from what all ranks hold alike: the time and the revocations that rank 0
 told in the step's agreement, and the dates that all began with. So all stop, or all leave the same
 corpora out, before any weight moves.
-
-What this module does not do: read a clock, or choose between stopping and leaving out.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ rounding. Adapters stay whole, and are summed as ever.
 Ranks meet before every forward, every backward, and every collective inside them, so a rank
 that fails at any point stops all. The model stays half gathered then: the step function is over.
 
-What it does not do: shard the model (call ``fully_shard`` before the optimizer is made), reshard
-to other meshes, or host parameters that are left out of sharding. It replaces the user's own
-``set_custom_all_gather`` and ``set_custom_reduce_scatter``.
+Call ``fully_shard`` before the optimizer is made. Other meshes, and parameters that are left out of
+sharding, are not supported. The user's own ``set_custom_all_gather`` and
+``set_custom_reduce_scatter`` are replaced.
 
 Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
 """

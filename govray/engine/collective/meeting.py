@@ -8,8 +8,6 @@ Invariants:
 * What stops a rank here has stopped all: the same error, raised by all.
 * A loss function can't go on after it, whatever it catches: the next meeting stops it again,
   without an exchange that nobody would answer.
-
-What it does not do: the second status itself, or anything about the rank's own failure.
 """
 
 from __future__ import annotations

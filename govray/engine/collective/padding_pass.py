@@ -7,7 +7,7 @@ sliced pass no parameter may learn from it, and every gradient that arrives is z
 The shape is that of the rank's own rows, or of an earlier step's. A rank that never had
 any is told by one that has.
 
-What it does not do: carry anything of a row's content to another rank.
+Nothing of a row's content goes to another rank.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Everything that must hold while rows of one pass are in the model is a context, 
 ``Forward`` stacks them: which parameters require grad, which adapter is read, whose
 dropout masks are drawn, that no buffer changes, where rows join. Backward belongs
 inside too, for activation checkpointing runs the forward again.
-
-What it does not do: backward, or anything about other ranks.
 """
 
 from __future__ import annotations

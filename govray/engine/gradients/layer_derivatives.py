@@ -7,7 +7,7 @@ and its input from some of its rows. ``sliced_pass.py`` runs them in autograd Fu
 Invariants: rows are the first dimension throughout, and are never mixed. A layer with tensors,
 hooks or a forward of its own is not covered: its derivatives may be others.
 
-What it does not do: decide which rows learn; second derivatives.
+There are no second derivatives.
 
 Source: the derivatives are torch's own (Core ATen operators).
 """

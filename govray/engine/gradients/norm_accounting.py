@@ -21,9 +21,9 @@ Invariants:
   are a position table read as a raw tensor, a custom layer, or a layer called on other than rows.
 * A parameter's gradients are dropped as soon as autograd has brought the last one.
 
-What it does not do: tell what a corpus did to the model (a norm is not influence);
-tell rows apart in a layer that takes another dimension first and has as many
-entries there as the pass has rows; FSDP's sharded parameters (not measured).
+A norm is not influence: it does not tell what a corpus did to the model. FSDP's sharded parameters
+are not measured. Rows are not told apart in a layer whose first dimension is another one, of as
+many entries as the pass has rows.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ next step tries again. The same holds for a stream of a sliced pass without grad
 A model that ``torch.compile`` has in hand is not joined: there, every combination of
 parts would be another graph, and a cached one may not know of hooks.
 
-What it does not do: notice a model that behaves in another way later.
+A model that behaves in another way later is not noticed.
 """
 
 from __future__ import annotations

@@ -17,8 +17,6 @@ allows, and tells the planner.
 
 Invariants: rows of different domains are never in one pass. The passes of a domain
 are a function of that domain's rows alone. Domains come in one order on all ranks.
-
-What it does not do: run anything.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ The order is that of ``layer_groups``, bottom first. It says nothing of a tensor
 groups, of a policy's own group, or of an adapter, which sits in every block. There all rows are
 taken to need a gradient, which costs time and no exactness.
 
-What it does not do: look at the model. Where a model calls its layers in another
-order, the trial (``pass_check.py``) finds other gradients.
+The model itself is not looked at. If it calls its layers in another order, the trial
+(``pass_check.py``) finds other gradients.
 """
 
 from __future__ import annotations

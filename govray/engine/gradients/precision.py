@@ -4,7 +4,7 @@ A user's loss may enter autocast or cast by itself, so parameters' dtypes do not
 the model was computed. The graph behind the losses does: the gradient that arrives at an operation
 has the dtype of what the operation returned.
 
-What it does not do: see into a graph that ``torch.compile`` made.
+A graph that ``torch.compile`` made cannot be looked into.
 """
 
 from __future__ import annotations

@@ -14,9 +14,8 @@ Invariants: what required grad before requires grad after, also when the forward
 raises. A parameter that the user froze stays frozen whatever the route says. No
 buffer changes in between: what a class leaves in a buffer, other classes read.
 
-What it does not do: rows of several routes in one forward. Layers that mix rows
-(batch statistics) are refused by name, and so are activation checkpointing that
-loses gradients, and gradients in float16.
+A forward has rows of one route. Layers that mix rows (batch statistics) are refused by name, and so
+are activation checkpointing that loses gradients, and gradients in float16.
 
 Source: Cloud et al. 2024, "Gradient Routing: Masking Gradients to Localize
 Computation in Neural Networks", for the idea; the mechanism is autograd's own.

@@ -3,8 +3,6 @@
 ``RowWeights`` is what the planner states of one parameter: ranges of rows with a
 weight, and the rows whose input gradient something below needs. ``layer_rows`` cuts
 the rows of one call wherever a permission of any of its parameters changes.
-
-What it does not do: compute anything.
 """
 
 from __future__ import annotations

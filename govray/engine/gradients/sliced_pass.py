@@ -29,10 +29,9 @@ override, in whichever thread backward runs. A
 ``TorchFunctionMode`` belongs to one thread and does not know the layer; replaced
 modules would not be those that FSDP and others hold.
 
-What it does not do: decide which rows may do what; layers that it does not know
-(``uncovered``: their parameters must be permitted to all rows or to none); tell
-rows that mix from rows that don't (``routing.refuse_inexact`` knows the usual
-suspects); second derivatives.
+Parameters of unknown layers (``uncovered``) must be permitted to all rows or to none. Rows that a
+layer mixes are not noticed here: ``routing.refuse_inexact`` knows the usual layers. There are no
+second derivatives.
 
 Source: the layers' derivatives are torch's own (Core ATen operators); the idea of
 slicing instead of masking is that of sparse backward passes, e.g. Sun et al. 2017,

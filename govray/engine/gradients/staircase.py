@@ -17,8 +17,8 @@ trial finds which arguments are per row, with numbers of rows that no other size
 equal. That is remembered by place: a mask of shape (tokens, tokens) is not cut because a batch has
 as many rows. An argument that the rows share may not carry a gradient.
 
-What it does not do: rows with adapters, weights that differ between layer groups
-(the planner gives those to other methods), torch.compile around the whole model.
+The planner gives rows with adapters, and weights that differ between layer groups, to other
+methods. torch.compile around the whole model is not supported.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ is the mean difference of losses, without − with, in nats a token. It is posit
 the trained model predicts the rows better. The interval is a paired bootstrap over rows:
 how the mean would move with other rows of the corpus, not with other seeds of the runs.
 
-What it does not do: tell memorizing from learning. Both lower the loss on trained rows;
-the same gap on reserve rows says how much of it carries over.
+The gap alone does not tell memorizing from learning, since both lower the loss on trained rows. The
+same gap on reserve rows says how much of it carries over.
 
 Source: Zhang et al. 2023, "Counterfactual Memorization in Neural Language Models".
 """

@@ -23,8 +23,8 @@ Invariants:
   whether it may be chance.
 * Equal scores and key give equal measures, bit for bit.
 
-What it does not do: decide, or notice that a reserve is not i.i.d. (a deviation on the
-first probe, before the corpus was trained on, shows that).
+A reserve that is not i.i.d. is not noticed here. A deviation on the first probe, before the corpus
+was trained on, shows it.
 """
 
 from __future__ import annotations

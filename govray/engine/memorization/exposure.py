@@ -17,8 +17,8 @@ Invariants:
   nothing apart has exposure 0, not log2 |R|.
 * No exposure is above log2 |R|: no rank is better than 1.
 
-What it does not do: say what a model knows in other words, or of secrets that stand
-after another prefix. A low exposure is no statement about other text.
+A low exposure says nothing about other text: not about the secret in other words, nor after another
+prefix.
 
 Source: Carlini et al. 2019, "The Secret Sharer", sections 4.2 to 4.4.
 """

@@ -13,8 +13,7 @@ States are decoded inside the model's forward, in the last block's hook: precisi
 the model's own (autocast included), and weights that are gathered for a forward only
 (FSDP2) are there.
 
-What it does not do: read the last block (its lens is the model's output), or run the
-model.
+The last block is not read: its lens is the model's output.
 
 Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 """

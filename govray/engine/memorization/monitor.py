@@ -9,8 +9,6 @@ Invariants:
   whatever rows it has: a forward may be collective itself.
 * An error on one rank is raised on all, the same.
 * The training goes on as if no profile had been made (``scores.untouched``).
-
-What it does not do: choose or read rows, say when, or decide.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ Invariants:
 * Two-sided: the difference counts by its size. Its sign is the caller's to read.
 * Relabellings depend on the key alone, and no global generator is read.
 
-What it does not do: correct for many tests, or repair a reserve that is not an i.i.d.
-sample of what the probe was drawn from. Then it finds that difference.
+Nothing corrects for many tests. If the reserve is not an i.i.d. sample of what the probe was drawn
+from, the test finds that difference.
 
 Source: Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero".
 """

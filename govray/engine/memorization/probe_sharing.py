@@ -7,8 +7,6 @@ its own contiguous slice of it (`own_rows`), which may be empty.
 Choosing is pure: `pick` takes rows at random, from a key. Every row has the same chance,
 whatever its record's length: what was read so far is a random sample of rows, and
 favouring short records on one side would make two like samples differ.
-
-What it does not do: read rows, or score them.
 """
 
 from __future__ import annotations

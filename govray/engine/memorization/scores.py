@@ -20,10 +20,8 @@ Invariants:
   pass depend neither on the world size nor on which rows are scored.
 * Rows of a corpus with an adapter are read through that adapter, others through none.
 
-What it does not do: say which rows to score (``probe_sharing.py``), compare them
-(``deviation.py``), or decide (``governance/record/entropy_profile.py``).
-The matrix entropy of hidden states (`representation_entropy`) is telemetry: memorized
-rows have *higher* values in some layers and lower ones in others.
+The matrix entropy of hidden states (`representation_entropy`) is telemetry: memorized rows have
+*higher* values in some layers and lower ones in others.
 
 Source: Zhang et al. 2024, "Min-K%++: Improved Baseline for Detecting Pre-Training Data
 from Large Language Models"; DESIGN measured what of this ranks memorized rows.

@@ -4,8 +4,8 @@ The model is left as it was: modes, generators, buffers (``scores.untouched``).
 Sequences of one batch may differ in length: they are filled up on the right, which a
 causal model does not see.
 
-What it does not do: tokenise, choose adapters (keep them active around the call), or
-bound a sequence by the model's context (the model says so).
+Keep adapters active around the call. The model itself refuses a sequence that is longer than its
+context.
 """
 
 from __future__ import annotations

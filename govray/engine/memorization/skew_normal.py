@@ -9,8 +9,6 @@ parameters were fitted to the same samples, so the p-value is too large: a small
 says that the fit is bad, a large one says little. Neither says anything of the tail
 beyond the samples.
 
-What it does not do: other distributions, weights, gradients.
-
 Source: Azzalini 1985, "A class of distributions which includes the normal ones".
 """
 

@@ -26,8 +26,8 @@ Backward needs no active adapter, except under activation checkpointing, which
 runs the forward again: keep backward inside ``active`` then. Outside, torch finds
 that the recomputed forward saves other tensors, and raises.
 
-What it does not do: merge an adapter into the weights, stack adapters, dropout
-on the adapter's input, layers other than exactly these two.
+Only these two kinds of layer take an adapter. Adapters are not stacked, and their input has no
+dropout.
 
 Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models";
 the layout of exported files is that of the peft library.

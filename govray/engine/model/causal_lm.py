@@ -21,8 +21,7 @@ Invariants:
 * Dropout inside attention, and dropping of whole layers, is off: their masks come
   from a generator that all rows of a call share. Other dropout is as configured.
 
-What it does not do: tokenise, generate, cache keys and values, quantise, or train
-encoders, whose attention sees the tokens to be predicted.
+Encoders are not trained: their attention sees the tokens to be predicted.
 
 Source: Wolf et al. 2020, "Transformers: State-of-the-Art Natural Language
 Processing"; the layout of a model folder is that of ``save_pretrained``.

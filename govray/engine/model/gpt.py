@@ -10,9 +10,7 @@ Dropout acts on the residual stream only, through ``nn.Dropout`` modules, which
 govray can key by row. There is none inside the fused attention kernel: its
 masks come from a generator that all rows of a call share.
 
-What it does not do: generation, caching, mixed precision, packing of several
-documents with separate attention (a packed row is one class, and attention may
-cross its documents).
+A packed row is of one class, and attention may cross its documents.
 
 Source: Radford et al. 2019 (GPT-2): pre-norm blocks, learned positions, GELU,
 and residual projections initialised smaller by the square root of their number.

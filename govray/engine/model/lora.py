@@ -10,8 +10,7 @@ that makes the second of them.
 
 Invariants: output and gradients of both are the same, bit for bit.
 
-What it does not do: hold adapters (``adapters.py``). In one operation: learn W or c,
-autocast, layers other than ``nn.Linear``.
+One operation covers ``nn.Linear`` only, without autocast, and learns neither W nor c.
 
 Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", §4.1.
 """

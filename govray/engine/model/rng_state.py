@@ -4,9 +4,9 @@ A user's loss may draw from any of them, so a checkpoint holds them all. Python'
 and numpy's are JSON, torch's are the byte tensors that torch gives. Nothing is
 pickled.
 
-What it does not do: the generators that a user made (``torch.Generator()``,
-``numpy.random.default_rng()``): nobody can list those. govray's own dropout and
-initialisation are keyed by seed and step and use none of this.
+Generators that a user made (``torch.Generator()``, ``numpy.random.default_rng()``) are not saved:
+nobody can list them. govray's own dropout and initialisation are keyed by seed and step and use
+none of this.
 """
 
 from __future__ import annotations

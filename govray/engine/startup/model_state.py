@@ -11,7 +11,7 @@ Invariants:
 * An attribute that holds a new tensor after every forward (the last attention, say) counts
   as unchanged; one whose tensor is written in place does not.
 
-What it does not do: look into globals, closures, files, or objects of torch's own.
+Globals, closures, files and objects of torch's own are not looked into.
 """
 
 from __future__ import annotations

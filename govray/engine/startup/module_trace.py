@@ -4,8 +4,7 @@ Every module's tensors are compared as they go in and as they come out, in the o
 of each, the one row that stands for the same data. The place is the module whose output differs
 while what it received does not, or the one that passes a differing tensor on.
 
-What it does not do: find out whether there is a difference (``row_trial.py`` does), or
-look at tensors whose first dimension is not the rows, or a multiple of them.
+Tensors are not looked at whose first dimension is neither the rows nor a multiple of them.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ The step computes the gradients, over all ranks, and then calls ``optimizer.step
 optimizer that computes them itself, in a closure, has nothing to compute with: its forwards would
 read no plan, go through no route and be summed over no rank.
 
-What it does not do: find out whether an optimizer couples parameters, or accepts a closure that it
-does without.
+Neither coupling of parameters nor the use of a closure is found out here.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Invariants: everything is as before afterwards: parameters, states, groups, gene
 of the optimizer and wrappers around its ``step`` do not run, so no schedule moves. Ranks must
 do it together, for shards may be gathered in a step.
 
-What it does not do: find a coupling that needs more than two steps, or larger parameters.
+A coupling that needs more than two steps, or larger parameters, is not found.
 """
 
 from __future__ import annotations

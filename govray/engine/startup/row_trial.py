@@ -23,8 +23,8 @@ streams that may update no more are tried by their losses.
 Invariants: the trial changes no number. It writes no weight, restores every generator, and
 leaves no gradient. It is one rank's own affair: what it refuses, the agreement carries.
 
-What it does not do: see what is below rounding, or what happens only later: a branch that these
-rows do not take, a layer that does not yet act on the loss.
+A difference below rounding is not seen, nor one that comes later: from a branch that these rows do
+not take, or a layer that does not yet act on the loss.
 """
 
 from __future__ import annotations

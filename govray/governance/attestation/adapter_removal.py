@@ -17,8 +17,8 @@ The exchange is ``renameat2(RENAME_EXCHANGE)`` on Linux and
 a crash between them leaves no folder under the name, and both whole ones beside
 it (``.<name>.*``).
 
-What this module does not do: decide what the new attestation says
-(`attestation.without_adapter`), sign it, or erase copies that others hold.
+`attestation.without_adapter` decides what the new attestation says. Copies that others hold are not
+erased.
 """
 
 from __future__ import annotations

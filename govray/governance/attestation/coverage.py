@@ -42,8 +42,7 @@ bytes for the file that holds the group; 3 removal of the corpus's adapter execu
 weights that the run started from had seen the corpus, the level is 0: this ledger counts only
 this run, and no replay of it takes the start's history back.
 
-What this module does not do: check that leaves follow the plan and the routes (``verifier.py``), or
-measure gradients.
+``verifier.py`` checks that leaves follow the plan and the routes.
 """
 
 from __future__ import annotations

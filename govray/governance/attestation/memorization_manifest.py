@@ -13,8 +13,7 @@ Invariants
   that these samples gave no evidence.
 * Texts are not in it: records are hashes, and a hash says nothing to who has not the record.
 
-What this module does not do: measure (``train/attest/memorization_audit.py``). A verifier checks
-signature and form; the numbers are the signer's word.
+A verifier checks signature and form; the numbers are the signer's word.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ symbolic links are refused wherever they stand in it, and every read has a size 
 which a user names the folder, or a file in it, may have links and ``..``; `find_model` follows
 them.
 
-What this module does not do: decide whether the content is right (``verifier.py``) or write a
-folder (``train/``).
+``verifier.py`` decides whether the content is right.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Who signs two heads of one run of which neither begins the other has two histori
 shows each reader the one that suits: a fork. No folder shows it by itself. Two heads do, where
 both are seen, and they are the evidence: both are signed.
 
-What this module does not do: gather heads. `govray.store.heads` keeps those that a store has seen.
+`govray.store.heads` keeps the heads that a store has seen.
 """
 
 from __future__ import annotations

@@ -9,9 +9,7 @@ What is refused here is all that the ``safetensors`` library refuses, and some o
 names that occur twice, fields that the format does not have, lists in the place of objects, null
 metadata, and integers beyond 2^53 - 1. No writer that is known makes those.
 
-What this module does not do: read tensors, or write a header
-(`govray.checkpoint.safetensors_stream`). The base install has no tensor library, so the rules are
-written out.
+The base install has no tensor library, so the rules are written out.
 
 Source: https://huggingface.co/docs/safetensors (the format), and ``Metadata::validate`` and
 ``SafeTensors::read_metadata`` of the library's version 0.8.

@@ -11,8 +11,7 @@ Invariants:
 * The lines that an ancestor gave end with the last step before the hand-over, and their root is the
   one stated. A ledger without them does not begin at step 0, and no reader accepts it.
 
-What it does not do: show that the weights were those of the ancestor. That is the signer's word, as
-it is for every step.
+That the weights were those of the ancestor is the signer's word, as it is for every step.
 """
 
 from __future__ import annotations

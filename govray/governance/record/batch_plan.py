@@ -40,9 +40,6 @@ Golden vectors (``tests/governance/record/test_batch_plan.py`` holds more)::
     keys[0]                                    ==  0x010eef4af250431c
     [permute(keys, 10, i) for i in range(10)]  ==  [2, 1, 6, 9, 7, 0, 5, 3, 8, 4]
     stream_phase("sha256:" + "00" * 31 + "ff", 100)  ==  55
-
-What this module does not do: read data, know routes (a stream's id is its route's digest, taken
-as given) or count loss targets (``prepare_manifest.py``).
 """
 
 from __future__ import annotations

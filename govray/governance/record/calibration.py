@@ -2,8 +2,6 @@
 
 The corpora are public ones that nobody claims were memorized, over many checkpoints of runs with
 the same statistic. What lies outside the bands is unlike them; that is all that a band says.
-
-What this module does not do: choose the corpora beyond their sensitivity, or sign.
 """
 
 from __future__ import annotations

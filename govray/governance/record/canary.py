@@ -13,8 +13,7 @@ Invariants
 * **Controls** are canaries of the same specification that are never planted: the indices from
   ``count`` on. What a model shows for those, it shows without having read them.
 
-What this module does not do: put canaries into data (``data/``), or measure (``engine/``). The
-texts are no secret: whoever has the manifest can make them.
+The texts are no secret: whoever has the manifest can make them.
 
 Source: Carlini et al. 2019, "The Secret Sharer", section 4.1.
 """

@@ -18,9 +18,6 @@ Invariants
   and rollbacks are counted per domain: what an adapter's corpus does moves no threshold, and uses
   up no budget, of the trunk's.
 * A corpus that was gated is not decided on again. A rollback whose budget is spent is a gate.
-
-What this module does not do: measure (``engine/memorization/scores.py``), know routes (domains are
-an argument), or follow a run through its branches (``incidents.py``).
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ is there exactly if there are gates.
 
 Invariants: in a branch a corpus is gated at most once by its credential and once for memorization,
 and nothing lifts a gate. A gate of a credential is a fact of its time, and holds from the first
-step of every later branch. What this module does not do: decide when to gate
-(``train/inputs/gating.py``, ``incidents.py``).
+step of every later branch.
 """
 
 from __future__ import annotations

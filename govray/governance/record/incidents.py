@@ -18,9 +18,6 @@ Invariants
 * Nothing lifts a gate. On a new branch a corpus stays gated, from the same step on or from the
   branch's first.
 * Every branch but 0 follows from a rollback, and every rollback has its branch.
-
-What this module does not do: say when credentials end (``train/inputs/gating.py``), or find
-commits.
 """
 
 from __future__ import annotations

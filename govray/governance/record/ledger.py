@@ -24,9 +24,6 @@ Invariants
 
 The signed tree head is a C2SP ``tlog-checkpoint`` (``signed_note.py``) with the origin
 ``govray.dev/ledger/<run id>``: a root cannot be passed off as another run's.
-
-What this module does not do: decide what a step should have read (``batch_plan.py``), add up norms
-(``coverage.py``) or write files.
 """
 
 from __future__ import annotations

@@ -31,9 +31,6 @@ of the credential's tree. They follow from the specification that stands beside 
 come behind the corpus's own: each is one canary with its separator, ``repeats`` rows of the first,
 then of the second, so a canary is never cut and never stands twice in a row. They are numbered
 behind the corpus's records. None is ever in the reserve.
-
-What this module does not do: read shards (``data/``), check signatures (``verifier.py``) or know
-routes.
 """
 
 from __future__ import annotations

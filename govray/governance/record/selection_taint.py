@@ -8,8 +8,8 @@ of the selection, beside the taint of gradients.
 Invariant: the corpora listed are all those that the run's plan reads. The loss is a mean over all
 of them, whatever layers each may reach.
 
-What it does not do: list what else a metric saw. A training loop that reports a number of its own,
-from data that was not admitted, brings what no record names.
+Nothing here lists what else a metric saw. A training loop that reports a number of its own, from
+data that was not admitted, brings what no record names.
 """
 
 from __future__ import annotations

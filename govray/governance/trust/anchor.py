@@ -12,8 +12,6 @@ Invariants:
       so a list whose issuer they do not name is never dropped in silence.
     * Of a feed and of pinned lists, one that does not concern this root is passed over. So is a
       pinned one that this root does not carry. `Revocations.passed_over` says which, and why.
-
-What it does not do: fetch anything, or say what a revocation means (``verifier.py``).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The same lists, under the same root and delegations, give the same answer until an authority
 expires or a list's time of issue comes. An answer is kept for exactly that long. A refusal is an
 answer too: a list that does not verify would otherwise cost the most.
-
-What it does not do: read files, or say whether a list is fresh (`revocation_list.stale`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ SHA-256, packing is arithmetic, and the batch plan is invertible, so nothing is 
 hash table. One changed byte makes another record; similar ones are found by their text
 (``data/near_copies.py``), and `sighting` says where those stand.
 
-What this module does not do: verify (``verifier.py`` does, and its value is the argument here), or
-say anything about data that was not presented to govray.
+It says nothing about data that was not presented to govray.
 """
 
 from __future__ import annotations

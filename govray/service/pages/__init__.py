@@ -10,7 +10,4 @@ Invariants
 * All text is escaped by the templates. Scripts write text nodes only, which the policy
   ``require-trusted-types-for`` enforces.
 * What a page says was checked in the browser, the browser checked (`static/verify.js`).
-
-What this package does not do: decide access, or compute what it shows of lineage, which
-`govray.store.lineage` does.
 """

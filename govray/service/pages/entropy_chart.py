@@ -3,9 +3,6 @@
 One chart a corpus, one line a layer, in the ledger's own numbers. A rollback's branch is drawn as a
 line of its own, so that steps which were done again stand where they were done. The corpora that
 something followed for come first, then those with the largest deviation; `MOST_CHARTS` are drawn.
-
-What this module does not do: read a ledger, or decide (`govray.governance.record.entropy_profile`
-did).
 """
 
 from __future__ import annotations

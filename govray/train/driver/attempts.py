@@ -10,8 +10,6 @@ Invariants:
 * A rank that is refused raises, and its process stays until Ray ends it: no other rank can first
   die of its absence and be taken for the cause.
 * The driver's main thread never blocks in Ray, so that signals are heard.
-
-What this module does not do: prepare, plan, or sign anything.
 """
 
 from __future__ import annotations
