@@ -37,7 +37,6 @@ ON_RAY = (
     "tests/train/worker/test_memorizing_run.py",
     "tests/train/inputs/test_pretrained.py::test_a_run_from_existing_weights",
     "tests/train/replay/test_replay_on_cluster.py",
-    "tests/train/driver/test_resume_damaged.py",
     "tests/train/driver/test_storage_on_cluster.py",
     "tests/train/driver/test_torch_aggregators.py",
     "tests/tune/test_search_on_cluster.py",
@@ -53,11 +52,16 @@ MARKS = {"browser": {"chromium", "page"}, "database": {"postgres"}}
 NO_CLUSTER = "127.0.0.1:1"
 
 
+def on_ray(nodeid: str) -> bool:
+    """Whether a test starts a cluster."""
+    return nodeid.startswith(ON_RAY)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Give every test its marks, and put those on Ray first."""
     for item in items:
         asked = {*getattr(item, "fixturenames", ())}
-        if item.nodeid.startswith(ON_RAY):
+        if on_ray(item.nodeid):
             item.add_marker("ray")
         elif asked & CLUSTERS:
             raise pytest.UsageError(f"{item.nodeid} starts a Ray cluster: add it to ON_RAY")
@@ -66,13 +70,13 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
                 item.add_marker(mark)
         if hasattr(item, "callspec") and "postgresql" in item.callspec.params.values():
             item.add_marker("database")
-    items.sort(key=lambda item: not item.nodeid.startswith(ON_RAY))
+    items.sort(key=lambda item: not on_ray(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
     """Who is not `ON_RAY` finds no cluster and starts none, in no process of its own either."""
-    if item.nodeid.startswith(ON_RAY):
+    if on_ray(item.nodeid):
         return (yield)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", NO_CLUSTER)
@@ -84,7 +88,7 @@ class TwoLanes(LoadScopeScheduling):
     ports. The other takes the rest, file by file, since module fixtures are dear."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "ray" if nodeid.startswith(ON_RAY) else nodeid.partition("::")[0]
+        return "ray" if on_ray(nodeid) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)

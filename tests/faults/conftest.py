@@ -13,8 +13,11 @@ from tests.faults.harness import drive
 from tests.faults.undisturbed import Reference
 from tests.support.deployment import Deployment
 
-CI_SEEDS = (0, 3)
-"""What CI has time for: a kill in a step, a slow rank, a changed commit."""
+CI_SEEDS = (3, 13)
+"""What CI has time for: a commit that changed, one that was cut, killed workers, a slow rank.
+
+Killed controllers and drivers are in `test_lifecycle.py`, a full disk is in `test_line.py`.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,7 +2,7 @@
 
 ``python -m tests.support.elastic_driver FOLDER`` trains twice over one plan, with 2 → 1 → 3 workers
 and with one throughout, attests both, and writes what it saw into ``FOLDER/seen.json``. In a
-process of its own, because one process has one cluster.
+process of its own, because one process has one cluster. One worker needs none, and trains here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import ray.train
 from ray.cluster_utils import Cluster
 
@@ -28,8 +29,9 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
 from tests.support import loops
 from tests.support.deployment import Deployment
+from tests.support.solo import run_here
 
-STEPS = 300
+STEPS = 150
 EVERY = 10
 PATIENCE_S = 240
 NODE = {"num_cpus": 3}  # one worker of two, and one for the task that reads
@@ -60,11 +62,13 @@ def main(folder: Path) -> None:
             run = training.result()
         (folder / "seen.json").write_text(json.dumps(seen))
         write_model(run, deployment.signers["operator"])
-        fixed = _trainer(deployment, folder, "fixed", 1, slow)
-        write_model(fixed.train(), deployment.signers["operator"])
     finally:
         ray.shutdown()
         cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        run_here(patch)
+        fixed = _trainer(deployment, folder, "fixed", 1, slow).train()
+    write_model(fixed, deployment.signers["operator"])
 
 
 def free_port() -> int:

@@ -6,7 +6,8 @@ import json
 import os
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from govray.engine.model import gpt
 from govray.errors import Refused
 from govray.train import govern, shard
 from govray.train.inputs.experiment_config import Experiment
-from govray.train.inputs.revocation_feed import POLL_S
+from govray.train.inputs.order import Assignment, current
+from govray.train.inputs.revocation_feed import KEPT
 from govray.train.state import snapshot
 from govray.train.worker import experiment_loop
 
@@ -38,13 +40,6 @@ def script(config: dict[str, Any]) -> None:
     for batch in run.batches():
         metrics = run.step(batch, loss_fn)
         run.report({**metrics, "validation/loss": 1.5})
-
-
-def fails_once(config: dict[str, Any]) -> None:
-    """The experiment's own loop, but rank 1's loss raises once at one step."""
-    flag = Path(config.pop("flag"))
-    fail_at = config.pop("fail_at")
-    _run(config, lambda step: _fail_once(flag) if step == fail_at else None)
 
 
 def dies_once(config: dict[str, Any]) -> None:
@@ -107,7 +102,7 @@ def paced(config: dict[str, Any]) -> None:
 
     def wait(step: int) -> None:
         if step not in waited and slow.exists():
-            time.sleep(0.1)
+            time.sleep(0.2)
         waited.add(step)
 
     def note(metrics: Mapping[str, float]) -> None:
@@ -164,26 +159,58 @@ def _run(config: dict[str, Any], before_loss: Any, after_step: Any = lambda metr
 def ends_in_flight(config: dict[str, Any]) -> None:
     """While the loop runs, a credential expires, another is revoked, and rank 1 fails once.
 
-    In step 3 rank 0 waits for the expiry. In step 6 it puts the newer revocation list in its
+    It expires in step 3. In step 6 rank 0 puts the newer revocation list in its
     place, and waits until it has been read. In step 9 rank 1 raises.
     """
-    until, (newer, current), flag = (
-        config.pop("until"),
-        config.pop("lists"),
-        Path(config.pop("flag")),
-    )
+    newer, followed = map(Path, config.pop("lists"))
+    until, flag = config.pop("until"), Path(config.pop("flag"))
 
-    def happen(step: int) -> None:
-        rank = dist.get_rank()
-        if step == 3 and rank == 0:
-            time.sleep(max(0.0, until - time.time()) + 1)
-        if step == 6 and rank == 0 and os.path.exists(newer):
-            os.replace(newer, current)
-            time.sleep(3 * POLL_S)
-        if step == 9:
-            _fail_once(flag)
+    def replace() -> None:
+        assignment = current.get()
+        assert isinstance(assignment, Assignment)
+        kept = Path(assignment.order.folder, KEPT)
+        data = newer.read_bytes()
+        newer.replace(followed)
+        while all(each.read_bytes() != data for each in kept.glob("*")):
+            time.sleep(0.05)
 
-    _run(config, happen)
+    with clock_behind(0 if flag.exists() else 3600) as set_right:
+
+        def happen(step: int) -> None:
+            if step == 3:
+                set_right(until)
+            if step == 6 and dist.get_rank() == 0 and newer.exists():
+                replace()
+            if step == 9:
+                _fail_once(flag)
+
+        _run(config, happen)
+
+
+def expires_in_flight(config: dict[str, Any]) -> None:
+    """The experiment's own loop, during whose step 3 a credential expires."""
+    until = config.pop("until")
+    with clock_behind(3600) as set_right:
+        _run(config, lambda step: set_right(until) if step == 3 else None)
+
+
+@contextmanager
+def clock_behind(seconds: float) -> Iterator[Callable[[float], None]]:
+    """A clock that is behind, so that however long workers take to start, nothing has expired.
+
+    Yields what sets it right, and waits until a time has passed.
+    """
+    real = time.time
+    behind = seconds
+
+    def set_right(until: float) -> None:
+        nonlocal behind
+        behind = 0
+        time.sleep(max(0.0, until + 1 - real()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: real() - behind)
+        yield set_right
 
 
 def fails_always(config: dict[str, Any]) -> None:

@@ -121,9 +121,8 @@ def test_no_process_of_a_local_cluster_has_the_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_if_nothing_takes_the_key_away_they_have_it_and_the_run_is_refused(tmp_path: Path) -> None:
-    """The negative control, and what a worker does then."""
+def test_if_nothing_takes_the_key_away_they_have_it(tmp_path: Path) -> None:
+    """The negative control; what a worker does then is tested above."""
     told = trained(tmp_path / "here", "control")
     assert told["task"]["own"]
     assert told["task"]["raylet"]
-    assert "KEY holds the operator's key" in told["refused"]

@@ -183,8 +183,14 @@ def test_a_key_that_is_no_operators_is_refused_before_training(
 def test_a_credential_that_expires_in_flight_stops_every_rank(tmp_path: Path) -> None:
     short = Deployment(tmp_path / "short")
     shutil.rmtree(short.corpora / "open-one")
-    short.add("open-one", until=datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=45))
-    trainer = trainer_of(short, max_steps=100_000)
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=20)
+    short.add("open-one", until=until)
+    trainer = trainer_of(short)
+    trainer = replace(
+        trainer,
+        train_loop_per_worker=loops.expires_in_flight,
+        train_loop_config={**(trainer.train_loop_config or {}), "until": until.timestamp()},
+    )
     with pytest.raises(Refused, match="open-one"):
         trainer.train()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray.train
@@ -12,6 +11,7 @@ import ray.train
 import govray
 from govray.checkpoint import commit_folder, whole_file
 from govray.governance.attestation import model_folder
+from govray.train import GovernedTrainer
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
@@ -28,26 +28,33 @@ def last(run: Path) -> commit_folder.Committed:
     return commit_folder.load(found[0])
 
 
-def trained(deployment: Deployment, aggregator: str, **overrides: Any) -> Path:
-    """A run of six steps, whose model verifies."""
-    experiment = deployment.experiment(
-        name=f"by-{aggregator}", aggregator=aggregator, max_steps=6, checkpoint={"every_steps": 2}
-    )
-    run = from_experiment(parse_experiment(experiment, where="test"), **overrides).train()
+def trainer_of(deployment: Deployment, aggregator: str) -> GovernedTrainer:
+    experiment = deployment.experiment(name=f"by-{aggregator}", aggregator=aggregator)
+    return from_experiment(parse_experiment(experiment, where="test"))
+
+
+def trained(deployment: Deployment, aggregator: str) -> Path:
+    """A run whose model verifies."""
+    run = trainer_of(deployment, aggregator).train()
     govray.verify(write_model(run, deployment.signers["operator"]), trust_root=deployment.root)
     return run
 
 
 @pytest.fixture(scope="module")
-def ours(cluster: None, deployment: Deployment) -> Path:
-    return trained(deployment, "governed")
+def sharded(cluster: None, deployment: Deployment) -> Path:
+    return trained(deployment, "fsdp2")
 
 
 @pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
 def test_it_sums_to_the_weights_of_the_governed_aggregator(
-    ours: Path, deployment: Deployment, aggregator: str
+    finished: Path, deployment: Deployment, aggregator: str, request: pytest.FixtureRequest
 ) -> None:
-    expected, found = last(ours), last(trained(deployment, aggregator))
+    by_torch = (
+        request.getfixturevalue("sharded")
+        if aggregator == "fsdp2"
+        else trained(deployment, aggregator)
+    )
+    expected, found = last(finished), last(by_torch)
     # Whole tensors under the same names, whoever held them while training.
     assert expected.names == found.names
     for file in (
@@ -62,23 +69,22 @@ def test_it_sums_to_the_weights_of_the_governed_aggregator(
     assert expected.files["ledger.jsonl"] != b""
 
 
-def test_a_sharded_run_resumes_to_the_same_bytes(deployment: Deployment, tmp_path: Path) -> None:
-    undisturbed = last(trained(deployment, "fsdp2"))
-    experiment = deployment.experiment(
-        name="failing", aggregator="fsdp2", max_steps=6, checkpoint={"every_steps": 2}
-    )
-    trainer = from_experiment(parse_experiment(experiment, where="test"))
+def test_a_sharded_run_resumes_to_the_same_bytes(
+    sharded: Path, deployment: Deployment, tmp_path: Path
+) -> None:
+    undisturbed = last(sharded)
+    trainer = trainer_of(deployment, "fsdp2")
     assert trainer.run_config is not None
     failing = replace(
         trainer,
         train_loop_per_worker=loops.dies_once,
         train_loop_config={
             **(trainer.train_loop_config or {}),
-            "fail_at": 3,
+            "fail_at": 7,
             "flag": str(tmp_path / "failed"),
         },
         run_config=ray.train.RunConfig(
-            name=trainer.run_config.name,
+            name="failing",
             storage_path=trainer.run_config.storage_path,
             failure_config=ray.train.FailureConfig(max_failures=1),
         ),

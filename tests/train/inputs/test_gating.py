@@ -300,7 +300,7 @@ def test_a_run_goes_on_without_what_ends_and_a_restart_repeats_it(
     """One credential expires, another is revoked, then a worker fails and five steps repeat."""
     text = Deployment(tmp_path / "plain").policy_text.replace("on_expiry: stop", "on_expiry: gate")
     here = Deployment(tmp_path / "here", policy_text=text)
-    until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=60)
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=20)
     shutil.rmtree(here.corpora / "open-one")
     here.add("open-one", until=until)
     signer, past = here.signers["issuer"], format_time(here.at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ import pytest
 
 from govray import cli
 from govray.data.admission import read_credentials
-from govray.engine.model import gpt
+from govray.engine import gpt
 from govray.errors import Refused, UsageError
 from govray.governance.record.batch_plan import BatchPlan
 from govray.train.inputs import run_listing
@@ -71,6 +72,17 @@ def run(record: RunRecord, here: Deployment) -> Iterator[Path]:
     record.write(folder)
     yield folder
     shutil.rmtree(folder.parent)
+
+
+def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with stop_request.signals() as received:
+            signal.raise_signal(number)
+            assert received == [number.name]
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
 def test_states_follow_the_files(run: Path, record: RunRecord) -> None:
