@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from govray.checkpoint.tensor_shards import spread
+from govray.checkpoint.tensor_shards import local_shard
 from govray.errors import Malformed, UsageError
 
 Scalar = None | bool | int | float | str
@@ -126,7 +126,7 @@ def restore_optimizer(
                     on_device = key != "step" or steps_on_device
                     value = value.clone().to(parameter.device if on_device else "cpu")
                     if value.shape == parameter.shape:
-                        value = spread(value, parameter)
+                        value = local_shard(value, parameter)
                 optimizer.state[parameter][key] = value
 
 

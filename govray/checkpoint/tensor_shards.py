@@ -3,7 +3,7 @@
 ``shard`` cuts the model for the aggregator ``fsdp2``: every repeated block is one unit, and the
 rest of the model another. A rank commits its own rows (`held_here`, in the form of
 ``sharded_file.py``). It restores its rows from a commit of any number of ranks (`own_rows`,
-`from_rows`) or from a whole tensor (`spread`). `whole` gathers a tensor.
+`from_rows`) or from a whole tensor (`local_shard`). `whole` gathers a tensor.
 
 Adapters are not sharded. For several dimensions of ranks, call ``fully_shard`` with a mesh of your
 own.
@@ -66,7 +66,7 @@ def whole(tensor: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def spread(value: Tensor, like: Tensor) -> Tensor:
+def local_shard(value: Tensor, like: Tensor) -> Tensor:
     """This rank's part of a whole tensor that all ranks hold, cut as ``like`` is.
 
     A value that is cut already stays as it is.

@@ -15,7 +15,7 @@ from govray.engine.memorization.exposure import measure
 CANDIDATES = 10 ** len(PLANTED)
 
 
-def rank(model: nn.Module) -> int:
+def candidate_rank(model: nn.Module) -> int:
     """Rank of the planted number among all candidates, 1 … `CANDIDATES`, by total log-loss.
 
     Args:

@@ -270,9 +270,9 @@ def _ranks(model: Path, experiment: Experiment) -> tuple[int, int]:
     config: Any = canonical_json.parse((model / config_file).read_bytes())
     adapters = Adapters(gpt, {supplier.CORPUS: config["r"]}, seed=experiment.seed)
     adapters.load(supplier.CORPUS, config, safetensors.torch.load_file(model / weights_file))
-    without = canary_rank.rank(gpt)
+    without = canary_rank.candidate_rank(gpt)
     with adapters.active(supplier.CORPUS):
-        return canary_rank.rank(gpt), without
+        return canary_rank.candidate_rank(gpt), without
 
 
 def _parameters(run: Path) -> int:

@@ -107,7 +107,7 @@ def violation(memorization: float | None, tau: float) -> float:
     return max(0.0, memorization - tau)
 
 
-def rank(loss: float, v: float) -> tuple[bool, float]:
+def sort_key(loss: float, v: float) -> tuple[bool, float]:
     """The governed order as a sort key: less is better."""
     if not (math.isfinite(loss) and loss >= 0 and math.isfinite(v)):
         return (True, WORST)
@@ -116,7 +116,7 @@ def rank(loss: float, v: float) -> tuple[bool, float]:
 
 def governed(loss: float, v: float) -> float:
     """The governed order as one number, 0 or more: less is better."""
-    above, value = rank(loss, v)
+    above, value = sort_key(loss, v)
     # The bounds keep the two sides apart where floats would round to the same value.
     return 1.0 + value if above else min(value / (1.0 + value), _BELOW_ONE)
 

@@ -14,9 +14,9 @@ from govray.checkpoint.tensor_shards import (
     from_rows,
     held_here,
     is_sharded,
+    local_shard,
     own_rows,
     shard,
-    spread,
     whole,
 )
 from govray.engine.model.gpt import GPT
@@ -47,9 +47,9 @@ def round_trip() -> dict[str, object]:
         gathered = whole(parameter)
         assert torch.equal(gathered, twin)
         assert not gathered.requires_grad
-        assert torch.equal(spread(gathered, parameter).to_local(), parameter.to_local())
+        assert torch.equal(local_shard(gathered, parameter).to_local(), parameter.to_local())
         assert whole(twin).data_ptr() == twin.data_ptr()
-        assert spread(gathered, twin) is gathered
+        assert local_shard(gathered, twin) is gathered
         held += parameter.to_local().numel()
     return {"held": held, "all": sum(p.numel() for p in plain.parameters())}
 

@@ -16,8 +16,8 @@ from govray.tune.objective import (
     governed,
     pareto_front,
     penalized,
-    rank,
     report,
+    sort_key,
     violation,
 )
 
@@ -33,7 +33,7 @@ def test_a_memorizer_never_beats_a_governed_trial_at_any_scale(
 ) -> None:
     for better in (memorizers, memorizers * scale):
         for worse in (others, others * scale):
-            assert rank(worse, 0.0) < rank(better, v)
+            assert sort_key(worse, 0.0) < sort_key(better, v)
             assert governed(worse, 0.0) < governed(better, v)
 
 
@@ -49,14 +49,14 @@ def test_the_order_is_that_of_the_rescaled_loss(
     trials: list[tuple[float, float]], scale: float
 ) -> None:
     for (a, va), (b, vb) in itertools.permutations(trials, 2):
-        if rank(a, va) < rank(b, vb):
+        if sort_key(a, va) < sort_key(b, vb):
             # Two losses may round to one, never the other way round.
-            assert rank(a * scale, va) <= rank(b * scale, vb)
+            assert sort_key(a * scale, va) <= sort_key(b * scale, vb)
 
 
 @given(anything, st.just(0.0) | anything, anything, st.just(0.0) | anything)
 def test_the_number_keeps_the_order(a: float, va: float, b: float, vb: float) -> None:
-    if rank(a, va) <= rank(b, vb):
+    if sort_key(a, va) <= sort_key(b, vb):
         assert governed(a, va) <= governed(b, vb)
 
 

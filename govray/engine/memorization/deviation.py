@@ -69,13 +69,13 @@ def composite(parts: Mapping[Statistic, Tensor], reference: Mapping[Statistic, T
     """
     return torch.stack(
         [
-            weight * (parts[name] - reference[name].median()) / spread(reference[name])
+            weight * (parts[name] - reference[name].median()) / robust_spread(reference[name])
             for name, weight in WEIGHTS.items()
         ]
     ).sum(0)
 
 
-def spread(values: Tensor) -> Tensor:
+def robust_spread(values: Tensor) -> Tensor:
     """Robust standard deviation: 1.4826 · MAD, or the plain one where more than half are equal.
 
     Args:
@@ -144,7 +144,7 @@ def measures(
             probe=_side(probe, layer),
             reserve=_side(reserve, layer),
             deviation=float(
-                (ours[:, layer].mean() - theirs[:, layer].mean()) / spread(theirs[:, layer])
+                (ours[:, layer].mean() - theirs[:, layer].mean()) / robust_spread(theirs[:, layer])
             ),
             p=found[layer],
             permutations=permutations,

@@ -23,7 +23,7 @@ from govray.engine.collective.agreement import Agreement, RankFailure
 from govray.engine.gradients.forward import LossFn
 from govray.engine.memorization.deviation import measures
 from govray.engine.memorization.logit_lens import Lens, find_lens
-from govray.engine.memorization.probe_sharing import Probe, most_rows, own_rows
+from govray.engine.memorization.probe_sharing import Probe, most_rows, own_probe_rows
 from govray.engine.memorization.scores import (
     OUTPUT,
     ROWS_PER_PASS,
@@ -97,7 +97,7 @@ class Monitor:
         try:
             first = 0
             for probe in probes:
-                own = own_rows(len(probe), self._agreement.rank, self._agreement.world_size)
+                own = own_probe_rows(len(probe), self._agreement.rank, self._agreement.world_size)
                 table[first + own.start : first + own.stop] = self._score(probe).table()
                 first += len(probe)
         except BaseException as error:  # whatever it is, the other ranks must hear of it

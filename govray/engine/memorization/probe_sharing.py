@@ -2,7 +2,7 @@
 
 A probe is a list of rows of one corpus: first rows that were trained on, then rows of
 its reserve. Every rank knows the list and each row's record, and holds the tensors of
-its own contiguous slice of it (`own_rows`), which may be empty.
+its own contiguous slice of it (`own_probe_rows`), which may be empty.
 
 Choosing is pure: `pick` takes rows at random, from a key. Every row has the same chance,
 whatever its record's length: what was read so far is a random sample of rows, and
@@ -30,7 +30,7 @@ class Probe:
         adapter: The adapter that the corpus is routed to, if it is.
         probe_units: Record of each row trained on.
         reserve_units: Record of each reserve row.
-        tensors: ``tokens`` and ``targets`` of the rows that ``own_rows`` gives this rank,
+        tensors: ``tokens`` and ``targets`` of the rows that ``own_probe_rows`` gives this rank,
             on the model's device; of these rows alone, also where there are none. Rows of
             all probes and ranks are equally long.
         error: Why this rank could not read its part; no tensors then.
@@ -47,7 +47,7 @@ class Probe:
         return len(self.probe_units) + len(self.reserve_units)
 
 
-def own_rows(rows: int, rank: int, world_size: int) -> range:
+def own_probe_rows(rows: int, rank: int, world_size: int) -> range:
     """This rank's part of a probe of so many rows."""
     return rank_slice(range(rows), rank, world_size)
 

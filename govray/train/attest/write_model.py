@@ -235,7 +235,7 @@ def _tensor_names(committed: commit_folder.Committed, name: str) -> frozenset[st
 
 def _finished(record: RunRecord) -> datetime:
     if record.finished is None:
-        raise CouldNotCheck("the run never ended", where=record.run_id, do="Resume it first")
+        raise CouldNotCheck("the run has not ended", where=record.run_id, do="Resume it first")
     return record.finished
 
 

@@ -1,8 +1,8 @@
 """Which corpora a run leaves out, and from which step on, when their credentials end.
 
-`decide` is the decision. Its inputs are equal on all ranks, and so is its result. All ranks leave
-the same corpora out of the same step, or stop together. The step whose agreement finds a lapse is
-itself done without the corpus: no weight has moved by then.
+`newly_left_out` is the decision. Its inputs are equal on all ranks, and so is its result. All ranks
+leave the same corpora out of the same step, or stop together. The step whose agreement finds a
+lapse is itself done without the corpus: no weight has moved by then.
 
 A decision is final. After a crash and in a replay, recorded steps are repeated as they were,
 whatever the clock says then. Nothing lifts a gate.
@@ -100,7 +100,7 @@ def credential_name(corpus: str) -> str:
     return f"credential {corpus}"
 
 
-def decide(
+def newly_left_out(
     lapsed: Lapsed, on_expiry: OnExpiry, credentials: Mapping[str, str], left_out: Iterable[str]
 ) -> tuple[str, ...]:
     """The corpora to leave out from now on, besides those left out before; sorted.
@@ -198,7 +198,7 @@ class Gating:
         Raises:
             Lapsed: The run stops.
         """
-        corpora = decide(lapsed, self._on_expiry, self._credentials, self.left_out(step))
+        corpora = newly_left_out(lapsed, self._on_expiry, self._credentials, self.left_out(step))
         assert lapsed.time is not None
         found = {lapse.name: lapse for lapse in lapsed.lapses}
         new = []

@@ -66,7 +66,7 @@ def refuse_held(names: Iterable[str], environment: Mapping[str, str], *, where: 
     for name in sorted(names):
         if held_key(name, environment):
             raise Refused(
-                f"the variable {name} holds the operator's key, where no worker may see one",
+                f"the variable {name} holds the operator's key, and workers must not see it",
                 where=where,
                 do="Replace this key; give the new one as a file (mode 0600) on the driver's "
                 "machine, or set the variable after Ray was started there",

@@ -262,7 +262,7 @@ def _taint(
 def _add(stored: dict[str, Any], tensor: str, value: Any, path: Path) -> None:
     if tensor in stored:
         raise UsageError(
-            f"tensor {tensor} stands in two files",
+            f"tensor {tensor} is in two files",
             where=f"pretrained {path}",
             do="Name one file",
         )
@@ -281,7 +281,7 @@ def _check(model: nn.Module, stored: Mapping[str, _Stored], where: str) -> None:
             for name, found in sorted(stored.items())
             if name in state and tuple(found.shape) != tuple(state[name].shape)
         ],
-        "of another kind of number": [
+        "of another dtype": [
             name
             for name, found in sorted(stored.items())
             if name in state and found.floating != state[name].is_floating_point()

@@ -226,7 +226,7 @@ def _check_of_run(outcome: ReplayOutcome, record: RunRecord, at: datetime, *, wh
     if outcome.plan != expected.digest or outcome.max_steps != plan.max_steps:
         raise Refused("the outcome is of another plan", where=where)
     if record.finished is None:
-        raise CouldNotCheck("the run never ended", where=record.run_id, do="Resume it first")
+        raise CouldNotCheck("the run has not ended", where=record.run_id, do="Resume it first")
     if not record.finished <= parse_time(outcome.finished) <= at:
         raise Refused(
             f"made at {outcome.finished}, which is before the run ended or after now", where=where

@@ -90,9 +90,7 @@ def sign_replay(
             attested. Or the statement would not be accepted.
     """
     if not (outcome.whole and outcome.identical) or outcome.without is not None:
-        raise Refused(
-            "only a whole replay that gave the same can be signed", where=f"run {outcome.of}"
-        )
+        raise Refused("only a whole, identical replay can be signed", where=f"run {outcome.of}")
     attested, file_digest = _attested(model, at)
     record = read_record(replayed)
     committed = commit_folder.open_commit(commits(replayed)[outcome.stop])
@@ -134,5 +132,5 @@ def _attested(model: VerifiedModel, at: datetime) -> tuple[Verified[Attestation]
     data = (model.path / model_folder.ATTESTATION).read_bytes()
     attested = model.trust_root.verify(Attestation, data, role="operator", at=at)
     if attested.digest != model.digest:
-        raise Refused("the attestation changed while it was looked at", where=str(model.path))
+        raise Refused("the attestation changed while it was read", where=str(model.path))
     return attested, canonical_json.sha256(data)

@@ -30,7 +30,7 @@ from govray.checkpoint.storage import CORRUPT as CORRUPT
 from govray.checkpoint.storage import SUPERSEDED as SUPERSEDED
 from govray.checkpoint.storage import folder_name as folder_name
 from govray.checkpoint.storage import storage_of
-from govray.checkpoint.tensor_shards import from_rows, held_here, is_sharded, own_rows, spread
+from govray.checkpoint.tensor_shards import from_rows, held_here, is_sharded, local_shard, own_rows
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.rng_state import (
     Generators,
@@ -260,7 +260,7 @@ class TrainingState:
                 )
         held = self._model.state_dict()
         weights = {
-            name: spread(tensor, held[name]) if name in held else tensor
+            name: local_shard(tensor, held[name]) if name in held else tensor
             for name, tensor in _read(committed, model_folder.WEIGHTS, held.get).items()
         }
         self._model.load_state_dict(weights, strict=False)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from govray.data.probe_rows import Chosen, Probes
 from govray.engine.batch import IGNORED
-from govray.engine.memorization.probe_sharing import Probe, own_rows
+from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
 from govray.errors import GovrayError
 from govray.governance.policy.memorization_section import Statistic
 from govray.governance.record.entropy_profile import EntropyProfile, MonitorDecision
@@ -158,7 +158,9 @@ class MemorizationWatch:
         )
 
     def _read(self, chosen: Chosen) -> Mapping[str, Tensor]:
-        tokens, lengths = self._probes.read(chosen, own_rows(len(chosen), self._rank, self._world))
+        tokens, lengths = self._probes.read(
+            chosen, own_probe_rows(len(chosen), self._rank, self._world)
+        )
         whole = torch.from_numpy(tokens.astype(np.int64))
         targets = whole[:, 1:].clone()
         targets[torch.arange(targets.shape[1]) >= torch.from_numpy(lengths - 1).unsqueeze(1)] = (

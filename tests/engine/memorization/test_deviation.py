@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.engine.memorization.deviation import measures, spread
+from govray.engine.memorization.deviation import measures, robust_spread
 from govray.engine.memorization.permutation_test import PERMUTATIONS
-from govray.engine.memorization.probe_sharing import most_rows, own_rows, pick
+from govray.engine.memorization.probe_sharing import most_rows, own_probe_rows, pick
 from govray.engine.memorization.scores import MIN_K, RowScores
 from govray.errors import UsageError
 from govray.governance.policy.memorization_section import Statistic
@@ -82,10 +82,10 @@ def test_scores_that_are_all_equal_deviate_by_nothing() -> None:
 
 def test_spread_is_a_normal_sample_s_deviation_and_is_never_zero() -> None:
     normal = torch.randn(100_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert float(spread(2 * normal)) == pytest.approx(2, rel=0.02)
-    assert float(spread(torch.zeros(3, dtype=torch.float64))) > 0
+    assert float(robust_spread(2 * normal)) == pytest.approx(2, rel=0.02)
+    assert float(robust_spread(torch.zeros(3, dtype=torch.float64))) > 0
     mostly = torch.tensor([0.0] * 6 + [4.0] * 4, dtype=torch.float64)
-    assert float(spread(mostly)) > 1
+    assert float(robust_spread(mostly)) > 1
 
 
 def test_a_record_on_both_sides_and_an_empty_side_are_refused() -> None:
@@ -120,7 +120,7 @@ def test_keys_pick_different_rows() -> None:
 
 @given(st.integers(0, 200), st.integers(1, 17))
 def test_ranks_share_a_probe(rows: int, world: int) -> None:
-    parts = [own_rows(rows, rank, world) for rank in range(world)]
+    parts = [own_probe_rows(rows, rank, world) for rank in range(world)]
     assert [row for part in parts for row in part] == list(range(rows))
     assert max(map(len, parts)) == most_rows(rows, world)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from govray.checkpoint.tensor_shards import shard
 from govray.engine.collective.agreement import Agreement
 from govray.engine.memorization.monitor import Monitor, logits_in
-from govray.engine.memorization.probe_sharing import Probe, own_rows
+from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import RankFailed
@@ -56,7 +56,7 @@ def monitor(
 
 def probe(corpus: str, key: int, adapter: str | None = None, error: str | None = None) -> Probe:
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    own = own_rows(ROWS, rank, world)
+    own = own_probe_rows(ROWS, rank, world)
     rows = token_rows(ROWS, CONTEXT, VOCABULARY, key)
     return Probe(
         corpus=corpus,

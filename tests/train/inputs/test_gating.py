@@ -29,7 +29,7 @@ from govray.governance.trust.revocation_list import (
 from govray.governance.verify.verifier import verify
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.inputs.gating import Decisions, Gating, credential_name, decide, decisions
+from govray.train.inputs.gating import Decisions, Gating, credential_name, decisions, newly_left_out
 from govray.train.inputs.revocation_feed import RevocationFeed, RevocationSource, read_lists
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
 from govray.train.run_folder import events
@@ -53,12 +53,12 @@ def lapsed(*names: str, reason: str = "expired") -> Lapsed:
 
 def test_a_policy_that_stops_stops() -> None:
     with pytest.raises(Lapsed, match="credential a expired"):
-        decide(lapsed(NAMES["a"]), "stop", NAMES, ())
+        newly_left_out(lapsed(NAMES["a"]), "stop", NAMES, ())
 
 
 def test_a_policy_that_ended_stops_even_if_it_gates() -> None:
     with pytest.raises(Lapsed, match="policy p expired"):
-        decide(lapsed(NAMES["a"], "policy p"), "gate", NAMES, ())
+        newly_left_out(lapsed(NAMES["a"], "policy p"), "gate", NAMES, ())
 
 
 @given(st.sets(st.sampled_from("abc"), min_size=1), st.sets(st.sampled_from("abc")))
@@ -68,9 +68,9 @@ def test_a_gate_leaves_out_what_ended_or_stops_if_nothing_is_left(
     error = lapsed(*sorted(NAMES[corpus] for corpus in ended))
     if ended | before == set("abc"):
         with pytest.raises(Lapsed, match="no corpus is left"):
-            decide(error, "gate", NAMES, before)
+            newly_left_out(error, "gate", NAMES, before)
     else:
-        assert decide(error, "gate", NAMES, before) == tuple(sorted(ended))
+        assert newly_left_out(error, "gate", NAMES, before) == tuple(sorted(ended))
 
 
 def test_gates_hold_from_their_step_on_and_are_kept() -> None:

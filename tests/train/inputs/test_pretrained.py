@@ -114,7 +114,7 @@ def quantise(tensors: Tensors) -> None:
         (drop, r"missing: head\.weight"),
         (add, r"unexpected: extra\.weight"),
         (reshape, r"another shape: head\.weight is \(16, 11\), the model's \(11, 16\)"),
-        (quantise, r"another kind of number: head\.weight"),
+        (quantise, r"another dtype: head\.weight"),
     ],
 )
 def test_what_does_not_fit_is_named_and_nothing_is_filled(
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_named_and_nothing_is_filled(
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     for shard in (1, 2):
         save(gpt(shard), tmp_path / f"model-0000{shard}-of-00002.safetensors")
-    with pytest.raises(UsageError, match="stands in two files"):
+    with pytest.raises(UsageError, match="is in two files"):
         check_fits(gpt(3), start_of(tmp_path, gpt(3)))
 
 
