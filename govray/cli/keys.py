@@ -1,7 +1,7 @@
 """``govray keys new``: make a key pair.
 
-The private key is written once, readable by its owner alone, and never into a
-git working tree: a key that is committed once is public for ever.
+The private key is written once, readable by its owner alone. It is never written into a git working
+tree: a committed key is public for ever.
 """
 
 from __future__ import annotations

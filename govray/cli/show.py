@@ -1,7 +1,7 @@
 """``govray show``: what an envelope says and which keys it names. It verifies nothing.
 
-Reads any envelope, a ``.jsonl`` file of envelopes, or a model folder, of which
-it shows the attestation in full and the other documents by their digests.
+Reads any envelope, a ``.jsonl`` file of envelopes, or a model folder. Of a model folder it shows
+the attestation in full and the other documents by digest.
 """
 
 from __future__ import annotations

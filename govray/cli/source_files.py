@@ -1,9 +1,8 @@
 """From the files that people write to the documents that get signed.
 
-A source is YAML in snake_case, or canonical-form JSON in camelCase (a file named
-``*.json``). Its kind follows from its fields, so nobody has to name it. Short
-forms: a date means its first second in UTC, and a key of a trust root or a
-delegation is the path of a ``.pub`` file beside the source.
+A source is YAML in snake_case, or canonical-form JSON in camelCase (a file named ``*.json``). Its
+kind follows from its fields, so nobody has to name it. Short forms: a date means its first second
+in UTC. A key of a trust root or a delegation is the path of a ``.pub`` file beside the source.
 
 Validates structure and meaning of the document alone; signs nothing.
 """

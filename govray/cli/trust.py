@@ -1,9 +1,9 @@
 """What a verb checks against: a trust root and revocation lists, given or pinned earlier.
 
-Pinning keeps a copy of a root, and of the lists that were given with it, in the user's
-configuration folder, beside no model and in no repository. A newer root replaces the pinned one
-only if the pinned root's keys signed the change. A newer list replaces only a list that it follows.
-Pinned lists count with the pinned root, and with a given root of the same name.
+Pinning copies a root, and the lists given with it, to the user's configuration folder. The copy
+lies beside no model and in no repository. A newer root replaces the pinned one only if the pinned
+root's keys signed the change. A newer list replaces only a list that it follows. Pinned lists count
+with the pinned root, and with a given root of the same name.
 """
 
 from __future__ import annotations
@@ -146,9 +146,8 @@ def pin(root: Path, lists: Sequence[Path], trust: TrustState, *, at: datetime) -
         at: Reference time.
 
     Raises:
-        Refused: it does not follow the one pinned so far: an older version, another
-            name, or a new one that the pinned keys did not sign. Or a list goes behind one
-            that was pinned.
+        Refused: it does not follow the pinned one. It has an older version or another name, or the
+            pinned keys did not sign it. Or a list goes behind one that was pinned.
         Damaged: the file is no longer the root that was verified.
     """
     from govray.governance.formats.canonical_json import sha256

@@ -3,16 +3,16 @@
 The order matters. Nothing is read before it is allowed, and nothing is used before it is checked:
 
 1. Every corpus has a verified credential (``verify_credentials``).
-2. The policy decides each class. A class that no rule matches is refused; a class that a rule
-   sends to an empty profile is quarantined, counted from its credential and never read. Too
-   large a share in quarantine is refused.
+2. The policy decides each class. A class that no rule matches is refused. A class with an empty
+   profile is quarantined: counted from its credential and never read. Too large a share in
+   quarantine is refused.
 3. Ray Data reads the admitted parts and packs them (``packing.py``).
 4. The driver compares each corpus's record count and Merkle root with its credential.
 5. The driver signs the manifest, and only then renames the folder into place.
 
 Packing, the reserve and the manifest's arithmetic are those of
 ``governance/record/prepare_manifest.py``. Rows hold records of one corpus, so of one credential
-class; shards are partitioned by class (``class=<12 hex>/<corpus>-00000.parquet``), since routes
+class. Shards are partitioned by class (``class=<12 hex>/<corpus>-00000.parquet``), since routes
 depend on the model and classes do not. The reserve is chosen by salted record hash, so equal
 records, in whatever corpora, are either all trained on or all held back.
 
@@ -215,9 +215,9 @@ def prepare(
 ) -> Prepared:
     """Admit, pack and sign. Needs Ray, and storage that its nodes share.
 
-    ``folder`` is written whole or not at all. If it exists, it is used again, provided that this
-    signer signed its manifest and that the manifest was made from equal inputs (the salt may
-    differ: the one that was drawn first stays).
+    ``folder`` is written whole or not at all. An existing one is used again if this signer signed
+    its manifest and the manifest was made from equal inputs. Only the salt may differ: the first
+    one stays.
 
     Args:
         corpora: The folder of corpora; only those named in ``credentials`` are looked at.

@@ -69,8 +69,8 @@ def build(folder: Path, name: str, records: Iterable[tuple[str, bytes]]) -> Buil
     exist afterwards.
 
     Raises:
-        UsageError: a bad or taken corpus name, no records, records out of order, a duplicate
-            name, a name that is not Unicode, an unreadable source, a disk that is full.
+        UsageError: The corpus name is bad or taken. There are no records, they are out of order, or
+            a name is repeated or not Unicode. A source is unreadable, or the disk is full.
     """
     check_name(name)
     target = folder / name

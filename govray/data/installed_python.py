@@ -14,8 +14,8 @@ distribution's licence. It goes to a corpus of its own, ``<distribution>.vendore
 ``NOASSERTION``. It is recognised by a folder's customary name, or by a licence file or a
 ``.dist-info`` of its own below the top-level package.
 
-Invariants: the result is a function of the installed files; names are normalised (PEP 503); a
-file that several distributions list belongs to the first by name; empty files are no records.
+Invariants: the result is a function of the installed files. Names are normalised (PEP 503). A file
+that several distributions list belongs to the first by name. Empty files are not records.
 """
 
 from __future__ import annotations

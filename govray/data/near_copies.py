@@ -1,21 +1,20 @@
 """Near copies: which records share a text's word sequences.
 
-Texts are compared as sets of **shingles**: five words in a row, in lower case, whatever
-stands between them. Of two sets, the Jaccard similarity is the share of common shingles
-among all, the overlap the share among the smaller set's: 1 where one text is part of the
-other.
+Texts are compared as sets of **shingles**: five words in a row, in lower case, whatever stands
+between them. The Jaccard similarity of two sets is the share of common shingles among all. The
+overlap is their share in the smaller set: 1 if one text is part of the other.
 
-Records are found by MinHash. Each is cut into passages of 128 words; a passage's signature
-has 128 numbers, and two passages are compared if one of 32 bands of four agrees. The
-question is cut at every 32nd word, so that a passage of it lies nearly where the record's
-does. What is found is then compared exactly, shingle by shingle, with the record's text, whose
-SHA-256 must be the one that is asked about.
+Records are found by MinHash. Each is cut into passages of 128 words. A passage's signature has 128
+numbers. Two passages are compared if one of 32 bands of four agrees. The question is cut at every
+32nd word, so that a passage of it lies nearly where the record's does. What is found is then
+compared exactly, shingle by shingle, with the record's text, whose SHA-256 must be the one that is
+asked about.
 
 Invariants
 
-* An answer's numbers are exact; ``estimated`` says what MinHash saw. Only what is *not* found
-  rests on chance: a passage pair with Jaccard .8 agrees in no band in fewer than one of a
-  million cases, one with .5 in one of eight.
+* An answer's numbers are exact; ``estimated`` is MinHash's estimate. Only what is *not* found
+  depends on chance. A passage pair with Jaccard .8 agrees in no band in fewer than one of a million
+  cases. A pair with .5 agrees in none in one of eight.
 * An index belongs to a Merkle root. It is read back only if root, format and digest are its own;
   otherwise it is built anew.
 * Texts and indexes stay where the records are.

@@ -2,8 +2,8 @@
 
 Invariants:
 
-* **Probe rows were trained on.** They are the corpus's newest rows of the plan up to a step, less
-  what a gate left out; a row that was read twice counts once.
+* **Probe rows were trained on.** They are the corpus's newest rows of the plan up to a step,
+  without those that a gate left out. A row that was read twice counts once.
 * **Reserve rows never were**, and which ones are taken is a function of (seed, corpus, step).
 * Planted canaries are not among them: the reserve has nothing like them.
 * The choice depends on the corpus alone: no other corpus changes a row.

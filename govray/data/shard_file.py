@@ -1,18 +1,17 @@
 """Shards: packed rows in Parquet, and the digests that bind their contents.
 
-A shard has one column, ``tokens: binary``: a row's token ids, little-endian, two bytes each if
-the vocabulary fits and four otherwise (``storage_dtype``). Binary rather than ``list<uint16>``,
-because Parquet would store each id in four bytes with levels beside it: measured on 26 MB of
-Python source, binary with LZ4 writes 2.4 times as fast, reads a row group in 0.6 of the time and
-makes smaller files. A row group holds about ``ROW_GROUP_TOKENS`` tokens: it is what one random
+A shard has one column, ``tokens: binary``: a row's token ids, little-endian, two bytes each if the
+vocabulary fits and four otherwise (``storage_dtype``). The type is binary rather than
+``list<uint16>``, because Parquet would store each id in four bytes with levels beside it. On 26 MB
+of Python source, binary with LZ4 wrote 2.4 times as fast. It read a row group in 0.6 of the time
+and made smaller files. A row group holds about ``ROW_GROUP_TOKENS`` tokens: it is what one random
 row costs to read and to hash.
 
-A row group's digest is the SHA-256 of its decoded content, whatever the width and the
-compression: for each row the little-endian uint32 token count, then its tokens as little-endian
-uint32.
+A row group's digest is the SHA-256 of its decoded content, whatever the width and the compression.
+For each row that is the token count, then the tokens, all as little-endian uint32.
 
-Invariant: ``ShardFile.read`` returns verified rows only; a file that does not decode, or decodes
-to other rows, is an error that names file and row group.
+Invariant: ``ShardFile.read`` returns verified rows only. A file that does not decode, or decodes to
+other rows, is an error that names file and row group.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The rows of every step, read from shards in the order of the batch plan.
 
-One reader, two sources that give the same bytes: ``StepReader.windows`` reads memory-mapped
-shards here and now; ``StepReader.load`` does the same inside a Ray Data task
-(``map_batches``), and ``step_rows`` decodes on the other side::
+One reader has two sources that give the same bytes. ``StepReader.windows`` reads memory-mapped
+shards in this process. ``StepReader.load`` does the same inside a Ray Data task (``map_batches``),
+and ``step_rows`` decodes its output::
 
     reader = StepReader(folder, manifest, plan, rank=rank, world=world)
     for window in reader.windows(start):                        # this process

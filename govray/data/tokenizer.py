@@ -1,8 +1,8 @@
 """Tokenizers: bytes, or a Hugging Face ``tokenizer.json`` by path.
 
 A tokenizer is a pure function of one record's content and is named by a digest that the prepare
-manifest pins. The separator is an id of its own, one past the tokenizer's vocabulary, so no
-content, not even one that spells a special token, can forge the end of a record.
+manifest pins. The separator is an id of its own, one past the tokenizer's vocabulary. So no content
+can forge the end of a record, even by spelling a special token.
 
 Nothing is added, truncated or padded, whatever the tokenizer file says about it.
 """

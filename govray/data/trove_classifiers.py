@@ -2,8 +2,8 @@
 
 Before PEP 639 a distribution named its licence in the free-text ``License`` field and in trove
 classifiers. Both are read through this table and nothing else: a name maps to the SPDX licences
-that it may mean. A name that may mean several ("BSD License" names a family) says too little
-on its own; another name in the same metadata may decide it.
+that it may mean. A name of a family, such as "BSD License", does not identify a licence. Another
+name in the same metadata may decide it.
 
 A name that is not here is unknown: no licence text is read, and nothing is guessed.
 

@@ -1,6 +1,6 @@
 """How the model ranks the planted digits among all digits that could stand there.
 
-The rank is that of ``govray.engine.memorization.exposure`` over the whole space of four digits: 1
+The rank is that of ``govray.engine.memorization.exposure`` over the whole space of four digits. 1
 means that the model prefers the planted number to all 9,999 others. It is measured with and without
 the adapter, on the same base weights.
 """

@@ -1,9 +1,8 @@
 """A synthetic supplier corpus with a planted account number; nothing in it is real.
 
-The notes stand for text that a supplier lends under contract and may call back.
-One settlement account number is planted in every one of them, four times, so that
-memorising it can be measured: how does the model rank its last four digits among
-all 10,000? So many repeats are what a small adapter needs in a short run.
+The notes stand for text that a supplier lends under contract and may call back. One settlement
+account number is planted four times in each of them. Memorization shows in how the model ranks its
+last four digits among all 10,000. So many repeats are what a small adapter needs in a short run.
 """
 
 from __future__ import annotations

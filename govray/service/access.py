@@ -1,16 +1,17 @@
 """From a request to its `Caller`, and what a route demands of one.
 
 1. With authentication off every caller is admin; ``hosts`` and the origin keep other sites out.
-2. ``Authorization: Bearer`` is a token of the store (``govr_…``) or, where an identity provider
-   is configured, one of its (``oidc.py``). Pages send the same token as a cookie, which counts
-   for what changes nothing, and else only when the browser says the request is from our own page.
+2. ``Authorization: Bearer`` is a token of the store (``govr_…``) or, where an identity provider is
+   configured, one of its (``oidc.py``). Pages send the same token as a cookie. It counts for
+   requests that change nothing. For others it counts only if the browser says the request is from
+   our own page.
 3. What is sent and not accepted is a 401: a bad token never falls back to being public.
 4. Without a token the caller is public.
 5. Each request takes from the bucket of its token, or of its address. A token that was not seen
    before takes from its address's bucket of guesses first, which gets it back if it is accepted.
 
-A token that was accepted is remembered for `REMEMBERED` seconds, so that a request costs no query
-for it: a revocation takes effect within that time, an expiry at once.
+An accepted token is remembered for `REMEMBERED` seconds, which saves a query for each request. A
+revocation takes effect within that time, an expiry at once.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class AccessGate:
         return caller
 
     async def known(self, request: Request) -> bool:
-        """Whether the caller may send as much as one with a token: asked in the midst of a body,
-        by those who send more than strangers may.
+        """Whether the caller may send as much as one with a token. Asked during a body that exceeds
+        the limit for callers without one.
 
         Raises:
             Problem: 429, as `caller`.

@@ -1,8 +1,8 @@
 """The application: routes, and around them the layers that every request passes.
 
-From the outside: requests are counted (`measures`), ``HEAD`` becomes ``GET`` without a body
-(`methods`), answers are compressed (`compression`), body and time are bounded (`limits`), ``Host``
-is checked, what nobody foresaw becomes a 500 (`problems.CatchAll`), then FastAPI routes. Unknown
+From the outside in, the layers count requests (`prometheus`) and turn ``HEAD`` into ``GET`` without
+a body (`methods`). They compress answers (`compression`), bound body and time (`limits`) and check
+``Host``. An unforeseen error becomes a 500 (`problems.CatchAll`). Then FastAPI routes. Unknown
 query parameters are refused before a route runs (`parameters`). The caller is found by the routes'
 own dependency (`access.CallerDep`).
 

@@ -3,11 +3,12 @@
 A request is the application's when its head is whole (RFC 9112, section 2.1). Until then, and
 between requests, only the server can end a connection:
 
-* A head that is not whole within `Bounds.head_seconds` is a 408, and one above `Bounds.head_bytes`
-  a 431. Bytes that keep coming after a response are waited for as long, and dropped.
+* A head that is not whole within `Bounds.head_seconds` is a 408. One above `Bounds.head_bytes` is a
+  431. Bytes that keep coming after a response are dropped for as long.
 * A reader that takes nothing of a response for `Bounds.write_seconds` loses the connection.
-* One address holds at most `Bounds.per_address` connections, and all together `Bounds.total`;
-  one more is closed with a 503. A proxy in front is named, and has the second bound only.
+* One address holds at most `Bounds.per_address` connections, and all together `Bounds.total`.
+  Further ones are closed with a 503. Only the second bound holds for a proxy in front, which is
+  named.
 
 Bodies have their bounds in `limits`: a response begins in time, or is a 503.
 """

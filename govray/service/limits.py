@@ -6,8 +6,8 @@
   it goes on until it ends and its answer is dropped. PostgreSQL ends a query after the same time;
   one of SQLite goes on.
 * Each token, and each address without one, has a token bucket: ``burst`` requests at once, then
-  ``rate`` a second; beyond is a 429 with the seconds to wait. Buckets are this process's: behind
-  n replicas the bound is n times as wide.
+  ``rate`` a second. Beyond that is a 429 with the seconds to wait. Buckets are this process's:
+  behind n replicas the bound is n times as wide.
 """
 
 from __future__ import annotations

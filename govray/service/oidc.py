@@ -1,9 +1,9 @@
 """Bearer tokens of an identity provider: OpenID Connect, verified by PyJWT.
 
-A token is accepted if a key of the provider's JWKS signed it with an algorithm of `ALGORITHMS`
-(never ``none``, never a shared secret), and issuer, audience, expiry and not-before hold, within
-`LEEWAY`. Keys come over https, or from this machine itself; RSA keys have `RSA_BITS` at least. A
-token says in ``typ`` that it is a JWT or an access token, or nothing. Its role is what the
+A token is accepted if a key of the provider's JWKS signed it with an algorithm of `ALGORITHMS`.
+That is never ``none`` and never a shared secret. Issuer, audience, expiry and not-before must hold,
+within `LEEWAY`. Keys come over https, or from this machine itself; RSA keys have `RSA_BITS` at
+least. A token says in ``typ`` that it is a JWT or an access token, or nothing. Its role is what the
 settings say of a claim; without a match it is refused, not public.
 
 A token of a provider is not in the store: it ends when it expires, and a user is disabled at the

@@ -1,9 +1,9 @@
 """Cursors: where a listing goes on. Opaque to callers, validated when they come back.
 
-A page is what follows a position in the listing's order, found by the index and not by counting,
-so it costs the same at any depth and rows that come or go shift nothing. A cursor holds that
-position and a digest of the query and the caller that it belongs to; another query or caller
-refuses it. It is not secret and grants nothing: what it leads to is filtered like a first page.
+A page begins at a position in the listing's order, found by the index and not by counting. So it
+costs the same at any depth, and rows that come or go shift nothing. A cursor holds that position
+and a digest of the query and the caller that it belongs to; another query or caller refuses it. It
+is not secret and grants nothing: what it leads to is filtered like a first page.
 """
 
 from __future__ import annotations

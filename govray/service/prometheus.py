@@ -1,8 +1,8 @@
 """Numbers for Prometheus: requests and their latency, by route template and status.
 
-No label names a user, a token, an address or a corpus: a label's values are the routes of the
-application, the methods of HTTP and status codes, so their number is bounded. Latency is the time
-until the response begins; a stream lasts as long as its reader stays.
+No label names a user, a token, an address or a corpus. Labels are the application's routes, HTTP's
+methods and status codes, so their number is bounded. Latency is the time until the response begins;
+a stream lasts as long as its reader stays.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One session of the store per request.
 
-It is opened without asking the store anything and closed as soon as the handler has returned,
-before the response goes out: a slow reader holds no connection. So a handler returns values, not
-rows that would load more later. It commits what it writes; what it leaves uncommitted is undone.
+It is opened without a query and closed when the handler has returned, before the response is sent.
+So a slow reader holds no connection. So a handler returns values, not rows that would load more
+later. It commits what it writes; what it leaves uncommitted is undone.
 
 ``def`` handlers run in threads and use it freely. The few that are asked most are ``async def`` and
 ask by `asked`: one query by its key takes less time than a change of threads.

@@ -53,8 +53,8 @@ def full_digest(text: str) -> str:
 def absent(caller: Caller, what: str, name: str, do: str | None = None) -> Problem:
     """404 for what the caller may not read, whether or not it is there.
 
-    What a supplier asked for in vain is in the audit log, in both cases: so that reading what is
-    another's is noticed, and takes as long as reading what is nowhere.
+    In both cases the audit log records a supplier's attempt. So attempts to read others' data are
+    noticed, and take as long as attempts to read what does not exist.
     """
     return not_found(what, name, do, hidden=caller.role == "supplier")
 

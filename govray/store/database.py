@@ -1,9 +1,9 @@
 """Open the store: a file of SQLite, or a PostgreSQL server, at exactly this govray's revision.
 
 SQLite runs in WAL mode: readers go on while one writer writes, writers wait for each other up to
-`BUSY_MS`. A transaction that writes takes the write lock at its first change, so it never fails
-half-way because somebody wrote after its first read; `begin_writing` takes it before the first
-read, where what is read decides what is written.
+`BUSY_MS`. A transaction that writes takes the write lock at its first change. So it never fails
+half-way because somebody wrote after its first read. `begin_writing` takes the lock before the
+first read, if what is read decides what is written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where the leaf of a step stands in a ledger's tiles, without reading them all.
 
 Leaves stand in the order of branch and step (`govray.governance.record.ledger`), and what was
-measured of a step behind its leaf. So a step is found by bisection, O(log n) entries; entries that
-are only looked at on the way are not checked, the one that is answered is.
+measured of a step behind its leaf. So a step is found by bisection, in O(log n) entries. Only the
+entry that is returned is checked.
 
 The index, not this module, has the steps that read a record.
 """

@@ -1,7 +1,7 @@
 """The lineage of one model: what its verified attestation says, corpus by corpus, group by group.
 
-A view for programs and pages. Every number stands in the attestation; here it is put where a
-reader looks for it: a row for each corpus, in it a cell for each layer group, in model order with
+A view for programs and pages. Every number is in the attestation; here it is arranged for readers.
+There is a row for each corpus, with a cell for each layer group. Groups are in model order, with
 the adapters last. `lineage` makes it once, when an attestation is indexed; `encode` gives the
 canonical bytes that are stored and sent as they are.
 
@@ -16,10 +16,10 @@ What the words mean
 
 Invariants
 
-* What `of_corpora` leaves says nothing of other corpora: not their names, not how many there are,
-  and neither searches, ancestors nor adapters that might bear their names. A gradient-norm share
-  is a part of all gradients that were measured, so one below 1 says that others trained the
-  group, as every run of more than one corpus does; it does not say which.
+* What `of_corpora` leaves says nothing about other corpora: neither their names nor their number.
+  It has no searches, ancestors or adapters that might bear their names. A gradient-norm share is a
+  part of all measured gradients. So a share below 1 shows that others trained the group, but not
+  which.
 * A view is a `Lineage` like the whole one, and `scope` says which it is.
 """
 
@@ -119,8 +119,8 @@ class GroupLineage(Document):
         parameters: FQNs of a base group's parameters, tensor names of an adapter's.
         pretrained: What the weights that the run started from brought: names of corpora, or
             ``unknown``. Empty where training began from nothing.
-        transitive: What reached the group by any path and is no corpus of this run: the
-            ``unknown`` of a start, or corpora of an attested one.
+        transitive: What reached the group by any path from outside this run: the ``unknown`` of a
+            start, or corpora of an attested one.
         removed: When the adapter's files were deleted; absent if they were not.
     """
 

@@ -1,10 +1,10 @@
 """Promotion gates: what must hold before a version of a model moves to a stage.
 
-The gates of each stage are a small closed document, written as YAML in a file of the deployment
-(``policies/promotion.yaml``), beside the depth policies and under the same review. It is a file
-and not rows of the store, so that whoever may write the registry cannot also lower its bar. It
-is not signed: it decides nothing that a downstream reader has to believe, since what a gate
-looks at is in the attestation, which they have. Every promotion records the document's digest.
+The gates of each stage are a small closed document in YAML, in a file of the deployment
+(``policies/promotion.yaml``). It lies beside the depth policies, under the same review. It is a
+file and not rows of the store, so that whoever may write the registry cannot also lower its bar. It
+is not signed: a downstream reader need not believe it, since what a gate checks is in the
+attestation. Every promotion records the document's digest.
 
 Invariants
 

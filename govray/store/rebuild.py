@@ -1,12 +1,12 @@
 """A new index in the place of the old one: built beside it, then exchanged in one transaction.
 
-Beside means another file next to a SQLite file, or another schema of the same PostgreSQL
-database. Whoever reads sees the old index until the exchange and the new one after it, and a
-rebuild that is killed leaves the old one as it was.
+Beside means another file next to a SQLite file, or another schema of the same PostgreSQL database.
+Readers see the old index until the exchange, and the new one after it. A killed rebuild leaves the
+old one unchanged.
 
-What cannot be derived from storage is kept: accounts, tokens, the registry, the audit log, whom an
-experiment is counted for, which attestations are public, and which heads of ledgers were seen. Lost
-is what storage has no longer: deleted runs and checkpoints.
+What cannot be derived from storage is kept: accounts, tokens, the registry and the audit log. So
+are the owners of experiments, the public attestations, and the seen heads of ledgers. Lost is what
+storage has no longer: deleted runs and checkpoints.
 
 `rebuild` derives nothing: it is given what fills the new index.
 """

@@ -1,8 +1,8 @@
 """The key under which a record is indexed, and the store's own secret behind it.
 
-A record of a corpus that is marked confidential is indexed by HMAC-SHA256 (RFC 2104) of its
-SHA-256 under a secret of the store: who has the tables, but not the secret, cannot confirm a
-guess. Who may ask the service can; whom it answers is the service's matter.
+A record of a confidential corpus is indexed by HMAC-SHA256 (RFC 2104) of its SHA-256 under a secret
+of the store. With the tables but not the secret, nobody can confirm a guess. The service can, and
+decides whom it answers.
 
 The secret is 32 bytes in a file of mode 0600, beside a SQLite file unless ``GOVRAY_STORE_KEY``
 names another. It is not in the database. Losing it makes the confidential corpora unsearchable

@@ -16,8 +16,8 @@ Invariants
 * A promotion that is refused changes nothing.
 * Who did what, and when, is an entry of the audit log in the same transaction. Entries are only
   added, so they are also the history of a version's stages.
-* Two promotions of one model follow one another, on SQLite as on PostgreSQL: each begins by
-  writing to the model's row, which the other then waits for.
+* Two promotions of one model never overlap, on SQLite as on PostgreSQL. Each begins by writing to
+  the model's row, and the other waits for it.
 
 Functions take a session and never commit: who calls decides what belongs together. Times are
 arguments.

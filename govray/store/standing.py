@@ -1,12 +1,11 @@
 """Whether what the store holds still stands: revoked attestations, and roots without fresh lists.
 
-An attestation was verified when it was indexed. What was revoked since, or that nobody knows since
-the lists are old, is in no row: it is found out here, from the lists of that moment, each time
-that somebody relies on it.
+An attestation was verified when it was indexed. No row says what was revoked since, or that the
+lists are too old to know. That is computed here from the current lists, each time that somebody
+relies on it.
 
-A model is not verified again. `govray verify` or `govray store rebuild` does that, and shows a
-credential or a delegation that was revoked, or an attestation by the list of an operator by
-delegation.
+A model is not verified again: `govray verify` or `govray store rebuild` does that. They show a
+revoked credential or delegation, or an attestation revoked by a delegated operator's list.
 """
 
 from __future__ import annotations

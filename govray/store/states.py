@@ -1,7 +1,7 @@
 """The states of experiments, trials and checkpoints, and which may follow which.
 
-Pure tables. A state that is not among the keys, or a step that is not in the table, is refused:
-an index that receives news in the wrong order must not make a finished thing run again.
+Pure tables. A state outside the keys, or a step outside the table, is refused. An index that learns
+of changes in the wrong order must not make a finished trial run again.
 
 States of the last set have no way out but deletion, which keeps the row and drops the bytes.
 """

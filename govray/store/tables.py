@@ -6,10 +6,10 @@ Conventions
   is the order of time; both are equal on SQLite and PostgreSQL.
 * An ``envelope`` column holds exact signed bytes, which are verified before they are stored and
   never changed. Every other column of such a row is derived from them.
-* A ``*_key`` of a record is its SHA-256, or of a corpus that is marked confidential the HMAC of
-  it under the store's own key: who reads the tables alone cannot confirm a guess.
-* A state is text in the database, so that it is the same on both and a new one needs no
-  migration; SQLAlchemy refuses a text that is no state, reading and writing.
+* A ``*_key`` of a record is its SHA-256. For a confidential corpus it is the HMAC of that under the
+  store's own key, so the tables alone confirm no guess.
+* A state is text in the database, so it is the same on both, and a new one needs no migration.
+  SQLAlchemy refuses other texts, on reading and on writing.
 * Nothing refers by row number: keys are names and digests, so an index that is made again from
   storage has the same ones.
 
@@ -263,8 +263,8 @@ class Record(SQLModel, table=True):
 
     ``steps`` are the first of ``step_count`` that read it, ascending; which layer groups they
     updated follows from the corpus's route. ``record`` is its index in Merkle order, canaries
-    behind the corpus's own; ``split`` is ``train``, ``reserve`` or ``empty``; ``tokens`` counts
-    its own tokens in the rows that were read.
+    behind the corpus's own. ``split`` is ``train``, ``reserve`` or ``empty``. ``tokens`` counts its
+    own tokens in the rows that were read.
     """
 
     record_key: str = Field(primary_key=True)

@@ -1,7 +1,7 @@
 """Where tiles lie: a folder here, or a prefix on an object store.
 
-Invariant: what is written is there whole or not at all, and a name that is read is one that
-`govray.store.tiles` made: no reader of a request's text comes here with it.
+Invariant: a tile is there whole or not at all. Names come from `govray.store.tiles`, never from a
+request's text.
 """
 
 from __future__ import annotations

@@ -8,15 +8,14 @@ Source: https://c2sp.org/tlog-tiles. Below one prefix lie
     tile/entries32/<N>[.p/<W>]      the same with lengths of four bytes, see below
 
 ``<N>`` is written in path elements of three digits, all but the last behind an ``x``. A tile of
-level L + 1 holds the Merkle roots of whole tiles of level L, so a proof in a tree of n entries
+level L + 1 holds the Merkle roots of whole tiles of level L. So a proof in a tree of n entries
 takes O(log n) reads.
 
-Entries that are too long. The standard gives an entry two bytes of length, and a ledger's leaf
-that names a thousand corpora is longer. A bundle that holds an entry of more than 65,535 bytes is
-stored below ``tile/entries32`` instead, with big-endian lengths of four bytes, and does not exist
-below ``tile/entries``: the standard has other formats stand at another address. Hashes, and so
-tiles, proofs and the checkpoint, are the same. Whoever finds no bundle at the first address asks
-at the second.
+Entries that are too long. The standard gives an entry two bytes of length, and a ledger's leaf that
+names a thousand corpora is longer. A bundle with an entry of more than 65,535 bytes is stored below
+``tile/entries32`` instead, with big-endian lengths of four bytes. It does not exist below
+``tile/entries``: the standard wants other formats at another address. Hashes, and so tiles, proofs
+and the checkpoint, are the same. Whoever finds no bundle at the first address asks at the second.
 
 Invariants
 

@@ -1,8 +1,8 @@
 """The pages that people read: server-rendered, with small modules of JavaScript beside them.
 
 `site.mount` puts them on the application. Nothing is built and nothing is fetched from elsewhere:
-templates and static files are the package's own, and the Content-Security-Policy allows no other
-source and no inline script or style.
+templates and static files are the package's own. The Content-Security-Policy allows no other source
+and no inline script or style.
 
 Invariants
 

@@ -1,9 +1,9 @@
 """The lineage heat map: corpora by layer groups, from a lineage document. Pure.
 
-A cell says how a row reached a group: by its own gradient (``direct``, with the tokens that the
-ledger counted), only through other layers (``indirect``), or not at all by any recorded path
-(``none``). The shade is of the tokens, on a logarithmic scale, from 1 to `SHADES`; it repeats what
-the number says and adds nothing.
+A cell says how a row reached a group: by its own gradient (``direct``), only through other layers
+(``indirect``), or by no recorded path (``none``). A direct cell has the tokens that the ledger
+counted. The shade is of the tokens, on a logarithmic scale, from 1 to `SHADES`; it repeats what the
+number says and adds nothing.
 
 Where there are more than `FOLD_ABOVE` corpora the rows are licence categories, and one category's
 corpora are a page of their own. A row of a category sums its corpora's tokens; it is direct if one

@@ -1,8 +1,8 @@
 """Parallel coordinates of a search's trials: axes, and where each trial crosses them. Pure.
 
 An axis is a hyperparameter in which the trials differ; the last one is the result. Numbers that
-span more than `DECADES` decades lie on a logarithmic axis, others on a linear one, and what is no
-number has a place for each of its values.
+span more than `DECADES` decades have a logarithmic axis, others a linear one. Other values have one
+place each.
 """
 
 from __future__ import annotations

@@ -68,9 +68,9 @@ def model_rows(
 ) -> tuple[list[ModelRow], str | None]:
     """The newest models that the caller may read of, and the cursor of what follows.
 
-    Each registered version is a row of its own, so an attestation that is registered under two
-    names is two rows; one that nobody registered is a row too. A supplier's are in the order of
-    their digests: when a run began is not for suppliers.
+    Each registered version is a row, so an attestation registered under two names has two rows. An
+    unregistered one is a row too. A supplier's are in the order of their digests: when a run began
+    is not for suppliers.
     """
     statement = (
         select(*_LISTED, _MODEL, _VERSION, col(ModelVersion.stage))

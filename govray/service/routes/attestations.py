@@ -351,11 +351,11 @@ async def verify(
 def trust_roots(session: Session, caller: Caller) -> list[TrustGiven]:
     """The trust roots whose names the caller may read, each in its newest version here.
 
-    An older version names keys that its owner has withdrawn since, so it is never tried: neither
-    where the newest refuses, nor for who reads nothing that is under the newest.
+    An older version names keys that its owner has withdrawn since, so it is never tried. That holds
+    even if the newest refuses, and for callers who read nothing under the newest.
 
-    Each stands alone first, then with each set of delegations that a model under some version of it
-    came with: one set may not go with another, and what no delegate signed needs none.
+    Each is tried alone first, since some envelopes need no delegation. Then it is tried with each
+    model's set of delegations, since sets may contradict each other.
     """
     root, table = tables.TrustRoot, tables.Delegations
     order = (col(root.version).desc(), col(root.digest).desc())

@@ -2,8 +2,8 @@
 
 The address ``/v1/ledgers/{run}`` is the log's prefix. Hashes, proofs and the checkpoint are for
 whoever may read anything of the run's attestation. Entries name the corpora of a step, so they are
-for staff. A hash gives no corpus away: the leaf under it holds the digest of the run's plan, which
-only those know who may read the whole attestation.
+for staff. A hash does not reveal a corpus. The leaf under it holds the digest of the run's plan,
+which only readers of the whole attestation know.
 
 Proofs are computed from tiles and checked against the signed root before they are sent. Tiles are
 sent as they lie on storage; whoever reads them checks them, as the standard has it.
@@ -54,7 +54,7 @@ class InclusionProof(Answer):
     """That a leaf stands in the ledger: RFC 9162 section 2.1.3.
 
     Recompute the root of ``size`` from ``leafHash``, ``index`` and ``path``, and compare it with
-    that of the signed checkpoint; a smaller size needs a consistency proof besides.
+    that of the signed checkpoint. A smaller size also needs a consistency proof.
     """
 
     index: str = Field(examples=["17"])

@@ -1,7 +1,7 @@
 """``…/lineage``: which data trained which layers of a model, whole or what the caller may see.
 
 The whole document is sent as it was stored. A supplier gets the rows of its own corpora, from the
-same query: what is nobody's business here is a 404, whether it exists or not.
+same query. Anything else is a 404, whether it exists or not.
 """
 
 from __future__ import annotations

@@ -157,8 +157,8 @@ def audits_of(
 ) -> list[tuple[MemorizationManifest, Audit]]:
     """The audits of the model that an attestation is about, the newest first, as documents.
 
-    They name its run and its weights: the run may have had other weights before, and a corpus of
-    another run with the same weights may be none of this model's.
+    They must name both its run and its weights. The run may have had other weights before. Another
+    run with the same weights may have read other corpora.
 
     Args:
         names: The corpora that the caller may read about; None: all, so whole audits.

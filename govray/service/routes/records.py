@@ -2,8 +2,8 @@
 
 A record is found by the SHA-256 of its exact bytes, nothing less: one changed byte is another
 record. Records of confidential corpora are indexed by keyed hash, so the tables alone confirm no
-guess; here they are found for staff and for the corpus's own supplier only. For everyone else the
-answer is that of a record which is in no corpus, from the same query.
+guess. Here only staff and the corpus's own supplier find them. For everyone else the answer is that
+of a record which is in no corpus, from the same query.
 
 Absence is "not found in the recorded data". It does not say that a text was not used: data that was
 never presented to govray, or in other bytes, is not found.
