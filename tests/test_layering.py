@@ -26,19 +26,19 @@ BELOW: dict[str, frozenset[str]] = {
     "printable": frozenset(),
     "files": frozenset(),
     "errors": frozenset({"printable"}),
-    "governance": frozenset({"errors", "printable"}),
+    "governance": frozenset({"errors", "files", "printable"}),
     "engine": frozenset({"errors", "governance"}),
     "checkpoint": frozenset({"errors", "files", "governance"}),
-    "data": frozenset({"errors", "governance"}),
-    "store": frozenset({"errors", "governance"}),
+    "data": frozenset({"errors", "files", "governance"}),
+    "store": frozenset({"errors", "files", "governance"}),
     "service": frozenset({"errors", "governance", "store"}),
     "train": frozenset({"errors", "files", "governance", "engine", "checkpoint", "data", "store"}),
     "tune": frozenset(
         {"errors", "files", "governance", "engine", "checkpoint", "data", "store", "train"}
     ),
     "demo": frozenset(
-        {"errors", "governance", "engine", "checkpoint", "data", "store", "service", "train"}
-        | {"tune"}
+        {"errors", "files", "governance", "engine", "checkpoint", "data", "store", "service"}
+        | {"train", "tune"}
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
@@ -131,7 +131,7 @@ FLAT = {"tune", "service", "store", "service/pages"}
 # What a module of `cli` may import at its top: every verb's module is imported
 # at every start, on the base install too.
 CLI_TOP = frozenset({"typer", "rich"})
-CLI_TOP_LAYERS = frozenset({"errors", "printable", "cli", "govray"})
+CLI_TOP_LAYERS = frozenset({"errors", "printable", "files", "cli", "govray"})
 
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 

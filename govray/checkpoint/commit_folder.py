@@ -43,6 +43,7 @@ from govray.checkpoint.commit_reader import Content as Content
 from govray.checkpoint.commit_reader import Folder as Folder
 from govray.checkpoint.commit_reader import opened, pour
 from govray.errors import Damaged, GovrayError, UsageError
+from govray.files.atomic_file import make_folder, sync_folder
 from govray.governance.formats import canonical_json
 
 PARTIAL = ".partial"
@@ -90,7 +91,7 @@ def stage(folder: Folder) -> Folder:
     _require_free(folder)
     partial = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{PARTIAL}")
     with _as_usage_error(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         partial.mkdir()
     return partial
 
@@ -155,15 +156,15 @@ def publish(
         commit_manifest.require_whole(entries, _regular_files(staged), str(staged))
         check()
         for directory, _, _ in os.walk(staged, topdown=False):
-            _fsync_directory(directory)
+            sync_folder(directory)
         with open(staged / MANIFEST, "xb") as file:
             file.write(manifest)
             file.flush()
             os.fsync(file.fileno())
-        _fsync_directory(staged)
+        sync_folder(staged)
         os.rename(staged, folder)
     try:
-        _fsync_directory(folder.parent)
+        sync_folder(folder.parent)
     except OSError as error:
         raise UsageError(
             f"the checkpoint is complete, but the disk did not confirm it: {error.strerror}",
@@ -193,7 +194,7 @@ def remove(folder: Folder) -> None:
         return folder.remove()
     try:
         (folder / MANIFEST).unlink(missing_ok=True)
-        _fsync_directory(folder)
+        sync_folder(folder)
         shutil.rmtree(folder)
     except OSError as error:
         raise UsageError(
@@ -339,14 +340,6 @@ def _as_usage_error(path: Path) -> Iterator[None]:
 
 def _unreadable(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"the checkpoint could not be read: {error.strerror}", where=str(folder))
-
-
-def _fsync_directory(path: str | Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _regular_files(folder: Path) -> dict[str, int]:

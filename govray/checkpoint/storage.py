@@ -21,7 +21,7 @@ from govray.checkpoint.commit_folder import PARTIAL, Folder, committed_at
 from govray.checkpoint.object_store import ObjectStore
 from govray.checkpoint.storage_url import below, check_url
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
-from govray.files import put
+from govray.files.atomic_file import write_whole
 from govray.governance.formats import canonical_json
 
 FILE = "storage.json"
@@ -143,7 +143,7 @@ def choose(run_folder: Path, url: str | None) -> None:
     elif url is not None:
         place = below(url, f"{run_folder.name}.{secrets.token_hex(4)}")
         ObjectStore(place).begin(run_folder.name)
-        put(path, canonical_json.encode({"storage": url, "commits": place}))
+        write_whole(path, canonical_json.encode({"storage": url, "commits": place}))
 
 
 def shown_to_ray(run_folder: Path, folder: Folder) -> Path:
@@ -155,7 +155,7 @@ def shown_to_ray(run_folder: Path, folder: Folder) -> Path:
         return folder
     pointer = run_folder / POINTER
     pointer.mkdir(exist_ok=True)
-    (pointer / "commit.json").write_bytes(canonical_json.encode({"commit": str(folder)}))
+    write_whole(pointer / "commit.json", canonical_json.encode({"commit": str(folder)}))
     return pointer
 
 

@@ -9,7 +9,7 @@ and merged weights can't be taken apart. The refusal names the rule, and what to
 
 from __future__ import annotations
 
-import shutil
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -188,8 +188,11 @@ def _put(staged: Path, path: Path, entry: Revocation) -> None:
     Raises:
         UsageError: The system refuses; the list stays where it is.
     """
+    from govray.files.atomic_file import sync_folder
+
     try:
         staged.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise UsageError(
             f"the adapter was removed, but the list cannot be written: {error.strerror}",
@@ -273,6 +276,7 @@ def export(
     at: At = None,
 ) -> None:
     """Copy an adapter, in peft's layout, into the new folder DIR, after verifying the model."""
+    from govray.files.staged_folder import staged_folder
     from govray.governance.attestation import model_folder
 
     verified = trust.verify_model(
@@ -281,24 +285,21 @@ def export(
     subjects = {each.name: each.sha256 for each in verified.subjects}
     _require(verified, adapter)
     names = model_folder.adapter_files(adapter)
+    # A dangling link is something that is there, too.
+    if os.path.lexists(out):
+        raise UsageError("already exists", where=str(out), do="Name a new folder.")
     try:
-        out.mkdir(parents=True)
-    except FileExistsError:
-        raise UsageError("already exists", where=str(out), do="Name a new folder.") from None
-    try:
-        for name in names:
-            digest = subjects[name].removeprefix("sha256:")
-            model_folder.Bundle(verified.path).copy(name, out / Path(name).name, sha256=digest)
+        with staged_folder(out) as staged:
+            for name in names:
+                digest = subjects[name].removeprefix("sha256:")
+                target = staged / Path(name).name
+                model_folder.Bundle(verified.path).copy(name, target, sha256=digest)
     except OSError as error:
-        shutil.rmtree(out, ignore_errors=True)
         raise UsageError(
             f"cannot be copied: {error.strerror}",
             where=str(out),
             do="Check the space and the permissions there.",
         ) from None
-    except BaseException:
-        shutil.rmtree(out, ignore_errors=True)
-        raise
     copied = {Path(name).name: subjects[name] for name in names}
     report({"adapter": adapter, "folder": str(out), "files": copied})
     line(f"Exported {adapter} to {out}")

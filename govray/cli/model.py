@@ -9,7 +9,6 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -266,6 +265,7 @@ def copy(
         UsageError: ``folder`` is there already, or the disk refuses.
         Refused: The copy does not verify, or is of another attestation.
     """
+    from govray.files.staged_folder import staged_folder
     from govray.governance.attestation.model_folder import Bundle
     from govray.governance.verify.verifier import verify
 
@@ -274,13 +274,11 @@ def copy(
         raise UsageError("already exists", where=str(folder), do="Name a new folder.")
     user_files.make_folder(folder.parent)
     try:
-        staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
+        with staged_folder(folder) as staged:
             for each in Bundle(source).names():
                 target = staged / each
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source / each, target, follow_symlinks=False)
-            staged.chmod(0o755)  # mkdtemp's 0700 is for what is not finished
             verified = verify(staged, trust_root=anchor, at=trust.reference_time(at))
             if verified.digest != digest:
                 raise Refused(
@@ -289,9 +287,6 @@ def copy(
                     do="An adapter was removed, or the model was replaced. Register the folder "
                     "as a new version.",
                 )
-            staged.rename(folder)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
     except OSError as error:
         raise UsageError(
             f"cannot be copied: {error.strerror}",

@@ -6,11 +6,10 @@ held before or all of the new bytes.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from govray.errors import UsageError
+from govray.files import atomic_file
 
 # Documents that verbs read whole: policies, envelopes, keys. Bundles have bounds of their own.
 LIMIT = 64 * 1024 * 1024
@@ -45,7 +44,7 @@ def make_folder(path: Path, *, mode: int = 0o755) -> None:
         UsageError: the system refuses.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=mode)
+        atomic_file.make_folder(path, mode=mode)
     except OSError as error:
         raise UsageError(
             f"cannot be made: {error.strerror}", where=str(path), do="Name another folder."
@@ -61,20 +60,12 @@ def write(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -
     Raises:
         UsageError: the file exists and may not be replaced, or cannot be written.
     """
-    temporary = stage(path, data, mode=mode)
     try:
-        if replace:
-            os.replace(temporary, path)
-        else:
-            # A link fails where the name is taken, even by a dangling link;
-            # testing first and renaming after would race.
-            os.link(temporary, path)
+        atomic_file.write_whole(path, data, mode=mode, replace=replace)
     except FileExistsError:
         raise UsageError("already exists", where=str(path), do="Choose another name.") from None
     except OSError as error:
         raise _not_written(path, error) from None
-    finally:
-        temporary.unlink(missing_ok=True)  # a rename has taken it along
 
 
 def stage(path: Path, data: bytes, *, mode: int = 0o644) -> Path:
@@ -85,21 +76,10 @@ def stage(path: Path, data: bytes, *, mode: int = 0o644) -> Path:
     Raises:
         UsageError: it cannot be written; nothing is left.
     """
-    temporary: str | None = None
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:64]}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        staged, temporary = Path(temporary), None
+        return atomic_file.stage_file(path, data, mode=mode)
     except OSError as error:
         raise _not_written(path, error) from None
-    finally:
-        if temporary is not None:
-            os.unlink(temporary)
-    return staged
 
 
 def _not_written(path: Path, error: OSError) -> UsageError:

@@ -22,8 +22,6 @@ the operator's, in a shard of their own beside the corpus's.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +37,7 @@ from govray.data.corpus import (
 from govray.data.packing import Item, Packed, Packing, Progress, cannot_write, items_of, pack_all
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
+from govray.files.staged_folder import staged_folder
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import Sealed, Subject, read, seal
@@ -255,22 +254,15 @@ def prepare(
         return found
     reserve = Reserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            packing = Packing(scratch, tokenizer, context, reserve)
+        with staged_folder(folder) as staged:
+            packing = Packing(staged, tokenizer, context, reserve)
             manifest = _fill(packing, corpora, credentials, admission, planted, progress)
             subjects = [
                 Subject.of(c.corpus, manifest.merkle_root(c.corpus)) for c in manifest.corpora
             ]
             done = Prepared(folder, seal(manifest, subjects, [signer]))
             _ = done.sealed  # what cannot be read back is not committed
-            (scratch / MANIFEST_FILE).write_bytes(done.envelope)
-            scratch.chmod(0o755)  # mkdtemp's 0700 would hide the shards from other workers
-            scratch.rename(folder)
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
+            (staged / MANIFEST_FILE).write_bytes(done.envelope)
     except OSError as error:
         raise cannot_write(error, folder) from error
     return done

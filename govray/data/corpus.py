@@ -21,8 +21,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from govray.errors import GovrayError, Malformed, Refused, UsageError
+from govray.files.staged_folder import staged_folder
 from govray.governance.formats import merkle
 from govray.governance.policy.credential import Credential, Period
 from govray.governance.trust import license as spdx
@@ -80,22 +79,14 @@ def build(folder: Path, name: str, records: Iterable[tuple[str, bytes]]) -> Buil
             where=str(target),
             do="Remove it first, or choose another name: a corpus is never overwritten.",
         )
-    with _disk_errors(target):
-        folder.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
-        try:
-            leaves, size = _write_parts(scratch, name, records)
-            if not leaves:
-                raise UsageError(
-                    "no records, so there is nothing to sign",
-                    where=name,
-                    do="Give at least one file or record.",
-                )
-            scratch.chmod(0o755)  # mkdtemp's 0700 would hide the corpus from other workers
-            scratch.rename(target)
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
+    with _disk_errors(target), staged_folder(target) as staged:
+        leaves, size = _write_parts(staged, name, records)
+        if not leaves:
+            raise UsageError(
+                "no records, so there is nothing to sign",
+                where=name,
+                do="Give at least one file or record.",
+            )
     return Built(target, name, "sha256:" + merkle.root(leaves).hex(), len(leaves), size)
 
 

@@ -28,9 +28,7 @@ of rensa (Rust, no dependencies; datasketch needs scipy).
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +40,7 @@ from rensa import RMinHash
 
 from govray.data.corpus import part_files, read_part
 from govray.errors import GovrayError, UsageError
+from govray.files.atomic_file import write_whole
 from govray.governance.formats import canonical_json, merkle
 
 SHINGLE = 5
@@ -265,9 +264,8 @@ def _write(path: Path, root: str, index: PassageIndex) -> None:
         {**_header(root), "passages": len(index.owners), "digest": canonical_json.sha256(body)}
     )
     path.parent.mkdir(exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(header + b"\n" + body)
-    os.replace(file.name, path)
+    # Made from records, which may be confidential.
+    write_whole(path, header + b"\n" + body, mode=0o600)
 
 
 def _read(path: Path, root: str) -> PassageIndex | None:

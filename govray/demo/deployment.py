@@ -7,7 +7,6 @@ is made up, and its credential says so.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from govray.data.corpus import build, unsigned_credential
 from govray.data.installed_python import SourceCorpus, python_source
 from govray.demo import supplier
 from govray.errors import UsageError
+from govray.files.atomic_file import write_whole
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.credential import Credential, Period, seal_credential
@@ -189,7 +189,5 @@ def _keep(folder: Path, name: str, signer: LocalSigner) -> Path:
             do="Set XDG_STATE_HOME to a folder that you can write",
         ) from error
     path = folder / f"{name}.pem"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(signer.to_pem())
+    write_whole(path, signer.to_pem(), mode=0o600, replace=False)
     return path

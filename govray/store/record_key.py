@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from govray.errors import Refused, UsageError
+from govray.files.atomic_file import write_whole
 from govray.store.database import parse_url, sqlite_file
 
 KEY_BYTES = 32
@@ -118,18 +119,9 @@ def _make(path: Path) -> None:
     Raises:
         UsageError: There is no place for it.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        try:
-            made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(made, "wb") as file:
-                file.write(secrets.token_bytes(KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with suppress(FileExistsError):
+            write_whole(path, secrets.token_bytes(KEY_BYTES), mode=0o600, replace=False)
     except OSError as error:
         raise UsageError(
             f"the store's secret cannot be made ({error.strerror})", where=str(path)

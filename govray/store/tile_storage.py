@@ -6,12 +6,11 @@ request's text.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from govray.errors import InfrastructureFailed
+from govray.files.atomic_file import make_folder, write_whole
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -41,18 +40,10 @@ class LocalTileFolder:
             return None
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write to another name, then rename."""
+        """Write the file, on the disk when this returns."""
         path = self._path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        make_folder(path.parent)
+        write_whole(path, data, mode=0o644)
 
 
 class RemoteTileFolder:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from govray.errors import Malformed, UsageError
+from govray.files.atomic_file import sync_folder, write_whole
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.tune.search_config import SearchFile, parse_search
@@ -83,9 +84,7 @@ class SearchRecord:
             "started": format_time(self.started),
             "file": file_value(self.file),
         }
-        temporary = self.folder / f".{SEARCH}.tmp"
-        temporary.write_bytes(canonical_json.encode(value))
-        os.replace(temporary, self.folder / SEARCH)
+        write_whole(self.folder / SEARCH, canonical_json.encode(value))
 
     def drawn(self, values: Mapping[str, Any]) -> TrialRecord:
         """Record a new trial before it starts, and return it."""
@@ -118,6 +117,8 @@ class SearchRecord:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if not self._end:
+            sync_folder(self.folder)  # the file may be new
         self._end += len(data)
         self._apply(line)
 

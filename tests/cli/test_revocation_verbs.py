@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from govray.files import staged_folder
 from govray.governance.attestation import adapter_removal
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import LocalSigner
@@ -290,14 +291,14 @@ def test_an_interrupted_removal_loses_no_entry_and_leaves_no_rest(
 ) -> None:
     """The disk fails as the folders change names, or as soon as they have."""
     words = removal_of(world, model, root, tmp_path, at)
-    exchange = adapter_removal.exchange
+    exchange = staged_folder.exchange
 
     def failing(one: Path, two: Path) -> None:
         if done == "after":
             exchange(one, two)
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(adapter_removal, "exchange", failing)
+    monkeypatch.setattr(staged_folder, "exchange", failing)
     lists = ("--revoke", "revoked.dsse.json") if asked else ()
     said = run(*words, *lists, code=2).err
     assert not hidden(tmp_path)

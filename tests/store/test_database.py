@@ -166,30 +166,6 @@ def test_the_key_of_a_record() -> None:
             record_key(wrong, confidential=False, key=b"")
 
 
-def test_a_kill_leaves_a_whole_secret_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At every point where a kill may come, the name has no file or a whole one."""
-    url = f"sqlite:///{tmp_path / 'govray.db'}"
-
-    class Killed(BaseException):
-        pass
-
-    def kill(*_: object, **__: object) -> None:
-        raise Killed
-
-    for name in ("fdopen", "fsync", "link"):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"govray.store.record_key.os.{name}", kill)
-            with pytest.raises(Killed):
-                load_key(url)
-        assert not (tmp_path / "govray.db.key").exists()
-    key = load_key(url)
-    assert len(key) == 32
-    assert load_key(url) == key
-    assert [each.name for each in tmp_path.iterdir()] == ["govray.db.key"]
-
-
 def test_of_two_that_make_the_secret_at_once_one_stays(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'govray.db'}"
     with ThreadPoolExecutor(8) as threads:

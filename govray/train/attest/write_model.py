@@ -13,9 +13,7 @@ each part with its digest.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 
 from govray.checkpoint import commit_folder, whole_file
 from govray.errors import CouldNotCheck
+from govray.files.staged_folder import staged_folder
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import (
     Attestation,
@@ -97,7 +96,7 @@ def write_model(
     if outcomes:
         governance[model_folder.REPLAYS] = _lines(outcomes)
     attestation = _attestation(record, committed, trust, manifest, ledger, governance, replays)
-    with _beside(run / MODEL) as folder:
+    with staged_folder(run / MODEL, replace=True) as folder:
         digests = {
             model_folder.CONFIG: _put(
                 folder / model_folder.CONFIG, _config(record, manifest.document)
@@ -241,26 +240,6 @@ def _finished(record: RunRecord) -> datetime:
 
 def _lines(envelopes: Any) -> bytes:
     return b"".join(envelope + b"\n" for envelope in envelopes)
-
-
-@contextmanager
-def _beside(folder: Path) -> Iterator[Path]:
-    """A staging folder that replaces ``folder`` when the context ends without an error."""
-    beside = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        yield beside
-        if folder.exists():
-            previous = folder.with_name(f".{folder.name}.previous")
-            shutil.rmtree(previous, ignore_errors=True)
-            folder.rename(previous)
-            beside.rename(folder)
-            shutil.rmtree(previous)
-        else:
-            beside.rename(folder)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
 
 
 def _put(path: Path, data: bytes) -> str:

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from govray.errors import CouldNotCheck, GovrayError, RankFailed, UsageError
-from govray.files import put
+from govray.files.atomic_file import make_folder, write_whole
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.revoked import revoked_credential, revoked_policy
@@ -111,8 +111,8 @@ def keep_lists(run: Path, trust: TrustState, envelopes: Sequence[bytes], *, at: 
     """Keep the accepted lists for later attempts."""
     for data in envelopes:
         issuer = verify_revocations(trust, data, at=at).document.issuer
-        (run / KEPT).mkdir(exist_ok=True)
-        put(run / KEPT / f"{issuer}.dsse.json", data)
+        make_folder(run / KEPT)
+        write_whole(run / KEPT / f"{issuer}.dsse.json", data)
 
 
 def kept_lists(run: Path, trust: TrustState, *, at: datetime) -> Revocations | None:

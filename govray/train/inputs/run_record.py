@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.errors import UsageError
-from govray.files import put
+from govray.files.atomic_file import make_folder, write_whole
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.record.ancestry import Ancestor
@@ -73,18 +73,18 @@ class RunRecord:
     def write(self, run_folder: Path) -> None:
         """Write every file under ``run_folder/record``, ``run.json`` last."""
         folder = run_folder / "record"
-        folder.mkdir(parents=True, exist_ok=True)
-        put(folder / "policy.dsse.json", self.policy)
-        put(folder / "root.json", self.root)
-        put(folder / "manifest.dsse.json", self.manifest)
-        put(folder / "credentials.jsonl", _lines(self.credentials[c] for c in self.credentials))
-        put(folder / "delegations.jsonl", _lines(self.delegations))
-        put(folder / "run.json", canonical_json.encode(self._summary()))
+        make_folder(folder)
+        write_whole(folder / "policy.dsse.json", self.policy)
+        write_whole(folder / "root.json", self.root)
+        write_whole(folder / "manifest.dsse.json", self.manifest)
+        write_whole(folder / "credentials.jsonl", _lines(self.credentials.values()))
+        write_whole(folder / "delegations.jsonl", _lines(self.delegations))
+        write_whole(folder / "run.json", canonical_json.encode(self._summary()))
 
     def end(self, run_folder: Path, finished: datetime) -> RunRecord:
         """The same run, finished, and recorded so."""
         ended = replace(self, finished=finished)
-        put(run_folder / "record" / "run.json", canonical_json.encode(ended._summary()))
+        write_whole(run_folder / "record" / "run.json", canonical_json.encode(ended._summary()))
         return ended
 
     def _summary(self) -> dict[str, Any]:

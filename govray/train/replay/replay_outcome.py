@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.files.atomic_file import write_whole
 from govray.governance.attestation import model_attestation
 from govray.governance.attestation.replay_outcome import (
     ReplayOutcome,
@@ -93,7 +94,7 @@ class ReplayFinding:
 
     def write(self, folder: Path) -> None:
         """Write the outcome into the replay's folder, for people."""
-        _put(folder / FILE, canonical_json.encode(self.to_json()))
+        write_whole(folder / FILE, canonical_json.encode(self.to_json()))
 
     def sign(self, folder: Path, signer: Signer, trust: TrustState, *, at: datetime) -> Path:
         """Write the signed outcome into the replay's folder, and return where.
@@ -123,7 +124,7 @@ class ReplayFinding:
             environment=self.environment,
             differences=self.differences,
         )
-        _put(folder / SIGNED, seal_outcome(document, [signer]))
+        write_whole(folder / SIGNED, seal_outcome(document, [signer]))
         return folder / SIGNED
 
 
@@ -239,12 +240,6 @@ def _bytes(path: Path) -> bytes:
             return file.read(canonical_json.MAX_BYTES + 1)  # its reader refuses one byte more
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from None
-
-
-def _put(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
 
 
 def _present(value: dict[str, Any]) -> dict[str, Any]:

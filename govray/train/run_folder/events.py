@@ -24,6 +24,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, RootModel, ValidationError
 
 from govray.errors import Malformed
+from govray.files.atomic_file import sync_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Natural
 from govray.governance.formats.document import Digest, Document, Timestamp
@@ -287,9 +288,12 @@ def append(run_folder: Path, event: AnyEvent) -> None:
     with (run_folder / FILE).open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         _drop_cut_line(file.fileno())
+        first = not os.fstat(file.fileno()).st_size
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
+    if first:
+        sync_folder(run_folder)
 
 
 def read(run_folder: Path) -> tuple[AnyEvent, ...]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from govray.errors import Refused
+from govray.files.atomic_file import write_whole
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf, read_leaves
 
@@ -59,9 +60,7 @@ class WriteAhead:
         left_behind = {place: each for place, each in self._recorded.items() if place[0] < branch}
         behind = left_behind | resumed
         self.leaves = [leaf for place in sorted(behind) for leaf in behind[place]]
-        whole = path.with_suffix(".tmp")
-        whole.write_bytes(self._lines_from((0, 0), 0))
-        whole.replace(path)
+        write_whole(path, self._lines_from((0, 0), 0))
 
     def append(self, leaf: Leaf, norms: GradientNorms | None = None) -> None:
         """Record one step, and its gradient norms if they were sampled.

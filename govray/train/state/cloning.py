@@ -17,8 +17,6 @@ The caller chooses the donor, and pins its commit before.
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from typing import Any
 from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import folder_name
 from govray.errors import GovrayError
+from govray.files.staged_folder import staged_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.ancestry import inherit
 from govray.governance.record.ledger import read_leaves
@@ -68,20 +67,17 @@ def clone(
     files[STATE] = canonical_json.encode(state | {"run": run.name})
     files[_OPTIMIZER] = _retuned(files[_OPTIMIZER], experiment)
     leaves = read_leaves(files[LEDGER])
-    partial = run.with_name(f".{run.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    replace(
-        record,
-        run_id=run.name,
-        finished=None,
-        experiment=experiment,
-        config=config,
-        ancestry=inherit(record.run_id, record.ancestry, step, leaves),
-    ).write(partial)
-    commit_folder.commit(partial / folder_name(step), files)
-    (partial / AHEAD).write_bytes(files[LEDGER])
-    os.rename(partial, run)
+    with staged_folder(run) as staged:
+        replace(
+            record,
+            run_id=run.name,
+            finished=None,
+            experiment=experiment,
+            config=config,
+            ancestry=inherit(record.run_id, record.ancestry, step, leaves),
+        ).write(staged)
+        commit_folder.commit(staged / folder_name(step), files)
+        (staged / AHEAD).write_bytes(files[LEDGER])
 
 
 def _commit(donor: Path, step: int) -> commit_folder.Committed:

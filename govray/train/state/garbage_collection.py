@@ -24,7 +24,7 @@ from govray.checkpoint import commit_folder
 from govray.checkpoint.retention import DEFAULT, Commit, Rules, kept
 from govray.checkpoint.storage import folder_name, storage_of
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, UsageError
-from govray.files import put
+from govray.files.atomic_file import write_whole
 from govray.governance.formats import canonical_json
 from govray.train.state.snapshot import STATE, committed_folders
 
@@ -164,14 +164,14 @@ def pin(run_folder: Path, name: str, reason: str) -> None:
         ):
             raise UsageError("no such commit to pin", where=str(run_folder / name))
         pins = dict(read_pins(run_folder)) | {name: reason}
-        put(run_folder / PINS, canonical_json.encode(pins))
+        write_whole(run_folder / PINS, canonical_json.encode(pins))
 
 
 def pin_ahead(run_folder: Path, steps: Iterable[int], reason: str) -> None:
     """Keep the commits of these steps. Called before the run begins."""
     with _locked(run_folder):
         pins = dict(read_pins(run_folder)) | {folder_name(step): reason for step in steps}
-        put(run_folder / PINS, canonical_json.encode(pins))
+        write_whole(run_folder / PINS, canonical_json.encode(pins))
 
 
 def pin_start(start_folder: Path, reason: str) -> None:

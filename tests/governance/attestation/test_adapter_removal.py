@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from govray.errors import GovrayError, Refused, UsageError, VerificationFailed
-from govray.governance.attestation import adapter_removal, model_folder
+from govray.files import staged_folder
+from govray.governance.attestation import model_folder
 from govray.governance.attestation.adapter_removal import remove_adapter_files
 from govray.governance.attestation.model_attestation import without_adapter
 from govray.governance.formats.statement import seal
@@ -25,7 +26,6 @@ from tests.support.world import AT, World
 
 # What changes the disk, as CPython's audit hooks name it; `open` counts if it writes.
 ACTS = {
-    "tempfile.mkdtemp",
     "os.link",
     "os.mkdir",
     "os.rename",
@@ -98,9 +98,10 @@ def test_a_crash_at_any_act_leaves_the_old_folder_or_the_new_one(world: World, m
     while crash_at(number, act):
         states.append(state(world, model))
         number += 1
-        if states[-1] == "new":
-            shutil.rmtree(model)
-            shutil.copytree(pristine, model)
+        # The next one begins without this one's leftovers, which it would delete first.
+        for each in (model, *model.parent.glob(".*")):
+            shutil.rmtree(each)
+        shutil.copytree(pristine, model)
     assert state(world, model) == "new"
     # The property says something only if crashes fell on both sides of the exchange.
     assert states == sorted(states, reverse=True)
@@ -164,7 +165,7 @@ def test_without_an_exchange_and_without_hard_links_it_works_too(
         raise OSError(1, "Operation not permitted")
 
     envelope = signed_removal(world, model)
-    monkeypatch.setattr(adapter_removal, "_exchange_atomically", lambda one, two: False)
+    monkeypatch.setattr(staged_folder, "_exchange_at_once", lambda one, two: False)
     monkeypatch.setattr(os, "link", no_links)
     remove_adapter_files(model, "acme", envelope, accept=lambda folder: state(world, folder))
     assert state(world, model) == "new"
@@ -183,7 +184,7 @@ def test_without_an_exchange_a_failed_rename_puts_the_old_folder_back(
             raise OSError(5, "Input/output error")
         rename(source, target)
 
-    monkeypatch.setattr(adapter_removal, "_exchange_atomically", lambda one, two: False)
+    monkeypatch.setattr(staged_folder, "_exchange_at_once", lambda one, two: False)
     monkeypatch.setattr(os, "rename", second_fails)
     with pytest.raises(GovrayError, match="Input/output error"):
         remove_adapter_files(model, "acme", envelope, accept=lambda folder: None)
