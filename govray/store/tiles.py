@@ -20,7 +20,9 @@ and the checkpoint, are the same. Whoever finds no bundle at the first address a
 Invariants
 
 * A tile or bundle, once written, never changes: what is there already is compared, and other
-  bytes are refused. Partial ones have their width in their name and stay when a wider one comes.
+  bytes are refused. What a power cut left of one is written again: a beginning of the right bytes,
+  or zeros in their place. Partial ones have their width in their name and stay when a wider one
+  comes.
 * What is written appears whole, the checkpoint last: who sees a checkpoint finds its tiles.
 * A `TileReader` answers nothing that it did not check against the signed root that it was given.
 """
@@ -255,14 +257,26 @@ class TileWriter:
 
     def _write(self, name: TileName, data: bytes) -> None:
         there = self._folder.read(name.path)
-        if there is None:
+        if there == data:
+            return
+        if there is None or _cut_short(there, data):
             self._folder.replace(name.path, data)
-        elif there != data:
+        else:
             raise Damaged(
                 "a tile with other bytes is here already, and a tile never changes",
                 where=name.path,
                 do="Compare the ledger with the tiles; one of them was tampered with or damaged",
             )
+
+
+def _cut_short(there: bytes, data: bytes) -> bool:
+    """Whether ``there`` is what a power cut may leave of ``data``, and so no other ledger's.
+
+    A file system may keep a file's length and not all of its blocks; those read as zeros.
+    """
+    return len(there) <= len(data) and all(
+        found in (0, right) for found, right in zip(there, data, strict=False)
+    )
 
 
 def write_tiles(folder: TileFolder, entries: Iterable[bytes], checkpoint: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -294,6 +295,46 @@ def test_writing_again_changes_nothing_and_another_ledger_is_refused() -> None:
     assert folder.files == before
     with pytest.raises(Damaged, match="never changes"):
         write_tiles(folder, [b"another", *LEAVES[1:300]], b"another note")
+    assert folder.files == before
+
+
+@pytest.mark.parametrize("name", ["tile/0/000", "tile/0/001.p/44", "tile/entries/000"])
+@pytest.mark.parametrize(
+    "left",
+    [
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data[: len(data) // 2],
+        lambda data: bytes(len(data)),
+        lambda data: data[:100] + bytes(len(data) - 100),
+        lambda data: bytes(100) + data[100:],
+    ],
+)
+def test_what_a_power_cut_left_is_written_again(name: str, left: Callable[[bytes], bytes]) -> None:
+    folder = written(300)
+    whole = dict(folder.files)
+    folder.files[name] = left(whole[name])
+    assert folder.files != whole
+    write_tiles(folder, LEAVES[:300], NOTE)
+    assert folder.files == whole
+
+
+@pytest.mark.parametrize("name", ["tile/0/000", "tile/0/001.p/44", "tile/entries/000"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda data: data[:-1] + bytes([data[-1] ^ 1 or 2]),
+        lambda data: data[:50] + bytes([data[50] ^ 255]),
+        lambda data: data + b"\0",
+        lambda data: data[::-1],
+    ],
+)
+def test_what_no_power_cut_leaves_is_refused(name: str, other: Callable[[bytes], bytes]) -> None:
+    folder = written(300)
+    folder.files[name] = other(folder.files[name])
+    before = dict(folder.files)
+    with pytest.raises(Damaged, match="never changes"):
+        write_tiles(folder, LEAVES[:300], NOTE)
     assert folder.files == before
 
 
