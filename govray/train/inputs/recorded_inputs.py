@@ -97,7 +97,7 @@ def recorded_inputs(run: Path, record: RunRecord) -> RecordedInputs:
 def _prepared(run: Path, record: RunRecord) -> Path:
     """The folder whose manifest is, byte for byte, the recorded one."""
     storage = run.resolve().parent / PREPARED
-    for manifest in sorted(storage.glob(f"*/{MANIFEST_FILE}")):
+    for manifest in sorted(storage.glob(f"[!.]*/{MANIFEST_FILE}")):
         if manifest.read_bytes() == record.manifest:
             return manifest.parent
     raise CouldNotCheck(

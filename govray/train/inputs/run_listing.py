@@ -57,7 +57,8 @@ class ListedRun:
 
 def list_runs(storage: Path) -> list[Path]:
     """Folders of runs below a storage path, by name."""
-    return sorted(path.parent.parent for path in storage.glob("*/record/run.json"))
+    # A hidden one is a clone that was not finished.
+    return sorted(path.parent.parent for path in storage.glob("[!.]*/record/run.json"))
 
 
 def inspect(folder: Path) -> ListedRun:

@@ -113,6 +113,13 @@ def test_states_follow_the_files(run: Path, record: RunRecord) -> None:
     assert sum(isinstance(e, events.StopRequested) for e in events.read(run)) == 1
 
 
+def test_a_clone_that_a_kill_left_unfinished_is_no_run(run: Path) -> None:
+    shutil.copytree(run, run.with_name(".tiny-2.0123abcd.partial"))
+    assert run_listing.list_runs(run.parent) == [run]
+    shutil.copytree(run, run.with_name("tiny-2"))
+    assert run_listing.list_runs(run.parent) == [run, run.with_name("tiny-2")]
+
+
 def test_only_an_unfinished_run_of_this_very_experiment_goes_on(
     run: Path, record: RunRecord
 ) -> None:
