@@ -35,7 +35,7 @@ from benchmarks.memorization_data import (
     candidates,
 )
 from govray.engine.batch import IGNORED
-from govray.engine.collective.agreement import Agreement
+from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.memorization import exposure
 from govray.engine.memorization.deviation import components, composite
 from govray.engine.memorization.logit_lens import Lens, find_lens
@@ -215,15 +215,7 @@ def _train(
 
 
 def _monitor(model: nn.Module, seed: int) -> Monitor:
-    agreement = Agreement(
-        groups=(),
-        corpora=(),
-        policy_digest=_DIGEST,
-        plan_digest=_DIGEST,
-        setup=None,
-        clock=None,
-        valid_until={},
-    )
+    agreement = Agreement(Terms(policy_digest=_DIGEST, plan_digest=_DIGEST, corpora=()))
     return Monitor(
         model, Adapters(model, {}, seed=seed), agreement, logits=logits_in(loss), seed=seed
     )

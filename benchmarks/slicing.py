@@ -23,9 +23,11 @@ from benchmarks.intervals import paired_ratio
 from benchmarks.methods.governed import always_slicing
 from benchmarks.workload import SEED, Shape
 from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.collective.agreement import Terms
+from govray.engine.collective.step_settings import StepSettings
 from govray.engine.model import gpt
 from govray.engine.model.layer_groups import layer_groups
-from govray.engine.step import GovernedStep
+from govray.engine.step import build_step
 from govray.governance.formats.canonical_json import sha256
 from govray.governance.policy.route import Route
 
@@ -76,19 +78,20 @@ def _stepper(shape: Shape, count: int, *, sliced: bool = True) -> Callable[[int]
         Route(dict.fromkeys((f"block.{i % (shape.blocks - 1)}", *_above(i, shape.blocks)), 1.0))
         for i in range(count)
     ]
-    governed = GovernedStep(
+    governed = build_step(
         model,
         torch.optim.AdamW(model.parameters()),
         groups=groups,
         routes={route.digest: route for route in routes},
-        adapters=None,
-        seed=SEED,
-        policy_digest=sha256(b"benchmark policy"),
-        plan_digest=sha256(b"benchmark plan"),
-        corpora=(_CORPUS,),
+        terms=Terms(
+            policy_digest=sha256(b"benchmark policy"),
+            plan_digest=sha256(b"benchmark plan"),
+            corpora=(_CORPUS,),
+        ),
+        settings=StepSettings(seed=SEED, clip_norm=None),
     )
     if not sliced:
-        governed._planner.without("sliced", "chosen by the benchmark")
+        governed.accumulation.planner.without("sliced", "chosen by the benchmark")
 
     def step(number: int) -> None:
         generator = torch.Generator().manual_seed(number)

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.methods.governed import Governed
 from benchmarks.workload import Shape, Workload
-from govray.engine import step as governed_step
+from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
 
 RUN = 250
@@ -49,9 +49,8 @@ def cost(shape: Shape, steps: int) -> dict[str, float]:
 
     seconds = []
     with ExitStack() as patches:
-        trials = ((StartupTrial, "__call__"), (governed_step, "try_optimizer"))
-        for home, name in trials:
-            patches.enter_context(patch.object(home, name, timed(getattr(home, name))))
+        for trial in (StartupTrial, OptimizerTrial):
+            patches.enter_context(patch.object(trial, "__call__", timed(trial.__call__)))
         for step in range(steps + 1):
             began = time.process_time()
             method.step(workload.batch(step))

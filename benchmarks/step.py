@@ -1,7 +1,8 @@
 """``python -m benchmarks.step``: a governed step against plain DDP and hand-made routing.
 
 Prints a table and, as its last line, one JSON object by case. docs/performance.md explains the
-numbers.
+numbers. With ``--digests`` it times nothing, and prints the SHA-256 of each case's weights after
+so many governed steps.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 
 import govray
 from benchmarks.command import positive, run
+from benchmarks.digests import weights_digests
 from benchmarks.flops import flop_ratio, gpt_operations
 from benchmarks.intervals import Paired, paired_ratio
 from benchmarks.memory import measure_memory
@@ -28,7 +30,7 @@ from benchmarks.methods.governed import SAMPLED_EVERY
 from benchmarks.ranks import run_ranks
 from benchmarks.timing import EVERY_ROUND, LEDGER, Seconds, Setting, baseline_rounds, time_methods
 from benchmarks.workload import CASES, Shape
-from govray.errors import UsageError
+from govray.errors import RankFailed, UsageError
 
 SHAPES = {
     "cpu": Shape(),
@@ -64,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for case in options.cases:
         _ = setting.workload(case, 0).row_counts  # too few rows: say so before any process starts
     print(_environment(setting, options.pairs), flush=True)
+    if options.digests:
+        print(json.dumps(_digests(setting, options.cases, options.pairs)))
+        return
     seconds = run_ranks(
         time_methods,
         setting.world_size,
@@ -90,6 +95,16 @@ def analytic_ratio(setting: Setting, case: str) -> float:
     streams = [(workload.row_counts[p], route) for p, route in workload.routes.items()]
     adapters = [workload.adapter] if workload.adapter else []
     return flop_ratio(gpt_operations(setting.shape, adapters), streams)
+
+
+def _digests(setting: Setting, cases: Sequence[str], steps: int) -> dict[str, str]:
+    """Case → SHA-256 of the weights, which all ranks hold alike."""
+    first, *others = run_ranks(
+        weights_digests, setting.world_size, setting.device, setting, cases, steps
+    )
+    if any(other != first for other in others):
+        raise RankFailed("ranks hold different weights", where="--digests")
+    return dict(first)
 
 
 def _memory(
@@ -221,6 +236,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--processes", type=positive, help="2 by default, on cuda 1")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--quick", action="store_true", help="a tiny shape and 3 rounds")
+    parser.add_argument(
+        "--digests", action="store_true", help="of the weights, after --pairs steps"
+    )
     parser.add_argument("--no-memory", dest="memory", action="store_false")
     for size in ("blocks", "width", "tokens", "rows", "vocabulary"):
         parser.add_argument(f"--{size}", type=positive)

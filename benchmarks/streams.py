@@ -25,10 +25,12 @@ from benchmarks.intervals import paired_ratio
 from benchmarks.ranks import run_ranks
 from benchmarks.workload import ADAPTER_RANK, SEED, Shape
 from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.collective.agreement import Terms
+from govray.engine.collective.step_settings import StepSettings
 from govray.engine.model import gpt
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.layer_groups import layer_groups
-from govray.engine.step import GovernedStep
+from govray.engine.step import build_step
 from govray.governance.formats.canonical_json import sha256
 from govray.governance.policy.route import Route
 
@@ -102,18 +104,18 @@ class _Case:
         optimizer = torch.optim.AdamW(model.parameters())
         for members in beside.groups.values():
             optimizer.add_param_group({"params": [tensors[name] for name in members]})
-        self._step = GovernedStep(
+        self._step = build_step(
             model,
             optimizer,
             groups=groups,
             routes={route.digest: route for route in (self._trunk, *self._routes)},
             adapters=beside,
-            seed=SEED,
-            policy_digest=sha256(b"benchmark policy"),
-            plan_digest=sha256(b"benchmark plan"),
-            corpora=(_TRUNK, *names),
-            clip_norm=1.0,
-            norms_every=10**9,
+            terms=Terms(
+                policy_digest=sha256(b"benchmark policy"),
+                plan_digest=sha256(b"benchmark plan"),
+                corpora=(_TRUNK, *names),
+            ),
+            settings=StepSettings(seed=SEED, norms_every=10**9),
         )
         self.measured = Measured(
             construction=time.perf_counter() - began,

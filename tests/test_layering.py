@@ -61,7 +61,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"collective"}),
         frozenset({"gradients", "gpt", "huggingface"}),
         frozenset({"model"}),
-        frozenset({"batch", "idle_adapters"}),
+        frozenset({"batch"}),
     ),
     "train": (
         frozenset({"replay"}),

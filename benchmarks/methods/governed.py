@@ -20,9 +20,11 @@ from pathlib import Path
 from benchmarks.methods.method import Method
 from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, SEED, Batch, Workload
 from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.collective.agreement import Terms
+from govray.engine.collective.step_settings import StepSettings
 from govray.engine.gradients import pass_planner
 from govray.engine.model.adapters import Adapters
-from govray.engine.step import GovernedStep, StepResult
+from govray.engine.step import StepResult, build_step
 from govray.governance.formats.canonical_json import sha256
 from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
 from govray.train.run_folder.ledger_wal import WriteAhead
@@ -46,18 +48,19 @@ class Governed(Method):
         ranks = {ADAPTER_NAME: ADAPTER_RANK} if workload.adapter else {}
         adapters = Adapters(model, ranks, seed=SEED)
         self.optimize(dict(model.named_parameters()) | dict(adapters.named_parameters()))
-        self._step = GovernedStep(
+        self._step = build_step(
             model,
             self.optimizer,
             groups=workload.groups,
             routes={route.digest: route for route in workload.routes.values()},
             adapters=adapters,
-            seed=SEED,
-            policy_digest=_POLICY,
-            plan_digest=_PLAN,
-            corpora=tuple(workload.routes),
-            clock=time.time,
-            norms_every=self.norms_every,
+            terms=Terms(
+                policy_digest=_POLICY,
+                plan_digest=_PLAN,
+                corpora=tuple(workload.routes),
+                clock=time.time,
+            ),
+            settings=StepSettings(seed=SEED, clip_norm=None, norms_every=self.norms_every),
         )
         self.ledger_seconds: list[float] = []
         self._folder = tempfile.TemporaryDirectory(prefix="govray-benchmark-")
@@ -128,7 +131,7 @@ class GovernedPlanned(Governed):
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
-        self._step._planner.without("staircase", "asked for by the benchmark")
+        self._step.accumulation.planner.without("staircase", "asked for by the benchmark")
 
 
 class GovernedSliced(GovernedPlanned):

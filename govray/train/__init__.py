@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from govray.train.driver.trainer import GovernedTrainer
-    from govray.train.worker.run import Run, govern
+    from govray.train.worker.run import Run
+    from govray.train.worker.run_start import govern
     from govray.train.worker.shard_model import shard
 
 __all__ = ["GovernedTrainer", "Run", "govern", "shard"]
@@ -18,7 +19,7 @@ __all__ = ["GovernedTrainer", "Run", "govern", "shard"]
 _HOMES = {
     "GovernedTrainer": "driver.trainer",
     "Run": "worker.run",
-    "govern": "worker.run",
+    "govern": "worker.run_start",
     "shard": "worker.shard_model",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -11,9 +12,12 @@ import pytest
 import torch
 
 from benchmarks.command import run
+from benchmarks.digests import weights_digests
 from benchmarks.ranks import run_ranks
-from benchmarks.step import main
+from benchmarks.step import QUICK, main
+from benchmarks.timing import Setting
 from benchmarks.traffic import STEPS
+from benchmarks.workload import CASES
 from govray.errors import RankFailed, Refused
 from tests.support.tree import ROOT
 
@@ -162,6 +166,21 @@ def test_an_error_is_one_paragraph_and_no_traceback() -> None:
     assert ran.returncode == 2
     assert ran.stderr.startswith("error: 2 rows are too few")
     assert len(ran.stderr.splitlines()) == 1
+
+
+def test_digests_of_the_weights_repeat_and_follow_case_and_steps() -> None:
+    setting = Setting(QUICK, "cpu", 1)
+    first = weights_digests(0, setting, [*CASES], 2)
+    assert len(set(first.values())) == len(CASES)
+    assert weights_digests(0, setting, ["upper_50"], 2) == {"upper_50": first["upper_50"]}
+    assert weights_digests(0, setting, ["upper_50"], 3) != {"upper_50": first["upper_50"]}
+
+
+def test_step_prints_digests_of_both_ranks_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--quick", "--digests", "--pairs", "2", "--cases", "mix_50_30_20"])
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert re.fullmatch("[0-9a-f]{64}", report.pop("mix_50_30_20"))
+    assert not report
 
 
 def fail(rank: int, how: str) -> None:

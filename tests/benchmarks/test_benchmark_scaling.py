@@ -11,7 +11,7 @@ from benchmarks.ring import Link, Sample, all_reduce_bytes, fit
 from benchmarks.scaling import compute
 from benchmarks.traffic import MIX, STEPS, GovernedTraffic, ddp_buckets
 from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, SEED, Shape
-from govray.engine.collective.agreement import Agreement
+from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT
 
@@ -83,13 +83,7 @@ def test_the_agreement_is_as_large_as_the_engine_makes_it(monkeypatch) -> None:
     ]
     digest = "sha256:" + "0" * 64
     agreement = Agreement(
-        groups=groups,
-        corpora=tuple(MIX),
-        policy_digest=digest,
-        plan_digest=digest,
-        setup={},
-        clock=None,
-        valid_until={},
+        Terms(policy_digest=digest, plan_digest=digest, corpora=tuple(MIX)), groups=groups
     )
     monkeypatch.setattr(Agreement, "_gather", record)
     agreement.start(0, {}, {}, None).wait()

@@ -21,7 +21,9 @@ from torch.nn.utils import clip_grad_norm_
 
 from govray.engine import step as step_module
 from govray.engine.collective import bucket_reducer as reducer_module
+from govray.engine.collective import gradient_clip
 from govray.engine.collective.bucket_reducer import Reducer
+from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.model.gpt import GPT, IGNORED
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.ranks import RankPool
@@ -116,7 +118,7 @@ def ours(layouts: Sequence[Layout]) -> Weights:
             [route],
             clip_norm=CLIP,
             max_rows=MICRO_ROWS,
-            bucket_layout=lambda parameters, layout=layout: layout,
+            layout=lambda parameters, layout=layout: layout,
         )
         stop = STEPS if start == len(layouts) - 1 else start + 1
         for step in range(start, stop):
@@ -202,7 +204,7 @@ def ragged_ours(violation: str | None) -> Weights:
             [route],
             clip_norm=CLIP,
             max_rows=MICRO_ROWS,
-            bucket_layout=lambda parameters: [[name] for name in parameters],
+            layout=lambda parameters: [[name] for name in parameters],
         )
         for step in range(STEPS):
             rows = ragged_rows(step)
@@ -226,17 +228,17 @@ def test_allow_all_is_sum_then_divide_for_any_counts(
 def mean_per_rank(patch: pytest.MonkeyPatch) -> None:
     """Divide on each rank by its own count, then average over ranks, as DDP would."""
     flat_gradient, divide = reducer_module.flat_gradient, step_module.divide
-    counted = step_module.GovernedStep._group_targets
+    counted = RoutedModel.targets
     own: dict[str, int] = {}
 
-    def remember(self, batch):
-        own.update(counted(self, batch))
+    def remember(self, micro_batches):
+        own.update(counted(self, micro_batches))
         return dict(own)
 
     def by_world(domains, sums, counts):
         divide(domains, sums, {name: n and dist.get_world_size() for name, n in counts.items()})
 
-    patch.setattr(step_module.GovernedStep, "_group_targets", remember)
+    patch.setattr(RoutedModel, "targets", remember)
     patch.setattr(
         reducer_module,
         "flat_gradient",
@@ -270,7 +272,7 @@ def divide_before_summing(patch: pytest.MonkeyPatch) -> None:
 
 def no_clip(patch: pytest.MonkeyPatch) -> None:
     """Leave the norm as it is."""
-    patch.setattr(step_module, "clip_grads_with_norm_", lambda *arguments: None)
+    patch.setattr(gradient_clip, "clip_grads_with_norm_", lambda *arguments: None)
 
 
 VIOLATIONS = {

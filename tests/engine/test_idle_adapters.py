@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from govray.engine.batch import StepBatch
-from govray.engine.idle_adapters import idle_hidden
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.idle_adapters import idle_hidden
 from govray.engine.step import GovernedStep
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows

@@ -113,7 +113,9 @@ def take(run: GovernedStep, rows: Rows, loss_fn: LossFn, step: int = 0) -> dict[
     seen: dict[str, Tensor] = {}
 
     def look(*_: object) -> None:
-        seen.update({n: p.grad.clone() for n, p in run._parameters.items() if p.grad is not None})
+        seen.update(
+            {n: p.grad.clone() for n, p in run.routed.parameters.items() if p.grad is not None}
+        )
 
     handle = run.optimizer.register_step_pre_hook(look)
     batch = [
@@ -224,7 +226,7 @@ def test_joined_passes_are_tried_by_the_dtypes_inside_the_loss(
         monkeypatch.setattr(pass_check, "_distance", lambda *_, gap=gap: gap)
         run = run_of(*build(dtype=torch.float32))
         take(run, rows, loss_fn)
-        assert bool(run._planner.reasons) is refused
+        assert bool(run.accumulation.planner.reasons) is refused
 
 
 def test_bf16_parameters_stay_within_their_bound_of_the_oracle_in_float32() -> None:

@@ -28,15 +28,18 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from govray.checkpoint.optimizer_state import optimizer_state
 from govray.engine import step as step_module
 from govray.engine.batch import IGNORED, MicroBatch, StepBatch
+from govray.engine.collective.agreement import Terms
 from govray.engine.collective.allreduce import Domain
 from govray.engine.collective.bucket_reducer import Reducer
+from govray.engine.collective.gradient_clip import GradientClip
+from govray.engine.collective.step_settings import StepSettings
 from govray.engine.gradients.forward import Forward
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.keyed_dropout import Keyed
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.startup.row_trial import StartupTrial
-from govray.engine.step import GovernedStep
+from govray.engine.step import GovernedStep, build_step
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 
@@ -151,18 +154,16 @@ def _train(batch_plan: BatchPlan, with_adapter: bool, dtype: torch.dtype) -> Tra
     if own:
         optimizer.add_param_group({"params": [*own.values()]})
     routes = [EVERYTHING, UPPER_HALF, *([NOTES] if with_adapter else [])]
-    governed = GovernedStep(
+    governed = build_step(
         model,
         optimizer,
         groups=layer_groups(model),
         routes={route.digest: route for route in routes},
         adapters=adapters,
-        seed=5,
-        policy_digest=DIGEST,
-        plan_digest=batch_plan.digest,
-        corpora=batch_plan.corpora,
-        clip_norm=CLIP,
-        max_rows=2,
+        terms=Terms(
+            policy_digest=DIGEST, plan_digest=batch_plan.digest, corpora=batch_plan.corpora
+        ),
+        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2),
     )
     first_base = {name: digest(tensor) for name, tensor in base.items()}
     first_adapter = {name: digest(tensor) for name, tensor in own.items()}
@@ -200,11 +201,11 @@ def global_clip(patch: pytest.MonkeyPatch) -> None:
     """Clip all domains by one norm."""
 
     def clip(self, norms):
-        live = [p for p in self._parameters.values() if p.grad is not None]
+        live = [p for p in self._routed.parameters.values() if p.grad is not None]
         norm = get_total_norm([p.grad for p in live])
         clip_grads_with_norm_(live, CLIP, norm)
 
-    patch.setattr(GovernedStep, "_clip", clip)
+    patch.setattr(GradientClip, "clip", clip)
 
 
 def zero_instead_of_absent(patch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from govray.engine import step as step_module
 from govray.engine.collective import bucket_reducer as reducer_module
+from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.gradients import routing
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, IGNORED
@@ -299,27 +300,27 @@ def global_divide(patch: pytest.MonkeyPatch) -> None:
 def weights_in_the_denominator(patch: pytest.MonkeyPatch) -> None:
     """Count a target of weight w as w targets, rounded up."""
 
-    def weighted(self, batch):
+    def weighted(self, micro_batches):
         counts: dict[str, float] = {}
-        for each in batch.micro_batches:
-            weights = self._streams[each.stream].weights
-            for group, weight in {self._group_of[n]: w for n, w in weights.items()}.items():
+        for each in micro_batches:
+            weights = self.streams[each.stream].weights
+            for group, weight in {self.group_of[n]: w for n, w in weights.items()}.items():
                 counts[group] = counts.get(group, 0.0) + weight * each.targets
         return {group: math.ceil(count) for group, count in counts.items()}
 
-    patch.setattr(step_module.GovernedStep, "_group_targets", weighted)
+    patch.setattr(RoutedModel, "targets", weighted)
 
 
 def divide_per_rank(patch: pytest.MonkeyPatch) -> None:
     """Divide on each rank by its own counts, and average over the ranks."""
     flat_gradient, divide = reducer_module.flat_gradient, step_module.divide
-    counted = step_module.GovernedStep._group_targets
+    counted = RoutedModel.targets
     own: dict[str, int] = {}
     group_of_name: dict[str, str] = {}
 
-    def remember(self, batch):
-        own.update(counted(self, batch))
-        group_of_name.update(self._group_of)
+    def remember(self, micro_batches):
+        own.update(counted(self, micro_batches))
+        group_of_name.update(self.group_of)
         return dict(own)
 
     def averaged(domain, bucket, out):
@@ -328,7 +329,7 @@ def divide_per_rank(patch: pytest.MonkeyPatch) -> None:
                 domain.parameters[name].grad /= max(own[group_of_name[name]], 1)
         return flat_gradient(domain, bucket)
 
-    patch.setattr(step_module.GovernedStep, "_group_targets", remember)
+    patch.setattr(RoutedModel, "targets", remember)
     patch.setattr(reducer_module, "flat_gradient", averaged)
     patch.setattr(
         step_module,

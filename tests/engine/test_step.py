@@ -498,16 +498,16 @@ def routes_to_frozen_layers_only(model: GPT) -> dict[str, Any]:
 
 
 def drops_a_parameter_from_the_buckets(model: GPT) -> dict[str, Any]:
-    return {"bucket_layout": lambda parameters: [list(parameters)[1:]]}
+    return {"layout": lambda parameters: [list(parameters)[1:]]}
 
 
 def repeats_a_parameter_in_the_buckets(model: GPT) -> dict[str, Any]:
-    return {"bucket_layout": lambda parameters: [list(parameters), list(parameters)[:1]]}
+    return {"layout": lambda parameters: [list(parameters), list(parameters)[:1]]}
 
 
 def mixes_dtypes_in_a_bucket(model: GPT) -> dict[str, Any]:
     model.head.double()
-    return {"bucket_layout": lambda parameters: [list(parameters)]}
+    return {"layout": lambda parameters: [list(parameters)]}
 
 
 def clips_at_zero(model: GPT) -> dict[str, Any]:
@@ -552,17 +552,7 @@ def test_groups_must_hold_each_parameter_once() -> None:
         ({**groups, "again": groups["head"]}, r"head\.weight"),
     ):
         with pytest.raises(Refused, match=f"each parameter exactly once: see {name}"):
-            step_module.GovernedStep(
-                model,
-                adamw(*model.parameters()),
-                groups=broken,
-                routes={UPPER.digest: UPPER},
-                adapters=None,
-                seed=0,
-                policy_digest="sha256:" + "0" * 64,
-                plan_digest="sha256:" + "0" * 64,
-                corpora=(),
-            )
+            governed(model, adamw(*model.parameters()), [UPPER], groups=broken)
 
 
 def test_a_sum_that_overflows_names_no_rank() -> None:

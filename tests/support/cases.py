@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.collective.agreement import Terms
+from govray.engine.collective.allreduce import BucketLayout, bucket_layout
+from govray.engine.collective.step_settings import StepSettings
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import IGNORED
 from govray.engine.model.layer_groups import layer_groups
-from govray.engine.step import GovernedStep
+from govray.engine.step import GovernedStep, build_step
 from govray.governance.policy.route import Route
 
 POLICY = "sha256:" + "a" * 64
@@ -45,17 +49,26 @@ def governed(
     routes: Sequence[Route],
     *,
     adapters: Adapters | None = None,
-    **settings: Any,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    layout: BucketLayout = bucket_layout,
+    **changed: Any,
 ) -> GovernedStep:
-    """A governed step over the layer groups that are inferred."""
-    given = {"policy_digest": POLICY, "plan_digest": PLAN, "corpora": (CORPUS,), "seed": 0}
-    return GovernedStep(
+    """A governed step over the layer groups that are inferred.
+
+    Args:
+        changed: Of `Terms` and `StepSettings`.
+    """
+    terms: dict[str, Any] = {"policy_digest": POLICY, "plan_digest": PLAN, "corpora": (CORPUS,)}
+    terms |= {f.name: changed.pop(f.name) for f in fields(Terms) if f.name in changed}
+    return build_step(
         model,
         optimizer,
-        groups=layer_groups(model),
+        groups=layer_groups(model) if groups is None else groups,
         routes={route.digest: route for route in routes},
         adapters=adapters,
-        **(given | settings),
+        terms=Terms(**terms),
+        settings=StepSettings(**({"seed": 0, "clip_norm": None} | changed)),
+        layout=layout,
     )
 
 

@@ -9,9 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from govray.checkpoint.retention import DEFAULT
 from govray.engine.model.adapters import Adapters
 from govray.governance.record.batch_plan import BatchPlan
 from govray.train.inputs.order import Order
+from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder.run_lock import Fence, begin_attempt, take_over
 from govray.train.state.committer import Commits
 from govray.train.state.snapshot import TrainingState
@@ -30,11 +32,9 @@ def an_order(folder: Path, **changes: Any) -> Order:
         "manifest_digest": DIGEST,
         "plan": BatchPlan(seed=0, max_steps=9, manifest=DIGEST, context=4, streams=()),
         "policy_digest": DIGEST,
-        "seed": 0,
-        "clip_norm": None,
-        "max_rows": None,
-        "checkpoint_every": 1,
-        "threads": 1,
+        "settings": RunSettings(
+            seed=0, clip_norm=None, checkpoint_every=1, keep=changes.pop("keep", DEFAULT)
+        ),
     }
     return Order(**fields | changes)
 

@@ -55,8 +55,8 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             attempt = begin_attempt(folder, order.driver).attempt
             found = resume_point.resolve(folder, order)
-            torch.manual_seed(order.seed)
-            torch.set_num_threads(order.threads)
+            torch.manual_seed(order.settings.seed)
+            torch.set_num_threads(order.settings.threads)
             shard = Rows(order, found.step, found.checkpoint, attempt, found.decisions)
             assignment = Assignment(order=order, shard=shard, on_step=on_step)
             token = current.set(assignment)

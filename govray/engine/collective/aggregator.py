@@ -9,7 +9,7 @@ are the step's, and the same.
 torch's hosts need two things that the reducer does not:
 
 * Every backward reaches every parameter that they hold, so their passes are sliced,
-  and a rank with fewer rows than others runs ghosts (``padding_pass.py``).
+  and a rank with fewer rows than others runs padding passes (``padding_pass.py``).
 * Their collectives run where a rank that failed can't answer. So ranks meet before:
   ``meet`` returns on all ranks or raises on all. What a rank owes after that, it pays.
 """
@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Literal
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -29,8 +28,6 @@ from torch.nn.utils import get_total_norm
 from govray.engine.collective.allreduce import BucketLayout, Domain, lay_out
 from govray.engine.collective.bucket_reducer import Counts, Reducer
 from govray.engine.gradients.pass_planner import Pass
-
-Name = Literal["governed", "ddp", "fsdp2"]
 
 Meet = Callable[[], None]
 """Returns if all ranks are well, raises on all if one is not. Collective."""

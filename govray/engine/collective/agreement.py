@@ -32,7 +32,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -85,6 +85,62 @@ class RankFailure:
         return cls(said, RankFailed, error)
 
 
+class StoppedTogether(BaseException):
+    """All ranks have raised this error together.
+
+    Not an `Exception`, for a loss function's ``except Exception`` must not swallow it.
+    """
+
+    def __init__(self, error: GovrayError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class FirstFailure:
+    """What went wrong first on this rank, kept until an exchange tells all ranks.
+
+    Attributes:
+        failure: It, or None.
+    """
+
+    def __init__(self) -> None:
+        self.failure: RankFailure | None = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Inside, whatever is raised ends the block and is kept: all ranks must hear of it."""
+        try:
+            yield
+        except StoppedTogether:
+            pass  # they have heard
+        except BaseException as error:
+            self.failure = self.failure or RankFailure.of(error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What every step of a run rests on; equal on all ranks, but for what only rank 0 reads.
+
+    Args:
+        policy_digest: ``sha256:…`` of the depth policy in force.
+        plan_digest: ``sha256:…`` of the batch plan.
+        corpora: Names of the run's corpora.
+        clock: Seconds since the epoch; only rank 0's is read, once a step.
+        valid_until: What expires, by name, and when (exclusive); needs the clock.
+        revoked: What is revoked, by a name of ``valid_until``, and from when on; only rank 0's
+            is read, once a step.
+        decided: Steps below it repeat what was decided before, whatever the clock says.
+    """
+
+    policy_digest: str
+    plan_digest: str
+    corpora: Sequence[str]
+    clock: Callable[[], float] | None = None
+    valid_until: Mapping[str, datetime] = field(default_factory=dict)
+    revoked: Callable[[], Mapping[str, datetime]] = dict
+    decided: int = 0
+
+
 @dataclass(frozen=True)
 class Agreed:
     """What holds on all ranks in this step.
@@ -116,16 +172,9 @@ class Agreement:
     Making one is collective: all ranks must.
 
     Args:
+        terms: What the run's steps rest on.
         groups: Layer groups, adapters included.
-        corpora: Names of the run's corpora.
-        policy_digest: ``sha256:…`` of the depth policy in force.
-        plan_digest: ``sha256:…`` of the batch plan.
         setup: Anything else (JSON values) that must be equal on all ranks.
-        clock: Seconds since the epoch; only rank 0's is read.
-        valid_until: What expires, by name, and when (exclusive).
-        revoked: What is revoked, by a name of ``valid_until``, and from when on; only rank 0's
-            is read.
-        decided: Steps below it are repeated as they were decided, whatever the clock says.
         numbers: How many further numbers ranks tell, to learn the largest of each.
         timeout: How long an exchange waits for the others; None for torch's own.
 
@@ -136,28 +185,17 @@ class Agreement:
 
     def __init__(
         self,
+        terms: Terms,
         *,
-        groups: Sequence[str],
-        corpora: Sequence[str],
-        policy_digest: str,
-        plan_digest: str,
-        setup: Any,
-        clock: Callable[[], float] | None,
-        valid_until: Mapping[str, datetime],
-        revoked: Callable[[], Mapping[str, datetime]] = dict,
-        decided: int = 0,
+        groups: Sequence[str] = (),
+        setup: Any = None,
         numbers: int = 0,
         timeout: timedelta | None = None,
     ) -> None:
+        self.terms = terms
         self._numbers = numbers
-        self.policy_digest = policy_digest
-        self.plan_digest = plan_digest
         self._groups = tuple(groups)
-        self._corpora = tuple(corpora)
-        self._clock = clock
-        self._valid_until = dict(sorted(valid_until.items()))
-        self._revoked = revoked
-        self._decided = decided
+        self._valid_until = dict(sorted(terms.valid_until.items()))
         self._left_out: frozenset[str] = frozenset()
         self._group: dist.ProcessGroup | None = None
         self.rank, self.world_size = 0, 1
@@ -166,10 +204,10 @@ class Agreement:
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         facts = {
             "groups": self._groups,
-            "corpora": self._corpora,
-            "clock": clock is not None,
+            "corpora": tuple(terms.corpora),
+            "clock": terms.clock is not None,
             "validUntil": {name: str(until) for name, until in self._valid_until.items()},
-            "decided": decided,
+            "decided": terms.decided,
             "numbers": numbers,
             "setup": setup,
         }
@@ -201,9 +239,10 @@ class Agreement:
             failure: Why it has no batch, if so; its counts are not read then.
             numbers: As many as were said at the start; fewer are filled up with 0.
         """
-        time = int(self._clock()) if self._clock and self.rank == 0 else 0
+        clock = self.terms.clock
+        time = int(clock()) if clock and self.rank == 0 else 0
         counts = [group_targets.get(group, 0) for group in self._groups]
-        counts += [n for name in self._corpora for n in corpora.get(name, (0, 0))]
+        counts += [n for name in self.terms.corpora for n in corpora.get(name, (0, 0))]
         filled = [*numbers, *[0] * (self._numbers - len(numbers))]
         own = [_status(failure), step, time, *self._digests(), *self._terms(), *filled, *counts]
         return Pending(self, self._gather(torch.tensor(own, dtype=torch.int64)), failure)
@@ -282,8 +321,8 @@ class Agreement:
 
     def _digests(self) -> list[int]:
         return [
-            *_words(self.policy_digest, "policy_digest"),
-            *_words(self.plan_digest, "plan_digest"),
+            *_words(self.terms.policy_digest, "policy_digest"),
+            *_words(self.terms.plan_digest, "plan_digest"),
         ]
 
     def _stop_if_failed(
@@ -316,7 +355,7 @@ class Agreement:
         terms = _REVOKED + len(self._valid_until)
         _require_equal(rows, "what is left out", _LEFT_OUT)
         time = int(rows[0][_TIME])
-        if self._clock and steps[0] >= self._decided:
+        if self.terms.clock and steps[0] >= self.terms.decided:
             self._stop_if_lapsed(time, rows[0][_REVOKED:terms].tolist(), steps[0])
         rest = torch.stack(list(rows))[:, terms:]
         most = rest[:, : self._numbers].amax(0).tolist()
@@ -327,7 +366,7 @@ class Agreement:
             time=time,
             group_targets=dict(zip(self._groups, counts, strict=False)),
             corpus_counts={
-                name: pair for name, pair in zip(self._corpora, pairs, strict=True) if pair[0]
+                name: pair for name, pair in zip(self.terms.corpora, pairs, strict=True) if pair[0]
             },
             most=tuple(most),
         )
@@ -335,7 +374,7 @@ class Agreement:
     def _terms(self) -> list[int]:
         """What is left out, as a number, and when each thing was revoked by rank 0's lists."""
         listed = json.dumps(sorted(self._left_out)).encode()
-        told = self._revoked() if self.rank == 0 else {}
+        told = self.terms.revoked() if self.rank == 0 else {}
         revoked = [
             int(told[name].timestamp()) if name in told else _NEVER for name in self._valid_until
         ]

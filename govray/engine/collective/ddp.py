@@ -10,7 +10,7 @@ last backward, and, in the second step, before the first forward, where DDP agre
 order that gradients came in: ranks meet before both. A rank that fails in the last backward
 owes the others its buckets, and sends zeros, as DDP itself does for a rank without rows.
 A pass that some rank did not end leaves its DDP waiting for it, so the step function is over.
-Ranks may do different numbers of passes; one without any does one ghost.
+Ranks may do different numbers of passes; one without any does a padding pass.
 
 What it does not do:
 

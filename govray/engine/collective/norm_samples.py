@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -19,7 +20,8 @@ import torch
 
 from govray.engine.batch import MicroBatch
 from govray.engine.collective.agreement import Agreement
-from govray.engine.gradients.norm_accounting import Piece
+from govray.engine.collective.routed_model import RoutedModel
+from govray.engine.gradients.norm_accounting import Accounting, Piece
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.routing import Routed
 
@@ -37,6 +39,58 @@ class NormSample:
 
     pieces: tuple[tuple[int, str, Mapping[str, int]], ...]
     squares: Mapping[tuple[str, str], float]
+
+
+class NormSampler:
+    """Samples gradient norms in one step of so many.
+
+    Args:
+        routed: The model.
+        agreement: The run's.
+        every: One step of so many is a sample.
+
+    Raises:
+        UsageError: ``every`` is below 1.
+    """
+
+    def __init__(self, routed: RoutedModel, agreement: Agreement, every: int) -> None:
+        self._routed = routed
+        self._agreement = agreement
+        self._accounting = Accounting(
+            routed.model, routed.group_of, every, adapters=routed.adapters
+        )
+
+    def begin(self, step: int) -> None:
+        """Before the passes of a step: forget what one that failed left behind."""
+        if self._accounting.due(step):
+            self._accounting.take()
+
+    def measuring(self, each: Pass, step: int) -> AbstractContextManager[None]:
+        """Around a pass of a sampled step: measure what each corpus contributes."""
+        if not self._accounting.due(step) or not all(part.corpora for part in each.parts):
+            return nullcontext()
+        return self._accounting.measuring(pieces_of(each, self._routed.streams))
+
+    def sample(
+        self, step: int, passes: Sequence[Pass], group_targets: Mapping[str, int]
+    ) -> NormSample | None:
+        """What was measured, if the step is sampled. Collective then.
+
+        Args:
+            step: The step.
+            passes: This rank's.
+            group_targets: N_l.
+        """
+        if not self._accounting.due(step):
+            return None
+        return gather(
+            self._agreement,
+            passes,
+            self._accounting.take(),
+            group_targets,
+            routed=self._routed.streams,
+            corpora=self._agreement.terms.corpora,
+        )
 
 
 def pieces_of(each: Pass, routed: Mapping[str, Routed]) -> list[Piece]:

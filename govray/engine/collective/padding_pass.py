@@ -1,8 +1,8 @@
-"""Ghosts: passes over a row of nothing, for a rank that has no rows where others do.
+"""Padding: passes over a row of nothing, for a rank that has no rows where others do.
 
-A host whose collectives run in forward or backward needs equal passes on all ranks. A
-ghost is one row of zeros, of the shape that rows have, all of its targets ignored; in its
-sliced pass no parameter may learn from it, and every gradient that arrives is zero.
+A host whose collectives run in forward or backward needs equal passes on all ranks. A padding
+pass has one row of zeros, of the shape that rows have, all of its targets ignored. It is sliced:
+no parameter may learn from it, and every gradient that arrives is zero.
 
 The shape is that of the rank's own rows, or of an earlier step's. A rank that never had
 any is told by one that has.
@@ -13,14 +13,17 @@ Nothing of a row's content goes to another rank.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from govray.engine.batch import IGNORED, MicroBatch
+from govray.engine.collective.aggregator import Governed, trainable
 from govray.engine.collective.agreement import Agreement
-from govray.engine.gradients.pass_planner import Pass
+from govray.engine.collective.exchange import Exchange, Needs
+from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.pass_slices import Slices
 from govray.errors import Refused
 
@@ -28,54 +31,75 @@ Shape = dict[str, tuple[list[int], str]]
 """Tensor name → dimensions of one row, and dtype."""
 
 
-class Ghosts:
-    """What rows look like, as far as this rank knows.
+class Padding:
+    """Fills up this rank's passes, and knows what rows look like.
 
     Args:
-        names: The base model's parameters that may learn.
-        device: Of the model.
+        model: The base model.
+        planner: Of the passes.
+        aggregator: Says how many passes of each domain all ranks must do.
+        agreement: The run's.
     """
 
-    def __init__(self, names: Iterable[str], device: torch.device) -> None:
-        self._names = tuple(names)
-        self._device = device
+    def __init__(
+        self, model: nn.Module, planner: Planner, aggregator: Governed, agreement: Agreement
+    ) -> None:
+        self._names = tuple(trainable(model))
+        self._device = next(model.parameters()).device
+        self._planner = planner
+        self._aggregator = aggregator
+        self._agreement = agreement
         self._shape: Shape | None = None
 
-    @property
-    def known(self) -> bool:
-        """Whether this rank ever saw a row."""
-        return self._shape is not None
+    def needs(self, passes: Sequence[Pass], *, stop: bool, pause: bool) -> Needs:
+        """What this rank, with these passes, needs all ranks to do."""
+        if passes:
+            self._see(passes[0].parts[0].tensors)
+        by_domain = Counter(self._planner.domain_of(each) for each in passes)
+        needed = self._aggregator.passes_needed(by_domain)
+        return Needs(tuple(needed), shape=self._shape is None, stop=stop, pause=pause)
 
-    def see(self, tensors: Mapping[str, Tensor]) -> None:
-        """Remember the shape and dtype of rows.
+    def fill(self, passes: Sequence[Pass], exchange: Exchange) -> list[Pass]:
+        """As many passes of each domain as the aggregator needs on all ranks. Collective.
 
-        Args:
-            tensors: By name, each (rows, …), on any device.
+        Raises:
+            GovrayError: As the exchange's.
+            Refused: No rank can tell another what rows look like.
         """
+        if not self._aggregator.only_sliced:
+            return list(passes)
+        needs = exchange.needs
+        if needs.shape and any(needs.passes):
+            self._learn()
+        filled: list[Pass] = []
+        for domain, least in enumerate(needs.passes):
+            own = [each for each in passes if self._planner.domain_of(each) == domain]
+            stream = self._planner.stream_of(domain)
+            filled += own + [self._row(stream) for _ in range(least - len(own))]
+        return filled
+
+    def _see(self, tensors: Mapping[str, Tensor]) -> None:
+        """Remember the shape and dtype of rows: by name, each (rows, …), on any device."""
         self._shape = {
             name: (list(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."))
             for name, tensor in tensors.items()
         }
 
-    def learn(self, agreement: Agreement) -> None:
-        """Take over the shape from the first rank that knows it. Collective.
-
-        Raises:
-            Refused: No rank does, or it is too long to tell.
-        """
-        told = [text for text in agreement.texts(json.dumps(self._shape)) if text != "null"]
+    def _learn(self) -> None:
+        """Take over the shape from the first rank that knows it. Collective."""
+        told = [text for text in self._agreement.texts(json.dumps(self._shape)) if text != "null"]
         try:
             shape = json.loads(told[0])
         except (IndexError, ValueError):
             raise Refused(
                 "no rank can tell another what rows look like",
-                where="ghosts",
+                where="padding passes",
                 do="Use aggregator: governed, which needs no rows on a rank without any",
             ) from None
         self._shape = self._shape or shape
 
-    def row(self, stream: str) -> Pass:
-        """A ghost among the rows of a stream's domain."""
+    def _row(self, stream: str) -> Pass:
+        """A padding pass among those of a stream's domain."""
         assert self._shape is not None
         tensors = {
             name: torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=self._device)

@@ -25,7 +25,7 @@ A model that behaves in another way later is not noticed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
@@ -33,7 +33,8 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch
-from govray.engine.gradients.pass_planner import Pass, homogeneous
+from govray.engine.gradients.forward import Forward, LossFn
+from govray.engine.gradients.pass_planner import Pass, Planner, homogeneous
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.gradients.routing import Routed
 from govray.engine.gradients.staircase import Places
@@ -49,6 +50,64 @@ class PassCheck:
 
     usable: bool | None
     reason: str = ""
+
+
+class PassTrials:
+    """Lets through the passes that this model lends itself to, and replaces the others.
+
+    Args:
+        planner: Learns which methods the model does not lend itself to.
+        forward: Runs passes.
+        routed: Stream id → route.
+        parameters: All of them, by name.
+        tries: Whether this rank may try a pass by itself; else none is tried, or used.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        forward: Forward,
+        routed: Mapping[str, Routed],
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        tries: bool,
+    ) -> None:
+        self._planner = planner
+        self._forward = forward
+        self._routed = routed
+        self._parameters = parameters
+        self._tries = tries
+        self._passed: set[tuple[object, ...]] = set()
+
+    def usable(self, passes: Iterable[Pass], step: int, loss_fn: LossFn) -> list[Pass]:
+        """The same rows, in passes that give each stream its own gradients."""
+        usable: list[Pass] = []
+        for each in passes:
+            if each.method == "homogeneous" or tried_as(each) in self._passed:
+                usable.append(each)
+                continue
+            if each.method in self._planner.reasons or not self._tries:
+                usable += self._planner.instead(each)
+                continue
+            check = self._try(each, step, loss_fn)
+            if check.usable:
+                self._passed.add(tried_as(each))
+                usable.append(each)
+                continue
+            usable += self._planner.instead(each)
+            if check.usable is False:
+                self._planner.without(each.method, check.reason)
+        return usable
+
+    def _try(self, each: Pass, step: int, loss_fn: LossFn) -> PassCheck:
+        @contextmanager
+        def sums(small: Pass) -> Iterator[list[Tensor]]:
+            with self._forward(small, step, loss_fn) as parts:
+                yield [part.sum for part in parts]
+
+        return try_pass(
+            trial_rows(each), self._routed, self._parameters, sums, self._forward.places
+        )
 
 
 def trial_rows(full: Pass) -> Pass:

@@ -30,7 +30,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from govray.engine.collective.allreduce import Domain
-from govray.engine.idle_adapters import idle_hidden
+from govray.engine.collective.routed_model import RoutedModel
+from govray.engine.model.idle_adapters import idle_hidden
 from govray.engine.model.rng_state import generators, restore_generators
 from govray.engine.startup.model_state import contents
 from govray.errors import GovrayError, Refused
@@ -41,6 +42,33 @@ _LARGEST_RATE = 1e-3
 
 Names = Sequence[str]
 Bits = dict[str, int]
+
+
+class OptimizerTrial:
+    """Tries an optimizer once, before its first step. Collective.
+
+    Args:
+        optimizer: Of the run.
+        routed: The model.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, routed: RoutedModel) -> None:
+        self._optimizer = optimizer
+        self._routed = routed
+        self._tried = False
+
+    def __call__(self) -> None:
+        """Try it, unless every stream may update everything: then nothing is to be kept apart.
+
+        Raises:
+            Refused: As `try_optimizer`.
+        """
+        if self._tried:
+            return
+        self._tried = True
+        routed = self._routed
+        if any(stream.weights.keys() != routed.trained for stream in routed.streams.values()):
+            try_optimizer(self._optimizer, routed.domains, routed.parameters, routed.adapter_ids)
 
 
 def try_optimizer(

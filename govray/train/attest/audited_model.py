@@ -16,6 +16,7 @@ from torch import nn
 
 from govray.checkpoint import commit_folder, whole_file
 from govray.data.tokenizer import Tokenizer, load_tokenizer
+from govray.engine.gradients.forward import LossFn
 from govray.engine.model.adapters import Adapters
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation import model_folder
@@ -27,7 +28,6 @@ from govray.train.inputs.recorded_inputs import RecordedInputs
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.state.snapshot import base_tensors
 from govray.train.worker.experiment_loop import load_entrypoint
-from govray.train.worker.run import LossFn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,7 +93,7 @@ def fit(
             trainer = _Trainer(
                 GovernedLoop(loop, order, watch.actor),  # type: ignore[arg-type]  # it returns
                 train_loop_config=dict(config or {}),
-                torch_config=TorchConfig(timeout_s=order.collective_timeout_s),
+                torch_config=TorchConfig(timeout_s=order.settings.collective_timeout_s),
                 scaling_config=scaling,
                 run_config=replace(
                     run_config,
@@ -177,8 +177,8 @@ class GovernedLoop:
             os.environ,
             where=f"rank {ray.train.get_context().get_world_rank()} on {socket.gethostname()}",
         )
-        torch.set_num_threads(self.order.threads)
-        seed_generators(self.order.seed)
+        torch.set_num_threads(self.order.settings.threads)
+        seed_generators(self.order.settings.seed)
         shard = ray.train.get_dataset_shard(planned_shard.DATASET)
         self.progress.stand.remote(get_current_placement_group())
         _introduce(Path(self.order.folder), shard.attempt)

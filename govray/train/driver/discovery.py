@@ -15,7 +15,7 @@ import torch
 
 from govray.errors import GovrayError, UsageError
 from govray.train.inputs.order import Discovery, current
-from govray.train.worker.run import Discovered
+from govray.train.worker.run_start import Discovered
 
 Loop = Callable[[dict[str, Any]], Any]
 

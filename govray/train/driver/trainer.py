@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,8 @@ import ray
 import ray.train
 
 from govray.checkpoint import storage
-from govray.checkpoint.retention import DEFAULT, Rules
 from govray.data.admission import Prepared, prepare
 from govray.data.tokenizer import load_tokenizer
-from govray.engine.collective.aggregator import Name
 from govray.errors import Refused, Stopped, UsageError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer, read_password
@@ -45,6 +44,7 @@ from govray.train.inputs.order import Order
 from govray.train.inputs.planning import Planned, advice, make_plan, routes_of
 from govray.train.inputs.pretrained import Start, check_fits, find_weights, read_start
 from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.inputs.run_settings import RunSettings, run_settings
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
 from govray.train.run_folder import events, stop_request
@@ -54,18 +54,18 @@ from govray.train.run_folder.run_lock import hold
 from govray.train.run_folder.source_code import source_of
 from govray.train.state.garbage_collection import pin_start
 from govray.train.worker.experiment_loop import declared_start, train_loop
-from govray.train.worker.run import Discovered
+from govray.train.worker.run_start import Discovered
 
 Admission = Callable[[int, int], None]
 """Called with (records done, records in all) while data is admitted and packed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GovernedTrainer:
+class GovernedTrainer(RunSettings):
     """`ray.train.torch.TorchTrainer` whose gradients follow a signed depth policy.
 
     Args:
-        train_loop_per_worker: Calls `govray.train.govern` once; see `govray.train.worker.run`.
+        train_loop_per_worker: Calls `govray.train.govern` once, then loops over its `Run`.
         corpora: Folder of corpora with their signed credentials.
         policy: Signed depth policy.
         trust_root: Signed trust root.
@@ -79,22 +79,15 @@ class GovernedTrainer:
         exclude: Corpora left out, as tombstones of the plan.
         canaries: What to plant in which corpora, for `govray audit`.
         epochs: How often a stream may be read before it falls silent.
-        seed: Of the plan, the initial weights, adapters and dropout.
-        clip_norm: Largest gradient norm of a domain.
-        max_rows: Rows of one forward pass; more accumulate.
-        aggregator: Who sums gradients: ``governed``, ``ddp`` or, for a loop that calls
-            `govray.train.shard`, ``fsdp2``.
-        checkpoint_every: Steps between commits.
-        commit_at: Further numbers of steps done at which a commit is due.
-        keep: How many commits stay.
+        seed, clip_norm, max_rows, aggregator, norms_every, collective_timeout_s: How a step
+            computes; see `StepSettings`.
+        checkpoint_every, commit_at, keep, threads: How a run commits; see `RunSettings`.
         checkpoint_storage: An object store's URL for the commits; the run's folder by default.
         max_quarantined: Share of records; above it the run is refused.
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver. If
             the variable holds the key itself, Ray must not be running yet.
         attestation_key_password_file: Of an encrypted key; its first line is the password.
         train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
-        threads: Threads of one worker's kernels.
-        collective_timeout_s: How long ranks wait for each other in a collective.
         pretrained: Weights to start from, `govern` loads them: a ``.safetensors`` file, or a
             folder that has ``model.safetensors`` or its shards. A loop that loads weights
             itself names them here too, or its attestation is wrong.
@@ -124,19 +117,10 @@ class GovernedTrainer:
     exclude: Sequence[str] = ()
     canaries: Mapping[str, Canaries] | None = None
     epochs: int = 1
-    seed: int = 17
-    clip_norm: float | None = 1.0
-    max_rows: int | None = None
-    aggregator: Name = "governed"
-    checkpoint_every: int = 100
-    commit_at: Sequence[int] = ()
-    keep: Rules = DEFAULT
     checkpoint_storage: str | None = None
     max_quarantined: float = 0.25
     attestation_key: str = "env:GOVRAY_KEY"
     attestation_key_password_file: str | Path | None = None
-    threads: int = 1
-    collective_timeout_s: int = 300
     pretrained: str | Path | None = None
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
@@ -196,19 +180,23 @@ class GovernedTrainer:
             run_listing.refuse_changes(record, self._input_files, where=f"run {record.run_id}")
         # What a run began with was valid then; what has ended since, its steps find out.
         started = record.started if record else instant()
-        # None where nothing is to be signed.
-        signer: Any = self.signer() if attest or self.shared is None else None
-        if self.shared:
-            started, inputs = self.shared.at, self.shared.inputs
+        signer: Signer | None  # None where nothing is to be signed
+        admit: Callable[[], Prepared]
+        if shared := self.shared:
+            signer = self.signer() if attest else None
+            started, inputs = shared.at, shared.inputs
+            admit = lambda: shared.prepared  # noqa: E731
         else:
+            signer = self.signer()
             inputs = self._inputs(signer, started)
+            admit = partial(self._prepare, inputs, signer)
         policy = inputs.policy.document
         config = dict(self.train_loop_config or {})
         found = discover(self.train_loop_per_worker, config, policy.groups or {})
         groups = found.groups
         start = self._start(inputs, found, started)
         decisions, routes = routes_of(policy, inputs.classes, list(groups))
-        prepared = self.shared.prepared if self.shared else self._prepare(inputs, signer)
+        prepared = admit()
         planned = make_plan(
             prepared.manifest,
             prepared.digest,
@@ -260,7 +248,7 @@ class GovernedTrainer:
                 record.end(folder, instant())
                 events.append(folder, events.Finished(at=now(), step=self.max_steps))
             stop_request.clear(folder)
-            if attest:
+            if attest and signer:
                 write_model(folder, signer)
                 events.append(folder, events.Attested(at=now()))
         return folder
@@ -395,21 +383,13 @@ class GovernedTrainer:
             expiries=inputs.expiries(read),
             on_expiry=inputs.policy.document.on_expiry,
             revocations=inputs.revocation_source(read),
-            seed=self.seed,
-            clip_norm=self.clip_norm,
-            max_rows=self.max_rows,
-            aggregator=self.aggregator,
+            settings=self.settings,
             key_variables=operator_key.variables(self.attestation_key),
-            checkpoint_every=self.checkpoint_every,
-            commit_at=frozenset(self.commit_at),
-            keep=self.keep,
-            threads=self.threads,
             start=start,
             source=source_of(
                 self.train_loop_per_worker,
                 self.experiment.entrypoint if self.experiment else None,
             ),
-            collective_timeout_s=self.collective_timeout_s,
             monitored=monitored(
                 inputs.policy.document,
                 {corpus: decision.rules for corpus, decision in planned.decisions.items()},
@@ -440,54 +420,44 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
             "hyperparameters": {"vocabulary": tokenizer.vocabulary} | experiment.hyperparameters
         }
     )
-    resources = experiment.resources
+    resources, data, governance = experiment.resources, experiment.data, experiment.governance
     num_workers: Any = resources.num_workers  # of a pair Ray's annotation does not know
-    arguments: dict[str, Any] = {
-        "train_loop_per_worker": train_loop,
-        "train_loop_config": resolved.model_dump(mode="json"),
-        "corpora": experiment.data.corpora,
-        "policy": experiment.governance.policy,
-        "trust_root": experiment.governance.trust_root,
-        "delegations": experiment.governance.delegations,
-        "revocations": experiment.governance.revocations,
-        "max_steps": experiment.max_steps,
-        "rows_per_step": experiment.data.rows_per_step,
-        "context": experiment.context,
-        "tokenizer": experiment.data.tokenizer,
-        "reserve": experiment.data.reserve,
-        "exclude": experiment.data.exclude,
-        "canaries": experiment.data.canaries.by_corpus() if experiment.data.canaries else None,
-        "epochs": experiment.data.epochs,
-        "seed": experiment.seed,
-        "pretrained": experiment.pretrained,
-        "clip_norm": experiment.optimizer.clip_norm,
-        "max_rows": experiment.max_rows,
-        "aggregator": experiment.aggregator,
-        "checkpoint_every": experiment.checkpoint.every_steps,
-        "keep": Rules(
-            best=experiment.checkpoint.save_trial_best,
-            latest=experiment.checkpoint.save_trial_latest,
-        ),
-        "checkpoint_storage": experiment.checkpoint.storage,
-        "max_quarantined": experiment.governance.max_quarantined,
-        "attestation_key": experiment.attestation_key,
-        "attestation_key_password_file": experiment.attestation_key_password_file,
-        "threads": max(1, int(resources.cpus_per_worker)),
-        "scaling_config": ray.train.ScalingConfig(
+    trainer = GovernedTrainer(
+        train_loop_per_worker=train_loop,
+        train_loop_config=resolved.model_dump(mode="json"),
+        corpora=data.corpora,
+        policy=governance.policy,
+        trust_root=governance.trust_root,
+        delegations=governance.delegations,
+        revocations=governance.revocations,
+        max_steps=experiment.max_steps,
+        rows_per_step=data.rows_per_step,
+        context=experiment.context,
+        tokenizer=data.tokenizer,
+        reserve=data.reserve,
+        exclude=data.exclude,
+        canaries=data.canaries.by_corpus() if data.canaries else None,
+        epochs=data.epochs,
+        pretrained=experiment.pretrained,
+        checkpoint_storage=experiment.checkpoint.storage,
+        max_quarantined=governance.max_quarantined,
+        attestation_key=experiment.attestation_key,
+        attestation_key_password_file=experiment.attestation_key_password_file,
+        scaling_config=ray.train.ScalingConfig(
             num_workers=num_workers,
             use_gpu=resources.gpus_per_worker > 0,
             resources_per_worker={"CPU": resources.cpus_per_worker}
             | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
         ),
-        "run_config": ray.train.RunConfig(
+        run_config=ray.train.RunConfig(
             name=new_run_id(experiment.name),
             storage_path=str(Path(experiment.storage_path).resolve()),
             failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
         ),
-        "collective_timeout_s": experiment.collective_timeout_s,
-        "experiment": experiment,
-    }
-    return GovernedTrainer(**(arguments | overrides))
+        experiment=experiment,
+        **vars(run_settings(experiment)),
+    )
+    return replace(trainer, **overrides)
 
 
 def new_or_unfinished(

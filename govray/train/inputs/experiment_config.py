@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from govray.checkpoint.storage_url import check_url
+from govray.engine.collective.step_settings import AggregatorName, StepSettings
 from govray.errors import UsageError
 from govray.governance.formats.keys import check_reference
 from govray.governance.record.canary import FORMAT, Canaries, check_format
@@ -128,7 +129,7 @@ class Optimizer(Section):
     lr: Annotated[float, Field(gt=0)] = 3.0e-4
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
-    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    clip_norm: Annotated[float, Field(gt=0)] | None = StepSettings.clip_norm
     warmup_steps: Annotated[int, Field(ge=0)] = 0
 
 
@@ -174,12 +175,12 @@ class Experiment(Section):
     max_rows: Annotated[int, Field(ge=1)] | None = Field(
         None, description="rows of one forward pass; a larger slice accumulates"
     )
-    aggregator: Literal["governed", "ddp", "fsdp2"] = Field(
-        "governed",
+    aggregator: AggregatorName = Field(
+        StepSettings.aggregator,
         description="who sums gradients: govray's own buckets, torch's DDP or FSDP2; FSDP2 also "
         "shards the model over workers",
     )
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 17
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = StepSettings.seed
     checkpoint: CheckpointEvery = CheckpointEvery()
     max_restarts: Annotated[int, Field(ge=0)] = Field(
         5,
@@ -187,7 +188,8 @@ class Experiment(Section):
         "a refusal by governance is never retried",
     )
     collective_timeout_s: Annotated[int, Field(ge=1)] = Field(
-        300, description="how long ranks wait for each other; a hanging rank ends the attempt"
+        StepSettings.collective_timeout_s,
+        description="how long ranks wait for each other; a hanging rank ends the attempt",
     )
     storage_path: str = "runs"
     attestation_key: str = Field(

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from govray.checkpoint.retention import DEFAULT, Rules
-from govray.engine.collective.aggregator import Name
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.environment import SourceCode
@@ -24,6 +22,7 @@ from govray.train.inputs.gating import UNDECIDED, Decisions, OnExpiry
 from govray.train.inputs.monitored import Monitored
 from govray.train.inputs.pretrained import Start
 from govray.train.inputs.revocation_feed import RevocationSource
+from govray.train.inputs.run_settings import RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +44,11 @@ class Order:
         on_expiry: What the policy says of an expiry in flight.
         revocations: How rank 0 follows revocation lists, if the run does.
         decisions: Of the run that this one replays; what it gated, and for how many steps.
-        seed: Of adapters, dropout and every other random choice.
-        clip_norm: Largest gradient norm of a domain, or None.
-        max_rows: Rows of one forward pass, or None for the whole slice.
-        checkpoint_every: Steps between commits; the last step always commits.
-        commit_at: Further numbers of steps done at which a commit is due.
-        threads: Threads of one worker's kernels; part of bit reproducibility.
-        aggregator: Who sums gradients over ranks.
+        settings: What the user chose about steps and commits.
         start: Existing weights that the model begins with, if any.
         until: The step before which the run commits and ends, for a replay of some steps; the
             plan's last by default.
         source: The code that the model or the loop comes from, as the driver found it.
-        keep: Which commits stay.
-        collective_timeout_s: How long ranks wait for each other in a collective.
         monitored: What the policy asks of its monitor, if it has one; a replay measures nothing.
         key_variables: Environment variables that may not hold a key where a worker runs.
         driver: Number of the driver that gave the order; a later one shuts this one's workers out.
@@ -74,21 +65,13 @@ class Order:
     policy_groups: Mapping[str, tuple[str, ...]]
     policy_digest: str
     expiries: Mapping[str, datetime]
-    seed: int
-    clip_norm: float | None
-    max_rows: int | None
-    checkpoint_every: int
-    threads: int
-    aggregator: Name = "governed"
+    settings: RunSettings
     start: Start | None = None
     until: int | None = None
     source: SourceCode | None = None
-    keep: Rules = DEFAULT
-    commit_at: frozenset[int] = frozenset()
     on_expiry: OnExpiry = "stop"
     revocations: RevocationSource | None = None
     decisions: Decisions = UNDECIDED
-    collective_timeout_s: int = 300
     monitored: Monitored | None = None
     key_variables: frozenset[str] = frozenset({operator_key.VARIABLE})
     driver: int = 0

@@ -23,7 +23,8 @@ from torch.optim import Optimizer
 from govray.engine.batch import StepBatch
 from govray.errors import Refused, UsageError
 from govray.train.worker.lr_schedule import replay
-from govray.train.worker.run import Run, govern
+from govray.train.worker.run import Run
+from govray.train.worker.run_start import govern
 
 
 class PlannedBatches:

@@ -38,6 +38,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
 from govray.engine.batch import StepBatch
+from govray.engine.gradients.forward import LossFn
 from govray.errors import Refused, UsageError
 from govray.train.integrations.host_loop import (
     PlannedBatches,
@@ -45,7 +46,8 @@ from govray.train.integrations.host_loop import (
     replay_schedule,
     require_same,
 )
-from govray.train.worker.run import LossFn, Run, assignment_for
+from govray.train.worker.run import Run
+from govray.train.worker.run_start import assignment_for
 
 _METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 
@@ -108,7 +110,7 @@ def govern_trainer(trainer: Trainer) -> Trainer:
     refuse_settings(trainer.args)
     _refuse_parts(trainer, callback)
     steps = callback.order.plan.max_steps
-    require_plan(trainer.args, max_steps=steps, clip_norm=callback.order.clip_norm)
+    require_plan(trainer.args, max_steps=steps, clip_norm=callback.order.settings.clip_norm)
     trainer.args.max_steps = steps
     assert trainer.model is not None  # _callback_of compared it with the callback's
     callback.run = govern_hosted(trainer.model, trainer.create_optimizer())

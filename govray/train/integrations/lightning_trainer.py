@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from govray.engine.batch import StepBatch
+from govray.engine.gradients.forward import LossFn
 from govray.errors import Refused, UsageError
 from govray.train.integrations.host_loop import (
     PlannedBatches,
@@ -41,7 +42,8 @@ from govray.train.integrations.host_loop import (
     replay_schedule,
     require_same,
 )
-from govray.train.worker.run import LossFn, Run, assignment_for
+from govray.train.worker.run import Run
+from govray.train.worker.run_start import assignment_for
 
 
 class GovernStrategy(RayDDPStrategy):
@@ -87,7 +89,8 @@ class GovernCallback(Callback):
                 do="Make one callback, trainer and module for a run",
             )
         refuse_settings(trainer)
-        require_plan(trainer, max_steps=self._order.plan.max_steps, clip_norm=self._order.clip_norm)
+        steps, clip_norm = self._order.plan.max_steps, self._order.settings.clip_norm
+        require_plan(trainer, max_steps=steps, clip_norm=clip_norm)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the module and its optimizer under the policy."""

@@ -23,6 +23,7 @@ from typing import Any
 import ray.train
 
 from govray.checkpoint import commit_folder, whole_file
+from govray.checkpoint.retention import DEFAULT
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.replay_outcome import party_of
@@ -41,6 +42,7 @@ from govray.train.inputs.order import Order
 from govray.train.inputs.pretrained import check_unchanged
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.inputs.run_settings import run_settings
 from govray.train.replay.comparison import compared_files, first_leaf, first_tensor
 from govray.train.replay.replay_outcome import FOLDER, ReplayFinding
 from govray.train.replay.segments import Segment, segments, start_and_stop
@@ -255,12 +257,12 @@ def _order(
         policy_groups=inputs.policy.document.groups or {},
         policy_digest=inputs.policy.digest,
         expiries={},
-        seed=plan.seed,
-        clip_norm=experiment.optimizer.clip_norm,
-        max_rows=experiment.max_rows,
-        aggregator=experiment.aggregator,
-        checkpoint_every=experiment.checkpoint.every_steps,
-        threads=record.environment.threads,
+        settings=replace(
+            run_settings(experiment),
+            seed=plan.seed,
+            threads=record.environment.threads,
+            keep=DEFAULT,
+        ),
         start=record.start,
         decisions=decisions,
         source=record.environment.source,
@@ -280,7 +282,9 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
         finished=None,
         plan=order.plan,
         config=_config(inputs),
-        environment=environment_here(seed=order.seed, threads=order.threads, source=order.source),
+        environment=environment_here(
+            seed=order.settings.seed, threads=order.settings.threads, source=order.source
+        ),
     ).write(folder)
     if began is None:
         return

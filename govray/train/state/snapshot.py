@@ -191,7 +191,7 @@ class TrainingState:
             contents[INDEX] = ShardIndex(_world(), rows).encode()
         if self._environment is None:  # looking it up takes longer than a small copy
             self._environment = environment_here(
-                seed=order.seed, threads=order.threads, source=order.source
+                seed=order.settings.seed, threads=order.settings.threads, source=order.source
             ).to_json()
         self._ledger.extend(leaves)
         contents[_OPTIMIZER_VALUES] = canonical_json.encode(hyperparameters)
@@ -203,12 +203,13 @@ class TrainingState:
             contents[weights_file] = tensors
         if gates:
             contents[GATES] = encode_gates(gates)
+        keep = order.settings.keep
         summary: dict[str, Any] = {
             **_bindings(order),
             "run": order.run_id,
             "step": step,
             "worldSize": _world(),
-            "keep": {"best": order.keep.best, "latest": order.keep.latest},
+            "keep": {"best": keep.best, "latest": keep.latest},
             "ledger": {
                 "size": self._ledger.size,
                 "root": "sha256:" + self._ledger.root.hex(),
@@ -282,7 +283,7 @@ class TrainingState:
         if f"rank{_rank()}" in values:
             restore_generators(_of_rank(_rank(), tensors, values))
         else:  # a rank that did not exist when the state was committed
-            seed_generators(generator_seed(order.seed, state["step"], _rank()))
+            seed_generators(generator_seed(order.settings.seed, state["step"], _rank()))
         return read_leaves(committed.files[LEDGER])
 
     def _names(self) -> dict[nn.Parameter, str]:

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from govray.engine.gradients.forward import LossFn
 from govray.errors import UsageError
 from govray.train.inputs.experiment_config import Experiment, Optimizer
-from govray.train.worker.run import LossFn, govern
+from govray.train.worker.run_start import govern
 from govray.train.worker.shard_model import shard
 
 FLOOR = 0.1

@@ -1,4 +1,4 @@
-"""The worker's side: `govern` a model, then loop over ``batches``, ``step`` and ``report``.
+"""One worker's part of a run: loop over ``batches``, ``step`` and ``report``.
 
 A run on a worker owns the order of things: what is read, in which order it is
 stepped, when state is committed. The user's loop owns the model, the optimizer
@@ -10,54 +10,36 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray.train
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from govray.checkpoint.commit_folder import Folder
 from govray.checkpoint.storage import shown_to_ray
-from govray.checkpoint.tensor_shards import is_sharded
-from govray.data.step_reader import StepRows
-from govray.engine.batch import IGNORED, MicroBatch, StepBatch
+from govray.engine.batch import StepBatch
 from govray.engine.collective.expiry import Lapsed
+from govray.engine.gradients.forward import LossFn
 from govray.engine.memorization.monitor import Monitor, logits_in
-from govray.engine.model.adapters import Adapters
-from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
 from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
 from govray.train.inputs.gating import Gating
-from govray.train.inputs.order import Assignment, Discovery, current
-from govray.train.inputs.pretrained import load_start
+from govray.train.inputs.order import Assignment
 from govray.train.inputs.revocation_feed import RevocationFeed
 from govray.train.run_folder import resize_request, stop_request
-from govray.train.run_folder.clock import instant, now
-from govray.train.run_folder.events import Gated, Memorized, append
-from govray.train.run_folder.ledger_wal import FILE, WriteAhead
-from govray.train.run_folder.loop_metrics import MetricLog
-from govray.train.run_folder.run_lock import Fence
 from govray.train.state.committer import Commits
 from govray.train.state.resume_point import RolledBack
-from govray.train.state.snapshot import TrainingState
 from govray.train.worker.ledger_norms import gradient_norms
-from govray.train.worker.lr_schedule import (
-    MakeScheduler,
-    learning_rates,
-    make_schedule,
-    require_rates,
-)
 from govray.train.worker.memorization_watch import MemorizationWatch, Scorer, Seen
+from govray.train.worker.planned_batch import step_batch
 from govray.train.worker.planned_shard import PlannedRows
+from govray.train.worker.recorder import Recorder
 
 REPORT_EVERY = 25
 """Steps between `ray.train.report` calls that carry no checkpoint: each costs a poll."""
@@ -69,25 +51,12 @@ number."""
 MAX_LOSS = 1e15
 """Canonical JSON has no numbers from 2^53 to 1e21, and nobody keeps such a model."""
 
-LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
-
-
-class Discovered(BaseException):
-    """Ends a discovery: carries the model that reached `govern`, and its layer groups.
-
-    Not an `Exception`, so that a user's ``except Exception`` cannot swallow it.
-    """
-
-    def __init__(self, groups: Mapping[str, tuple[str, ...]], model: nn.Module) -> None:
-        super().__init__("the model is known")
-        self.groups = dict(groups)
-        self.model = model
-
 
 class StopRun(BaseException):
     """Ends the loop of a run that was asked to stop, on all ranks, after a commit.
 
-    Not an `Exception`, as `Discovered`; what the loop would do after its last step is left out.
+    Not an `Exception`, so that a user's ``except Exception`` cannot swallow it; what the loop would
+    do after its last step is left out.
 
     Args:
         step: Where the run resumes.
@@ -98,151 +67,51 @@ class StopRun(BaseException):
         self.step = step
 
 
-def govern(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scheduler: MakeScheduler | None = None,
-    scorer: Scorer | None = None,
-) -> Run:
-    """Put a model and its optimizer under the run's depth policy.
-
-    Replaces ``ray.train.torch.prepare_model``. Attaches the policy's adapters,
-    adds their parameters to the optimizer, and restores the latest commit.
+class Run:
+    """One worker's part of a governed run; made by `govern`.
 
     Args:
-        model: Any module whose parameters fall into layer groups.
-        optimizer: Over the model's parameters.
-        scheduler: ``optimizer -> scheduler``: makes torch's learning-rate scheduler once the
-            adapters have joined the optimizer. `Run.step` steps it.
-        scorer: What measures memorization, if the policy asks for it; the engine's own monitor
-            by default.
-
-    Raises:
-        UsageError: Called outside a training loop that `GovernedTrainer` started.
-        Refused: The model is not the one the plan was made for, or can't be
-            routed exactly.
+        assignment: The order, this rank's rows, and who is told of each step.
+        step_function: Does a step, on all ranks together.
+        gating: What the run leaves out.
+        commits: Writes the state.
+        watch: The monitor, if the policy has one.
+        recorder: Keeps the record, on rank 0.
+        feed: The revocation lists, on rank 0 of a run that follows them.
+        schedule: Of the learning rate; stepped after each step.
+        scorer: What measures memorization; the engine's own monitor by default.
     """
-    return Run(model, optimizer, assignment_for(model), scheduler, scorer)
-
-
-def assignment_for(model: nn.Module) -> Assignment:
-    """The assignment in force; on the driver, the end of a discovery.
-
-    `govern` begins with it. A host framework's adapter calls it earlier, as soon
-    as it knows the model: what it builds around a model need not work on the
-    meta device.
-
-    Raises:
-        UsageError: Called outside a training loop that `GovernedTrainer` started.
-        Discovered: The driver asked only which layer groups the model has.
-    """
-    assignment = current.get()
-    if assignment is None:
-        raise UsageError(
-            "govern() was called outside a governed training loop",
-            do="Pass the loop to GovernedTrainer(train_loop_per_worker=...)",
-        )
-    if isinstance(assignment, Discovery):
-        raise Discovered(layer_groups(model, assignment.policy_groups), model)
-    return assignment
-
-
-class Run:
-    """One worker's part of a governed run; made by `govern`."""
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
         assignment: Assignment,
-        scheduler: MakeScheduler | None = None,
-        scorer: Scorer | None = None,
+        step_function: GovernedStep,
+        *,
+        gating: Gating,
+        commits: Commits,
+        watch: MemorizationWatch | None,
+        recorder: Recorder,
+        feed: RevocationFeed | None,
+        schedule: LRScheduler | None,
+        scorer: Scorer | None,
     ) -> None:
-        order = assignment.order
-        found = layer_groups(model, order.policy_groups)
-        if found != order.groups:
-            differing = sorted(
-                name
-                for name in {**found, **order.groups}
-                if found.get(name) != order.groups.get(name)
-            )
-            raise Refused(
-                f"the model's layer groups changed since the plan was made: {', '.join(differing)}",
-                where="govern()",
-                do="Build the same model on every worker and on every call of the loop",
-            )
-        self.order = order
-        if not any(model is each for each in assignment.sharded):
-            begin_with(model, assignment)
-        self._on_step = assignment.on_step
-        self._rank = dist.get_rank() if dist.is_initialized() else 0
-        self._device = next(model.parameters()).device
+        self.order = assignment.order
+        self.step_function = step_function
         self._rows: PlannedRows = assignment.shard
-        adapters = Adapters(
-            model,
-            {r.adapter: r.rank for r in order.routes.values() if r.adapter and r.rank},
-            seed=order.seed,
-        )
-        self._adapters = adapters
-        parameters = dict(adapters.named_parameters())
-        for names in adapters.groups.values():
-            optimizer.add_param_group({"params": [parameters[name] for name in names]})
-        decided = self._rows.decisions
-        read = [corpus for corpus in order.plan.corpora if corpus not in order.plan.excluded]
-        told = None
-        if order.monitored:
-            told = order.monitored.story(decided.profiles, decided.starts)
-        self._gating = Gating(order.on_expiry, order.expiries, read, decided, told)
-        self._feed: RevocationFeed | None = None
-        if order.revocations and self._rank == 0:
-            self._feed = RevocationFeed(order.revocations, Path(order.folder), at=instant())
-            self._feed.start()
-        self.step_function = GovernedStep(
-            model,
-            optimizer,
-            groups=order.groups,
-            routes=order.routes,
-            adapters=adapters,
-            seed=order.seed,
-            policy_digest=order.policy_digest,
-            plan_digest=order.plan.digest,
-            corpora=sorted({c.corpus for s in order.plan.streams for c in s.corpora}),
-            clip_norm=order.clip_norm,
-            max_rows=order.max_rows,
-            aggregator=order.aggregator,
-            clock=time.time,
-            valid_until=order.expiries,
-            revoked=self._feed.since if self._feed else dict,
-            decided=decided.until,
-            collective_timeout=timedelta(seconds=order.collective_timeout_s),
-        )
-        self._scheduler = scheduler and make_schedule(scheduler, optimizer, self.start_step)
-        scheduled = learning_rates(optimizer)
-        state = TrainingState(model, optimizer, adapters)
-        leaves = state.restore(self._rows.checkpoint, order) if self._rows.checkpoint else ()
-        if self._scheduler:
-            require_rates(optimizer, scheduled, self.start_step)
-        self._fence = Fence(Path(order.folder), order.driver, self._rows.attempt)
-        self._commits = Commits(state, order, self.start_step, self._fence)
-        self._watch: MemorizationWatch | None = None
-        if told:
-            self._watch = MemorizationWatch(
-                order, told, decided.profiles, leaves, device=self._device
-            )
+        self._on_step = assignment.on_step
+        self._folder = Path(assignment.order.folder)
+        self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._gating = gating
+        self._commits = commits
+        self._watch = watch
+        self._recorder = recorder
+        self._feed = feed
+        self._schedule = schedule
         self._scorer = scorer
         self._last: StepResult | None = None
         self._metrics: Mapping[str, float] = {}  # of the last step
-        self._metric_log = MetricLog(Path(order.folder), self._rows.attempt)
         self._losses: list[float] = []  # of the steps since the commit before
         self._memorization: float | None = None  # as last measured
-        # Only rank 0 keeps the record. What goes wrong there is carried into the next
-        # agreement, so that all ranks stop together.
-        self._trouble: GovrayError | OSError | None = None
-        self._ahead: WriteAhead | None = None
-        if self._rank == 0:
-            with self._noting_trouble():
-                branch = len(decided.starts) - 1
-                self._ahead = WriteAhead(Path(order.folder) / FILE, leaves, branch)
 
     @property
     def start_step(self) -> int:
@@ -259,15 +128,16 @@ class Run:
             # An earlier attempt ended between its last commit and telling Ray of it.
             self._report({}, self._rows.checkpoint)
         rows = iter(self._rows)
+        device = next(self.step_function.routed.model.parameters()).device
         for step in range(self.start_step, self.order.stop):
             try:
                 planned = next(rows)
                 listed = self._feed.trouble if self._feed else None
-                if trouble := self._trouble or self._commits.failure or listed:
+                if trouble := self._recorder.trouble or self._commits.failure or listed:
                     raise trouble
                 if planned.step != step:
                     raise Refused(f"the shard holds step {planned.step} where {step} is due")
-                batch = step_batch(planned, self._device)
+                batch = step_batch(planned, device)
                 batch = batch.without(self._gating.left_out(step))
             except Exception as error:  # whatever it is, the other ranks must hear of it
                 batch = StepBatch(
@@ -278,9 +148,10 @@ class Run:
                     refused=isinstance(error, Refused),
                 )
             if self._rank == 0:
-                folder = Path(self.order.folder)
                 batch = replace(
-                    batch, stop=stop_request.requested(folder), pause=resize_request.asked(folder)
+                    batch,
+                    stop=stop_request.requested(self._folder),
+                    pause=resize_request.asked(self._folder),
                 )
             yield batch
 
@@ -302,13 +173,10 @@ class Run:
         began = time.perf_counter()
         result = self._governed(batch, loss_fn)
         self._last = result
-        if self._scheduler:
-            self._scheduler.step()
-        if self._ahead:
-            with self._noting_trouble():
-                self._fence.check()
-                leaf = self._leaf(result)
-                self._ahead.append(leaf, self._norms(leaf, result))
+        if self._schedule:
+            self._schedule.step()
+        leaf = self._leaf(result)
+        self._recorder.step(leaf, self._norms(leaf, result))
         metrics = {
             "step": float(result.step),
             "loss": float(result.loss),
@@ -316,7 +184,7 @@ class Run:
             "targets": float(sum(targets for _, targets in result.corpus_counts.values())),
             "seconds": time.perf_counter() - began,
         }
-        if self._watch and (seen := self._measure(result, loss_fn)):
+        if self._watch and (seen := self._measure(self._watch, leaf, loss_fn)):
             self._memorization = metrics["memorization"] = seen.memorization
         self._losses.append(metrics["loss"])
         self._metrics = metrics
@@ -324,25 +192,17 @@ class Run:
             self._on_step(result.step, metrics)
         return metrics
 
-    def _measure(self, result: StepResult, loss_fn: LossFn) -> Seen | None:
+    def _measure(self, watch: MemorizationWatch, leaf: Leaf, loss_fn: LossFn) -> Seen | None:
         """What is due after a step, and what follows. Collective."""
-        assert self._watch is not None
-        without = self._gating.first_without(result.step)
-        seen = self._watch.after(
-            self._leaf(result), without.get, partial(self._make_scorer, loss_fn)
-        )
+        without = self._gating.first_without(leaf.step)
+        seen = watch.after(leaf, without.get, partial(self._make_scorer, loss_fn))
         if seen is None:
             return None
-        if self._ahead:
-            with self._noting_trouble():
-                self._ahead.note(seen.profile)
-                for decision in seen.decisions:
-                    append(Path(self.order.folder), Memorized(at=now(), decision=decision))
-        if self._watch.told.pending is not None:
-            self._commits.settle(_describe(self._trouble) if self._trouble else None)
+        self._recorder.measured(seen)
+        if watch.told.pending is not None:
+            self._commits.settle(self._trouble)
             raise RolledBack(
-                f"rolled back after step {result.step}, to step {self._watch.told.pending} or "
-                "before",
+                f"rolled back after step {leaf.step}, to step {watch.told.pending} or before",
                 where=f"run {self.order.run_id}",
             )
         return seen
@@ -350,11 +210,11 @@ class Run:
     def _make_scorer(self, loss_fn: LossFn) -> Scorer:
         if self._scorer is None:
             self._scorer = Monitor(
-                self.step_function.model,
-                self._adapters,
+                self.step_function.routed.model,
+                self.step_function.routed.adapters,
                 self.step_function.agreement,
                 logits=logits_in(loss_fn),
-                seed=self.order.seed,
+                seed=self.order.settings.seed,
             )
         return self._scorer
 
@@ -369,17 +229,11 @@ class Run:
                 # Each time at least one corpus more, or the run stops.
                 lists = self._feed.lists() if self._feed else {}
                 gates = self._gating.gate(batch.step, lapsed, lists)
-            if self._rank == 0:
-                with self._noting_trouble():
-                    for gate in gates:
-                        assert gate.time is not None  # the agreement's
-                        append(Path(self.order.folder), Gated(at=gate.time, gate=gate))
-                if self._trouble:
-                    batch = replace(
-                        batch,
-                        error=_describe(self._trouble),
-                        refused=isinstance(self._trouble, Refused),
-                    )
+            self._recorder.gated(gates)
+            if trouble := self._recorder.trouble:
+                batch = replace(
+                    batch, error=_describe(trouble), refused=isinstance(trouble, Refused)
+                )
 
     def report(self, metrics: Mapping[str, float]) -> None:
         """Hand metrics to Ray Train, and commit a checkpoint when one is due.
@@ -399,12 +253,11 @@ class Run:
         self.step_function.require_sound()
         if self._last is None:
             raise UsageError("report() was called before step()")
-        if self._rank == 0:
-            self._metric_log.note(self._last.step, metrics, self._metrics)
+        self._recorder.reported(self._last.step, metrics, self._metrics)
         done = self._last.step + 1
         last = done == self.order.stop or self._last.stop
         pause = self._last.pause and not last
-        every, at = self.order.checkpoint_every, self.order.commit_at
+        every, at = self.order.settings.checkpoint_every, self.order.settings.commit_at
         due = last or pause or done % every == 0 or done in at
         if due:
             # What was measured since the commit before would else never be reported.
@@ -412,8 +265,7 @@ class Run:
             said: Mapping[str, Any] = {**seen, **metrics, COMMIT_LOSS: self._commit(done)}
             metrics = said
         if last or pause:
-            trouble = _describe(self._trouble) if self._trouble else None
-            newest = self._commits.settle(trouble)
+            newest = self._commits.settle(self._trouble)
         if last:
             # A stopped run goes on, and retention will delete this commit in its time.
             self._report(metrics, newest if done == self.order.stop else None)
@@ -423,7 +275,7 @@ class Run:
             raise StopRun(done)
         if pause:
             if self._rank == 0:
-                resize_request.answer(Path(self.order.folder))
+                resize_request.answer(self._folder)
             resize_request.wait()
 
     def _commit(self, done: int) -> float | None:
@@ -431,14 +283,12 @@ class Run:
 
         Returns the mean loss of the steps since the commit before.
         """
-        leaves = self._ahead.leaves if self._ahead else []
         loss = mean_loss(self._losses)
         self._losses.clear()
-        gates = self._gating.gates(done)
         self._commits.begin(
             done,
-            leaves,
-            gates,
+            self._recorder.leaves,
+            self._gating.gates(done),
             loss=loss,
             stopping=self._trouble is not None,
             floor=self._watch.told.floor if self._watch else None,
@@ -450,19 +300,17 @@ class Run:
         checkpoint that it knows was deleted, and the others may be."""
         shown = None
         if final and self._rank == 0:
-            shown = ray.train.Checkpoint(str(shown_to_ray(Path(self.order.folder), final)))
+            shown = ray.train.Checkpoint(str(shown_to_ray(self._folder, final)))
         ray.train.report(
             dict(metrics),
             checkpoint=shown,
             checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD,
         )
 
-    @contextmanager
-    def _noting_trouble(self) -> Iterator[None]:
-        try:
-            yield
-        except (GovrayError, OSError) as error:
-            self._trouble = self._trouble or error
+    @property
+    def _trouble(self) -> str | None:
+        """Why the record can't be kept, in words; rank 0 knows."""
+        return _describe(self._recorder.trouble) if self._recorder.trouble else None
 
     def _norms(self, leaf: Leaf, result: StepResult) -> GradientNorms | None:
         if result.norms is None:
@@ -486,74 +334,6 @@ class Run:
                 if rows
             },
         )
-
-
-def begin_with(model: nn.Module, assignment: Assignment) -> None:
-    """Put the weights that the run begins with into a model, on every rank. Collective.
-
-    Raises:
-        UsageError: The model is sharded, and may begin elsewhere than the run says.
-        GovrayError: The recorded start can't be loaded.
-    """
-    if is_sharded(model):
-        raise UsageError(
-            "the model was sharded before it had the weights that the run begins with",
-            where=type(model).__name__,
-            do="Call govray.train.shard(model) instead of fully_shard",
-        )
-    if assignment.order.start and not assignment.shard.checkpoint:
-        load_start(model, assignment.order.start)
-    _broadcast_weights(model)
-
-
-@torch.no_grad()
-def _broadcast_weights(model: nn.Module) -> None:
-    """Give every rank rank 0's weights and buffers, as DDP does when it wraps a model."""
-    if dist.is_initialized():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(tensor, src=0)
-
-
-def step_batch(rows: StepRows, device: torch.device | str = "cpu") -> StepBatch:
-    """One rank's rows as micro-batches, one for each stream, on the model's device.
-
-    Within a stream, rows of one corpus stand together, for that is a piece whose
-    gradient norm is sampled; else they keep the plan's order. A row of k tokens gives
-    inputs 0 … k-2 and targets 1 … k-1; what lies beyond a short row is padded with
-    token 0 and the target that counts for nothing.
-    """
-    tokens = torch.from_numpy(rows.tokens.astype(np.int64))
-    lengths = torch.from_numpy(rows.lengths)
-    targets = tokens[:, 1:].clone()
-    beyond = torch.arange(targets.shape[1]) >= (lengths - 1).unsqueeze(1)
-    targets[beyond] = IGNORED
-    micro_batches = []
-    for stream in dict.fromkeys(rows.streams):
-        own = [i for i, name in enumerate(rows.streams) if name == stream]
-        own.sort(key=rows.corpora.__getitem__)
-        micro_batches.append(
-            MicroBatch(
-                stream=stream,
-                tensors={
-                    "tokens": tokens[own, :-1].to(device),
-                    "targets": targets[own].to(device),
-                },
-                positions=tuple(int(rows.positions[i]) for i in own),
-                row_targets=tuple(int(rows.lengths[i]) - 1 for i in own),
-                corpora=tuple(rows.corpora[i] for i in own),
-            )
-        )
-    corpora: dict[str, tuple[int, int]] = {}
-    for corpus, length in zip(rows.corpora, rows.lengths.tolist(), strict=True):
-        count, held = corpora.get(corpus, (0, 0))
-        corpora[corpus] = (count + 1, held + length - 1)
-    return StepBatch(
-        step=rows.step,
-        micro_batches=tuple(micro_batches),
-        corpora=corpora,
-        error=rows.error,
-        refused=rows.error is not None,  # what a reader reports is a shard that changed or is gone
-    )
 
 
 def mean_loss(losses: Sequence[float]) -> float | None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from torch import nn
 
 from govray.checkpoint import tensor_shards
-from govray.train.worker.run import assignment_for, begin_with
+from govray.train.worker.initial_weights import begin_with
+from govray.train.worker.run_start import assignment_for
 
 
 def shard(model: nn.Module) -> None:
@@ -23,7 +24,7 @@ def shard(model: nn.Module) -> None:
         Discovered: The driver asked only which layer groups the model has.
     """
     assignment = assignment_for(model)
-    if assignment.order.aggregator != "fsdp2":
+    if assignment.order.settings.aggregator != "fsdp2":
         return
     begin_with(model, assignment)
     tensor_shards.shard(model)

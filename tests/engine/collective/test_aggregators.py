@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from govray.engine.collective.allreduce import sum_over_ranks
+from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import StepResult
@@ -146,7 +147,7 @@ def explicit(run: Any) -> None:
 
     aggregator.begin = remember
     aggregator.send_rest = lambda: None
-    aggregator.sums = lambda: sum_over_ranks(run._domains, kept["counts"]())
+    aggregator.sums = lambda: sum_over_ranks(run.routed.domains, kept["counts"]())
     aggregator._reducer._send_ready = lambda: None
 
 
@@ -246,16 +247,14 @@ def interference(pool: RankPool, plan: Plan) -> tuple[bool, list[str]]:
 
 
 def global_clip(patch: pytest.MonkeyPatch) -> None:
-    from govray.engine import step as step_module
-
-    norms = step_module.GovernedStep._norms
+    norms = GradientClip.norms
 
     def together(self, live):
         each = norms(self, live)
         total = sum(norm.square() for norm in each.values()) ** 0.5
         return dict.fromkeys(each, total)
 
-    patch.setattr(step_module.GovernedStep, "_norms", together)
+    patch.setattr(GradientClip, "norms", together)
 
 
 VIOLATIONS = {"global clip": global_clip}

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from govray.engine.batch import StepBatch
-from govray.engine.collective.agreement import Agreement, RankFailure
+from govray.engine.collective.agreement import Agreement, RankFailure, Terms
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import (
@@ -265,10 +265,9 @@ def agreement(**changed: Any) -> Agreement:
         "policy_digest": POLICY,
         "plan_digest": PLAN,
         "setup": {"rows": 1},
-        "clock": None,
-        "valid_until": {},
-    }
-    return Agreement(**(settings | changed))
+    } | changed
+    shape = {name: settings.pop(name) for name in ("groups", "setup")}
+    return Agreement(Terms(**settings), **shape)
 
 
 def differ_at_start(changed: Mapping[str, Any]) -> str:
@@ -305,7 +304,7 @@ def differ_later(field: str) -> str:
     made = agreement()
     made.start(0, {}, {}, None).wait()
     if dist.get_rank() == 1:
-        setattr(made, field, OTHER)
+        made.terms = replace(made.terms, **{field: OTHER})
     try:
         made.start(1, {}, {}, None).wait()
     except Refused as error:

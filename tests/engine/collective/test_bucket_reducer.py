@@ -145,10 +145,8 @@ def gradients(case: Case) -> tuple[list[dict[str, Tensor]], list[list[int]]]:
     """Per step: the gradients that the optimizer sees, and the sizes that were sent."""
     seen: list[dict[str, Tensor]] = []
     sent: list[list[int]] = []
-    _, optimizer, run = fresh(
-        case.routes, max_rows=case.max_rows, bucket_layout=of_size(case.bucket)
-    )
-    names = run._parameters
+    _, optimizer, run = fresh(case.routes, max_rows=case.max_rows, layout=of_size(case.bucket))
+    names = run.routed.parameters
 
     def look(*_: object) -> None:
         seen.append({n: p.grad.clone() for n, p in names.items() if p.grad is not None})
@@ -295,7 +293,7 @@ def events(rows: Mapping[Route, int], max_rows: int | None, deaf: bool) -> list[
         log.append("agreed")
         return agreed
 
-    _, _, run = fresh(max_rows=max_rows, bucket_layout=of_size(2))
+    _, _, run = fresh(max_rows=max_rows, layout=of_size(2))
     with pytest.MonkeyPatch.context() as patch:
         if deaf:
             patch.setattr(Reducer, "_accumulated", lambda self, name: None)
@@ -488,7 +486,7 @@ def same(one: Sequence[Tensor], another: Sequence[Tensor]) -> bool:
 def attempt(name: str) -> Stopped:
     """A good step, the fault, and a good step; beside a run that never saw the fault."""
     fault = FAULTS[name]
-    options = {"max_rows": fault.max_rows, "bucket_layout": of_size(2)}
+    options = {"max_rows": fault.max_rows, "layout": of_size(2)}
     model, _, run = fresh((ALL, LEFT), **options)
     other, _, undisturbed = fresh((ALL, LEFT), **options)
     good = {ALL: 2, LEFT: 1}
@@ -554,12 +552,12 @@ def test_of_four_ranks_too(four_ranks: RankPool, name: str) -> None:
 
 def before_agreement(kind: str) -> tuple[str, str, int, bool]:
     """A rank that has no batch, or another policy: (error's kind, text, sends, goes on)."""
-    model, _, run = fresh((ALL, LEFT), bucket_layout=of_size(1))
-    other, _, undisturbed = fresh((ALL, LEFT), bucket_layout=of_size(1))
+    model, _, run = fresh((ALL, LEFT), layout=of_size(1))
+    other, _, undisturbed = fresh((ALL, LEFT), layout=of_size(1))
     batch = batch_of(0, {ALL: 1, LEFT: 1})
     faulty = dist.get_rank() == dist.get_world_size() - 1
     if faulty and kind == "policy":
-        run._agreement.policy_digest = "sha256:" + "f" * 64
+        run.agreement.terms = replace(run.agreement.terms, policy_digest="sha256:" + "f" * 64)
     unloaded = replace(batch, micro_batches=(), corpora={}, error="shard 3 is gone")
     error: GovrayError | None = None
     with sends_counted() as sizes:
@@ -568,7 +566,7 @@ def before_agreement(kind: str) -> tuple[str, str, int, bool]:
         except GovrayError as caught:
             error = caught
     sent = len(sizes)
-    run._agreement.policy_digest = POLICY
+    run.agreement.terms = replace(run.agreement.terms, policy_digest=POLICY)
     run(batch, loss)
     undisturbed(batch, loss)
     return type(error).__name__, str(error), sent, same(weights(model), weights(other))
@@ -603,7 +601,7 @@ def dying(rank: int, store: str, at: int, report: Any) -> None:
     dist.init_process_group(
         "gloo", init_method=store, rank=rank, world_size=3, timeout=timedelta(seconds=2 * PROMPT)
     )
-    model, _, run = fresh((ALL, LEFT), max_rows=1, bucket_layout=of_size(2))
+    model, _, run = fresh((ALL, LEFT), max_rows=1, layout=of_size(2))
     before = weights(model)
     calls = -1
 

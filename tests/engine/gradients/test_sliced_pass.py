@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from govray.engine.gradients import pass_check
 from govray.engine.gradients import pass_planner as planner_module
 from govray.engine.gradients.pass_slices import Slices, floor, slicing_pays
 from govray.engine.model.adapters import Adapters
@@ -65,14 +66,14 @@ def prepare(
 def methods(run: GovernedStep) -> list[str]:
     """What the passes that really ran were, filled in as they run."""
     ran: list[str] = []
-    forward = run._forward.__class__.__call__
+    forward = run.accumulation.forward.__class__.__call__
 
-    class Noting(type(run._forward)):
+    class Noting(type(run.accumulation.forward)):
         def __call__(self, each, *rest):
             ran.append(each.method)
             return forward(self, each, *rest)
 
-    run._forward.__class__ = Noting
+    run.accumulation.forward.__class__ = Noting
     return ran
 
 
@@ -91,8 +92,8 @@ def take(
     model = fresh(kind, **options)
     run, seen = prepare(model, routes, max_rows=max_rows)
     if not slicing:
-        run._planner.without("sliced", "asked for")
-        run._planner.without("staircase", "asked for")
+        run.accumulation.planner.without("sliced", "asked for")
+        run.accumulation.planner.without("staircase", "asked for")
     ran = methods(run)
     for step in range(steps):
         batch = [
@@ -169,7 +170,7 @@ MIDDLE = [
 def test_streams_that_are_no_stairs_share_a_pass() -> None:
     ours, run, ran = take(MIDDLE, [2, 3, 1])
     assert ran.count("sliced") == 2  # the trial, and the pass
-    assert run._planner.reasons == {}
+    assert run.accumulation.planner.reasons == {}
     assert_equal(ours, row_by_row(MIDDLE, [2, 3, 1]))
 
 
@@ -189,7 +190,7 @@ def test_rows_that_read_one_adapter_share_a_pass() -> None:
     routes = [Route(dict(each.weights), "notes", RANK) for each in MIDDLE]
     ours, run, ran = take([*routes, MIDDLE[0]], [2, 3, 1, 2])
     assert "sliced" in ran
-    assert run._planner.reasons == {}
+    assert run.accumulation.planner.reasons == {}
     theirs, _, _ = take([*routes, MIDDLE[0]], [2, 3, 1, 2], slicing=False)
     assert_equal(ours, theirs)
 
@@ -199,7 +200,7 @@ def test_with_everything_allowed_it_is_plain_training_bit_for_bit() -> None:
     rows = token_rows(4, CONTEXT, VOCABULARY, 9)
     model = fresh().float()
     run, seen = prepare(model, [allow_all(model)])
-    run._planner._only_sliced = frozenset({0})
+    run.accumulation.planner._only_sliced = frozenset({0})
     ran = methods(run)
     run(step_batch(0, [micro_batch(allow_all(model), rows)]), loss)
     assert ran[-1] == "sliced"
@@ -259,7 +260,7 @@ def test_a_model_that_does_not_lend_itself_is_routed_stream_by_stream(
 ) -> None:
     routes = TOUCHING
     ours, run, ran = take(routes, [2, 3, 2, 1], kind=kind, steps=2)
-    assert ODD[kind] in run._planner.reasons["sliced"]
+    assert ODD[kind] in run.accumulation.planner.reasons["sliced"]
     assert ran.count("sliced") == 1  # the trial
     theirs, _, _ = take(routes, [2, 3, 2, 1], kind=kind, steps=2, slicing=False)
     assert_equal(ours, theirs)
@@ -269,10 +270,7 @@ def test_without_the_trial_a_wrong_order_would_lose_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The negative control: the same model, with the trial switched off."""
-    from govray.engine import step as step_module
-    from govray.engine.gradients.pass_check import PassCheck
-
-    monkeypatch.setattr(step_module, "try_pass", lambda *_: PassCheck(True))
+    monkeypatch.setattr(pass_check, "try_pass", lambda *_: pass_check.PassCheck(True))
     routes = TOUCHING
     ours, _, _ = take(routes, [2, 3, 2, 1], kind=Upside)
     theirs, _, _ = take(routes, [2, 3, 2, 1], kind=Upside, slicing=False)
@@ -290,7 +288,7 @@ def test_a_module_without_a_function_leaves_all_streams_alone() -> None:
             self.head = Scaled(sizes[1], sizes[3], bias=False)
 
     _, run, ran = take(MIDDLE, [1, 1, 1], kind=Odd)
-    assert "head" in run._planner.reasons["sliced"]
+    assert "head" in run.accumulation.planner.reasons["sliced"]
     assert "sliced" not in ran
 
 
@@ -299,14 +297,14 @@ def test_nothing_to_see_leaves_the_trial_open() -> None:
         return loss(model, tensors) * 0.0
 
     _, run, ran = take(MIDDLE, [1, 1, 1], loss_fn=masked, steps=2)
-    assert run._planner.reasons == {}
+    assert run.accumulation.planner.reasons == {}
     assert ran.count("sliced") == 2  # two trials
 
 
 def test_the_floor_of_a_route() -> None:
     model = fresh()
     run, _ = prepare(model, MIDDLE)
-    own = [run._streams[route.digest] for route in MIDDLE]
+    own = [run.routed.streams[route.digest] for route in MIDDLE]
     assert [floor(each, GROUPS) for each in own] == [2, 1, 0]
     assert floor(replace(own[0], adapter="notes"), GROUPS) == 0
     assert floor(own[0], [*GROUPS, "gates"]) == 0

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from govray.engine.gradients import pass_check
 from govray.engine.gradients import staircase as staircase_module
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
@@ -39,9 +40,9 @@ def gradients(
         lambda *_: seen.update({n: p.grad.clone() for n, p in model.named_parameters()})
     )
     run = governed(model, optimizer, routes, **settings)
-    run._planner.without("sliced", "of staircases only")
+    run.accumulation.planner.without("sliced", "of staircases only")
     if not joined:
-        run._planner.without("staircase", "asked for")
+        run.accumulation.planner.without("staircase", "asked for")
     joins = 0
     cat = staircase_module._Climb._cat
 
@@ -64,7 +65,7 @@ def gradients(
                 ),
                 loss,
             )
-    return seen, run._planner.reasons.get("staircase"), joins
+    return seen, run.accumulation.planner.reasons.get("staircase"), joins
 
 
 def fresh(kind: type[nn.Module] = GPT, **options: object) -> nn.Module:
@@ -236,14 +237,13 @@ def test_a_model_that_does_not_lend_itself_is_routed_stream_by_stream(
 
 def test_without_the_trial_a_shared_tensor_would_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: the same model, with the trial switched off."""
-    from govray.engine import step as step_module
-    from govray.engine.gradients.pass_check import PassCheck, try_pass
+    try_pass = pass_check.try_pass
 
-    def lenient(*arguments: object) -> PassCheck:
+    def lenient(*arguments: object) -> pass_check.PassCheck:
         try_pass(*arguments)  # it still learns the places
-        return PassCheck(True)
+        return pass_check.PassCheck(True)
 
-    monkeypatch.setattr(step_module, "try_pass", lenient)
+    monkeypatch.setattr(pass_check, "try_pass", lenient)
     model = fresh(Shared)
     routes = [suffix(model, 0), suffix(model, 3)]
     ours, reason, _ = gradients(model, routes, [3, 2])
@@ -281,7 +281,9 @@ def test_a_loss_that_never_calls_the_model_has_no_staircase() -> None:
         0, [micro_batch(r, token_rows(2, CONTEXT, VOCABULARY, i)) for i, r in enumerate(routes)]
     )
     run(batch, by_hand)
-    assert "without the model's own forward" in (run._planner.reasons.get("staircase") or "")
+    assert "without the model's own forward" in (
+        run.accumulation.planner.reasons.get("staircase") or ""
+    )
 
 
 def hugging_face(kind: str) -> nn.Module:
@@ -328,4 +330,4 @@ def test_causal_lms_of_transformers_lend_themselves(kind: str, checkpointing: bo
     rows = [token_rows(3, CONTEXT, VOCABULARY, index) for index in (0, 1)]
     batch = [micro_batch(route, tensors) for route, tensors in zip(routes, rows, strict=True)]
     run(step_batch(0, batch), unreduced)
-    assert run._planner.reasons.get("staircase") is None
+    assert run.accumulation.planner.reasons.get("staircase") is None

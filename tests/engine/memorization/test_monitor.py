@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from govray.checkpoint.tensor_shards import shard
-from govray.engine.collective.agreement import Agreement
+from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.memorization.monitor import Monitor, logits_in
 from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
 from govray.engine.model.adapters import Adapters
@@ -35,15 +35,7 @@ def monitor(
 ) -> Monitor:
     torch.manual_seed(0)
     model = model or GPT(2, 16, CONTEXT, VOCABULARY, heads=2)
-    agreement = Agreement(
-        groups=(),
-        corpora=("notes", "open"),
-        policy_digest=POLICY,
-        plan_digest=PLAN,
-        setup=None,
-        clock=None,
-        valid_until={},
-    )
+    agreement = Agreement(Terms(policy_digest=POLICY, plan_digest=PLAN, corpora=("notes", "open")))
     if adapters is None:
         adapters = Adapters(model, {"notes": 2}, seed=0)
         with torch.no_grad():

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from govray.engine import step
 from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import LossFn
 from govray.engine.gradients.routing import refuse_inexact
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
+from govray.engine.startup import optimizer_trial
 from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
 from govray.errors import GovrayError, RankFailed, Refused
@@ -381,8 +381,9 @@ def test_it_changes_nothing() -> None:
     again = governed(model, optimizer, routes)  # as after a resume, with a state
     before = state(model, optimizer)
     kept = [id(value) for held in optimizer.state.values() for value in held.values()]
-    assert again._try_optimizer() is None
-    assert again._try_rows(step_batch(1, batch(model, step=1)), loss) is None
+    again._try_optimizer()
+    assert again._try_rows is not None
+    again._try_rows(step_batch(1, batch(model, step=1)).micro_batches, 1, loss)
     # The same tensors too: an optimizer may hold them by other names.
     assert kept == [id(value) for held in optimizer.state.values() for value in held.values()]
     after = state(model, optimizer)
@@ -554,7 +555,7 @@ def test_a_rank_that_could_not_load_tries_the_optimizer_as_the_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[bool] = []
-    monkeypatch.setattr(step, "try_optimizer", lambda *_: tried.append(True))
+    monkeypatch.setattr(optimizer_trial, "try_optimizer", lambda *_: tried.append(True))
     model = gpt()
     run = run_of(model)
     unknown = micro_batch(LOWER, token_rows(2, CONTEXT, VOCABULARY, 1))  # of no route of the run

@@ -15,6 +15,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import AnyLeaf, Ledger
 from govray.train.inputs.order import Order
+from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder.ledger_wal import WriteAhead
 from govray.train.state.snapshot import Capture, TrainingState, folder_name
 from tests.support.leaves import DIGEST, leaf, norms
@@ -33,11 +34,7 @@ def order(tmp_path: Path) -> Order:
         manifest_digest=DIGEST,
         plan=BatchPlan(seed=0, max_steps=3, manifest=DIGEST, context=4, streams=()),
         policy_digest=DIGEST,
-        seed=0,
-        clip_norm=None,
-        max_rows=None,
-        checkpoint_every=1,
-        threads=1,
+        settings=RunSettings(seed=0, clip_norm=None, checkpoint_every=1),
         **fields,
     )
 

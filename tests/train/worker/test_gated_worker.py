@@ -33,10 +33,12 @@ from govray.train.inputs.gating import (
     resumed,
 )
 from govray.train.inputs.order import Assignment, Order
+from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder import events
 from govray.train.run_folder.run_lock import begin_attempt
 from govray.train.state.snapshot import latest
 from govray.train.worker import run as worker
+from govray.train.worker import run_start
 from govray.train.worker.run import Run
 
 DIGEST = "sha256:" + "0" * 64
@@ -89,6 +91,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(worker, "time", made)
+    monkeypatch.setattr(run_start, "time", made)
     monkeypatch.setattr(worker.ray.train, "report", lambda *_, **__: None)
     return made
 
@@ -131,11 +134,7 @@ def start(folder: Path, **changes: Any) -> tuple[Run, torch.nn.Module]:
             credential_name("two"): START + timedelta(seconds=GATED_AT),
             "policy p": START + timedelta(days=9),
         },
-        "seed": 0,
-        "clip_norm": None,
-        "max_rows": None,
-        "checkpoint_every": 4,
-        "threads": 1,
+        "settings": RunSettings(seed=0, clip_norm=None, checkpoint_every=4),
         "on_expiry": "gate",
     }
     order = Order(**fields | changes)
@@ -143,7 +142,7 @@ def start(folder: Path, **changes: Any) -> tuple[Run, torch.nn.Module]:
     rows = Rows(order.plan, folder)
     rows.decisions = rows.decisions.joined(order.decisions)
     assignment = Assignment(order=order, shard=rows, on_step=lambda *_: None)
-    return Run(model, optimizer, assignment), model
+    return run_start.start_run(model, optimizer, assignment), model
 
 
 def train(run: Run, clock: Clock, *, until: int = STEPS) -> None:

@@ -26,6 +26,7 @@ from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
 from govray.train.run_folder.ledger_wal import recorded_leaves
 from govray.train.state.snapshot import latest
+from govray.train.worker import recorder
 from govray.train.worker import run as worker
 from tests.support.deployment import POLICY, Deployment
 from tests.support.solo import run_here
@@ -208,7 +209,7 @@ def test_a_rollback_survives_a_crash(
 
     with monkeypatch.context() as patched:
         if where == "noted":  # the profile is on the disk, the event is not
-            patched.setattr(worker, "Memorized", _dies(kills, worker.Memorized))
+            patched.setattr(recorder, "Memorized", _dies(kills, recorder.Memorized))
         else:
             step_of = worker.Run.step
             at = 5 if where == "lost" else 11

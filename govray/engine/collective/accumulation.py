@@ -1,0 +1,115 @@
+"""Forward and backward of one rank's passes: Σ_i w_il ∂ℓ_i/∂θ_l, in ``.grad``.
+
+A bucket that is complete is summed over ranks while later passes still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from govray.engine.collective.aggregator import Governed
+from govray.engine.collective.exchange import Exchange, no_losses
+from govray.engine.collective.norm_samples import NormSampler
+from govray.engine.collective.padding_pass import Padding
+from govray.engine.collective.routed_model import RoutedModel
+from govray.engine.gradients.forward import Forward, LossFn, PartLoss
+from govray.engine.gradients.pass_check import PassTrials
+from govray.engine.gradients.pass_planner import Pass, Planner
+from govray.errors import Refused
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """Does a step's passes.
+
+    Args:
+        routed: The model.
+        planner: Puts rows into passes.
+        forward: Runs one of them.
+        trials: Replaces those that the model does not lend itself to.
+        padding: Fills up those that other ranks need.
+        sampler: Of gradient norms.
+        aggregator: Sums gradients meanwhile.
+    """
+
+    routed: RoutedModel
+    planner: Planner
+    forward: Forward
+    trials: PassTrials
+    padding: Padding
+    sampler: NormSampler
+    aggregator: Governed
+
+    def __call__(
+        self, planned: Sequence[Pass], exchange: Exchange, loss_fn: LossFn
+    ) -> tuple[list[Pass], Tensor]:
+        """Do the passes of one step. Collective.
+
+        Args:
+            planned: This rank's.
+            exchange: The step's.
+            loss_fn: The user's.
+
+        Returns:
+            The passes that were done, and (sum of losses, number of loss targets) per stream,
+            float64.
+
+        Raises:
+            Refused: A gradient or a loss target is not as planned.
+        """
+        usable = self.trials.usable(planned, exchange.step, loss_fn)
+        passes = self.padding.fill(usable, exchange)
+        self.sampler.begin(exchange.step)
+        self.aggregator.expect(passes)
+        losses: list[PartLoss] = []
+        for place, each in enumerate(passes):
+            observed = self.sampler.measuring(each, exchange.step)
+            with (
+                self.aggregator.during(place) as model,
+                self.forward(each, exchange.step, partial(_on, model, loss_fn), observed) as parts,
+            ):
+                weighted = [
+                    part.sum if share == 1.0 else part.sum * share
+                    for part, share in zip(parts, each.shares, strict=True)
+                ]
+                total = sum(weighted[1:], weighted[0])
+                self.aggregator.before_backward(place)
+                total.backward()
+            losses += [replace(part, sum=part.sum.detach()) for part in parts]
+        self._require_routed(passes)
+        return passes, self._sums(losses)
+
+    def _sums(self, losses: Sequence[PartLoss]) -> Tensor:
+        # The first read of a value waits for the device, so all reads come last.
+        sums = no_losses(self.routed)
+        places = {stream: place for place, stream in enumerate(self.routed.streams)}
+        for part in losses:
+            if int(part.targets) != part.stated:
+                raise Refused(
+                    f"a micro-batch of stream {part.stream} holds {int(part.targets)} loss "
+                    f"targets, row_targets says {part.stated}",
+                    do="Count the targets that are not −100",
+                )
+            row = torch.tensor([float(part.sum), part.stated], dtype=torch.float64)
+            sums[places[part.stream]] += row
+        return sums
+
+    def _require_routed(self, passes: Sequence[Pass]) -> None:
+        """Autograd did the masking; see that nothing else wrote a gradient."""
+        allowed = {name for each in passes for name in each.weights}
+        for name, parameter in self.forward.reached(passes).items():
+            if parameter.grad is not None and name not in allowed:
+                raise Refused(
+                    f"{name} received a gradient that no route permits",
+                    do="Let loss_fn leave requires_grad and .grad alone",
+                )
+
+
+def _on(model: nn.Module, loss_fn: LossFn, _: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+    """The losses of the model that the aggregator wants called."""
+    return loss_fn(model, tensors)

@@ -1,0 +1,45 @@
+"""What a user chooses about a governed step: declared here, and nowhere else.
+
+`GovernedTrainer` takes these as arguments of its own, the order carries them to the workers, and
+the step reads them. This module imports no torch, so that the experiment file can take its
+defaults from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from govray.errors import UsageError
+
+AggregatorName = Literal["governed", "ddp", "fsdp2"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """How a step computes.
+
+    Args:
+        seed: Of the plan, the initial weights, adapters and dropout.
+        clip_norm: Largest gradient norm of a domain; None does not clip.
+        max_rows: Rows that go through the model together, more accumulate; None for all of a pass.
+        aggregator: Who sums gradients over ranks: ``governed``, ``ddp``, or ``fsdp2`` for a model
+            that `govray.train.shard` or torch's ``fully_shard`` has sharded.
+        norms_every: One step of so many is a sample of gradient norms.
+        collective_timeout_s: Seconds that ranks wait for each other in a collective.
+
+    Raises:
+        UsageError: ``clip_norm`` or ``max_rows`` is not above 0.
+    """
+
+    seed: int = 17
+    clip_norm: float | None = 1.0
+    max_rows: int | None = None
+    aggregator: AggregatorName = "governed"
+    norms_every: int = 50
+    collective_timeout_s: int = 300
+
+    def __post_init__(self) -> None:
+        for name, value in (("clip_norm", self.clip_norm), ("max_rows", self.max_rows)):
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} is {value}", do="Give a number above 0, or None")

@@ -1,0 +1,51 @@
+"""What a user chooses about a run and its workers need: declared here, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+
+from govray.checkpoint.retention import DEFAULT, Rules
+from govray.engine.collective.step_settings import StepSettings
+from govray.train.inputs.experiment_config import Experiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(StepSettings):
+    """How a run's workers train and commit; `GovernedTrainer` takes each as an argument.
+
+    Args:
+        seed, clip_norm, max_rows, aggregator, norms_every, collective_timeout_s: See
+            `StepSettings`.
+        checkpoint_every: Steps between commits; the last step always commits.
+        commit_at: Further numbers of steps done at which a commit is due.
+        keep: Which commits stay.
+        threads: Threads of one worker's kernels; part of bit reproducibility.
+    """
+
+    checkpoint_every: int = 100
+    commit_at: Collection[int] = ()
+    keep: Rules = DEFAULT
+    threads: int = 1
+
+    @property
+    def settings(self) -> RunSettings:
+        """These alone, without what a class that takes them too has besides."""
+        return RunSettings(**{each.name: getattr(self, each.name) for each in fields(RunSettings)})
+
+
+def run_settings(experiment: Experiment) -> RunSettings:
+    """Those of an experiment file."""
+    return RunSettings(
+        seed=experiment.seed,
+        clip_norm=experiment.optimizer.clip_norm,
+        max_rows=experiment.max_rows,
+        aggregator=experiment.aggregator,
+        collective_timeout_s=experiment.collective_timeout_s,
+        checkpoint_every=experiment.checkpoint.every_steps,
+        keep=Rules(
+            best=experiment.checkpoint.save_trial_best,
+            latest=experiment.checkpoint.save_trial_latest,
+        ),
+        threads=max(1, int(experiment.resources.cpus_per_worker)),
+    )

@@ -1,0 +1,38 @@
+"""The weights that a run begins with, equal on all ranks."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from govray.checkpoint.tensor_shards import is_sharded
+from govray.errors import UsageError
+from govray.train.inputs.order import Assignment
+from govray.train.inputs.pretrained import load_start
+
+
+def begin_with(model: nn.Module, assignment: Assignment) -> None:
+    """Put the weights that the run begins with into a model, on every rank. Collective.
+
+    Raises:
+        UsageError: The model is sharded, and may begin elsewhere than the run says.
+        GovrayError: The recorded start can't be loaded.
+    """
+    if is_sharded(model):
+        raise UsageError(
+            "the model was sharded before it had the weights that the run begins with",
+            where=type(model).__name__,
+            do="Call govray.train.shard(model) instead of fully_shard",
+        )
+    if assignment.order.start and not assignment.shard.checkpoint:
+        load_start(model, assignment.order.start)
+    _broadcast_weights(model)
+
+
+@torch.no_grad()
+def _broadcast_weights(model: nn.Module) -> None:
+    """Give every rank rank 0's weights and buffers, as DDP does when it wraps a model."""
+    if dist.is_initialized():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor, src=0)

@@ -1,0 +1,202 @@
+"""`govern`: from a model and its optimizer to one worker's part of a run.
+
+Every collaborator of a `Run` is made here, in the one order that all ranks follow: what a run
+begins with, the step, the state of the last commit, and then what writes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from govray.engine.collective.agreement import Terms
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.layer_groups import layer_groups
+from govray.engine.step import build_step
+from govray.errors import Refused, UsageError
+from govray.train.inputs.gating import Gating
+from govray.train.inputs.order import Assignment, Discovery, Order, current
+from govray.train.inputs.revocation_feed import RevocationFeed
+from govray.train.run_folder.clock import instant
+from govray.train.run_folder.run_lock import Fence
+from govray.train.state.committer import Commits
+from govray.train.state.snapshot import TrainingState
+from govray.train.worker.initial_weights import begin_with
+from govray.train.worker.lr_schedule import (
+    MakeScheduler,
+    learning_rates,
+    make_schedule,
+    require_rates,
+)
+from govray.train.worker.memorization_watch import MemorizationWatch, Scorer
+from govray.train.worker.recorder import Recorder
+from govray.train.worker.run import Run
+
+
+class Discovered(BaseException):
+    """Ends a discovery: carries the model that reached `govern`, and its layer groups.
+
+    Not an `Exception`, so that a user's ``except Exception`` cannot swallow it.
+    """
+
+    def __init__(self, groups: Mapping[str, tuple[str, ...]], model: nn.Module) -> None:
+        super().__init__("the model is known")
+        self.groups = dict(groups)
+        self.model = model
+
+
+def govern(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scheduler: MakeScheduler | None = None,
+    scorer: Scorer | None = None,
+) -> Run:
+    """Put a model and its optimizer under the run's depth policy.
+
+    Replaces ``ray.train.torch.prepare_model``. Attaches the policy's adapters,
+    adds their parameters to the optimizer, and restores the latest commit.
+
+    Args:
+        model: Any module whose parameters fall into layer groups.
+        optimizer: Over the model's parameters.
+        scheduler: ``optimizer -> scheduler``: makes torch's learning-rate scheduler once the
+            adapters have joined the optimizer. `Run.step` steps it.
+        scorer: What measures memorization, if the policy asks for it; the engine's own monitor
+            by default.
+
+    Raises:
+        UsageError: Called outside a training loop that `GovernedTrainer` started.
+        Refused: The model is not the one the plan was made for, or can't be
+            routed exactly.
+    """
+    return start_run(model, optimizer, assignment_for(model), scheduler, scorer)
+
+
+def assignment_for(model: nn.Module) -> Assignment:
+    """The assignment in force; on the driver, the end of a discovery.
+
+    `govern` begins with it. A host framework's adapter calls it earlier, as soon
+    as it knows the model: what it builds around a model need not work on the
+    meta device.
+
+    Raises:
+        UsageError: Called outside a training loop that `GovernedTrainer` started.
+        Discovered: The driver asked only which layer groups the model has.
+    """
+    assignment = current.get()
+    if assignment is None:
+        raise UsageError(
+            "govern() was called outside a governed training loop",
+            do="Pass the loop to GovernedTrainer(train_loop_per_worker=...)",
+        )
+    if isinstance(assignment, Discovery):
+        raise Discovered(layer_groups(model, assignment.policy_groups), model)
+    return assignment
+
+
+def start_run(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    assignment: Assignment,
+    scheduler: MakeScheduler | None = None,
+    scorer: Scorer | None = None,
+) -> Run:
+    """`govern` with an assignment. Collective.
+
+    Raises:
+        Refused: As `govern`.
+    """
+    order, rows = assignment.order, assignment.shard
+    _require_groups(model, order)
+    if not any(model is each for each in assignment.sharded):
+        begin_with(model, assignment)
+    adapters = _attach_adapters(model, optimizer, order)
+    decided = rows.decisions
+    told = order.monitored.story(decided.profiles, decided.starts) if order.monitored else None
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    feed = _follow_revocations(order) if first else None
+    step_function = build_step(
+        model,
+        optimizer,
+        groups=order.groups,
+        routes=order.routes,
+        adapters=adapters,
+        terms=_terms(order, decided.until, feed.since if feed else dict),
+        settings=order.settings,
+    )
+    schedule = make_schedule(scheduler, optimizer, rows.start_step) if scheduler else None
+    scheduled = learning_rates(optimizer)
+    state = TrainingState(model, optimizer, adapters)
+    leaves = state.restore(rows.checkpoint, order) if rows.checkpoint else ()
+    if schedule:
+        require_rates(optimizer, scheduled, rows.start_step)
+    fence = Fence(Path(order.folder), order.driver, rows.attempt)
+    device = next(model.parameters()).device
+    read = [corpus for corpus in order.plan.corpora if corpus not in order.plan.excluded]
+    return Run(
+        assignment,
+        step_function,
+        gating=Gating(order.on_expiry, order.expiries, read, decided, told),
+        commits=Commits(state, order, rows.start_step, fence),
+        watch=MemorizationWatch(order, told, decided.profiles, leaves, device=device)
+        if told
+        else None,
+        recorder=Recorder(fence, leaves, len(decided.starts) - 1, writes=first),
+        feed=feed,
+        schedule=schedule,
+        scorer=scorer,
+    )
+
+
+def _require_groups(model: nn.Module, order: Order) -> None:
+    found = layer_groups(model, order.policy_groups)
+    if found == order.groups:
+        return
+    differing = sorted(
+        name for name in {**found, **order.groups} if found.get(name) != order.groups.get(name)
+    )
+    raise Refused(
+        f"the model's layer groups changed since the plan was made: {', '.join(differing)}",
+        where="govern()",
+        do="Build the same model on every worker and on every call of the loop",
+    )
+
+
+def _attach_adapters(model: nn.Module, optimizer: torch.optim.Optimizer, order: Order) -> Adapters:
+    """The adapters of the order's routes, on the model and in the optimizer."""
+    adapters = Adapters(
+        model,
+        {r.adapter: r.rank for r in order.routes.values() if r.adapter and r.rank},
+        seed=order.settings.seed,
+    )
+    parameters = dict(adapters.named_parameters())
+    for names in adapters.groups.values():
+        optimizer.add_param_group({"params": [parameters[name] for name in names]})
+    return adapters
+
+
+def _follow_revocations(order: Order) -> RevocationFeed | None:
+    if not order.revocations:
+        return None
+    feed = RevocationFeed(order.revocations, Path(order.folder), at=instant())
+    feed.start()
+    return feed
+
+
+def _terms(order: Order, decided: int, revoked: Callable[[], Mapping[str, datetime]]) -> Terms:
+    """What the run's steps rest on; steps below ``decided`` repeat what was decided."""
+    return Terms(
+        policy_digest=order.policy_digest,
+        plan_digest=order.plan.digest,
+        corpora=sorted({c.corpus for s in order.plan.streams for c in s.corpora}),
+        clock=time.time,
+        valid_until=order.expiries,
+        revoked=revoked,
+        decided=decided,
+    )
