@@ -56,8 +56,8 @@ class Accumulation:
             loss_fn: The user's.
 
         Returns:
-            The passes that were done, and (sum of losses, number of loss targets) per stream,
-            float64.
+            The passes that were done; and (sum of losses, number of loss targets) per stream, of
+            shape (streams, 2), float64, on the CPU.
 
         Raises:
             Refused: A gradient or a loss target is not as planned.

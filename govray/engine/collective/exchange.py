@@ -149,7 +149,7 @@ class Exchange:
         """The second status: the sums over all ranks, if all are well. Collective.
 
         Args:
-            losses: As `no_losses`, this rank's.
+            losses: This rank's, of the shape of `no_losses`, float64, on the CPU.
             failure: What went wrong here, if anything.
 
         Raises:
@@ -161,5 +161,5 @@ class Exchange:
 
 
 def no_losses(routed: RoutedModel) -> Tensor:
-    """Zeros, float64: (sum of losses, number of loss targets) per stream."""
+    """Zeros for (sum of losses, number of loss targets): shape (streams, 2), float64, on the CPU."""
     return torch.zeros(len(routed.streams), 2, dtype=torch.float64)

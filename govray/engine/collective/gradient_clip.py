@@ -20,7 +20,9 @@ from govray.errors import RankFailed
 
 
 class GradientClip:
-    """Clips the gradients of a step.
+    """Clips the gradients of a step, which are of the shape, dtype and device of their parameters.
+
+    A norm is a scalar on the device of its gradients.
 
     Args:
         routed: The model.
