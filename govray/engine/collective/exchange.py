@@ -161,5 +161,5 @@ class Exchange:
 
 
 def no_losses(routed: RoutedModel) -> Tensor:
-    """Zeros for (sum of losses, number of loss targets): shape (streams, 2), float64, on the CPU."""
+    """Zeros for (sum of losses, number of targets): shape (streams, 2), float64, on the CPU."""
     return torch.zeros(len(routed.streams), 2, dtype=torch.float64)
