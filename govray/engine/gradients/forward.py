@@ -1,9 +1,9 @@
 """One pass through the model, under its route: losses of each part, ready for backward.
 
-Everything that must hold while rows of one pass are in the model is a context, and
-``Forward`` stacks them: which parameters require grad, which adapter is read, whose
-dropout masks are drawn, that no buffer changes, where rows join. Backward belongs
-inside too, for activation checkpointing runs the forward again.
+Everything that must hold while rows of one pass are in the model is a context, and ``Forward``
+stacks them. They decide which parameters require grad, which adapter is read, whose dropout masks
+are drawn, and where rows join. They let no buffer change. Backward belongs inside too, for
+activation checkpointing runs the forward again.
 """
 
 from __future__ import annotations

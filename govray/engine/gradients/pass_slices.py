@@ -1,9 +1,9 @@
 """What the parts of a sliced pass may do at each parameter, and whether such a pass pays.
 
-A sliced pass (``sliced_pass.py``) takes rows of several route streams through the model
-together. Which of them a parameter learns from follows from their routes. Which of
-them need a gradient through a layer follows from the order of the layer groups: those
-that learn in the layer's own group, or in one below it.
+A sliced pass (``sliced_pass.py``) takes rows of several route streams through the model together.
+Which of them a parameter learns from follows from their routes. The order of the layer groups
+decides which of them need a gradient through a layer. They are those that learn in the layer's own
+group, or in one below it.
 
 The order is that of ``layer_groups``, bottom first. It says nothing of a tensor tied between two
 groups, of a policy's own group, or of an adapter, which sits in every block. There all rows are
@@ -25,9 +25,9 @@ WRITE_TOKENS = 64.0
 """How many tokens' idle backward between the matrices of a layer costs as much as adding
 one more gradient to each of its parameters.
 
-On a CPU a sliced pass and a pass for each stream are about even (``python -m
-benchmarks.slicing``; docs/performance.md has figures), so the value is a cautious one: a
-sliced pass has to save many gradients before it is chosen."""
+On a CPU a sliced pass and a pass for each stream are about even (``python -m benchmarks.slicing``;
+docs/performance.md has figures). So the value is cautious: a sliced pass has to save many gradients
+before it is chosen."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ def slicing_pays(
 ) -> bool:
     """Whether a sliced pass is estimated to cost less than its parts by themselves.
 
-    The matrix products are the same. By itself every part adds a gradient to each
-    parameter it may update; in a sliced pass neighbours of equal weight write one
-    together, which is ``saved``. But the rows of a part that learns nowhere so low
-    are carried through what is between the matrices wherever another part's are:
-    ``idle``. That work grows with the tokens and, nearly, with the matrices.
+    The matrix products are the same. By itself every part adds a gradient to each parameter it may
+    update. In a sliced pass neighbours of equal weight write one together, which is ``saved``. But
+    the rows of a part that learns nowhere so low are carried through what is between the matrices
+    wherever another part's are: ``idle``. That work grows with the tokens and, nearly, with the
+    matrices.
 
     Args:
         tokens: Places for loss targets of each part: its rows times their length.

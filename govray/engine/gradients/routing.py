@@ -1,10 +1,9 @@
 """Exact routing: a micro-batch's backward reaches what its route permits, and nothing else.
 
-Rows of one route stream form a micro-batch, and while it runs exactly the
-permitted parameters require grad. So autograd itself does the masking, before
-rows are summed: a parameter outside the route gets no gradient, not a zero one;
-backward ends below the lowest permitted layer; and on its way it still carries
-input gradients through layers that the route leaves out.
+Rows of one route stream form a micro-batch, and while it runs exactly the permitted parameters
+require grad. So autograd itself does the masking, before rows are summed. A parameter outside the
+route gets no gradient, not a zero one. Backward ends below the lowest permitted layer. On its way
+it still carries input gradients through layers that the route leaves out.
 
 A weight w ≠ 1 scales the micro-batch's gradient in a leaf hook, before it is
 added to others. It scales the numerator only: N_l counts every loss target with

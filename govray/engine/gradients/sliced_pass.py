@@ -8,15 +8,14 @@ not masked afterwards: it is not done.
 
 Invariants:
 
-* Exact for any permission of any row, as long as rows do not mix on the way: the
-  result is the weighted sum of the permitted rows' gradients, up to the order of
-  summation.
+* It is exact for any permission of any row, as long as rows do not mix on the way. The result is
+  the weighted sum of the permitted rows' gradients, up to the order of summation.
 * Where every row is permitted with weight 1, and every input gradient is needed,
   the layer's own forward runs: bit for bit plain training.
 * A parameter without a permitted row gets no gradient, not a zero one. Its edge
   in the graph stays, so reducers that wait for each parameter (DDP) still hear of it.
-* What plain autograd would save is saved, as views, and nothing else; neither the
-  input where no gradient reads it, nor a copy of any row.
+* Only what plain autograd would save is saved, as views. An input that no gradient reads is not
+  saved, and no row is copied.
 * A restricted parameter learns through the forward of covered layers alone. Any
   other use of it (``F.linear(x, embedding.weight)``) would let all rows in, so
   backward refuses it by name.
@@ -33,9 +32,8 @@ Parameters of unknown layers (``uncovered``) must be permitted to all rows or to
 layer mixes are not noticed here: ``routing.refuse_inexact`` knows the usual layers. There are no
 second derivatives.
 
-Source: the layers' derivatives are torch's own (Core ATen operators); the idea of
-slicing instead of masking is that of sparse backward passes, e.g. Sun et al. 2017,
-"meProp".
+Source: the layers' derivatives are torch's own (Core ATen operators). Slicing instead of masking is
+the idea of sparse backward passes, e.g. Sun et al. 2017, "meProp".
 """
 
 from __future__ import annotations
@@ -324,11 +322,10 @@ def sliced(
             for FSDP, which sums those that are there.
 
     Raises:
-        Refused: A parameter that requires grad has no entry, or an entry no parameter;
-            the names of a tied tensor disagree; a module that no Function covers holds
-            a parameter that only some rows may train; inside, a layer's input has
-            another first dimension than ``rows``, a restricted parameter is used
-            outside its layer, or backward runs after the context.
+        Refused: A parameter that requires grad has no entry, or an entry no parameter. The names of
+            a tied tensor disagree. A module that no Function covers holds a parameter that only
+            some rows may train. Inside, a layer's input has another first dimension than ``rows``,
+            a restricted parameter is used outside its layer, or backward runs after the context.
         UsageError: A row range ends after ``rows``.
     """
     permissions = _by_parameter(model, rows, permitted)

@@ -1,9 +1,9 @@
 """The staircase: rows that may update only upper layers join the others at their entry.
 
-A route that permits a block, everything above it and nothing below needs no
-backward below that block, its entry. So the rows of such a route run the layers
-below under ``no_grad``, by themselves, with nothing stored; at the entry they are
-put behind the rows that came up with a gradient, and from there on all go together.
+A route that permits a block, everything above it and nothing below needs no backward below that
+block, its entry. So the rows of such a route run the layers below by themselves under ``no_grad``,
+with nothing stored. At the entry they are put behind the rows that came up with a gradient. From
+there on all go together.
 
     rows that train everything   embedding → block.0 → … ┐
     rows that enter at block.4   (no_grad) → … → block.3 ┴ cat → block.4 → … → head

@@ -1,9 +1,9 @@
 """The counterfactual gap: what a model's loss on a corpus's rows owes to training on them.
 
-Two runs that differ in whether the corpus was trained on score the same rows; the gap
-is the mean difference of losses, without − with, in nats a token. It is positive where
-the trained model predicts the rows better. The interval is a paired bootstrap over rows:
-how the mean would move with other rows of the corpus, not with other seeds of the runs.
+Two runs, one trained on the corpus and one not, score the same rows. The gap is the mean difference
+of losses, without − with, in nats a token. It is positive if the trained model predicts the rows
+better. The interval is a paired bootstrap over rows. It covers the choice of rows, not the runs'
+seeds.
 
 The gap alone does not tell memorizing from learning, since both lower the loss on trained rows. The
 same gap on reserve rows says how much of it carries over.

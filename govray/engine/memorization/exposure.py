@@ -1,15 +1,13 @@
 """Exposure: how far a model prefers a planted secret to all others that could stand there.
 
-exposure = log2 |R| − log2 rank, in bits, R being the space of candidates and the rank
-counted by the model's loss on each: 0 bits if every candidate is preferred, log2 |R|
-if none is. It is
+exposure = log2 |R| − log2 rank, in bits. R is the space of candidates, and the rank is by the
+model's loss on each. That is 0 bits if every candidate is preferred, log2 |R| if none is. It is
 
 * **exact** where every candidate was scored;
-* **extrapolated** where R is too large: a skew-normal distribution is fitted to the
-  losses of sampled candidates, and the exposure is −log2 of its mass at or below the
-  secret's loss. Then the fit's distance from the samples stands beside it, and
-  ``sampled_bits``, which no fit enters: −log2 of (as good as the secret + 1) / (n + 1).
-  With n samples it cannot say more than log2(n + 1) bits.
+* **extrapolated** if R is too large. A skew-normal distribution is fitted to the losses of sampled
+  candidates. The exposure is −log2 of its mass at or below the secret's loss. The fit's distance
+  from the samples is given, too. So is ``sampled_bits``, which needs no fit: −log2 of (as good as
+  the secret + 1) / (n + 1). With n samples it is at most log2(n + 1) bits.
 
 Invariants:
 

@@ -9,9 +9,8 @@ the last block's output, must give the model's logits; otherwise there is no len
 ``missing`` says why. So a model that does more after its blocks is noticed, not misread: one that
 scales its logits, say, or projects by a bare function.
 
-States are decoded inside the model's forward, in the last block's hook: precision is
-the model's own (autocast included), and weights that are gathered for a forward only
-(FSDP2) are there.
+States are decoded inside the model's forward, in the last block's hook. So precision is the model's
+own, autocast included, and weights that FSDP2 gathers only for a forward are there.
 
 The last block is not read: its lens is the model's output.
 

@@ -5,9 +5,8 @@ relabelling of them is as likely as the one observed. So the share of relabellin
 at least the observed difference is a p-value. It is exact at every sample size where records
 bring equally many rows, and close to it where they don't.
 
-The unit is the *record*, not the row: rows of one record resemble each other, so
-relabelling rows would call any two sets of records different. A record's rows keep one
-label.
+The unit is the *record*, not the row: a record's rows keep one label. Rows of one record resemble
+each other, so relabelling rows would find any two sets of records different.
 
 Invariants:
 

@@ -4,9 +4,9 @@ A probe is a list of rows of one corpus: first rows that were trained on, then r
 its reserve. Every rank knows the list and each row's record, and holds the tensors of
 its own contiguous slice of it (`own_probe_rows`), which may be empty.
 
-Choosing is pure: `pick` takes rows at random, from a key. Every row has the same chance,
-whatever its record's length: what was read so far is a random sample of rows, and
-favouring short records on one side would make two like samples differ.
+Choosing is pure: `pick` takes rows at random, from a key. Every row has the same chance, whatever
+its record's length. What was read so far is a random sample of rows. Favouring short records on one
+side would make equal samples differ.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """The skew-normal distribution: fitted to samples, and how much of it lies below a value.
 
-Density (2/ω) φ(z) Φ(αz) with z = (x − ξ)/ω. ``fit`` maximises the likelihood from the
-moments' estimate; ``log_cdf`` integrates the density's logarithm, so that it holds far
-in the tail, where the closed form Φ(z) − 2T(z, α) cancels.
+Density (2/ω) φ(z) Φ(αz) with z = (x − ξ)/ω. ``fit`` maximises the likelihood from the moments'
+estimate. ``log_cdf`` integrates the density's logarithm. So it holds far in the tail, where the
+closed form Φ(z) − 2T(z, α) cancels.
 
-``goodness`` is the Kolmogorov–Smirnov distance with its asymptotic p-value. The
-parameters were fitted to the same samples, so the p-value is too large: a small one
-says that the fit is bad, a large one says little. Neither says anything of the tail
-beyond the samples.
+``goodness`` is the Kolmogorov–Smirnov distance with its asymptotic p-value. The parameters were
+fitted to the same samples, so the p-value is too large. A small one shows that the fit is bad, a
+large one shows little. Neither says anything about the tail beyond the samples.
 
 Source: Azzalini 1985, "A class of distributions which includes the normal ones".
 """

@@ -1,26 +1,24 @@
 """LoRA adapters that live beside a model, one per removable class.
 
-An adapter adds ``(alpha / r) · B A x`` to the output of every ``nn.Linear``, and of
-transformers' ``Conv1D``, inside the model's repeated blocks. The head and the
-embedding stay bare. The tensors are held here, not in the model: its
-``state_dict`` and FQNs are those of the plain model, and removing an adapter is
-dropping its tensors.
+An adapter adds ``(alpha / r) · B A x`` to the output of every ``nn.Linear``, and of transformers'
+``Conv1D``, inside the model's repeated blocks. The head and the embedding stay bare. The tensors
+are held here, not in the model, so its ``state_dict`` and FQNs are those of the plain model. To
+remove an adapter is to drop its tensors.
 
 Why not peft's own layers: they replace the model's, which renames the base tensors
 (``….base_layer.weight``), and draw first weights from the shared generator.
 
 Invariants:
 
-* While no adapter is active, the forward is bit for bit that of the plain model: no layer's
-  forward is overridden, and the hooks return before touching anything.
+* Without an active adapter the forward is bit for bit that of the plain model. No layer's forward
+  is overridden, and the hooks return at once.
 * At most one adapter is active, and only code inside ``active(name)`` reads it.
-* An adapter's first weights depend on (seed, adapter name, module FQN) and the
-  layer's shape alone: not on other adapters, their order, or a shared generator.
+* An adapter's first weights depend on (seed, adapter name, module FQN) and the layer's shape alone.
+  Other adapters, their order and shared generators play no part.
 * ``alpha`` is twice the rank, so the scale is 2 whatever the rank.
 
-While one is, layers that don't learn themselves compute layer and adapter as one
-operation (``lora.py``); to the others a forward hook adds the adapter's output. The
-numbers are the same.
+With an active adapter, frozen layers compute layer and adapter as one operation (``lora.py``). A
+forward hook adds the adapter's output to other layers. The numbers are the same.
 
 Backward needs no active adapter, except under activation checkpointing, which
 runs the forward again: keep backward inside ``active`` then. Outside, torch finds

@@ -11,9 +11,8 @@ load into the library's own class, and its adapters with peft.
 
 Invariants:
 
-* Nothing is downloaded and no code of a model folder runs: ``path`` is a local
-  folder, and of its files only ``config.json`` and ``model.safetensors`` (or its
-  shards) are read.
+* Nothing is downloaded and no code of a model folder runs. ``path`` is a local folder. Only its
+  ``config.json`` and ``model.safetensors`` (or the shards) are read.
 * A folder's weights fit its configuration exactly, tensor by tensor.
 * Weights are float32, whatever the folder holds.
 * Under ``torch.device("meta")`` no weights are read: names and shapes follow
@@ -150,8 +149,8 @@ class CausalLM(nn.Module):
                 where="CausalLM",
                 do="Prepare the data with the model's context",
             )
-        # A learned position is looked up once for all rows, where a row's part of the gradient
-        # can't be told apart; given as ids, it is looked up for every row.
+        # A learned position is looked up once for all rows, so a row's part of the gradient is
+        # unknown. Given as ids, it is looked up for every row.
         places = {}
         if self._learns_positions:
             places["position_ids"] = torch.arange(tokens.shape[1], device=tokens.device).expand_as(

@@ -1,7 +1,7 @@
 """Dropout whose masks belong to rows, not to a process.
 
 A row's mask is drawn from a generator seeded by SHA-256 of (seed, stream, step, position, layer
-FQN), the position being the row's in its stream's quota. So it depends neither on the rank that
+FQN). The position is the row's in its stream's quota. So the mask depends neither on the rank that
 reads the row, nor on other rows of its micro-batch, nor on other streams. Non-interference and a
 change of world size need that. Masks are drawn on the CPU in one dtype, hence equal on every
 device.
@@ -15,10 +15,10 @@ Invariants:
   would break activation checkpointing, which calls the module again.)
 * A module that is given fewer rows than the pass has is given the first ones:
   that is how a staircase orders them.
-* Dropout that a model calls as a function draws from torch's global generator, and
-  other code from Python's or numpy's. Inside ``Keyed.rows`` these three are seeded from
-  (seed, stream, step, first position) and put back afterwards, so streams share no
-  generator there either; but such draws do depend on how rows are split into passes.
+* Dropout that a model calls as a function draws from torch's global generator, and other code from
+  Python's or numpy's. Inside ``Keyed.rows`` these three are seeded from (seed, stream, step, first
+  position) and restored afterwards. So streams share no generator there either. But such draws
+  depend on how rows are split into passes.
 
 torch's CPU generator keeps 32 bits of a seed, so two of very many masks may
 coincide. That is harmless for training, and no secret hangs on it.

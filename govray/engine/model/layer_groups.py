@@ -12,11 +12,10 @@ The groups of any ``nn.Module`` with repeated blocks, in canonical order:
 ``head``       the last module with parameters that is defined after the blocks
                and is no norm
 
-The blocks are, among the lists that are in no other one, the list with the most
-parameters. A list is an ``nn.ModuleList``; or an ``nn.Sequential`` whose entries
-are all of one composite class; or several such, defined one after the other
-under one name with successive numbers (``layer1``, ``layer2``), whose entries are
-counted through.
+The blocks are the list with the most parameters among the lists that are in no other one. A list is
+an ``nn.ModuleList``, or an ``nn.Sequential`` whose entries are all of one composite class. Several
+such count as one if they are defined one after the other with numbered names (``layer1``,
+``layer2``).
 
 A policy's own groups (FQN globs) come first in deciding and last in order. They hold exactly what
 their globs match, even under a name of the list above. A list
@@ -90,8 +89,8 @@ def layer_groups(
         its order. Groups are in canonical order; none is empty.
 
     Raises:
-        Refused: A parameter is in no group, in two of the policy's groups, or
-            shares memory with another; or a group of the policy matches nothing.
+        Refused: A parameter is in no group, in two of the policy's groups, or shares memory with
+            another. Or a group of the policy matches nothing.
     """
     # Every name of every parameter: a tied one has several.
     names: dict[nn.Parameter, list[str]] = {}

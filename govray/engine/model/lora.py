@@ -2,11 +2,10 @@
 
     y  =  x Wᵀ + c + s · (x Aᵀ) Bᵀ
 
-``added`` takes the layer's output as it is. ``adapted_linear`` computes all of it as one
-operation, where W and c are constant. Apart, autograd keeps and adds whole activations
-for the sake of two thin products: the adapter's output to the layer's, and in backward
-one input gradient to the other. In one operation both are added by the matrix product
-that makes the second of them.
+``added`` takes the layer's output as it is. ``adapted_linear`` computes all of it as one operation,
+where W and c are constant. As two operations, autograd keeps and adds whole activations for two
+thin products. It adds the adapter's output to the layer's, and in backward one input gradient to
+the other. In one operation the second matrix product adds both.
 
 Invariants: output and gradients of both are the same, bit for bit.
 

@@ -5,8 +5,8 @@ and numpy's are JSON, torch's are the byte tensors that torch gives. Nothing is
 pickled.
 
 Generators that a user made (``torch.Generator()``, ``numpy.random.default_rng()``) are not saved:
-nobody can list them. govray's own dropout and initialisation are keyed by seed and step and use
-none of this.
+they cannot be listed. The package's own dropout and initialisation are keyed by seed and step and
+use none of this.
 """
 
 from __future__ import annotations

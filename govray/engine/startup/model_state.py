@@ -8,8 +8,8 @@ Invariants:
 
 * Taking a state changes nothing, and needs little memory: of a tensor's content, 64 bits
   are kept.
-* An attribute that holds a new tensor after every forward (the last attention, say) counts
-  as unchanged; one whose tensor is written in place does not.
+* An attribute that holds a new tensor after every forward, such as the last attention, counts as
+  unchanged. One whose tensor is written in place does not.
 
 Globals, closures, files and objects of torch's own are not looked into.
 """

@@ -1,8 +1,8 @@
 """Which module first treats the same row differently in two forwards: a place for people.
 
-Every module's tensors are compared as they go in and as they come out, in the order of the calls:
-of each, the one row that stands for the same data. The place is the module whose output differs
-while what it received does not, or the one that passes a differing tensor on.
+Every module's inputs and outputs are compared in the order of the calls: the one row of each that
+stands for the same data. The place is the module whose output differs though its input does not, or
+the one that passes a differing tensor on.
 
 Tensors are not looked at whose first dimension is neither the rows nor a multiple of them.
 """

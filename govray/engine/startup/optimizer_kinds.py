@@ -1,8 +1,8 @@
 """Which optimizers a governed step can drive.
 
 The step computes the gradients, over all ranks, and then calls ``optimizer.step()`` once. So an
-optimizer that computes them itself, in a closure, has nothing to compute with: its forwards would
-read no plan, go through no route and be summed over no rank.
+optimizer cannot compute them itself, in a closure. Its forwards would follow no plan and no route,
+and no rank would sum them.
 
 Neither coupling of parameters nor the use of a closure is found out here.
 """

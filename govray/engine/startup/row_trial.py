@@ -7,8 +7,8 @@ learned from them. What must hold:
 1. Nothing stays behind: parameters and buffers are the same tensors with the same content,
    generators and the attributes of modules are as they were.
 2. The same row gives the same loss again.
-3. A row gives the same loss and the same gradient alone, among others, and in another order:
-   to √ε, ε that of the coarsest dtype inside the loss (``precision.py``).
+3. A row gives the same loss and the same gradient alone, among others, and in another order. The
+   bound is √ε, with ε of the coarsest dtype inside the loss (``precision.py``).
 
 Where the loss draws from torch's, Python's or numpy's global generator, a row meets other draws in
 another place. Then the rows beside it are exchanged instead, in as many places, and its loss and
@@ -17,14 +17,14 @@ gradient must stay.
 What ``torch.compile`` has in hand runs without a graph in the trial, which would need more
 graphs than training.
 
-Gradients are compared once for each parameter of the model, and once for adapters; later
-streams that may update no more are tried by their losses.
+Gradients are compared once for each parameter of the model, and once for adapters. Later streams
+that may update no more are tried by their losses.
 
 Invariants: the trial changes no number. It writes no weight, restores every generator, and
 leaves no gradient. It is one rank's own affair: what it refuses, the agreement carries.
 
-A difference below rounding is not seen, nor one that comes later: from a branch that these rows do
-not take, or a layer that does not yet act on the loss.
+A difference below rounding is not seen. Neither is one that comes later: from a branch that these
+rows do not take, or a layer without effect on the loss yet.
 """
 
 from __future__ import annotations
