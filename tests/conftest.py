@@ -46,7 +46,11 @@ ON_RAY = (
 CLUSTERS = {"cluster", "ray_cluster"}
 """Fixtures that are a cluster."""
 
-MARKS = {"browser": {"chromium", "page"}, "database": {"postgres"}}
+MARKS = {
+    "browser": {"chromium", "page"},
+    "database": {"postgres"},
+    "ranks": {"two_ranks", "four_ranks"},
+}
 """Mark → fixtures whose users get it."""
 
 NO_CLUSTER = "127.0.0.1:1"

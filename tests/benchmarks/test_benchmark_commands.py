@@ -161,6 +161,7 @@ def test_a_wrong_option_is_named_before_any_process_starts(
     assert printed.out == ""
 
 
+@pytest.mark.slow
 def test_an_error_is_one_paragraph_and_no_traceback() -> None:
     ran = command("step", "--rows", "1")
     assert ran.returncode == 2
@@ -194,6 +195,7 @@ def fail(rank: int, how: str) -> None:
     torch.distributed.barrier()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "kind", "said"),
     [

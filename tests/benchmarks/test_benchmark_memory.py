@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -80,6 +81,7 @@ def ddp_and_plain(rank: int) -> tuple[int, int]:
     return peak_bytes(lambda: prepare(True), CPU), peak_bytes(lambda: prepare(False), CPU)
 
 
+@pytest.mark.slow
 def test_buckets_that_ddp_allocates_count() -> None:
     for wrapped, plain in run_ranks(ddp_and_plain, 1, "cpu"):
         # Weights and gradient, and while it is added to, a second one.

@@ -57,6 +57,7 @@ def _step(step: int, at: float, pid: int) -> dict[str, float | str]:
     return {"event": "step", "step": step, "at": at, "pid": pid, "reporting": 0.01}
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_one_json_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,6 +122,7 @@ def test_half_of_the_validation_rows_are_near_rows_that_were_trained_on() -> Non
         build(Recipe(), 3, docstrings(20))
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_one_json_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

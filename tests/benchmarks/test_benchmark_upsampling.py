@@ -122,6 +122,7 @@ def test_a_target_that_one_seed_misses_is_missed() -> None:
     assert shown.count(": met") == 4
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_one_json_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

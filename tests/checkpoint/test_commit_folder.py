@@ -308,6 +308,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
     assert everything_below(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", ["in a file", "first file", "manifest", "rename"])
 def test_a_kill_leaves_nothing_that_loads(tmp_path, kill_at):
     result = run_python(
@@ -357,6 +358,7 @@ def test_a_kill_leaves_nothing_that_loads(tmp_path, kill_at):
 # Deleted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", ["manifest", "files"])
 def test_a_kill_in_a_deletion_leaves_nothing_that_loads(committed, kill_at):
     result = run_python(
@@ -404,6 +406,7 @@ def test_an_opened_commit_checks_a_file_when_it_is_read(committed):
         load(committed)
 
 
+@pytest.mark.slow
 def test_several_writers_fill_one_commit(tmp_path):
     """The seam for shards of several ranks: each writes its names, one publishes them all."""
     folder = tmp_path / "c"

@@ -314,6 +314,7 @@ def on_stage(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(name, nowhere)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", sorted(PLACES))
 def test_no_verb_prints_what_a_terminal_obeys(
     verb: str, hostile: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
@@ -424,6 +425,7 @@ def planted() -> list[Planted]:
     return [Planted(LocalSigner.generate()), Planted(LocalSigner.generate("ecdsa-p256"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", sorted(PLACES))
 def test_no_verb_prints_a_key_that_it_is_given_for_something_else(
     verb: str,
@@ -447,6 +449,7 @@ def test_no_verb_prints_a_key_that_it_is_given_for_something_else(
                 each.check(call(capsys, [*words, "--json"]), words)
 
 
+@pytest.mark.slow
 def test_a_key_in_a_variable_a_file_or_a_split_word_is_not_printed(
     stage: Stage,
     planted: list[Planted],

@@ -77,6 +77,7 @@ def test_the_estimate_is_near_the_similarity_and_repeats() -> None:
         assert (signatures(pair)[0] == one).all()
 
 
+@pytest.mark.slow
 def test_records_are_found_as_brute_force_finds_them(shelved: Shelved) -> None:
     draw = random.Random(3)
     asked = found = wrong = 0

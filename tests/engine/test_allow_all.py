@@ -148,6 +148,7 @@ def different(a: Weights, b: Weights) -> set[str]:
     return {name for name in a if not torch.equal(a[name], b[name])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_allow_all_is_stock_ddp_bit_for_bit(world: int, request: pytest.FixtureRequest) -> None:
     pool: RankPool = request.getfixturevalue({2: "two_ranks", 4: "four_ranks"}[world])
@@ -212,6 +213,7 @@ def ragged_ours(violation: str | None) -> Weights:
     return weights_of(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_allow_all_is_sum_then_divide_for_any_counts(
     world: int, request: pytest.FixtureRequest

@@ -331,6 +331,7 @@ def test_without_the_refusal_float16_loses_gradients(monkeypatch: pytest.MonkeyP
 # Activation checkpointing.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("max_rows", [None, 2])
 def test_checkpointing_changes_no_bit(dropout: float, max_rows: int | None) -> None:
@@ -393,6 +394,7 @@ def compositions(steps: int) -> list[Mapping[Route, int]]:
     return [{route: drawn.randint(0, 6) for route in MIXED} for _ in range(steps)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "most"),
     [(in_place, 8), (wrapped, 8), (by_block, 16)],
@@ -416,6 +418,7 @@ def test_a_handful_of_graphs_serves_every_composition(
     assert 0 < graphs[9] == graphs[-1] <= most, graphs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many_graphs")
 def test_joined_passes_would_make_a_graph_for_every_combination(
     monkeypatch: pytest.MonkeyPatch,
@@ -431,6 +434,7 @@ def test_joined_passes_would_make_a_graph_for_every_combination(
     assert backend.frame_count > 16
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many_graphs")
 def test_compiled_backward_is_exact_with_checkpointing_and_adapters() -> None:
     """Traced, cut and run by AOT autograd, as for any backend."""

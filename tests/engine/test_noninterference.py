@@ -328,6 +328,7 @@ def company_changes_bits() -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("otherwise", ["absent", "excluded"])
@@ -347,6 +348,7 @@ def test_the_runs_did_something(trained, world):
     assert without.adapter == without.first_adapter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("violation", [*VIOLATIONS, "size-proportional quota"])
 def test_each_violation_changes_the_base(trained, world, violation):

@@ -300,6 +300,7 @@ def without_paying(aggregator: str) -> Ended:
         return attempt(aggregator, "late_in_backward")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
 def test_what_a_failed_rank_does_not_send_keeps_the_others_waiting(aggregator: str) -> None:
     pool = RankPool(2, timeout=5.0)

@@ -132,6 +132,7 @@ def test_it_adds_the_bounds_and_becomes_haproxy(
         assert told == "192.0.2.1, 127.0.0.1"
 
 
+@pytest.mark.slow
 def test_one_address_holds_a_thousand_and_half_requests_end(
     configuration: tuple[Path, dict[str, int]],
 ) -> None:

@@ -38,6 +38,7 @@ HEADED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", HEADED)
 def test_head_is_the_head_of_get(shelf: Library, path: str) -> None:
     client = shelf.service.client("admin", **PAGE)

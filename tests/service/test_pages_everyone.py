@@ -213,6 +213,7 @@ class Links:
                 self._found[re.sub(r"\d+|cursor=.*", "", link)] = link
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how_many", [0, 1, MANY])
 def test_every_page_answers_everyone(stores: dict[int, Filled], how_many: int) -> None:
     """The empty store is what every installation begins with."""

@@ -26,6 +26,7 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provided]:
         yield made
 
 
+@pytest.mark.slow
 def test_the_documented_file_starts_a_service_that_accepts_the_provider(
     provider: Provided, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

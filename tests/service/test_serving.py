@@ -31,6 +31,7 @@ def token(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_it_serves_and_stops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(folder) as (process, address):
         # A token that is made while it runs is good at once.
@@ -81,6 +82,7 @@ def test_a_storage_without_a_trust_root_of_its_own_is_refused(
     assert main(["serve", "--no-auth", "--trust-root", "x"]) == 2
 
 
+@pytest.mark.slow
 def test_without_authentication_it_says_so_and_stops_at_ctrl_c(folder: Path) -> None:
     with serving(folder, "--no-auth") as (process, address):
         assert httpx.get(f"{address}/v1/trials").status_code == 200

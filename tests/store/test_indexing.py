@@ -326,6 +326,7 @@ def test_indexing_again_changes_nothing(store: Engine, written: Path, world: Wor
     assert rows_of(store) == first
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_statement_leaves_what_the_next_run_completes(
     store: Engine, written: Path, world: World
 ) -> None:

@@ -620,6 +620,7 @@ def dying(rank: int, store: str, at: int, report: Any) -> None:
     report.send((said, time.monotonic() - began, same(weights(model), before)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 2], ids=["at once", "with gradients under way"])
 def test_a_rank_that_dies_is_reported_not_waited_for(tmp_path: Path, at: int) -> None:
     context = multiprocessing.get_context("forkserver")
@@ -711,6 +712,7 @@ def owing(silent: bool) -> str:
     return "went on"
 
 
+@pytest.mark.slow
 def test_a_failed_rank_that_does_not_send_the_rest_leaves_the_others_waiting() -> None:
     pool = RankPool(2)
     try:

@@ -156,6 +156,7 @@ def train(gated: str | None, how: str) -> tuple[dict[str, str], dict[int, list[s
     return digests(named), used
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["expires", "revoked"])
 @pytest.mark.parametrize("corpus", ["two", "weak", "notes"])
 @pytest.mark.parametrize("pool", ["two_ranks", "four_ranks"])

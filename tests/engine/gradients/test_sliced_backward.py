@@ -152,6 +152,7 @@ def check_layer(name: str, rows: int, weights: list[list[float]], flow: list[boo
                 assert not found["input"][row].any()
 
 
+@pytest.mark.slow
 @given(layer_cases())
 @settings(max_examples=250)
 @example(("linear", 4, [[0.0, 1.0, 1.0, 0.5], [1.0, 0.0, 0.0, 0.0]], [True, False, False, True]))

@@ -152,6 +152,7 @@ class MaskArgument(Masked):
         return self.head(self.final_norm(hidden))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Checkpointed, Masked, MaskArgument])
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_it_serves_other_forwards(kind: type[nn.Module], dropout: float) -> None:

@@ -77,6 +77,7 @@ def test_a_model_that_tells_nothing_apart_exposes_nothing():
 # The distribution ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [-4.0, 0.0, 0.5, 4.0])
 def test_the_mass_below_is_that_of_samples_and_reaches_one(shape):
     generator = torch.Generator().manual_seed(1)

@@ -86,6 +86,7 @@ def state(world: World, folder: Path) -> str:
     return "new"
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_act_leaves_the_old_folder_or_the_new_one(world: World, model: Path) -> None:
     pristine = shutil.copytree(model, model.with_name("pristine"))
     envelope = signed_removal(world, model)

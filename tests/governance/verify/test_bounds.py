@@ -167,6 +167,7 @@ def test_sixty_megabytes_by_a_stranger_are_never_parsed(world: World, model: Pat
     assert seconds < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "payload",
     [
@@ -187,6 +188,7 @@ def test_what_the_operator_signed_has_a_bound_too(
     assert seconds < 20
 
 
+@pytest.mark.slow
 def test_a_document_with_very_many_faults_does_not_list_them(world: World, model: Path) -> None:
     """An explanation of each would take a gigabyte."""
     data = (model / model_folder.ATTESTATION).read_bytes()
@@ -200,6 +202,7 @@ def test_a_document_with_very_many_faults_does_not_list_them(world: World, model
     assert seconds < 20
 
 
+@pytest.mark.slow
 def test_an_attestation_of_very_many_cells_has_a_bound(world: World, model: Path) -> None:
     data = (model / model_folder.ATTESTATION).read_bytes()
     statement = json.loads(Envelope.parse(data).payload)

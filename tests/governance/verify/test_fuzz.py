@@ -159,6 +159,7 @@ def small() -> World:
     return World(corpora=corpora, steps=3, longest=6)
 
 
+@pytest.mark.slow
 def test_no_outsiders_mutation_is_accepted(small: World, tmp_path: Path) -> None:
     folder = small.deploy(tmp_path / "model")
     valid = read_all(folder)
@@ -201,6 +202,7 @@ def signed_by_the_operator(world: World, folder: Path, predicate: dict[str, Any]
     path.write_bytes(sign_payload(canonical_json.encode(statement), [world.keys.operator]))
 
 
+@pytest.mark.slow
 def test_an_insider_can_lie_only_where_nothing_can_be_recomputed(
     small: World, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def bounded(check: Callable[[], object], seconds: float, limit: float) -> None:
     assert megabytes() < limit, f"more than {limit:.0f} MB"
 
 
+@pytest.mark.slow
 def test_no_mutation_ends_in_a_traceback_or_beyond_its_bounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

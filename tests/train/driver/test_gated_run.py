@@ -38,6 +38,7 @@ def waits(config: dict[str, Any]) -> None:
     loops._run(config, wait)
 
 
+@pytest.mark.slow
 def test_a_gated_run_is_attested_verified_and_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,6 +214,7 @@ def _rank(rank: int, folder: str, told: Any) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_what_rank_zero_refuses_every_rank_refuses(tmp_path: Path) -> None:
     save(gpt(1), tmp_path / model_folder.WEIGHTS)
     told = mp.get_context("spawn").SimpleQueue()

@@ -102,6 +102,7 @@ def check(folder: Path, expected: dict[int, str]) -> int:
     return newest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
     expected = expected_digests(tmp_path / "undisturbed")

@@ -124,6 +124,7 @@ def same(one: dict[str, dict[str, Tensor]], other: dict[str, dict[str, Tensor]])
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["two", "four"])
 def test_the_parts_are_what_one_rank_would_have_gathered(
     pool: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -377,6 +378,7 @@ def _die(folder: Path, who: int, publishing: bool) -> None:
     training.commits.settle(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("who", "publishing"), [(1, False), (0, False), (0, True)])
 def test_a_rank_that_dies_before_the_manifest_leaves_what_never_loads(
     tmp_path: Path, who: int, publishing: bool

@@ -107,6 +107,7 @@ def objects(run: Path) -> set[str]:
 # One behaviour
 
 
+@pytest.mark.slow
 def test_what_was_committed_is_resumed(run: Path) -> None:
     training = trained(run)
     found = latest(run)
@@ -149,6 +150,7 @@ def flip(raw: Raw) -> None:
     raw.write("model.safetensors", bytes(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -173,6 +175,7 @@ def test_what_is_not_whole_is_passed_over(run: Path, damage: Callable[[Raw], Non
         commit_folder.load(place)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_found_on_loading_and_the_commit_put_aside(run: Path) -> None:
     trained(run, 2)
     flip(Raw(commit_of(run, 2)))
@@ -202,6 +205,7 @@ def test_what_lies_beyond_the_resumed_step_is_put_aside(run: Path) -> None:
     assert len(garbage_collection.inventory(run).leftovers) == 2
 
 
+@pytest.mark.slow
 def test_rules_pins_and_inventory(run: Path) -> None:
     trained(run, 4)
     garbage_collection.pin(run, folder_name(2), "released")
@@ -286,6 +290,7 @@ class Cut:
             raise OSError("AWS Error NETWORK_CONNECTION during CompleteMultipartUpload")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["refused", "cut", "fails on closing"])
 @pytest.mark.parametrize("name", ["optimizer.safetensors", MANIFEST])
 def test_a_put_that_fails_stops_the_run_and_leaves_nothing_that_loads(
