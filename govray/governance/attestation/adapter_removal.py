@@ -36,10 +36,10 @@ def countersigned(folder: Path, attestation: Attestation, signer: Signer) -> dic
     """Name → new bytes of the governance files that a removal's signer has to have signed too.
 
     A removal may be signed with another key than the run: the operator's second one, or the one
-    after a rotation. The ledger's note must carry a signature of whoever signed the attestation;
-    the manifest gets one too, so that it holds when the first key is gone. What was signed stays
-    the same in both, and so do the signatures that they have; where the attestation pins the
-    manifest by its statement, its signatures begin anew with this one, as the attestation's do.
+    after a rotation. The ledger's note must carry a signature of whoever signed the attestation.
+    The manifest gets one too, so that it holds when the first key is gone. In both, the signed
+    content stays the same, and so do the signatures. If the attestation pins the manifest by its
+    statement, its signatures begin anew with this one, as the attestation's do.
 
     Args:
         folder: A model folder that verified.

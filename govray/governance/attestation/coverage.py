@@ -6,10 +6,10 @@ what a model has learned.
 
 Coverage
 
-Every row that a leaf's ranges read contributes its loss targets to each group in its corpus's
-route; a corpus that a gate left out of the step stands in the ranges, but not among the leaf's
-corpora, and contributes nothing. Leaves of every branch count: a step that was rolled back was
-still a recorded use.
+Every row in a leaf's ranges contributes its loss targets to each group in its corpus's route. A
+corpus that a gate left out of the step is in the ranges, but not among the leaf's corpora. It
+contributes nothing. Leaves of every branch count: a step that was rolled back was still a recorded
+use.
 
 Gradient-norm share
 
@@ -36,11 +36,11 @@ uniform over it.
 
 Levels
 
-Per (corpus, layer group) that the corpus's route does not reach, each level requiring all below:
-0 declared; 1 direct exclusion enforced and counted; 2 a replay without the corpus gave the same
-bytes for the file that holds the group; 3 removal of the corpus's adapter executed. Where the
-weights that the run started from had seen the corpus, the level is 0: this ledger counts only
-this run, and no replay of it takes the start's history back.
+Per (corpus, layer group) that the corpus's route does not reach, each level requiring all below: 0
+declared; 1 direct exclusion enforced and counted; 2 a replay without the corpus gave the same bytes
+for the file that holds the group; 3 removal of the corpus's adapter executed. If the weights that
+the run started from had seen the corpus, the level is 0. This ledger counts only this run, and no
+replay of it undoes the start's history.
 
 ``verifier.py`` checks that leaves follow the plan and the routes.
 """
@@ -69,8 +69,8 @@ _EXACT = Context(prec=400, traps=[Inexact])
 class CorpusTotal:
     """What a ledger used of one corpus.
 
-    ``records`` are distinct records (by place in the corpus), ``rows`` distinct plan rows,
-    ``tokens`` loss targets (a row read in two epochs counts twice), ``steps`` distinct
+    ``records`` are distinct records (by place in the corpus), ``rows`` distinct plan rows.
+    ``tokens`` are loss targets: a row read in two epochs counts twice. ``steps`` are distinct
     (branch, step) pairs.
     """
 
@@ -83,9 +83,9 @@ class CorpusTotal:
 class Coverage(Document):
     """What a ledger states of one (corpus, layer group) that the corpus's gradient updated.
 
-    ``weighted_tokens`` is tokens times the route's weight, exact: a decimal without exponent, the
-    weight taken as the shortest decimal that names the float (the one its JSON shows).
-    ``gradient_norm_share`` is absent where no sampled step measured the corpus in the group.
+    ``weighted_tokens`` is tokens times the route's weight, an exact decimal without exponent. The
+    weight is the shortest decimal that names the float, as in its JSON. ``gradient_norm_share`` is
+    absent where no sampled step measured the corpus in the group.
     """
 
     corpus: Name
@@ -263,8 +263,8 @@ def levels(
 
     Args:
         groups: Base and adapter groups.
-        routes: Corpus → route. That the ledger's counts follow from these routes is what makes
-            an entry level 1; call this only for a ledger of which that has been checked.
+        routes: Corpus → route. An entry is level 1 because the ledger's counts follow from these
+            routes. Call this only for a ledger of which that has been checked.
         replayed: Corpus → the groups whose bytes a replay without the corpus reproduced.
         removed: The corpora whose removal was executed.
         initial: Group → what a pretrained start brought (T0).

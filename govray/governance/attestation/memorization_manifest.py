@@ -1,14 +1,14 @@
 """The memorization manifest: what an audit found a model to hold of its training data.
 
-The operator's statement, beside the attestation and not part of it: for each corpus the layer
-groups that its route could reach, how far rows trained on differ from reserve rows at each layer,
-how often greedy decoding continues them, how exposed planted canaries are, and the records for
-which there is evidence, by hash. The subjects are the files that were scored.
+This is the operator's statement, beside the attestation and not part of it. For each corpus it has
+the layer groups that its route could reach, and how far rows trained on differ from reserve rows at
+each layer. It has how often greedy decoding continues them, how exposed planted canaries are, and
+the hashes of records with evidence. The subjects are the files that were scored.
 
 Invariants
 
-* Evidence has its unit in its name or its docstring, and what it can be compared with beside it:
-  the reserve, or canaries that were never planted.
+* Evidence has its unit in its name or its docstring. Beside it is what it compares with: the
+  reserve, or canaries that were never planted.
 * **What was not checked is listed**, with the reason. An empty list of records says no more than
   that these samples gave no evidence.
 * Texts are not in it: records are hashes, and a hash says nothing to who has not the record.

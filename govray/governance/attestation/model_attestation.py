@@ -1,10 +1,11 @@
 """The provenance-coverage attestation: one signed statement about one model folder.
 
-The predicate says which policy and credentials were in force, how every corpus was routed, what
-the ledger counted per (corpus, layer group), what can have flowed indirectly, how well each
-exclusion is supported, what was refused, and in which environment. Everything that can be
-computed from other fields or files *is* computed, by the functions here and in ``coverage.py``,
-and the verifier computes it again: a signer cannot state a coverage that does not follow.
+The predicate says which policy and credentials were in force, and how every corpus was routed. It
+has what the ledger counted per (corpus, layer group), and what can have flowed indirectly. It says
+how well each exclusion is supported, what was refused, and in which environment. Everything that
+can be computed from other fields or files *is* computed, by the functions here and in
+``coverage.py``. The verifier computes it again, so a signer cannot state a coverage that does not
+follow.
 
 What no computation can establish is named in ``DISCLAIMER``, which every attestation carries
 word for word.
@@ -145,10 +146,10 @@ class LedgerHead(Document):
 class Replay(Document):
     """Evidence: a rerun without ``corpus``, by ``party``, reproduced these files byte for byte.
 
-    ``plan`` is the digest of the run's plan with the corpus as a tombstone; ``files`` maps the
-    name of each compared file to the digest that both runs gave. ``outcome`` is the digest of a
-    witness's signed outcome in ``governance/replays.jsonl``; absent if the operator that signs
-    this attestation ran it, and then ``party`` is that operator's word for itself.
+    ``plan`` is the digest of the run's plan with the corpus as a tombstone. ``files`` maps the name
+    of each compared file to the digest that both runs gave. ``outcome`` is the digest of a
+    witness's signed outcome in ``governance/replays.jsonl``. It is absent if the operator that
+    signs this attestation ran the replay. Then ``party`` is that operator's name for itself.
     """
 
     corpus: Name

@@ -1,10 +1,9 @@
 """The model folder: what its files are called, and reading them within bounds.
 
-A model folder comes from someone else, so nothing in it is trusted before it has been read, and
-nothing about it may cost more than its limit: names are checked, only regular files are opened,
-symbolic links are refused wherever they stand in it, and every read has a size limit. The path by
-which a user names the folder, or a file in it, may have links and ``..``; `find_model` follows
-them.
+A model folder comes from someone else. So nothing in it is trusted before it has been read, and
+nothing about it may cost more than its limit. Names are checked, only regular files are opened,
+symbolic links are refused everywhere, and every read has a size limit. The path by which a user
+names the folder, or a file in it, may have links and ``..``; `find_model` follows them.
 
 ``verifier.py`` decides whether the content is right.
 """
@@ -97,9 +96,8 @@ def reserved(name: str) -> bool:
 def inert(name: str) -> bool:
     """Whether a file of this name is of the few kinds that people read and no loader does.
 
-    Anything else may be loaded or executed by some tool: a pickle, a module, a tokenizer, a chat
-    template, another format's weights, or a kind that nobody has thought of yet. So the list is
-    of what is known to be harmless.
+    Some tool may load or execute anything else: a pickle, a module, a tokenizer, a chat template,
+    another format's weights, or an unknown kind. So the list is of what is known to be harmless.
     """
     path = PurePosixPath(name.casefold())
     if path.parts[:1] == (".git",) or path.parts[:2] == (".cache", "huggingface"):

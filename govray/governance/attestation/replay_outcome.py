@@ -1,9 +1,9 @@
 """What a replay of a run gave, signed by who ran it.
 
 An operator's attestation states level 2 for a corpus if a rerun without it gave the same bytes.
-That rests on such an outcome. The replay's storage is written by many, so an unsigned note there
-shows nothing; this document binds party, run, left-out corpus, plan, environment and the digests
-of both runs' files.
+That rests on such an outcome. Many may write to the replay's storage, so an unsigned note there
+shows nothing. This document binds party, run, left-out corpus, plan, environment and the digests of
+both runs' files.
 
 Who ran it is decided by the key alone: an operator of the trust root, or a witness. The name in
 the document must be that authority's own. A witness's outcome travels in the model folder

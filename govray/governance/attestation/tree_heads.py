@@ -1,8 +1,8 @@
 """Signed tree heads of one run that come from different places: does one extend the other?
 
-Who signs two heads of one run of which neither begins the other has two histories of that run, and
-shows each reader the one that suits: a fork. No folder shows it by itself. Two heads do, where
-both are seen, and they are the evidence: both are signed.
+A fork is two signed heads of one run of which neither begins the other. Its signer has two
+histories of the run, and can show each reader another one. No folder shows it by itself. Two heads
+do, where both are seen, and they are the evidence: both are signed.
 
 `govray.store.heads` keeps the heads that a store has seen.
 """

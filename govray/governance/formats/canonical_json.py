@@ -1,9 +1,8 @@
 """JSON with one encoding: strict in, RFC 8785 out.
 
-What govray signs, and what it accepts as signed, has exactly one byte
-sequence. `encode` writes it (RFC 8785, the JSON Canonicalization Scheme);
-`parse` reads a strict subset of JSON (RFC 8259, with the limits of I-JSON,
-RFC 7493), and `parse_canonical` also refuses any other spelling of the same
+What govray signs, and what it accepts as signed, has exactly one byte sequence. `encode` writes it
+(RFC 8785, the JSON Canonicalization Scheme). `parse` reads a strict subset of JSON (RFC 8259, with
+the limits of I-JSON, RFC 7493). `parse_canonical` also refuses any other spelling of the same
 value.
 
 Invariants:

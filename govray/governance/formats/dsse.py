@@ -4,16 +4,16 @@ Source: DSSE v1, https://github.com/secure-systems-lab/dsse (protocol.md,
 envelope.md). A signature covers PAE(payloadType, payload), so it binds the type
 and the exact bytes; nobody has to re-encode anything to verify it.
 
-Stricter than the standard asks, so that content is spelt in one way: canonical
-JSON (RFC 8785), canonical standard base64 (RFC 4648 section 4, padded, padding
-bits zero), no unknown field, a bounded number of signatures. Envelopes of other
-tools may be valid DSSE and still be refused here.
+The form is stricter than the standard, so that content has one spelling. It is canonical JSON (RFC
+8785) with canonical standard base64 (RFC 4648 section 4, padded, padding bits zero). It has no
+unknown field and a bounded number of signatures. Envelopes of other tools may be valid DSSE and
+still be refused here.
 
 Invariants:
     * ``keyid`` is a hint for people. It decides nothing here: every key is
       tried against every signature.
-    * An envelope's bytes are no name for what was signed: of a P-256 signature there are two
-      spellings (``keys.py``), and key hints are signed by nobody. The payload's digest is.
+    * An envelope's bytes do not identify what was signed. A P-256 signature has two spellings
+      (``keys.py``), and key hints are unsigned. The payload's digest is.
     * What counts is the set of distinct keys that verify, so two signatures by
       one key, or one key under two names, count once.
 
@@ -202,8 +202,8 @@ def _take_payload(data: bytes, limit: int, where: str) -> tuple[bytes, memoryvie
     """The envelope with an empty payload, and the text of its payload.
 
     No key sorts before ``payload``, so in canonical JSON it comes first and is found without
-    parsing: what is parsed before a signature is checked is `MAX_FRAME` bytes at most. Where it
-    does not come first the whole is the frame, for the parser to say what is wrong.
+    parsing. At most `MAX_FRAME` bytes are parsed before a signature is checked. Where it does not
+    come first the whole is the frame, for the parser to say what is wrong.
     """
     if len(data) > limit:
         raise Malformed(

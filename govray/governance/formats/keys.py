@@ -1,9 +1,8 @@
 """Public keys that verify and signers that sign: Ed25519 and ECDSA P-256.
 
-Ed25519 (RFC 8032) is the default. ECDSA over P-256 with SHA-256 (FIPS 186-5,
-DER signatures) is accepted because many HSMs have no Ed25519. There is no
-third algorithm and no negotiation: a key says what it is, and its signatures
-are read as that.
+Ed25519 (RFC 8032) is the default. ECDSA over P-256 with SHA-256 (FIPS 186-5, DER signatures) is
+accepted because many HSMs have no Ed25519. There is no third algorithm and no negotiation: a key
+states its type, and its signatures are read as that.
 
 An ECDSA signature has a twin: with (r, s), (r, n - s) verifies too, and whoever sees one can make
 the other without the key. Both are accepted, since HSMs, OpenSSL and Go make either; `sign_with`
@@ -11,9 +10,8 @@ writes the one with the lower s. So the bytes around a signed content are no nam
 identifies a document is the digest of its payload. Of Ed25519 one encoding verifies (RFC 8032).
 
 Invariants:
-    * A `PublicKey` holds the one DER encoding of its SubjectPublicKeyInfo
-      (RFC 5280, RFC 8410, RFC 5480), so equal keys are equal bytes, and
-      counting distinct keys is counting distinct bytes.
+    * A `PublicKey` holds the one DER encoding of its SubjectPublicKeyInfo (RFC 5280, RFC 8410, RFC
+      5480). So equal keys are equal bytes, and counting distinct keys is counting distinct bytes.
     * An Ed25519 point of small order is no key: some signatures under it
       verify for every message.
     * Private key bytes appear in no repr, no error and no pickle; nor does a reference to a key
@@ -289,9 +287,8 @@ def load_signer(
         environment: Where variables are looked up; this process's environment by default.
 
     Raises:
-        UsageError: Nothing there, a file that others can read, or no key in
-            it; the message says what to do, and repeats no reference that
-            could be a key.
+        UsageError: Nothing is there, others can read the file, or it holds no key. The message says
+            what to do, and repeats no reference that could be a key.
     """
     try:
         pem = _private_pem(reference, os.environ if environment is None else environment)
@@ -349,8 +346,8 @@ def _shown_password_file(path: Path) -> str:
 def shown_reference(reference: str) -> str:
     """``reference`` as an error may repeat it: as it is, unless it could be a key itself.
 
-    It is ``env:NAME``, or a path that is there, or one of which too little is missing to hold a
-    key: who mistypes a path sees it.
+    It is ``env:NAME``, an existing path, or a path whose missing part is too short to be a key. So
+    a mistyped path is shown.
     """
     if _VARIABLE.fullmatch(reference):
         return reference
@@ -409,8 +406,8 @@ _GIVE = "Give the path of a key file, or env:NAME; 'govray keys new' makes a key
 def _read_private(location: str) -> bytes:
     """The bytes of a key file that only its owner can read.
 
-    A location that cannot be opened stays out of the message: it may come from a
-    variable that holds a key in a form that was not recognised.
+    A location that cannot be opened stays out of the message. It may come from a variable that
+    holds a key in an unrecognised form.
     """
     try:
         path = Path(location).expanduser()

@@ -4,9 +4,8 @@ Source: RFC 9162 section 2.1 (the tree of RFC 6962), whose names are kept: the
 Merkle Tree Hash ``MTH``, ``PATH`` and ``PROOF``. Leaves are hashed with a 0x00
 prefix and nodes with 0x01, so a node never passes for a leaf.
 
-Functions that make something take the leaves (before `leaf_hash`), or where the
-hashes lie elsewhere a function that gives a subtree's root; functions that verify
-take hashes, sizes and the proof alone. A tree is never stored.
+Functions that compute take the leaves (before `leaf_hash`), or a function that gives a subtree's
+root. Functions that verify take only hashes, sizes and the proof. A tree is never stored.
 
 Invariant: a proof is accepted only with exactly the hashes that its index and
 sizes call for, so it has one length and no slack.

@@ -15,9 +15,9 @@ the start of SHA-256(name || "\\n" || 0x01 || 32-byte key); an ECDSA key ID is t
 start of SHA-256(SPKI DER).
 
 Stricter than the standard asks: no extension lines (the standard advises against
-them: no monitor can audit them), canonical base64, a 32-byte root. As it demands,
-signatures by unknown keys are ignored, of whatever type and length, so witnesses may add theirs;
-sixteen signatures are accepted, and a bad signature by the known key refuses the note.
+them: no monitor can audit them), canonical base64, a 32-byte root. As it demands, signatures by
+unknown keys are ignored, of any type and length, so witnesses may add theirs. At most sixteen
+signatures are accepted. A bad signature by the known key refuses the note.
 
 It does not say whether two checkpoints are of one log; that is
 `merkle.verify_consistency`.

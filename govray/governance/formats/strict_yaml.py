@@ -1,10 +1,10 @@
 """Strict YAML for the files that people write: policies and experiments.
 
-YAML has surprises that a governance source cannot afford. Read here is a subset in
-which a file means what it looks like: no duplicate keys, no anchors or aliases, no
-tags, and no type that a scalar takes on by accident. ``NO`` is Norway, not false;
-``2026-11-01`` stays text; only ``true``/``false``, ``null`` and decimal numbers are
-more than text (the YAML 1.2 core schema without octal and hexadecimal).
+YAML has surprises that a governance source cannot afford. This reads a subset in which a file means
+what it looks like. There are no duplicate keys, anchors, aliases or tags, and no scalar gets a type
+by accident. ``NO`` is Norway, not false, and ``2026-11-01`` stays text. Only ``true``/``false``,
+``null`` and decimal numbers are more than text: the YAML 1.2 core schema without octal and
+hexadecimal.
 
 The result is a JSON value that remembers on which line each part began, so that an
 error about a part can name it.

@@ -1,9 +1,8 @@
 """The header of a safetensors file: what it says of every byte behind it.
 
 A file is an 8-byte little-endian length, that many bytes of JSON, and the tensors' bytes. Of a
-sound file each byte belongs to exactly one tensor: no two overlap, none is left over. Then the
-names in the header are all that a loader can find in the file, and "the tensor is absent" follows
-from its name being absent.
+sound file each byte belongs to exactly one tensor: no two overlap, none is left over. Then a loader
+can find only the tensors that the header names. If a name is absent, so is the tensor.
 
 What is refused here is all that the ``safetensors`` library refuses, and some of what it reads:
 names that occur twice, fields that the format does not have, lists in the place of objects, null
@@ -78,8 +77,8 @@ def read_header(file: BinaryIO, *, where: str, size: int | None = None) -> list[
         size: Bytes of the whole file; None if that is not known here, and so not checked.
 
     Raises:
-        Malformed: The header is cut off, too large or breaks a rule of the format; or the
-            tensors are not exactly the rest of the file.
+        Malformed: The header is cut off, too large or breaks a rule of the format. Or the tensors
+            are not exactly the rest of the file.
     """
     length = header_length(_exactly(file, LENGTH, where), where=where)
     text = _exactly(file, length, where)

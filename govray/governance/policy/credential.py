@@ -1,8 +1,8 @@
 """Credentials: signed statements about a corpus, and the class a policy sees of one.
 
-A credential says what a corpus is (licence, jurisdiction, sensitivity, use), for how
-long that holds, who says so, and which records it is about (the Merkle root of their
-hashes). Facts that describe the corpus but that no policy matches are optional.
+A credential says what a corpus is (licence, jurisdiction, sensitivity, use), for how long, and who
+says so. It names its records by the Merkle root of their hashes. Facts that describe the corpus but
+that no policy matches are optional.
 
 Invariants:
     * What can be derived is not believed: the licence category and the use must be
@@ -10,8 +10,8 @@ Invariants:
       issuer a choice.
     * The licence expression is in its one normal form, so that a policy's glob sees
       one spelling.
-    * A verified credential was issued by an authority under its own name, within its
-      scope, for exactly one subject: the corpus, by name and Merkle root.
+    * A verified credential was issued by an authority under its own name, within its scope. It has
+      exactly one subject: the corpus, by name and Merkle root.
 
 Not done here: comparing the Merkle root with records (``data`` does, at admission),
 and deciding whether a licence statement is true. Nothing here can.

@@ -8,8 +8,8 @@ error) and total by refusal: a class that no rule matches is refused by name.
 gets the meet of the profiles of every rule that matches it:
 
 * a layer group's weight is the smallest that any of them gives it;
-* a profile without adapter says nothing about adapters; a profile with one names the
-  only adapter that the class may use, so two different adapters are a contradiction;
+* a profile without adapter is neutral; a profile with one names the class's only adapter, so two
+  different ones are a contradiction;
 * a profile that permits nothing at all is the bottom: the class is quarantined.
 
 The meet is a set operation, so the order of rules and repeated rules change nothing,
@@ -21,8 +21,8 @@ class can reach; it never misses one.
 Weights scale the gradient that a class contributes. Under AdamW a factor that all
 classes of a group share cancels, so weights are relative.
 
-Not done here: which parameters form a layer group (``engine``), what a profile means
-for a given model (`route`), and advice about a policy that is valid (`lint`).
+``engine`` decides which parameters form a layer group, and `route` what a profile means for a given
+model. `lint` advises on valid policies.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Case-sensitive globs over names: ``*`` any run of characters, ``?`` any one.
 
-A policy is checked before any class is known, so beside matching this decides
-when two globs can match the same text, and when one matches all that another does.
-Character sets (``[ab]``) are refused: with them those questions have no short
-answer, and a name holding a bracket would be read as a set.
+A policy is checked before any class is known. So this also decides when two globs can match the
+same text, and when one matches all that another does. Character sets (``[ab]``) are refused: with
+them those questions have no short answer, and a name holding a bracket would be read as a set.
 
 Not done here: paths; ``*`` crosses dots and slashes.
 """
@@ -69,8 +68,8 @@ def covers(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    # Each piece between two stars is taken at its first place and kept there (an atomic group),
-    # as `fnmatch` does since Python 3.11: without that, eight stars take minutes on 60 characters.
+    # Each piece between two stars is matched at its first place and kept there (an atomic group),
+    # as `fnmatch` does since Python 3.11. Otherwise, eight stars take minutes on 60 characters.
     first, *inner = [
         "".join("." if c == "?" else re.escape(c) for c in p) for p in _pieces(pattern)
     ]

@@ -4,11 +4,11 @@ A policy that can be read is safe in the sense that it permits only what it says
 functions look for what its author may not have meant, say which rule decided what, and
 compare two versions. Everything is a pure value; the command line renders it.
 
-What lint can say depends on what it is given. With the classes and layer groups of a
-run, findings are exact. Without classes it builds one representative class for each
-combination of values that the policies tell apart (one text per glob), so it may miss
-a widening that shows only where two globs overlap. Without layer groups it compares
-profiles by their text, so it may report a widening that no model shows.
+What lint can say depends on what it is given. With the classes and layer groups of a run, findings
+are exact. Without classes it builds one class for each combination of values that the policies
+distinguish, with one text per glob. So it may miss a widening that shows only where two globs
+overlap. Without layer groups it compares profiles by their text, so it may report a widening that
+no model shows.
 """
 
 from __future__ import annotations

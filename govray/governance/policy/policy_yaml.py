@@ -16,9 +16,9 @@ from govray.governance.policy.memorization_section import expanded as expanded_m
 def read_policy(text: str | bytes, *, name: str = "policy") -> Policy:
     """Read a policy's YAML source.
 
-    Short forms are written out: ``layers: all``, ``none`` and a list of selectors become
-    selectors with weights, a single value of a match becomes a list, and a date means
-    its first second in UTC.
+    Short forms are written out. ``layers: all``, ``none`` and a list of selectors become selectors
+    with weights. A single value of a match becomes a list, and a date means its first second in
+    UTC.
 
     Args:
         text: The file's content.

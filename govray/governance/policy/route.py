@@ -1,8 +1,8 @@
 """Routes: what a decision means for one model, and the domains that routes link.
 
-A route gives each layer group of a model the weight with which a class's gradient
-reaches it. Classes with equal routes share a route stream, whose id is the digest of
-the route: no index, number of streams or policy digest enters it.
+A route gives each layer group of a model the weight with which a class's gradient reaches it.
+Classes with equal routes share a route stream. Its id is the digest of the route: no index, number
+of streams or policy digest enters it.
 
 Invariants:
     * ``resolve`` of a decision is the pointwise minimum of its profiles' weights.
@@ -82,8 +82,8 @@ def resolve(decision: PolicyDecision, groups: Sequence[str]) -> Route:
         groups: The model's layer groups in order, without adapters.
 
     Raises:
-        Refused: The decision is quarantined; a selector means no group of the model;
-            or the profiles that meet leave nothing (say, upper half and lower half).
+        Refused: The decision is quarantined, or a selector means no group of the model. Or the
+            profiles' meet is empty, for instance of upper half and lower half.
     """
     where = f"corpus {decision.credential_class.corpus!r}, policy {decision.policy}"
     if decision.quarantined:
@@ -136,9 +136,8 @@ def profile_weights(profile: Profile, groups: Sequence[str], *, where: str) -> d
 def domains(routes: Iterable[Route], groups: Sequence[str]) -> tuple[frozenset[str], ...]:
     """Return the connected components of layer groups that routes link.
 
-    Two groups are in one domain if a chain of routes leads from one to the other; an
-    adapter that no route links to a layer is a domain of its own. Groups that no route
-    reaches are in none.
+    Two groups are in one domain if a chain of routes leads from one to the other. An adapter that
+    no route links to a layer is a domain of its own. Groups that no route reaches are in none.
 
     Args:
         routes: Of every admitted class.

@@ -12,9 +12,9 @@
 Fractions of N blocks round inward: the start up, the end down. So a range never
 takes in a block that lies only partly inside it, which is the strict way.
 
-Bounds are exact decimals, not floats, so that 0.7 of 10 blocks is 7. A bound beyond
-the model selects nothing, unlike a Python slice: whoever wrote ``blocks[0:8]`` meant
-eight blocks. What to do about a selector that selects nothing is the caller's part.
+Bounds are exact decimals, not floats, so that 0.7 of 10 blocks is 7. Unlike in a Python slice, a
+bound beyond the model selects nothing: ``blocks[0:8]`` was meant for eight blocks. What to do about
+a selector that selects nothing is the caller's part.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Runs that a run went on from: whose state it took over, after which step, and their ledger.
 
-A run that takes over another's state (population-based training calls it exploit) has the other's
-ledger as the beginning of its own, so that its counts, coverage and taint are those of all steps
-that made its weights. The ancestry says which of its first lines came from whom. It names each
-ancestor's tree head at that point, so whoever has that run's ledger can compare.
+A run may take over another's state, which population-based training calls exploit. Its ledger
+begins with the other's. So its counts, coverage and taint are those of all steps that made its
+weights. The ancestry says which of its first lines came from whom. It names each ancestor's tree
+head at that point, so whoever has that run's ledger can compare.
 
 Invariants:
 

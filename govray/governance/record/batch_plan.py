@@ -1,23 +1,23 @@
 """The batch plan: which row every position of every route stream reads, at every step.
 
-The plan is a document and a handful of pure functions on it. It holds no order: the order is
-a permutation that is *computed*, position by position, so reading at step 10,000 costs what
-reading at step 0 costs, resuming needs only a step number, and a row can be traced back to the
-steps that read it (``BatchPlan.reads``).
+The plan is a document and a handful of pure functions on it. It holds no order: the order is a
+permutation that is *computed*, position by position. So reading at step 10,000 costs what reading
+at step 0 costs, and resuming needs only a step number. A row can be traced back to the steps that
+read it (``BatchPlan.reads``).
 
 Invariants
 
 * **World size does not appear.** Steps are global; ranks take contiguous slices of a step's
   positions (``rank_slice``), which may be empty and always concatenate to the whole.
 * **Streams are independent.** A stream's order is a function of (seed, stream id, epoch, its own
-  row count) and of nothing else: adding, dropping or excluding a stream moves no other one.
+  row count) alone. Adding, dropping or excluding a stream moves no other one.
 * **Every row once per epoch**, since the order is a bijection on ``[0, n)``.
 * **Exclusions are tombstones.** A position that falls on a row of an excluded corpus stays where
   it is and is not read; nothing is re-drawn in its place.
 * **Silence, not wrapping.** After its epochs a stream reads nothing; its last quota may be short.
 * **Streams of one stride don't come together.** A stream read at every k-th step is due at the
-  steps ≡ phase (mod k), and its phase is drawn from its id (``stream_phase``): m streams of stride
-  k bring m/k a step on average, with the spread of balls thrown into bins.
+  steps ≡ phase (mod k). Its phase is drawn from its id (``stream_phase``). So m streams of stride k
+  bring m/k a step on average, with binomial spread.
 
 The permutation
 

@@ -1,8 +1,8 @@
 """Canaries: synthetic secrets planted beside a corpus, so that memorizing can be measured.
 
-A canary is a short text with a name and a secret of digits, both drawn from a seed. Each is
-read ``repeats`` times an epoch as a record of its own; how far a model then prefers the secret
-to all others of its length is its exposure (``engine/memorization/exposure.py``).
+A canary is a short text with a name and a secret of digits, both drawn from a seed. Each is read
+``repeats`` times an epoch as a record of its own. Its exposure is how far a model then prefers the
+secret to all others of its length (``engine/memorization/exposure.py``).
 
 Invariants
 

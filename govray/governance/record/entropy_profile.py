@@ -14,9 +14,9 @@ Invariants
 * A corpus **exceeds** at a layer in a probe if the layer's deviation lies outside its band *and*
   the procedure of Benjamini and Hochberg (1995) rejects its p-value at the section's ``fdr``. It
   is flagged when the same layer exceeded in ``consecutive`` probes of the corpus in a row.
-* **One domain never decides for another.** The procedure runs over the p-values of one domain,
-  and rollbacks are counted per domain: what an adapter's corpus does moves no threshold, and uses
-  up no budget, of the trunk's.
+* **One domain never decides for another.** The procedure runs over the p-values of one domain, and
+  rollbacks are counted per domain. So an adapter's corpus changes neither a threshold nor the
+  budget of the trunk.
 * A corpus that was gated is not decided on again. A rollback whose budget is spent is a gate.
 """
 

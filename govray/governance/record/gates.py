@@ -1,10 +1,10 @@
 """Gates: from which step on a run no longer trained on a corpus, and why.
 
-Under a policy with ``on_expiry: gate``, a credential that expires or is revoked while a run goes on
-doesn't stop it; under one with a ``memorization`` section, neither does a corpus that the model
-was found to memorize. The corpus's rows are left out from that step on, as if they were tombstones
-of the plan, and a gate records it. The leaves show the effect, the gates the cause: a verifier
-accepts a leaf that lacks rows of its plan only where a gate says so.
+Under a policy with ``on_expiry: gate``, a credential that expires or is revoked doesn't stop a run.
+Under one with a ``memorization`` section, neither does a corpus that the model memorizes. The
+corpus's rows are left out from that step on, as if they were tombstones of the plan, and a gate
+records it. The leaves show the effect, the gates the cause. A verifier accepts a leaf that lacks
+rows of its plan only if a gate says so.
 
 ``governance/gates.jsonl`` holds one gate a line, canonical, sorted by branch, step and corpus. It
 is there exactly if there are gates.

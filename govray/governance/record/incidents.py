@@ -1,15 +1,15 @@
 """What a run's entropy profiles led to: flags, gates, rollbacks and the branches of its ledger.
 
 `Incidents` follows a ledger from its first leaf and decides as it goes, by ``memorization.decide``.
-A worker follows its own run with it, a resumed one what was recorded, and a verifier the ledger
-that it was given: all come to the same decisions, because nothing else goes into them.
+A worker applies it to its own run, a resumed one to the record, and a verifier to the given ledger.
+All come to the same decisions, because nothing else enters them.
 
 Branches
 
 A rollback after step k of branch b is followed by branch b+1, and by no further step of branch b.
-The new branch begins at the step of some commit, at or before the step after the last probe at
-which the corpus was calm (``MonitorDecision.since``). Steps in between are repeated as they were,
-and the corpus is left out from ``since`` on: so the action depends on nothing but the corpus's
+``MonitorDecision.since`` is the step after the corpus's last probe without a deviation. The new
+branch begins there, or at an earlier step with a commit. Steps in between are repeated as they
+were, and the corpus is left out from ``since`` on. So the action depends only on the corpus's
 evidence, whatever commits are kept. What is decided on the new branch rests on the profiles of the
 steps before it and its own.
 
@@ -241,8 +241,8 @@ def follow(
     """The story that a whole ledger tells, if it tells one.
 
     Raises:
-        Refused: A profile is missing, or is not the one that the section asks for; a rollback was
-            not followed, or a branch follows from none. Names branch and step.
+        Refused: A profile is missing, or is not the one that the section asks for. Or a rollback
+            was not followed, or a branch follows from none. Names branch and step.
     """
     incidents = Incidents(section, subjects)
     trained = Trained()

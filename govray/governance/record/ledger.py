@@ -1,10 +1,10 @@
 """The ledger: what each optimizer step used, append-only, Merkle-hashed, signed as a note.
 
-Three kinds of leaf stand in one tree. A ``Leaf`` belongs to every step: which positions of which
-streams it read, and how many rows and loss targets each corpus gave; counts per layer group follow
-from the routes and are not repeated. ``GradientNorms`` belong to sampled steps: what was measured
-of each corpus's gradient. An ``EntropyProfile`` (``entropy_profile.py``) belongs to the steps that
-a policy's monitor names: what the weights after it knew of each corpus.
+Three kinds of leaf stand in one tree. A ``Leaf`` belongs to every step. It has the positions of the
+streams that were read, and each corpus's rows and loss targets. Counts per layer group follow from
+the routes and are not repeated. ``GradientNorms`` belong to sampled steps: what was measured of
+each corpus's gradient. An ``EntropyProfile`` (``entropy_profile.py``) belongs to the steps that a
+policy's monitor names: what the weights after it knew of each corpus.
 
 There is no clock, attempt or host in a leaf, so a replay of the run
 makes the same bytes and the roots can be compared.
@@ -18,9 +18,9 @@ Invariants
 * A ``Leaf`` has no ``kind``, which tells the others apart. They stand directly behind the leaf of
   their step, gradient norms before a profile.
 * Only what is non-zero was used, and only what was measured has a norm: the rest is absent.
-* Branches are numbered from 0 without gaps; within each, steps count without gaps, in branch 0
-  from 0, in another from a step that the branch before it reached. Leaves that a rollback leaves
-  behind stay, in their branch.
+* Branches are numbered from 0 without gaps. Within each, steps count without gaps: in branch 0 from
+  0, in another from a step that the branch before it reached. Leaves that a rollback leaves behind
+  stay, in their branch.
 
 The signed tree head is a C2SP ``tlog-checkpoint`` (``signed_note.py``) with the origin
 ``govray.dev/ledger/<run id>``: a root cannot be passed off as another run's.
@@ -95,8 +95,8 @@ class MeasuredPass(Document):
 class GradientNorms(Document):
     """What was measured of each corpus's gradient in one step.
 
-    A piece is a pass's rows of one corpus, and g its part of the gradient that the optimizer saw
-    of a layer group: weighted, and divided by the group's count over all ranks.
+    A piece is a pass's rows of one corpus. Its g is its part of a layer group's gradient that the
+    optimizer saw: weighted, and divided by the group's count over all ranks.
 
     Attributes:
         passes: The piece layout, sorted by rank and stream; passes that have both in common stand

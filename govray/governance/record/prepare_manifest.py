@@ -1,10 +1,10 @@
 """The prepare manifest: which records became which packed rows, and what may train.
 
-Signed by the operator, pinned by the batch plan's digest and checked when shards are read, it
-binds what the trainer reads to the Merkle roots that the credentials sign. It states the records
-of every corpus in Merkle order, how many tokens each has, and the digests of the shards'
-row groups. It does *not* state which tokens a row holds: that is arithmetic, and this module is
-the one place that does it.
+It is signed by the operator, pinned by the batch plan's digest and checked when shards are read. So
+it binds what the trainer reads to the Merkle roots that the credentials sign. It states the records
+of every corpus in Merkle order, how many tokens each has, and the digests of the shards' row
+groups. It does *not* state which tokens a row holds: that is arithmetic, and this module is the one
+place that does it.
 
 Packing
 
@@ -17,19 +17,19 @@ k tokens has k−1 loss targets. Rows count through a corpus's parts in order.
 Reserve
 
 A record is held in reserve when ``HMAC-SHA256(salt, record hash) < share · 2**256``, both read as
-big-endian integers: the salt is drawn after the suppliers have signed, so a supplier cannot
-choose what lands there, and a verifier can recompute the choice. A record with no tokens is
-``empty`` whatever its hash.
+big-endian integers. The salt is drawn after the suppliers have signed, so a supplier cannot choose
+what is held back. A verifier can recompute the choice. A record with no tokens is ``empty``
+whatever its hash.
 
 Reserve records are packed by the same rule into a shard of their own beside the part's, if they
-make a row: what a model has learned of a corpus is measured against them. No plan reads them.
+make a row. They are the reference for what a model has learned of a corpus. No plan reads them.
 
 Canaries
 
 A corpus may have planted canaries (``canary.py``): records of the operator's, which are no leaves
 of the credential's tree. They follow from the specification that stands beside them. Their rows
-come behind the corpus's own: each is one canary with its separator, ``repeats`` rows of the first,
-then of the second, so a canary is never cut and never stands twice in a row. They are numbered
+come behind the corpus's own: ``repeats`` rows of the first canary, then of the second. Each row is
+one canary with its separator, so a canary is never cut and never twice in a row. They are numbered
 behind the corpus's records. None is ever in the reserve.
 """
 
@@ -84,10 +84,10 @@ class ReserveShard(Document):
 class Part(Document):
     """One records file and the shard it became.
 
-    ``records`` is the half-open range into the corpus's records; ``tokens`` the length of the
-    part stream, separators included and a dropped last token too; ``file`` the shard below the
-    prepared folder. ``reserve`` is absent where the part's reserve records make no row, and in
-    folders that were prepared before there was one.
+    ``records`` is the half-open range into the corpus's records. ``tokens`` is the length of the
+    part stream, with separators and a dropped last token. ``file`` is the shard below the prepared
+    folder. ``reserve`` is absent where the part's reserve records make no row, and in folders that
+    were prepared before there was one.
     """
 
     source: Annotated[str, Field(pattern=r"^records-[0-9]{5,}\.parquet$")]
@@ -343,8 +343,8 @@ class Manifest(Document):
 class _Layout:
     """Where a corpus's records of one split lie in its rows: sums, searched by bisection.
 
-    ``starts[j]`` is the offset of that split's record j in the concatenation of the part streams;
-    ``bases[k]`` that of part k, ``row_ends[k]`` the corpus's row index just past part k.
+    ``starts[j]`` is the offset of that split's record j in the concatenation of the part streams,
+    and ``bases[k]`` that of part k. ``row_ends[k]`` is the corpus's row index just past part k.
     """
 
     def __init__(self, corpus: PreparedCorpus, row: int, split: Split) -> None:

@@ -1,9 +1,9 @@
 """Selection: a run was one of several, and a choice among them was made by what corpora gave.
 
-A search compares runs by a metric and by a memorization statistic. Which run is stopped, cloned
-or called the best then depends on every corpus that these numbers saw, at every layer: a path from
-data to model that no ledger counts, and that no depth policy closes. So it is listed, as the taint
-of the selection, beside the taint of gradients.
+A search compares runs by a metric and by a memorization statistic. Which run is stopped, cloned or
+called the best then depends on every corpus that these numbers saw, at every layer. No ledger
+counts this path from data to model, and no depth policy closes it. So it is listed, as the taint of
+the selection, beside the taint of gradients.
 
 Invariant: the corpora listed are all those that the run's plan reads. The loss is a mean over all
 of them, whatever layers each may reach.

@@ -1,9 +1,9 @@
 """The documents of trust: who is an authority for what, in a root and in delegations.
 
 A root lists authorities. An authority has a role, keys, a threshold and an expiry; one for
-credentials also has scopes. A delegation is an authority by the word of another one. What they say
-is checked by itself here (distinct keys, a threshold that can be met, scopes where they belong);
-who signed them, and whether a delegation narrows, is `govray.governance.trust.trust_state`'s.
+credentials also has scopes. A delegation is an authority by the word of another one. Each is
+checked by itself here: distinct keys, a threshold that can be met, scopes where they belong.
+`govray.governance.trust.trust_state` checks who signed them, and whether a delegation narrows.
 """
 
 from __future__ import annotations

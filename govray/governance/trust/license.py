@@ -29,8 +29,8 @@ The second axis is the use that the terms allow, ordered in the same way:
 
     commercial < non_commercial < academic_only < unspecified
 
-It is narrower than the category in a few licences: those of `_RESTRICTED_USE` ask no more than
-copyleft of who changes the work, but restrict who may sell or use it. Theirs is ``unspecified``.
+It is narrower than the category for the few licences of `_RESTRICTED_USE`. They ask no more than
+copyleft for changes to the work, but restrict who may sell or use it. Theirs is ``unspecified``.
 
 Not done here: reading licence texts or free-text names, and any legal judgement.
 

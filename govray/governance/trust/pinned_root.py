@@ -1,9 +1,9 @@
 """A person's own trust root: where it is kept, and that a given one never goes behind it.
 
 `govray verify --pin` keeps a copy of a root in the person's configuration folder. From then on no
-verb takes an older root of that name, whoever hands it out: an older root names keys and policy
-versions that its owner has withdrawn since. A root of another name is somebody else's, and none of
-the pinned one's business.
+verb accepts an older root of that name, from anyone. An older root names keys and policy versions
+that its owner has withdrawn since. A root of another name is somebody else's, and none of the
+pinned one's business.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_follows_pinned(root: bytes, *, where: str) -> None:
 
     Raises:
         Refused: An older version, another content of the same version, or a newer one that the
-            pinned keys did not sign; or one of the two is no trust root, and it says which.
+            pinned keys did not sign. Or one of the two is not a trust root; the error names it.
         UsageError: The pinned one cannot be read.
     """
     pinned = pinned_trust_root()

@@ -1,22 +1,22 @@
 """Revocation lists: what an authority takes back before it expires.
 
-An authority may sign a list of what no longer holds, each with the time from which that counts:
-credentials, policies, attestations, and delegations of its own. Whoever has the list and the trust
+An authority may sign a list of what no longer holds: credentials, policies, attestations, and
+delegations of its own. Each has the time from which that counts. Whoever has the list and the trust
 root can check it offline, and no private key is needed to.
 
 Invariants:
     * A list belongs to the authority that it names as issuer, which signed it with its threshold.
-    * An authority revokes only what it could issue: a credential within its scope; with the role
-      ``policy``, a policy; with the role ``operator``, an attestation of its own, or of any
-      operator if the trust root itself names it; a delegation of its own, or of its delegates.
-      An entry beyond that is an error, never passed over.
+    * An authority revokes only what it could issue: a credential within its scope, or a delegation
+      of its own or of its delegates. With the role ``policy`` it revokes a policy. With the role
+      ``operator`` it revokes an attestation of its own, or of any operator if the trust root itself
+      names it. An entry beyond that is an error, never passed over.
     * Its sequence number only increases, and entries stay: a revocation is not taken back, a new
       document is signed instead.
     * Freshness is the trust root's rule, not the caller's: `check_fresh`.
 
-Not done here: saying what a revocation means for a run (``verifier.py`` for one that ended,
-``train`` for one that goes on), fetching lists, and revoking keys: a new trust root does that. A
-list says nothing about what was revoked after it was issued.
+``verifier.py`` says what a revocation means for a run that ended, and ``train`` for one that goes
+on. Lists are not fetched here. A new trust root revokes keys. A list says nothing about what was
+revoked after it was issued.
 """
 
 from __future__ import annotations

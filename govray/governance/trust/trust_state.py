@@ -5,12 +5,11 @@ expiry; a credential authority also has scopes. An authority may delegate to
 another one, which may delegate further. `TrustState` is pure: bytes and a
 reference time in, verified values or errors out. It reads no clock and no file.
 
-python-tuf (7.0) was looked at first. Its expiry check takes a reference time, but
-the rest does not carry this cleanly: it signs its own metadata format over its own
-canonical JSON instead of DSSE over stored bytes, has to accept unknown fields,
-and delegates target paths, with no place for a scope over licence categories,
-jurisdictions and sensitivity. So these rules of TUF (specification 1.0) are kept
-without its code, each shown by a test:
+python-tuf (7.0) was looked at first. Its expiry check takes a reference time, but the rest does not
+fit. It signs its own metadata format over its own canonical JSON instead of DSSE over stored bytes.
+It has to accept unknown fields. It delegates target paths, without a scope over licence categories,
+jurisdictions and sensitivity. So these rules of TUF (specification 1.0) are kept without its code,
+each shown by a test:
 
     * Threshold: distinct keys count, not signatures (section 2.2 and 6.1).
     * Expiry: everything is used at a reference time, and refused from its
@@ -128,8 +127,8 @@ class TrustState:
 
         1. Parse the root and count its own keys' signatures against its threshold.
         2. Refuse it from its expiry on.
-        3. With a previous root: the same name, no earlier version, no other content
-           of the same version, and a newer one signed by the previous threshold too.
+        3. With a previous root: the same name, no earlier version, and no other content of the same
+           version. The previous threshold must also sign a newer one.
         4. Add each delegation whose delegator is known, until none is left; each is
            signed by its delegator's threshold and only narrows.
 
@@ -226,8 +225,8 @@ class TrustState:
     def each_key_counts(self, role: Role) -> Self:
         """The same trust, in which one key of an authority of ``role`` is enough.
 
-        For what one holder of a key begins and the threshold confirms later: a run and its
-        replays, and the folder that further holders are asked to sign. Never for a verdict.
+        For what one key holder begins and the threshold confirms later: a run, its replays, and the
+        folder that other holders will sign. Never for a verdict.
         """
         return replace(
             self,

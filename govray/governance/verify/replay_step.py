@@ -1,8 +1,8 @@
 """Of the verifier's eleventh step: the replays that an attestation states, and by whom they are.
 
-Each follows the run's plan without its corpus and compared the attested files. By whom it is, the
-keys say and not the text: the operator that signed the attestation, unless a witness's own signed
-outcome (`govray.governance.attestation.replay_outcome`) stands in the folder and says the same.
+Each follows the run's plan without its corpus and compared the attested files. The keys decide
+whose replay it is, not the text. It is the operator's that signed the attestation, unless a
+witness's own signed outcome (`govray.governance.attestation.replay_outcome`) in the folder agrees.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def check_replays(
     """The replays of an attestation; returns corpus → who ran them.
 
     Raises:
-        Refused: One is of another run, plan or model, or names a second party that no witness's
-            signature shows; or an outcome in the folder belongs to none of them.
+        Refused: One is of another run, plan or model, or names a second party without a witness's
+            signature. Or an outcome in the folder belongs to none of them.
     """
     attestation = attested.document
     subjects = {s.name: s.sha256 for s in attested.subjects}

@@ -1,8 +1,8 @@
 """Was this record trained on, and where: record hash → corpora, rows, steps, layer groups.
 
-The answer is exact and comes from the verified files alone: the manifest has every record's
-SHA-256, packing is arithmetic, and the batch plan is invertible, so nothing is searched but a
-hash table. One changed byte makes another record; similar ones are found by their text
+The answer is exact and comes from the verified files alone. The manifest has every record's
+SHA-256, packing is arithmetic, and the batch plan is invertible. So only a hash table is searched.
+One changed byte makes another record; similar ones are found by their text
 (``data/near_copies.py``), and `sighting` says where those stand.
 
 It says nothing about data that was not presented to govray.
@@ -126,8 +126,8 @@ def _read(model: VerifiedModel) -> dict[str, dict[int, set[int]]]:
 
 
 class _Read:
-    """The rows of one corpus that were read, of which only those of a record are gone through: a
-    manifest may state a record of any number of rows."""
+    """The rows of one corpus that were read. Only those of one record are visited, since a manifest
+    may state a record of any number of rows."""
 
     def __init__(self, steps: Mapping[int, Collection[int]]) -> None:
         self._steps = steps

@@ -159,8 +159,8 @@ def verify(
 
     Raises:
         VerificationFailed: a step failed. The message begins with its number and name.
-        CouldNotCheck: no trust root, no attestation, no ledger, or no revocation list as fresh as
-            the root asks; or ``path`` is a file that the attestation of its folder does not cover.
+        CouldNotCheck: There is no trust root, attestation, ledger, or fresh enough revocation list.
+            Or ``path`` is a file that the attestation of its folder does not cover.
         UsageError: no such path; or a glob that is none.
     """
     return _verify(
