@@ -128,3 +128,24 @@ def test_plain_training_does_not_follow_a_policy(trained, case: str) -> None:
     governed, _ = trained[0][case, "governed"]
     shared = [{name: step[name] for name in plain[0]} for step in governed]
     assert difference(plain, shared) > 0.01
+
+
+def test_methods_without_staircases_make_other_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal gradients do not tell them apart."""
+    given = workload("upper_50", 0, 1)
+
+    def passes_of(name: str) -> set[str]:
+        method = METHODS[name](given)
+        planner, seen = method._step.accumulation.planner, []
+
+        def planned(rows, plan=planner.passes):
+            seen.extend(plan(rows))
+            return seen
+
+        monkeypatch.setattr(planner, "passes", planned)
+        method.step(given.batch(0))
+        return {each.method for each in seen}
+
+    assert passes_of("governed") == {"staircase"}
+    assert passes_of("governed_sliced") == {"sliced"}
+    assert "staircase" not in passes_of("governed_planned")
