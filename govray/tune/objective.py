@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 WORST = math.inf
 """The objective of a trial that cannot be judged."""
@@ -54,17 +53,6 @@ class TrialReport:
             "objective": self.objective,
         }
         return {name: value for name, value in found.items() if value is not None}
-
-    @classmethod
-    def from_result(cls, result: Mapping[str, Any]) -> TrialReport:
-        """The report in a Ray Tune result; other fields are ignored. Raises: KeyError."""
-        return cls(
-            step=int(result["step"]),
-            loss=float(result["loss"]),
-            memorization=result.get("memorization"),
-            v=float(result["v"]),
-            objective=float(result["objective"]),
-        )
 
 
 def report(

@@ -26,6 +26,7 @@ from govray.store.tiles import (
     parse_path,
     write_tiles,
 )
+from tests.support.merkle_proofs import consistency_proof, inclusion_proof
 
 GOLDEN_70_000 = "13488352a4605277e4732b46ccc2da0e93707a6cfa740529ed117132b7326f1a"
 LEAVES = [f"leaf {i}".encode() for i in range(70_000)]
@@ -169,10 +170,8 @@ def test_roots_and_proofs_are_those_of_the_whole_tree(data: st.DataObject) -> No
     first = data.draw(st.integers(1, second))
     index = data.draw(st.integers(0, second - 1))
     assert reader.root(second) == merkle.root(LEAVES[:second])
-    assert reader.inclusion(index, second)[1] == merkle.inclusion_proof(LEAVES[:second], index)
-    assert reader.consistency_proof(first, second) == merkle.consistency_proof(
-        LEAVES[:second], first
-    )
+    assert reader.inclusion(index, second)[1] == inclusion_proof(LEAVES[:second], index)
+    assert reader.consistency_proof(first, second) == consistency_proof(LEAVES[:second], first)
     assert reader.entry(index) == LEAVES[index]
 
 
@@ -189,8 +188,8 @@ def test_a_proof_of_an_earlier_size_needs_no_tile_of_that_size(
     large: tuple[Memory, bytes],
 ) -> None:
     reader = TileReader(large[0], 70_000, large[1])
-    assert reader.inclusion(3, 65_000)[1] == merkle.inclusion_proof(LEAVES[:65_000], 3)
-    assert reader.consistency_proof(300, 65_000) == merkle.consistency_proof(LEAVES[:65_000], 300)
+    assert reader.inclusion(3, 65_000)[1] == inclusion_proof(LEAVES[:65_000], 3)
+    assert reader.consistency_proof(300, 65_000) == consistency_proof(LEAVES[:65_000], 300)
 
 
 def test_the_empty_tree_has_its_root() -> None:
@@ -238,8 +237,8 @@ def test_a_changed_byte_never_gives_another_answer(data: st.DataObject) -> None:
     first = data.draw(st.integers(1, size))
     for ask, truth in (
         (lambda r: r.entry(index), LEAVES[index]),
-        (lambda r: r.inclusion(index)[1], merkle.inclusion_proof(LEAVES[:size], index)),
-        (lambda r: r.consistency_proof(first), merkle.consistency_proof(LEAVES[:size], first)),
+        (lambda r: r.inclusion(index)[1], inclusion_proof(LEAVES[:size], index)),
+        (lambda r: r.consistency_proof(first), consistency_proof(LEAVES[:size], first)),
         (lambda r: r.root(first), merkle.root(LEAVES[:first])),
     ):
         try:
@@ -258,7 +257,7 @@ def test_without_the_check_a_changed_tile_does_answer(monkeypatch: pytest.Monkey
         TileReader(folder, 300, root).inclusion(0)[1]
     monkeypatch.setattr(merkle, "verify_inclusion", lambda *_: None)
     wrong = TileReader(folder, 300, root).inclusion(0)[1]
-    assert wrong != merkle.inclusion_proof(LEAVES[:300], 0)
+    assert wrong != inclusion_proof(LEAVES[:300], 0)
 
 
 def test_a_missing_tile_is_no_answer() -> None:

@@ -5,8 +5,7 @@ For every parameter of layer group l, with this rank's gradient sum in ``.grad``
     grad_l  =  (1 / N_l) · Σ_ranks grad_l,      or no gradient at all where N_l = 0
 
 The masking was done in backward, before rows were summed; here it could no longer be.
-`sum_over_ranks` is the reference: explicit, after the last backward. `bucket_reducer.py` sends
-the same buckets while backward still runs.
+`bucket_reducer.py` sends the buckets while backward still runs.
 
 Invariants:
 
@@ -27,10 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from govray.engine.collective.agreement import lost_peers_reported
 from govray.errors import UsageError
 
 BUCKET_BYTES = 25 * 2**20
@@ -120,41 +117,6 @@ def lay_out(
                 do="Correct the bucket layout, or leave it out",
             )
     return Domain(name, groups, parameters, buckets)
-
-
-def sum_over_ranks(domains: Sequence[Domain], counts: Mapping[str, int]) -> dict[str, Tensor]:
-    """Σ_ranks of the local gradients, which stay as they are. Collective.
-
-    Args:
-        domains: In one order on all ranks.
-        counts: N_l of the layer group that each parameter is in, by parameter name.
-
-    Returns:
-        The sum by parameter name, for every live bucket. Its shape, dtype and device are the
-        parameter's.
-
-    Raises:
-        RankFailed: Another rank is gone.
-    """
-    live = [
-        (domain, bucket)
-        for domain in domains
-        for bucket in domain.buckets
-        if any(map(counts.get, bucket))
-    ]
-    flats = [flat_gradient(domain, bucket) for domain, bucket in live]
-    works = []
-    for flat in flats if dist.is_initialized() else ():
-        with lost_peers_reported():
-            works.append(dist.all_reduce(flat, async_op=True))
-    for work in works:
-        with lost_peers_reported():
-            work.wait()
-    return {
-        name: total
-        for (domain, bucket), flat in zip(live, flats, strict=True)
-        for name, total in unflattened(domain, bucket, flat).items()
-    }
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ Invariants:
 * The agreement is awaited before the first bucket is sent; it says which are sent.
 * Every rank sends the same buckets in the same order, also one that failed: it owes
   the others its part, or they would wait.
-* The sums are those of ``allreduce.sum_over_ranks``, bit for bit: same buckets, same
+* The sums are those of an all-reduce after the last backward, bit for bit: same buckets, same
   flattening, same collective; only the time differs.
 * A gradient that changes after its bucket was sent is an error.
 

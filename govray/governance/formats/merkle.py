@@ -46,33 +46,6 @@ def root(leaves: Sequence[bytes]) -> bytes:
     return root_of([leaf_hash(leaf) for leaf in leaves])
 
 
-def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
-    """Return PATH(index, leaves), from the leaf upwards (RFC 9162 section 2.1.3.1).
-
-    Raises:
-        Malformed: There is no leaf ``index``.
-    """
-    if not 0 <= index < len(leaves):
-        raise Malformed(f"a tree of {len(leaves)} leaves has no leaf {index}")
-    hashes = [leaf_hash(leaf) for leaf in leaves]
-    return inclusion_path(index, len(hashes), lambda start, stop: root_of(hashes[start:stop]))
-
-
-def consistency_proof(leaves: Sequence[bytes], first: int) -> tuple[bytes, ...]:
-    """Return PROOF(first, leaves): the first ``first`` leaves are a prefix (section 2.1.4.1).
-
-    Raises:
-        Malformed: ``first`` is not in ``[1, len(leaves)]``. Of an empty tree there is
-            nothing to prove.
-    """
-    if not 1 <= first <= len(leaves):
-        raise Malformed(
-            f"a tree of {len(leaves)} leaves cannot be compared with an earlier one of {first}"
-        )
-    hashes = [leaf_hash(leaf) for leaf in leaves]
-    return consistency_path(first, len(hashes), lambda start, stop: root_of(hashes[start:stop]))
-
-
 def inclusion_path(index: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:
     """PATH(index) in a tree of ``size`` leaves, wherever its hashes are; ``index`` < ``size``."""
     path: list[bytes] = []
@@ -114,7 +87,7 @@ def verify_inclusion(
         leaf: The leaf's hash, as `leaf_hash` gives it.
         index: Position of the leaf, from 0.
         size: Number of leaves.
-        proof: As `inclusion_proof` gives it.
+        proof: As `inclusion_path` gives it.
         expected: The root, from a source that the caller trusts.
 
     The algorithm is that of RFC 9162 section 2.1.3.2.
@@ -153,7 +126,7 @@ def verify_consistency(
         first_root: Its root.
         second: Size of the later tree.
         second_root: Its root.
-        proof: As `consistency_proof` gives it; empty if the sizes are equal.
+        proof: As `consistency_path` gives it; empty if the sizes are equal.
 
     The algorithm is that of RFC 9162 section 2.1.4.2.
 

@@ -1,6 +1,6 @@
 """DDP and FSDP2 give what the governed reducer gives, and stop as it does.
 
-The reference is the governed aggregator over ``allreduce.sum_over_ranks``: explicit,
+The reference is the governed aggregator over ``explicit_sum.sum_over_ranks``: explicit,
 after the last backward.
 """
 
@@ -18,7 +18,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from govray.engine.collective.allreduce import sum_over_ranks
 from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
@@ -26,6 +25,7 @@ from govray.engine.step import StepResult
 from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.explicit_sum import sum_over_ranks
 from tests.support.ranks import RankPool
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY, RANK = 3, 8, 5, 11, 2

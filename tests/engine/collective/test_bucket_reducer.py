@@ -1,6 +1,6 @@
 """The overlapped reducer: the explicit reference's bits, sent earlier, and never left waiting.
 
-Its sums are compared with ``allreduce.sum_over_ranks`` in real processes, at two ranks
+Its sums are compared with ``explicit_sum.sum_over_ranks`` in real processes, at two ranks
 and at four, for drawn routes, rows, passes and buckets. Then each way in which a rank
 can fail while gradients are under way, and what the next step makes of it.
 """
@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 from govray.engine.batch import StepBatch
 from govray.engine.collective import bucket_reducer as reducer_module
 from govray.engine.collective.agreement import Pending
-from govray.engine.collective.allreduce import lay_out, sum_over_ranks
+from govray.engine.collective.allreduce import lay_out
 from govray.engine.collective.bucket_reducer import Reducer
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
@@ -39,6 +39,7 @@ from govray.engine.step import GovernedStep
 from govray.errors import GovrayError, RankFailed, Refused
 from govray.governance.policy.route import Route
 from tests.support.cases import POLICY, governed, micro_batch, step_batch, token_rows
+from tests.support.explicit_sum import sum_over_ranks
 from tests.support.ranks import Hung, RankPool
 
 CONTEXT, VOCABULARY = 4, 11
