@@ -149,3 +149,15 @@ def test_a_deployment_is_begun_as_the_quickstart_says(shell: Any, tmp_path: Path
     [begins] = [each for each in blocks("docs/quickstart.md") if each.startswith("govray init")]
     shell(begins)
     assert (tmp_path / "my-deployment" / "jobs" / "train.yaml").is_file()
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_up_to_training(shell: Any, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    before, _, after = text.partition("## 5. Train")
+    assert after
+    told = shell("".join(re.findall(r"^```bash\n(.*?)^```", before, re.M | re.S)))
+    assert "adapter:any-corpus" in told
+    signed = {path.name for path in (tmp_path / "my-deployment").rglob("*.dsse.json")}
+    assert signed == {"credential.dsse.json", "licences.dsse.json"}
+    assert (tmp_path / "my-deployment" / "policies" / "root.json").is_file()
