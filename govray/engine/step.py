@@ -8,28 +8,28 @@ and where N_l = 0 there is no gradient, so the optimizer leaves l alone: no
 momentum, no decay, no step count.
 
 The order is fixed, and is that of ``GovernedStep.__call__``: plan passes → begin the exchange →
-forward and backward of each pass, while buckets that are complete are summed over ranks (the
-exchange is awaited before the first) → second status → divide by N_l → clip per domain →
-optimizer → third status.
+forward and backward of each pass → second status → divide by N_l → clip per domain → optimizer →
+third status. During backward, complete buckets are summed over ranks; the exchange is awaited
+before the first.
 
-With s_r(θ) the state of rank r after its optimizer, and f_r whether anything failed there, the
-third status is F = f_0 ∨ … ∨ f_{R-1}, told to all ranks before any returns. If F, all raise: no
-rank returns from a step, so none records, reports or commits it, unless every rank moved from
-s_r to s_r'. Weights that moved on some ranks only are given up: the step function then refuses
-every further call, and the run goes on from its last commit.
+Let s_r(θ) be the state of rank r after its optimizer, and f_r whether anything failed there. The
+third status is F = f_0 ∨ … ∨ f_{R-1}, known to all ranks before any returns. If F, all raise: no
+rank returns from a step, so none records, reports or commits it, unless every rank moved from s_r
+to s_r'. Weights that moved on some ranks only are given up. The step function then refuses every
+further call, and the run goes on from its last commit.
 
 Invariants:
 
 * With a policy that allows everything, the weights are bit for bit those of
   plain data-parallel training with the same reduction.
-* An error on one rank is raised on all, the same: one before the optimizer before any weight
-  moves, one in the optimizer before any rank goes on. ``SystemExit`` and its like are told to
-  the others too, and then leave the rank that they were raised on as they are.
+* An error on one rank is raised on all. An error before the optimizer is raised before any weight
+  moves, one in the optimizer before any rank goes on. ``SystemExit`` and its like are told to the
+  others too, and then leave the rank that they were raised on as they are.
 * What a domain's weights become depends on that domain's rows alone: its own
   count, its own clip, its own buckets, passes of its own.
-* Gradients that exist before a step are dropped, and none is left after it: the base
-  model's and those of the adapters that the step trains. Other adapters' are not looked at,
-  and the optimizer does not see them (``model/idle_adapters.py``).
+* Gradients that exist before a step are dropped, and none is left after it. That holds for the base
+  model and the adapters that the step trains. Other adapters' are not visited, and the optimizer
+  does not see them (``model/idle_adapters.py``).
 
 There is no mixed precision with loss scaling.
 """

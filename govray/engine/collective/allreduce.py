@@ -57,8 +57,8 @@ class Domain:
 def bucket_layout(parameters: Mapping[str, nn.Parameter]) -> list[list[str]]:
     """Last parameter first, in buckets of one dtype and device, full at ``BUCKET_BYTES``.
 
-    The parameter that fills a bucket still goes into it, as in DDP: large parameters
-    would else leave half-empty ones, and every bucket costs a collective.
+    The parameter that fills a bucket still goes into it, as in DDP. Otherwise large parameters
+    would leave half-empty buckets, and every bucket costs a collective.
     """
     buckets: list[list[str]] = []
     room: dict[tuple[torch.dtype, torch.device], tuple[list[str], int]] = {}

@@ -1,9 +1,9 @@
 """The overlapped reducer: a bucket is summed over ranks while later layers still run backward.
 
 A step may have several passes, and ranks may have different ones. A parameter is ready once every
-pass of this rank that may update it has added its gradient, and a bucket when all its parameters
-are. Buckets are sent in one order on all ranks, whatever order they become ready in. A rank sends
-zeros where it has no gradient.
+pass of this rank that may update it has added its gradient. A bucket is ready when all its
+parameters are. Buckets are sent in one order on all ranks, whatever order they become ready in. A
+rank sends zeros where it has no gradient.
 
 Invariants:
 

@@ -1,16 +1,16 @@
 """The base model's gradients summed by torch's DistributedDataParallel.
 
-DDP starts a bucket's all-reduce when every parameter in it was reached by backward, so
-it hosts only unchanging graphs: every pass of the base model's domain is sliced, and its
-Functions are edges to every parameter, permitted or not. A comm hook takes the place of
-DDP's own, which divides by the number of ranks: it sums.
+DDP starts a bucket's all-reduce when backward has reached every parameter in it, so it hosts only
+unchanging graphs. Every pass of the base model's domain is therefore sliced. Its Functions are
+edges to every parameter, permitted or not. A comm hook takes the place of DDP's own, which divides
+by the number of ranks: it sums.
 
-Passes before the last one of a step add up locally (``no_sync``). Collectives run in the
-last backward, and, in the second step, before the first forward, where DDP agrees on the
-order that gradients came in: ranks meet before both. A rank that fails in the last backward
-owes the others its buckets, and sends zeros, as DDP itself does for a rank without rows.
-A pass that some rank did not end leaves its DDP waiting for it, so the step function is over.
-Ranks may do different numbers of passes; one without any does a padding pass.
+Passes before the last one of a step add up locally (``no_sync``). Collectives run in the last
+backward. In the second step they also run before the first forward, where DDP agrees on the order
+of gradients. Ranks meet before both. A rank that fails in the last backward owes the others its
+buckets, and sends zeros, as DDP itself does for a rank without rows. A pass that some rank did not
+end leaves its DDP waiting for it, so the step function is over. Ranks may do different numbers of
+passes; one without any does a padding pass.
 
 What it does not do:
 

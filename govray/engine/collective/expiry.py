@@ -1,8 +1,8 @@
 """What no longer holds at an agreed time, and the error that carries it.
 
-Every rank computes this from what all ranks hold alike: the time and the revocations that rank 0
-told in the step's agreement, and the dates that all began with. So all stop, or all leave the same
-corpora out, before any weight moves.
+Every rank computes this from equal data: rank 0's time and revocations in the step's agreement, and
+the dates that all began with. So all stop, or all leave the same corpora out, before any weight
+moves.
 """
 
 from __future__ import annotations

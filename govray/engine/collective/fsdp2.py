@@ -1,11 +1,11 @@
 """The base model sharded over ranks by torch's ``fully_shard`` (FSDP2).
 
-Parameters, gradients and optimizer states are DTensors, of which a rank holds its shard.
-Forward gathers the parameters of a unit, backward gathers them again and scatters the
-sum of its gradients: so all ranks do equal passes, in the same order, and every pass is
-sliced, adapters' too, with a gradient through every layer. Gradients are summed, not
-averaged, once a step, in the backward of the last pass. A parameter without a permitted row
-counts as zeros there: all ranks scatter the same buffers, a function of the model alone.
+Parameters, gradients and optimizer states are DTensors, of which a rank holds its shard. Forward
+gathers the parameters of a unit. Backward gathers them again and scatters the sum of its gradients.
+So all ranks do equal passes, in the same order. Every pass is sliced, adapters' too, with a
+gradient through every layer. Gradients are summed, not averaged, once a step, in the backward of
+the last pass. A parameter without a permitted row counts as zeros there: all ranks scatter the same
+buffers, a function of the model alone.
 
 Norms are taken over all shards, so clipping is that of the unsharded model up to
 rounding. Adapters stay whole, and are summed as ever.

@@ -1,9 +1,9 @@
 """One sample of gradient norms, put together from all ranks.
 
-On a sampled step every rank measures its own pieces (``norm_accounting.py``). Here they
-become one table over all ranks, the same on each: per (corpus, layer group) the sum
-of squared norms, divided by N_l², so that it is about the gradient that the optimizer
-saw. A group that some rank could not measure is in no entry.
+On a sampled step every rank measures its own pieces (``norm_accounting.py``). Here they become one
+table over all ranks, the same on each. It has the sum of squared norms per (corpus, layer group).
+That is divided by N_l², to describe the gradient that the optimizer saw. A group that some rank
+could not measure is in no entry.
 
 It runs after the optimizer step and adds to no number of the training.
 """

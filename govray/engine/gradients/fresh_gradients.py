@@ -1,7 +1,7 @@
 """The gradients that a step computes with: none from before it, and none left after it.
 
-A step looks at the parameters that it can reach, and not at those of idle adapters: there may be
-thousands, and touching each would take longer than many a forward pass.
+A step visits the parameters that it can reach, and not those of idle adapters. There may be
+thousands, and visiting each could take longer than a forward pass.
 """
 
 from __future__ import annotations

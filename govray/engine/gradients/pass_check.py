@@ -5,19 +5,18 @@ way, and looks at the gradients:
 
 1. What a stream's losses give to a parameter that its route forbids is exactly
    zero, or absent.
-2. What they give to the permitted ones is the same to rounding: over all of them,
-   ‖together − alone‖ ≤ √ε ‖alone‖, ε that of the coarsest dtype on the way, as it is
-   inside the loss (``precision.py``).
+2. What they give to the permitted ones is the same to rounding: over all of them, ‖together −
+   alone‖ ≤ √ε ‖alone‖. Here ε is that of the coarsest dtype inside the loss (``precision.py``).
 
 It reads and changes nothing else: gradients come from ``torch.autograd.grad``, so
 no ``.grad`` is written. It costs a few rows, once for each set of entries or streams.
 
-Where the first block of a stair gets no gradient at all (a head that starts as zeros),
-there is nothing to see: the trial is open, the step is done stream by stream, and the
-next step tries again. The same holds for a stream of a sliced pass without gradients.
+If the first block of a stair gets no gradient at all, as from a head of zeros, the trial stays
+open. The step is then done stream by stream, and the next step tries again. The same holds for a
+stream of a sliced pass without gradients.
 
-A model that ``torch.compile`` has in hand is not joined: there, every combination of
-parts would be another graph, and a cached one may not know of hooks.
+The passes of a model under ``torch.compile`` are not joined. Every combination of parts would be
+another graph there, and a cached one may lack hooks.
 
 A model that behaves in another way later is not noticed.
 """

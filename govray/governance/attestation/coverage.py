@@ -36,11 +36,11 @@ uniform over it.
 
 Levels
 
-Per (corpus, layer group) that the corpus's route does not reach, each level requiring all below: 0
-declared; 1 direct exclusion enforced and counted; 2 a replay without the corpus gave the same bytes
-for the file that holds the group; 3 removal of the corpus's adapter executed. If the weights that
-the run started from had seen the corpus, the level is 0. This ledger counts only this run, and no
-replay of it undoes the start's history.
+Each (corpus, layer group) that the corpus's route does not reach has a level. Each level requires
+all below. Level 0 is declared. Level 1: direct exclusion is enforced and counted. Level 2: a replay
+without the corpus gave the same bytes for the file that holds the group. Level 3: the corpus's
+adapter was removed. If the weights that the run started from had seen the corpus, the level is 0.
+This ledger counts only this run, and no replay of it undoes the start's history.
 
 ``verifier.py`` checks that leaves follow the plan and the routes.
 """

@@ -1,9 +1,9 @@
 """The memorization manifest: what an audit found a model to hold of its training data.
 
 This is the operator's statement, beside the attestation and not part of it. For each corpus it has
-the layer groups that its route could reach, and how far rows trained on differ from reserve rows at
-each layer. It has how often greedy decoding continues them, how exposed planted canaries are, and
-the hashes of records with evidence. The subjects are the files that were scored.
+the layer groups that its route could reach. It says how far rows trained on differ from reserve
+rows at each layer. It has how often greedy decoding continues them, how exposed planted canaries
+are, and the hashes of records with evidence. The subjects are the files that were scored.
 
 Invariants
 
@@ -83,8 +83,8 @@ class CanaryEvidence(Document):
         scored: How many were scored.
         rank: Among all candidates; absent where the exposure is extrapolated.
         sampled_bits: What the samples alone show; absent where the rank is exact.
-        fit_distance, fit_p: Kolmogorov–Smirnov distance of the extrapolating fit, and its p-value
-            (too large, since it was fitted to these samples); absent where the rank is exact.
+        fit_distance, fit_p: Kolmogorov–Smirnov distance of the extrapolating fit, and its p-value,
+            which is too large for a fit to these samples. Absent if the rank is exact.
         extracted: Whether greedy decoding gives the secret.
     """
 

@@ -57,8 +57,8 @@ _MAX_PASSWORD = 4096
 _SHORTER_THAN_A_KEY = 40
 _VARIABLE = re.compile(rf"env:[A-Za-z_][A-Za-z0-9_]{{0,{_SHORTER_THAN_A_KEY - 1}}}")
 _FIELD = 2**255 - 19
-# The y coordinates of the points of order 1, 2, 4 and 8 on edwards25519
-# (the two of order 8 are the roots of d·y^4 + 2y^2 - 1 that are squares).
+# The y coordinates of the points of order 1, 2, 4 and 8 on edwards25519. The two of order 8 are the
+# roots of d·y^4 + 2y^2 - 1 that are squares.
 _ORDER_8_Y = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 _SMALL_ORDER_Y = frozenset({0, 1, _FIELD - 1, _ORDER_8_Y, _FIELD - _ORDER_8_Y})
 

@@ -174,8 +174,8 @@ def verify_consistency(
 def root_of(hashes: Sequence[bytes]) -> bytes:
     """MTH over leaf hashes, or over the roots of whole subtrees of one size, level by level.
 
-    An odd node at the end of a level moves up unchanged: that is the RFC's split
-    at the largest power of two, read from below.
+    An odd node at the end of a level moves up unchanged. That is the RFC's split at the largest
+    power of two, read from below.
     """
     if not hashes:
         return EMPTY_ROOT

@@ -4,9 +4,9 @@ A file is an 8-byte little-endian length, that many bytes of JSON, and the tenso
 sound file each byte belongs to exactly one tensor: no two overlap, none is left over. Then a loader
 can find only the tensors that the header names. If a name is absent, so is the tensor.
 
-What is refused here is all that the ``safetensors`` library refuses, and some of what it reads:
-names that occur twice, fields that the format does not have, lists in the place of objects, null
-metadata, and integers beyond 2^53 - 1. No writer that is known makes those.
+This refuses all that the ``safetensors`` library refuses, and some of what that reads. Examples are
+repeated names, unknown fields, lists in place of objects, null metadata, and integers beyond 2^53 -
+1. No writer that is known makes those.
 
 The base install has no tensor library, so the rules are written out.
 

@@ -22,17 +22,17 @@ Invariants
 The permutation
 
 ``permute`` is a balanced Feistel network on ``2h`` bits, the fewest with ``4**h >= n``, walked
-until it lands below ``n`` (cycle walking: Black and Rogaway, *Ciphers with Arbitrary Finite
-Domains*, CT-RSA 2002; fewer than four evaluations on average). With ``L, R`` the high and the
+until it lands below ``n`` (cycle walking). That takes fewer than four evaluations on average (Black
+and Rogaway, *Ciphers with Arbitrary Finite Domains*, CT-RSA 2002). With ``L, R`` the high and the
 low ``h`` bits, each of the eight rounds does::
 
     L, R  =  R, L ^ (mix(R ^ key[round]) & (2**h - 1))
 
-and ``mix`` is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), in arithmetic
-modulo 2**64, so an array library's ``uint64`` computes exactly the same numbers. The eight
-64-bit round keys are the big-endian words of the SHA-512 of the canonical JSON
-``{"epoch": …, "seed": …, "stream": …}``. This is a shuffle, not a cipher: nothing secret
-depends on it.
+and ``mix`` is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014). Arithmetic is
+modulo 2**64, so an array library's ``uint64`` computes exactly the same numbers. The eight 64-bit
+round keys are the big-endian words of the SHA-512 of the canonical JSON
+``{"epoch": …, "seed": …, "stream": …}``. This is a shuffle, not a cipher: nothing secret depends on
+it.
 
 Golden vectors (``tests/governance/record/test_batch_plan.py`` holds more)::
 

@@ -1,19 +1,20 @@
 """Memorization as a governed quantity: what is measured, what a policy says of it, what follows.
 
-An **entropy profile** is a table of measures. Each compares rows of one corpus that were trained
-on (probe rows) with rows of the same corpus that never were (reserve rows), at one layer: mean
-predictive entropy, entropy-normalised surprise and Min-K%++ of each side, the deviation of the
-named statistic in robust units, and its permutation p-value. It stands in the ledger, behind the
-leaf of the step after which it was measured.
+An **entropy profile** is a table of measures. Each compares, at one layer, rows of a corpus that
+were trained on (probe rows) with rows that never were (reserve rows). It has mean predictive
+entropy, entropy-normalised surprise and Min-K%++ of each side. It has the deviation of the named
+statistic in robust units, and its permutation p-value. It stands in the ledger, behind the leaf of
+the step after which it was measured.
 
 `decide` is the decision, a pure function of recorded profiles and the signed policy, so whoever
 runs and whoever verifies come to the same one.
 
 Invariants
 
-* A corpus **exceeds** at a layer in a probe if the layer's deviation lies outside its band *and*
-  the procedure of Benjamini and Hochberg (1995) rejects its p-value at the section's ``fdr``. It
-  is flagged when the same layer exceeded in ``consecutive`` probes of the corpus in a row.
+* A corpus **exceeds** at a layer in a probe if two things hold. The layer's deviation lies outside
+  its band, and the procedure of Benjamini and Hochberg (1995) rejects its p-value at the section's
+  ``fdr``. It is flagged when the same layer exceeded in ``consecutive`` probes of the corpus in a
+  row.
 * **One domain never decides for another.** The procedure runs over the p-values of one domain, and
   rollbacks are counted per domain. So an adapter's corpus changes neither a threshold nor the
   budget of the trunk.

@@ -6,8 +6,8 @@ the routes and are not repeated. ``GradientNorms`` belong to sampled steps: what
 each corpus's gradient. An ``EntropyProfile`` (``entropy_profile.py``) belongs to the steps that a
 policy's monitor names: what the weights after it knew of each corpus.
 
-There is no clock, attempt or host in a leaf, so a replay of the run
-makes the same bytes and the roots can be compared.
+There is no clock, attempt or host in a leaf. So a replay of the run makes the same bytes, and the
+roots can be compared.
 
 Invariants
 
@@ -134,8 +134,8 @@ def read_leaves(data: bytes) -> tuple[AnyLeaf, ...]:
     """The leaves in a ledger file.
 
     Raises:
-        Malformed: a line that is too long, not canonical or not a leaf, a missing last newline,
-            too many lines, a gap in the branches or steps, or gradient norms or a profile that
+        Malformed: A line is too long, not canonical or not a leaf, or the last newline is missing.
+            There are too many lines, or a gap in the branches or steps. Gradient norms or a profile
             are not behind the leaf of their step. Names the line, counted from 1.
     """
     return _read(_split(data))

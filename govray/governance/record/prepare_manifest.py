@@ -8,11 +8,11 @@ place that does it.
 
 Packing
 
-Per corpus and part (one ``records-*.parquet`` file) the **part stream** is the tokens of the
-part's training records in order, each record followed by one separator token. The stream is cut
-into rows of T+1 tokens (T = ``context``) without overlap: row i covers ``[i(T+1), (i+1)(T+1))``.
-The last row may be shorter; a last row of one token has no loss target and is dropped. A row of
-k tokens has k−1 loss targets. Rows count through a corpus's parts in order.
+Per corpus and part (one ``records-*.parquet`` file) the **part stream** is the tokens of the part's
+training records in order. One separator token follows each record. The stream is cut into rows of
+T+1 tokens (T = ``context``) without overlap: row i covers ``[i(T+1), (i+1)(T+1))``. The last row
+may be shorter; a last row of one token has no loss target and is dropped. A row of k tokens has k−1
+loss targets. Rows count through a corpus's parts in order.
 
 Reserve
 

@@ -1,10 +1,9 @@
 """What a verifier trusts, before any file is looked at: a root and revocation lists.
 
 A `TrustAnchor` is bytes, given or pinned, that came by another way than what is verified. RFC 6024
-calls the root of such trust an anchor. It is the one value that travels to every verb and service
-that judges somebody else's files, so that none of them forgets the lists, and `load` is where the
-root's rule of freshness is kept: a root that asks for a list, or for a recent one, gives no trust
-state without it.
+calls the root of such trust an anchor. This one value travels to every verb and service that judges
+somebody else's files, so that none of them forgets the lists. `load` applies the root's rule of
+freshness: a root that asks for a list, or for a recent one, gives no trust state without it.
 
 Invariants:
     * Lists that were pinned are never gone behind: a given list of the same issuer follows them.

@@ -13,9 +13,9 @@ Invariants
 * The reference time is an argument. If the caller gives none, the clock is read once,
   here. Nothing else in this layer reads it.
 
-The signer's word remains: that no other data was used, which tensors a layer group means, the
-environment, the times, its own replays, and removals beyond these files. The other items are in
-`DISCLAIMER`. The folder must not change while it is verified.
+Some of it remains the signer's word: that no other data was used, which tensors a layer group
+means, the environment and the times. So do its own replays, and removals beyond these files. The
+other items are in `DISCLAIMER`. The folder must not change while it is verified.
 """
 
 from __future__ import annotations

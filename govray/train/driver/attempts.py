@@ -1,14 +1,14 @@
 """A run's attempts: Ray Train starts groups of workers, and this decides what follows each end.
 
-Ray's own limits are lifted; `Supervisor`, called by Ray's controller with whatever workers raised,
-asks `govray.train.driver.failures` and ends the run by raising, or lets Ray restart. The controller
+Ray's own limits are lifted. Ray's controller calls `Supervisor` with the workers' errors. It asks
+`govray.train.driver.failures`, and ends the run by raising or lets Ray restart. The controller
 itself may die; then `fit` starts another, under the same bound. Its memory is the run's event log,
 so decisions don't depend on which process has lived how long.
 
 Invariants:
 
-* A rank that is refused raises, and its process stays until Ray ends it: no other rank can first
-  die of its absence and be taken for the cause.
+* A refused rank raises, and its process stays until Ray ends it. So no other rank dies of its
+  absence first and is taken for the cause.
 * The driver's main thread never blocks in Ray, so that signals are heard.
 """
 

@@ -1,8 +1,8 @@
 """What the driver hands every worker: the verified facts of one run, and no key.
 
-An order is built once, on the driver, after the policy and every credential
-have been verified; workers compare what they find (layer groups, plan digest,
-policy digest) with it and stop together on a difference.
+An order is built once, on the driver, after the policy and every credential have been verified.
+Workers compare it with what they find: layer groups, plan digest, policy digest. They stop together
+on a difference.
 """
 
 from __future__ import annotations

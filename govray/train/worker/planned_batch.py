@@ -12,10 +12,9 @@ from govray.engine.batch import IGNORED, MicroBatch, StepBatch
 def step_batch(rows: StepRows, device: torch.device | str = "cpu") -> StepBatch:
     """One rank's rows as micro-batches, one for each stream, on the model's device.
 
-    Within a stream, rows of one corpus stand together, for that is a piece whose
-    gradient norm is sampled; else they keep the plan's order. A row of k tokens gives
-    inputs 0 … k-2 and targets 1 … k-1; what lies beyond a short row is padded with
-    token 0 and the target that counts for nothing.
+    Within a stream, rows of one corpus stand together, for that is a piece whose gradient norm is
+    sampled; else they keep the plan's order. A row of k tokens gives inputs 0 … k-2 and targets 1 …
+    k-1. A short row is padded with token 0 and with targets that the loss ignores.
     """
     tokens = torch.from_numpy(rows.tokens.astype(np.int64))
     lengths = torch.from_numpy(rows.lengths)

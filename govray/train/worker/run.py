@@ -296,8 +296,8 @@ class Run:
         return loss
 
     def _report(self, metrics: Mapping[str, float], final: Folder | None) -> None:
-        """Ray hears of the last commit only: it refuses to go on with a run of which a
-        checkpoint that it knows was deleted, and the others may be."""
+        """Report only the last commit to Ray. Ray refuses to go on with a run if a checkpoint that
+        it knows was deleted, and older commits may be."""
         shown = None
         if final and self._rank == 0:
             shown = ray.train.Checkpoint(str(shown_to_ray(self._folder, final)))

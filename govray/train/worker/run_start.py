@@ -1,7 +1,7 @@
 """`govern`: from a model and its optimizer to one worker's part of a run.
 
-Every collaborator of a `Run` is made here, in the one order that all ranks follow: what a run
-begins with, the step, the state of the last commit, and then what writes.
+Every collaborator of a `Run` is made here, in the same order on all ranks. First comes what a run
+begins with, then the step, the state of the last commit, and the writers.
 """
 
 from __future__ import annotations
@@ -81,9 +81,8 @@ def govern(
 def assignment_for(model: nn.Module) -> Assignment:
     """The assignment in force; on the driver, the end of a discovery.
 
-    `govern` begins with it. A host framework's adapter calls it earlier, as soon
-    as it knows the model: what it builds around a model need not work on the
-    meta device.
+    `govern` begins with it. A host framework's adapter calls it earlier, as soon as it knows the
+    model. What it builds around a model need not work on the meta device.
 
     Raises:
         UsageError: Called outside a training loop that `GovernedTrainer` started.

@@ -1,0 +1,90 @@
+"""Sentences of docstrings, comments and docs have at most 25 words.
+
+A folder's ceiling is how many longer ones it had when it was last read through. It only falls.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.prose import prose
+
+ROOT = Path(__file__).parents[1]
+MOST = 25
+CEILINGS = {
+    "govray/cli": 1,  # a list of exit codes
+    "govray/engine": 1,  # the order of a step
+    "govray/governance": 1,  # a list of licences
+    **dict.fromkeys(["govray/checkpoint", "govray/data", "govray/demo", "govray/service"], 0),
+    **dict.fromkeys(["govray/store", "govray/train", "govray/tune"], 0),
+    **dict.fromkeys(["benchmarks", "jobs", "policies", "searchers", "serve"], 0),
+    "docs": 66,
+}
+
+SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):$")
+BULLET = re.compile(r"([-*]|[1-9]\d*\.) +")
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Running text, one paragraph, bullet or argument at a time; tables and code are left out."""
+    found: list[str] = []
+    section = False
+    for line in [*re.sub(r"```.*?```", "", inspect.cleandoc(text), flags=re.S).splitlines(), ""]:
+        indent, content = len(line) - len(line.lstrip()), line.strip()
+        section = bool(SECTION.match(content)) or (section and (indent > 0 or not content))
+        code = indent >= 4 and not section and not found
+        apart = (
+            not content
+            or re.search(r"\S  +\S", content)
+            or content.startswith(("|", "#"))
+            or SECTION.match(content)
+            or code
+        )
+        bullet = BULLET.match(content)
+        if apart or bullet or (section and indent == 4):
+            yield " ".join(found)
+            found = []
+        if not apart:
+            found.append(content[bullet.end() :] if bullet else content)
+
+
+def sentences(paragraph: str) -> list[str]:
+    """Cut at full stops before a capital; what stands in backticks or behind a link is a word."""
+    plain = re.sub(r"``.+?``|`.+?`", "Code", paragraph)
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", plain)
+    plain = re.sub(r"\b(e\.g|i\.e|al|ch|vs)\.", r"\1", plain)
+    return re.split(r"(?<=[.!?])[\"”)*_]*\s+(?=[^a-z])", plain)
+
+
+def too_long(text: str) -> list[str]:
+    """The sentences with more than 25 words."""
+    found = [each for part in paragraphs(text) for each in sentences(part)]
+    return [each for each in found if len(re.findall(r"\S*\w\S*", each)) > MOST]
+
+
+def texts(folder: str) -> Iterator[tuple[str, str]]:
+    """Place and text of everything that a folder's files say in prose."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for line, text in prose(path.read_text()):
+            yield f"{path.relative_to(ROOT)}:{line}", text
+    for path in sorted((ROOT / folder).rglob("*.md")):
+        yield str(path.relative_to(ROOT)), path.read_text()
+
+
+@pytest.mark.parametrize(("folder", "ceiling"), CEILINGS.items())
+def test_sentences_are_short(folder: str, ceiling: int) -> None:
+    found = [f"{place}: {each}" for place, text in texts(folder) for each in too_long(text)]
+    assert len(found) <= ceiling, "\n".join(found)
+
+
+def test_a_long_sentence_is_found_wherever_it_stands() -> None:
+    long = "Here " + "is a word and " * 6 + "an end."
+    short = "Here is `a word` and an end."
+    assert too_long(f"{short} {long}") == [long]
+    assert too_long(f"What.\n\nArgs:\n    one: {short}\n    two: {long}") == [f"two: {long}"]
+    assert too_long(f"* {short}\n* {long}\n\n    {long}\n\n```\n{long}\n```") == [long]
