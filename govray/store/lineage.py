@@ -26,9 +26,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from govray.errors import Malformed, UsageError
 from govray.governance.attestation.coverage import Coverage, group_weights
@@ -43,6 +41,7 @@ from govray.governance.attestation.model_attestation import (
     Removal,
 )
 from govray.governance.formats import canonical_json
+from govray.governance.formats.bounds import Share
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
 from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.ancestry import Ancestor
@@ -53,8 +52,6 @@ from govray.governance.trust.license import LicenseCategory, Use
 
 UNKNOWN = "unknown"
 """The label of what weights brought that no attestation speaks for."""
-
-Weight = Annotated[float, Field(ge=0, le=1)]
 
 
 class LineageCell(Document):
@@ -69,8 +66,8 @@ class LineageCell(Document):
 
     group: str
     tokens: Count
-    weight: Weight | None = None
-    gradient_norm_share: Weight | None = None
+    weight: Share | None = None
+    gradient_norm_share: Share | None = None
     direct: bool
     transitive: bool
     level: Level | None = None

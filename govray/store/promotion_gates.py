@@ -28,6 +28,7 @@ from pydantic import Field, model_validator
 from govray.errors import Malformed, Refused
 from govray.governance.attestation.model_attestation import AssuranceLevel, Attestation
 from govray.governance.formats import canonical_json
+from govray.governance.formats.bounds import Positive, Share
 from govray.governance.formats.document import Document, Name
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.governance.policy import globs
@@ -43,7 +44,6 @@ _Globs: TypeAlias = Annotated[tuple[Glob, ...], Field(min_length=1, max_length=_
 _Categories: TypeAlias = Annotated[
     tuple[LicenseCategory, ...], Field(min_length=1, max_length=_MOST)
 ]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Selecting(Document):
@@ -141,7 +141,7 @@ class PromotionPolicy(Document):
     """The document. ``str()`` of it is ``name vN``."""
 
     name: Name
-    version: Annotated[int, Field(ge=1)]
+    version: Positive
     stages: Stages
 
     @property

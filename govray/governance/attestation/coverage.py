@@ -42,7 +42,7 @@ without the corpus gave the same bytes for the file that holds the group. Level 
 adapter was removed. If the weights that the run started from had seen the corpus, the level is 0.
 This ledger counts only this run, and no replay of it undoes the start's history.
 
-``verifier.py`` checks that leaves follow the plan and the routes.
+``verify/ledger_step.py`` checks that leaves follow the plan and the routes.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from govray.governance.formats.bounds import Share
 from govray.governance.formats.document import Count, Document, Name
 from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan
@@ -94,7 +95,7 @@ class Coverage(Document):
     tokens: Count
     weighted_tokens: Annotated[str, Field(pattern=r"^(0|[1-9][0-9]*)(\.[0-9]*[1-9])?$")]
     steps: Count
-    gradient_norm_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    gradient_norm_share: Share | None = None
 
 
 def corpus_counts(

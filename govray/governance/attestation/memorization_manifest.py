@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from govray.errors import Refused
 from govray.governance.attestation import model_folder
-from govray.governance.formats.bounds import LongText, Natural, Positive, Probability
+from govray.governance.formats.bounds import LongText, Natural, Positive, Share
 from govray.governance.formats.document import Digest, Document, Name, Timestamp
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import Subject, seal
@@ -95,8 +95,8 @@ class CanaryEvidence(Document):
     scored: Positive
     rank: Positive | None = None
     sampled_bits: Annotated[Number, Field(ge=0)] | None = None
-    fit_distance: Probability | None = None
-    fit_p: Probability | None = None
+    fit_distance: Share | None = None
+    fit_p: Share | None = None
     extracted: bool
 
     @model_validator(mode="after")

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
-from govray.governance.formats.bounds import ShortText
+from govray.governance.formats.bounds import Positive, PositiveShare, ShortText
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
 from govray.governance.policy.credential import Credential, CredentialClass
 from govray.governance.policy.depth_policy import Policy
@@ -60,7 +60,7 @@ class Reference(Document):
     """Another signed document, by name, version and digest."""
 
     name: Name
-    version: Annotated[int, Field(ge=1)]
+    version: Positive
     digest: Digest
 
 
@@ -97,13 +97,13 @@ class AdapterRank(Document):
     """The adapter of a route and the rank of its factors."""
 
     name: Name
-    rank: Annotated[int, Field(ge=1)]
+    rank: Positive
 
 
 class RouteFacts(Document):
     """A route as it stands in the attestation; ``Route.digest`` is the stream's id."""
 
-    weights: dict[ShortText, Annotated[float, Field(gt=0, le=1)]]
+    weights: dict[ShortText, PositiveShare]
     adapter: AdapterRank | None = None
 
 
@@ -122,7 +122,7 @@ class Adapter(Document):
     """A removable adapter of this run. Its files are subjects unless it was removed."""
 
     name: Name
-    rank: Annotated[int, Field(ge=1)]
+    rank: Positive
     corpora: Annotated[tuple[Name, ...], Field(min_length=1)]
     tensors: Annotated[tuple[ShortText, ...], Field(min_length=1)]
 

@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from govray.errors import Malformed, Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation
-from govray.governance.formats.bounds import LongText
+from govray.governance.formats.bounds import LongText, Positive
 from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
@@ -53,7 +51,7 @@ class ReplayCheck(Document):
     run: Name
     party: Name
     replayed: Timestamp
-    steps: Annotated[int, Field(ge=1)]
+    steps: Positive
     ledger: Digest
     outcome: Literal["identical"] = "identical"
     environment: Environment

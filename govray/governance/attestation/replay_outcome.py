@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from govray.errors import Malformed, Refused, Untrusted
 from govray.governance.attestation.replay_check import check_second_party
-from govray.governance.formats.bounds import LongText
+from govray.governance.formats.bounds import LongText, Natural, Positive
 from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import PublicKey, Signer
@@ -61,9 +61,9 @@ class ReplayOutcome(Document):
     replay: Name
     party: Name
     without: Name | None = None
-    start: Annotated[int, Field(ge=0)]
-    stop: Annotated[int, Field(ge=1)]
-    max_steps: Annotated[int, Field(ge=1)]
+    start: Natural
+    stop: Positive
+    max_steps: Positive
     plan: Digest
     identical: bool | None = None
     original: _Files

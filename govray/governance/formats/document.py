@@ -164,7 +164,7 @@ class Document(BaseModel):
 
     @classmethod
     def from_text(cls, text: bytes, *, where: str | None = None) -> Self:
-        """Return the document in JSON text that `canonical` and `check_no_null` have passed.
+        """Return the document in JSON text that `canonical_json` and `check_no_null` have passed.
 
         The parsed value need not be there any more: beside the document it would take twice the
         room.

@@ -12,13 +12,13 @@ still be refused here.
 Invariants:
     * ``keyid`` is a hint for people. It decides nothing here: every key is
       tried against every signature.
-    * An envelope's bytes do not identify what was signed. A P-256 signature has two spellings
-      (``keys.py``), and key hints are unsigned. The payload's digest is.
+    * The payload's digest names what was signed. An envelope's bytes do not: a P-256 signature
+      has two spellings (``keys.py``), and nobody signs key hints.
     * What counts is the set of distinct keys that verify, so two signatures by
       one key, or one key under two names, count once.
 
-It says which keys signed, not whether they may; that is `trust_state.py`. It does not
-look into the payload; that is `statement.py`.
+It says which keys signed. Whether they may is for `trust_state.py`; the payload is read by
+`statement.py`.
 """
 
 from __future__ import annotations

@@ -17,9 +17,8 @@ Invariants:
     * Private key bytes appear in no repr, no error and no pickle; nor does a reference to a key
       that could be the key itself.
 
-`Signer` is the whole interface that an HSM or a cloud key service has to
-offer. This module stores no keys and knows nothing of who a key belongs to;
-that is `trust_state.py`.
+`Signer` is the whole interface that an HSM or a cloud key service has to offer. Who a key belongs
+to is for `trust_state.py`.
 """
 
 from __future__ import annotations

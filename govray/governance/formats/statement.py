@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, field_validator
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
+from govray.governance.formats.bounds import Hex256, ShortText
 from govray.governance.formats.document import Document, check_no_null
 from govray.governance.formats.dsse import IN_TOTO, Envelope, sign_payload
 from govray.governance.formats.keys import Signer
@@ -33,14 +34,12 @@ STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 
 D = TypeVar("D", bound=Document)
 
-_Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-
 
 class Subject(Document):
     """An artifact: its name, and ``{"sha256": <64 lowercase hex>}``."""
 
-    name: Annotated[str, Field(min_length=1, max_length=1024)]
-    digest: dict[Literal["sha256"], _Hex]
+    name: ShortText
+    digest: dict[Literal["sha256"], Hex256]
 
     @field_validator("digest")
     @classmethod

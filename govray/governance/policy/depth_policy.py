@@ -37,6 +37,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from govray.errors import Malformed, Refused, Untrusted
+from govray.governance.formats.bounds import Label, Positive, Share
 from govray.governance.formats.document import Document, Name
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import seal, self_subject
@@ -81,10 +82,7 @@ GroupName = Annotated[
 ]
 """A layer group of the policy's own; ``block…`` and the built-in names are taken."""
 
-Label = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
-"""Name of a profile or rule."""
-
-Weight = Annotated[float, Field(ge=0.0, le=1.0)]
+Weight = Share
 """Share of a class's gradient: 1 is all of it, 0 none."""
 
 AdapterName = Annotated[
@@ -267,7 +265,7 @@ class Policy(Document):
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/depth-policy/v1"
 
     name: Name
-    version: Annotated[int, Field(ge=1)]
+    version: Positive
     valid: Period
     on_expiry: Literal["stop", "gate"]
     groups: Annotated[dict[GroupName, _Globs], Field(max_length=_MAX_ENTRIES)] | None = None

@@ -1,10 +1,10 @@
 """The ``memorization`` section of a depth policy: what is measured, and what follows.
 
 A policy without it has no monitor. It is signed with the rest of the policy, and as closed. Bands
-are given, or come from ``govray policy calibrate``, which writes them into the source: what is
-signed has numbers.
+are given, or ``govray policy calibrate`` writes them into the source, so what is signed has
+numbers.
 
-Not done here: measuring, and deciding (`memorization`).
+``record/entropy_profile.py`` has the measures, ``record/incidents.py`` decides.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
-from govray.governance.formats.bounds import Positive
+from govray.governance.formats.bounds import Label, Positive
 from govray.governance.formats.canonical_json import JSON
 from govray.governance.formats.document import Document
 from govray.governance.policy import globs
@@ -70,7 +70,7 @@ class RuleAction(Document):
     """
 
     action: Action
-    fallback: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")] | None = None
+    fallback: Label | None = None
 
     @model_validator(mode="after")
     def _fallback_of_a_gate(self) -> Self:

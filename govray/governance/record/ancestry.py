@@ -17,12 +17,10 @@ That the weights were those of the ancestor is the signer's word, as it is for e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
-
-from pydantic import Field
 
 from govray.errors import Refused
 from govray.governance.formats import merkle
+from govray.governance.formats.bounds import Positive
 from govray.governance.formats.document import Count, Digest, Document, Name
 from govray.governance.record.ledger import AnyLeaf, Leaf
 
@@ -34,7 +32,7 @@ class Ancestor(Document):
     """
 
     run: Name
-    step: Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+    step: Positive
     size: Count
     root: Digest
 

@@ -27,6 +27,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from govray.governance.formats.bounds import Natural
 from govray.governance.formats.document import Document
 
 NAME, SECRET = "{name}", "{secret}"
@@ -90,7 +91,7 @@ class Canaries(Document):
     digits: Annotated[int, Field(ge=2, le=12)] = 8
     count: Annotated[int, Field(ge=1, le=1000)] = 8
     repeats: Annotated[int, Field(ge=1, le=10_000)] = 16
-    seed: Annotated[int, Field(ge=0, lt=1 << 53)] = 0
+    seed: Natural = 0
 
     @model_validator(mode="after")
     def _formed(self) -> Self:

@@ -32,11 +32,11 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from govray.governance.formats import canonical_json
-from govray.governance.formats.bounds import Natural, Positive, PValue
+from govray.governance.formats.bounds import Natural, Positive, PositiveShare, ShortText
 from govray.governance.formats.document import Digest, Document, Name
 from govray.governance.policy.memorization_section import Action, Monitoring, Number, Statistic
 
-Layer = Annotated[str, Field(min_length=1, max_length=1024)]
+Layer = ShortText
 
 
 class Side(Document):
@@ -74,7 +74,7 @@ class Measure(Document):
     probe: Side
     reserve: Side
     deviation: Number
-    p: PValue
+    p: PositiveShare
     permutations: Positive
 
     @model_validator(mode="after")

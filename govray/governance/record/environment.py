@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from govray.governance.formats.bounds import ShortText
+from govray.governance.formats.bounds import Natural, Positive, ShortText
 from govray.governance.formats.document import Digest, Document
 
 CODE = frozenset({"codeDigest", "source.module", "source.digest"})
@@ -51,8 +51,8 @@ class Environment(Document):
     packages: dict[ShortText, ShortText]
     code_digest: Digest
     source: SourceCode | None = None
-    seeds: dict[ShortText, Annotated[int, Field(ge=0)]]
-    threads: Annotated[int, Field(ge=1)]
+    seeds: dict[ShortText, Natural]
+    threads: Positive
     settings: dict[ShortText, ShortText]
 
 

@@ -1,10 +1,12 @@
 """The ledger: what each optimizer step used, append-only, Merkle-hashed, signed as a note.
 
-Three kinds of leaf stand in one tree. A ``Leaf`` belongs to every step. It has the positions of the
-streams that were read, and each corpus's rows and loss targets. Counts per layer group follow from
-the routes and are not repeated. ``GradientNorms`` belong to sampled steps: what was measured of
-each corpus's gradient. An ``EntropyProfile`` (``entropy_profile.py``) belongs to the steps that a
-policy's monitor names: what the weights after it knew of each corpus.
+Three kinds of leaf stand in one tree.
+
+* A ``Leaf`` belongs to every step: which positions of which streams it read, and how many rows and
+  loss targets each corpus gave. Counts per layer group follow from the routes and are not repeated.
+* ``GradientNorms`` belong to sampled steps: what was measured of each corpus's gradient.
+* An ``EntropyProfile`` (``entropy_profile.py``) belongs to the steps that a policy's monitor
+  names: what the weights after the step knew of each corpus.
 
 There is no clock, attempt or host in a leaf. So a replay of the run makes the same bytes, and the
 roots can be compared.
@@ -24,6 +26,8 @@ Invariants
 
 The signed tree head is a C2SP ``tlog-checkpoint`` (``signed_note.py``) with the origin
 ``govray.dev/ledger/<run id>``: a root cannot be passed off as another run's.
+
+``batch_plan.py`` decides what a step should have read, ``coverage.py`` adds up norms.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from pydantic import Field, model_validator
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json, merkle
-from govray.governance.formats.bounds import Natural, Positive
+from govray.governance.formats.bounds import MAX_EXACT, Natural, Positive, ShortText
 from govray.governance.formats.document import Digest, Document, Name
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.signed_note import sign_checkpoint
@@ -45,10 +49,10 @@ from govray.governance.record.entropy_profile import EntropyProfile
 
 MAX_LEAVES = 10_000_000
 MAX_LINE = 1 << 24
-MAX_SQUARED_NORM = float((1 << 53) - 1)
+MAX_SQUARED_NORM = float(MAX_EXACT)
 """The largest that is written. From here to 1e21, our canonical JSON has no numbers."""
 
-Group = Annotated[str, Field(min_length=1, max_length=1024)]
+Group = ShortText
 SquaredNorm = Annotated[float, Field(ge=0, le=MAX_SQUARED_NORM)]
 
 

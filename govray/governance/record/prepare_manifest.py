@@ -47,11 +47,10 @@ from pydantic import Field, model_validator
 
 from govray.errors import Malformed
 from govray.governance.formats import merkle
-from govray.governance.formats.bounds import Natural, Positive
+from govray.governance.formats.bounds import Hex256, Natural, Positive
 from govray.governance.formats.document import Digest, Document, Name
 from govray.governance.record.canary import Canaries
 
-Hex256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ShardName = Annotated[str, Field(pattern=r"^class=[0-9a-f]{12}/[A-Za-z0-9._-]+\.parquet$")]
 Split = Literal["train", "reserve", "empty"]
 

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from govray.errors import Malformed
+from govray.governance.formats.bounds import Positive
 from govray.governance.formats.document import Document, Name, Timestamp
 from govray.governance.formats.dsse import decode_base64, encode_base64
 from govray.governance.formats.keys import ALGORITHMS, PublicKey
@@ -151,11 +152,11 @@ class Authority(Document):
     name: Name
     role: Role
     keys: Annotated[tuple[Key, ...], Field(min_length=1, max_length=MAX_KEYS)]
-    threshold: Annotated[int, Field(ge=1)]
+    threshold: Positive
     expires: Timestamp
     scope: tuple[Scope, ...] | None = None
-    minimum_policy_versions: dict[Name, Annotated[int, Field(ge=1)]] | None = None
-    minimum_revocations: Annotated[int, Field(ge=1)] | None = None
+    minimum_policy_versions: dict[Name, Positive] | None = None
+    minimum_revocations: Positive | None = None
     maximum_revocation_age_hours: Annotated[int, Field(ge=1, le=MAX_AGE_HOURS)] | None = None
 
     @field_validator("keys")
@@ -213,10 +214,10 @@ class TrustRoot(Document):
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/trust-root/v1"
 
     name: Name
-    version: Annotated[int, Field(ge=1)]
+    version: Positive
     expires: Timestamp
     keys: Annotated[tuple[Key, ...], Field(min_length=1, max_length=MAX_KEYS)]
-    threshold: Annotated[int, Field(ge=1)]
+    threshold: Positive
     authorities: tuple[Authority, ...]
 
     @field_validator("keys")

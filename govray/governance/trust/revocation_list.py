@@ -30,7 +30,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from govray.errors import CouldNotCheck, Malformed, Untrusted
-from govray.governance.formats.bounds import ShortText
+from govray.governance.formats.bounds import Positive, ShortText
 from govray.governance.formats.document import (
     Digest,
     Document,
@@ -109,7 +109,7 @@ class RevocationList(Document):
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/revocations/v1"
 
     issuer: Name
-    sequence: Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+    sequence: Positive
     issued: Timestamp
     entries: Annotated[tuple[Revocation, ...], Field(max_length=100_000)]
 

@@ -32,8 +32,8 @@ recorded, and for its own making. Whoever judges somebody else's files takes the
 `govray.governance.trust.anchor.TrustAnchor`, which has the lists in it and the root's rule behind
 it.
 
-It does not know what a credential or a policy means; `credential.py` compares a
-credential with `Scope`, and `depth_policy.py` a version with the minimum.
+`credential.py` compares a credential with `Scope`, and `depth_policy.py` a version with the
+minimum.
 """
 
 from __future__ import annotations
