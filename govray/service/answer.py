@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -17,3 +17,11 @@ class Answer(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, validate_by_name=True, from_attributes=True, frozen=True
     )
+
+
+def example(**fields: Any) -> Any:
+    """The `ConfigDict` of a model that the description shows with these values.
+
+    Not by its type: a model with a table's columns has SQLModel's, which is another to mypy.
+    """
+    return ConfigDict(json_schema_extra={"examples": [fields]})

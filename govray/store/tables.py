@@ -39,16 +39,16 @@ def _state(kind: type[StrEnum]) -> Enum:
     )
 
 
-class Experiment(SQLModel, table=True):
+class ExperimentColumns(SQLModel):
     """What one experiment file, or one search, asked for. A plain run is the one trial of it.
 
     ``storage`` is the storage path or URL that its runs lie under, ``project`` and ``user`` whom
-    the usage is counted for. ``kind`` is ``run`` or ``search``.
+    the usage is counted for.
     """
 
     id: str = Field(primary_key=True)
     name: str = Field(index=True)
-    kind: str
+    kind: str = Field(description="`run` or `search`.")
     state: ExperimentState = Field(sa_type=_state(ExperimentState))
     project: str = Field(index=True)
     user: str = Field(index=True)
@@ -56,11 +56,15 @@ class Experiment(SQLModel, table=True):
     config: Json = Field(sa_type=JSON)
     started: str = Field(index=True)
     finished: str | None = None
-    why: str | None = None
+    why: str | None = Field(default=None, description="Why it stopped, if it did not complete.")
 
 
-class Trial(SQLModel, table=True):
-    """One run. ``id`` is the run's name, ``folder`` its folder below the experiment's storage.
+class Experiment(ExperimentColumns, table=True):
+    """An experiment."""
+
+
+class TrialColumns(SQLModel):
+    """One run. ``id`` is the run's name.
 
     ``loss`` and ``objective`` are the last ones known. ``code`` is the digest of govray's own
     source. ``accelerators`` is how many one worker held; the usage columns are sums over its
@@ -69,7 +73,6 @@ class Trial(SQLModel, table=True):
 
     id: str = Field(primary_key=True)
     experiment: str = Field(foreign_key="experiment.id", index=True)
-    folder: str
     state: TrialState = Field(sa_type=_state(TrialState))
     hyperparameters: Json = Field(sa_type=JSON)
     step: int
@@ -81,10 +84,20 @@ class Trial(SQLModel, table=True):
     started: str = Field(index=True)
     finished: str | None = None
     why: str | None = None
-    replay_of: str | None = Field(default=None, index=True)
+    replay_of: str | None = Field(
+        default=None, index=True, description="The trial that this one replayed."
+    )
     code: str
     policy: str = Field(index=True)
     manifest: str
+    worker_seconds: float
+    accelerator_seconds: float
+
+
+class Trial(TrialColumns, table=True):
+    """A trial, with its ``folder`` below the experiment's storage."""
+
+    folder: str
     worker_seconds: float = 0
     accelerator_seconds: float = 0
     read_bytes: int = Field(default=0, sa_type=BigInteger)

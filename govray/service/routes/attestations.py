@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from sqlalchemy import Row, func, select
 from sqlmodel import Session, col
 
@@ -22,7 +22,7 @@ from govray.governance.verify.envelope_check import EnvelopeCheck, TrustGiven, c
 from govray.governance.verify.steps import REVOCATIONS, STEPS
 from govray.service import visibility
 from govray.service.access import Caller, CallerDep
-from govray.service.answer import Answer
+from govray.service.answer import Answer, example
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem
 from govray.service.revocations import Lists
@@ -127,22 +127,16 @@ class StepAnswer(Answer):
 class CheckAnswer(Answer):
     """What an envelope alone shows. The whole check needs the model folder: `govray verify`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "outcome": "partlyChecked",
-                    "meaning": "The steps marked passed hold. The others were not checked.",
-                    "attestation": "sha256:" + "7c" * 32,
-                    "run": "demo-20261121-204522-ec96",
-                    "signer": "operator",
-                    "trustRoot": "sha256:" + "e4" * 32,
-                    "indexed": True,
-                    "at": "2026-11-21T12:00:00Z",
-                    "steps": [{"number": 2, "name": "signature", "status": "passed", "why": None}],
-                }
-            ]
-        }
+    model_config = example(
+        outcome="partlyChecked",
+        meaning="The steps marked passed hold. The others were not checked.",
+        attestation="sha256:" + "7c" * 32,
+        run="demo-20261121-204522-ec96",
+        signer="operator",
+        trustRoot="sha256:" + "e4" * 32,
+        indexed=True,
+        at="2026-11-21T12:00:00Z",
+        steps=[{"number": 2, "name": "signature", "status": "passed", "why": None}],
     )
 
     outcome: Literal["failed", "partlyChecked", "notChecked"]
@@ -410,8 +404,5 @@ def _told(session: Session, caller: Caller, check: EnvelopeCheck, at: datetime) 
         trust_root=check.trust.digest if check.trust else None,
         indexed=bool(indexed),
         at=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        steps=[
-            StepAnswer(number=s.number, name=s.name, status=s.status, why=s.why)
-            for s in check.steps
-        ],
+        steps=[StepAnswer.model_validate(step) for step in check.steps],
     )

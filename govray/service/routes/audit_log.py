@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from sqlmodel import col, select
 
 from govray.governance.formats.document import Count, Timestamp
 from govray.service.access import require
-from govray.service.answer import Answer
+from govray.service.answer import Answer, example
 from govray.service.pagination import Listing, PageDep
 from govray.service.session import SessionDep
 from govray.service.visibility import STAFF_ONLY
@@ -26,21 +26,15 @@ Filter = Annotated[str | None, Query(max_length=200)]
 class Entry(Answer):
     """Who did what to what."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "number": "17",
-                    "at": "2026-11-21T09:00:00Z",
-                    "user": "ada",
-                    "token": "0123456789ab",
-                    "action": "GET /v1/corpora/{corpus}",
-                    "subject": "acme-notes",
-                    "outcome": "done",
-                    "detail": {},
-                }
-            ]
-        }
+    model_config = example(
+        number="17",
+        at="2026-11-21T09:00:00Z",
+        user="ada",
+        token="0123456789ab",  # noqa: S106 (it is made up)
+        action="GET /v1/corpora/{corpus}",
+        subject="acme-notes",
+        outcome="done",
+        detail={},
     )
 
     number: Count
@@ -82,18 +76,12 @@ def audit(
 class Used(Answer):
     """What one project or user used."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "name": "default",
-                    "trials": 3,
-                    "workerHours": 1.5,
-                    "acceleratorHours": 0.5,
-                    "attested": 2,
-                }
-            ]
-        }
+    model_config = example(
+        name="default",
+        trials=3,
+        workerHours=1.5,
+        acceleratorHours=0.5,
+        attested=2,
     )
 
     name: str

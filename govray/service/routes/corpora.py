@@ -27,7 +27,14 @@ from govray.service.visibility import (
     find_corpus,
     own_corpora,
 )
-from govray.store.tables import Attestation, Corpus, CorpusUse, Coverage, Credential, ModelVersion
+from govray.store.tables import (
+    Attestation,
+    Corpus,
+    CorpusUse,
+    Coverage,
+    Credential,
+    ModelVersion,
+)
 
 MAX_USES = 200
 

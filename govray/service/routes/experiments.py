@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from sqlmodel import col, select
 
 from govray.governance.formats.document import Count
-from govray.service.answer import Answer
+from govray.service.answer import Answer, example
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import not_found
 from govray.service.session import SessionDep
@@ -28,14 +28,10 @@ Filter = Annotated[str | None, Query(max_length=200)]
 _TIMES = {"started": "2026-11-21T09:00:00Z", "finished": "2026-11-21T09:02:00Z"}
 
 
-def _example(**fields: Any) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": [fields]})
-
-
-class Experiment(Answer):
+class Experiment(Answer, tables.ExperimentColumns):
     """One experiment file, or one search, and what became of it."""
 
-    model_config = _example(
+    model_config = example(
         id="e-20261121-090000",
         name="python-source-gpt",
         kind="run",
@@ -48,23 +44,11 @@ class Experiment(Answer):
         **_TIMES,
     )
 
-    id: str
-    name: str
-    kind: str = Field(description="`run` or `search`.")
-    state: ExperimentState
-    project: str
-    user: str
-    storage: str
-    config: dict[str, Any]
-    started: str
-    finished: str | None = None
-    why: str | None = Field(default=None, description="Why it stopped, if it did not complete.")
 
-
-class Trial(Answer):
+class Trial(Answer, tables.TrialColumns):
     """One run."""
 
-    model_config = _example(
+    model_config = example(
         id="python-source-gpt-1",
         experiment="e-20261121-090000",
         state="COMPLETED",
@@ -85,31 +69,11 @@ class Trial(Answer):
         **_TIMES,
     )
 
-    id: str
-    experiment: str
-    state: TrialState
-    hyperparameters: dict[str, Any]
-    step: int
-    max_steps: int
-    loss: float | None = None
-    objective: float | None = None
-    world_size: int | None = None
-    attempts: int
-    started: str
-    finished: str | None = None
-    why: str | None = None
-    replay_of: str | None = Field(default=None, description="The trial that this one replayed.")
-    code: str
-    policy: str
-    manifest: str
-    worker_seconds: float
-    accelerator_seconds: float
-
 
 class Metric(Answer):
     """One number of one step."""
 
-    model_config = _example(
+    model_config = example(
         group="training", name="loss", step=100, attempt=0, value=2.9, archived=False, at=None
     )
 
@@ -125,7 +89,7 @@ class Metric(Answer):
 class Decision(Answer):
     """A stop, restart, gate, flag, rollback or refusal."""
 
-    model_config = _example(
+    model_config = example(
         source="ledger",
         number=0,
         kind="gate",
@@ -149,7 +113,7 @@ class Decision(Answer):
 class Checkpoint(Answer):
     """A commit of a trial that is whole, or was."""
 
-    model_config = _example(
+    model_config = example(
         step=300, state="COMPLETED", digest="sha256:" + "3" * 64, bytes="3300000", at=None
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from sqlalchemy import Row, Select, select
 from sqlmodel import Session, col
 
@@ -22,7 +22,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.governance.record.incidents import Findings
 from govray.service.access import Caller, CallerDep
-from govray.service.answer import Answer
+from govray.service.answer import Answer, example
 from govray.service.routes.lineage import ModelPath, VersionPath
 from govray.service.session import SessionDep
 from govray.service.visibility import DigestPath, corpora_of, full_digest, scope_of
@@ -50,17 +50,11 @@ class MemorizationAnswer(Answer):
     stated: that is not the same as nothing memorized.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "attestation": "sha256:" + "7c" * 32,
-                    "monitored": False,
-                    "findings": None,
-                    "audits": [],
-                }
-            ]
-        }
+    model_config = example(
+        attestation="sha256:" + "7c" * 32,
+        monitored=False,
+        findings=None,
+        audits=[],
     )
 
     attestation: str

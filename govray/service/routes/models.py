@@ -27,6 +27,7 @@ from govray.errors import CouldNotCheck
 from govray.governance.formats.document import format_time
 from govray.service import visibility
 from govray.service.access import CallerDep, require
+from govray.service.answer import example
 from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
 from govray.service.revocations import Lists
@@ -63,14 +64,10 @@ _ATTESTATION = "sha256:" + "0" * 64
 _REFERENCE = {"model": "python-source-gpt", "version": "1.4.0", "attestation": _ATTESTATION}
 
 
-def _example(**fields: Any) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": [fields]})
-
-
 class ModelName(BaseModel):
     """A model, as suppliers and the public see it."""
 
-    model_config = _example(name="python-source-gpt")
+    model_config = example(name="python-source-gpt")
 
     name: str
 
@@ -78,7 +75,7 @@ class ModelName(BaseModel):
 class Model(ModelName):
     """A model, as staff see it."""
 
-    model_config = _example(
+    model_config = example(
         name="python-source-gpt",
         description="",
         labels={},
@@ -97,7 +94,7 @@ class Model(ModelName):
 class VersionReference(BaseModel):
     """A version, as suppliers and the public see it."""
 
-    model_config = _example(**_REFERENCE)
+    model_config = example(**_REFERENCE)
 
     model: str
     version: str
@@ -118,7 +115,7 @@ class Change(BaseModel):
 class Version(VersionReference):
     """A version, as staff see it."""
 
-    model_config = _example(
+    model_config = example(
         **_REFERENCE,
         stage="production",
         labels={"team": "code"},
@@ -141,7 +138,7 @@ class Version(VersionReference):
 class VersionWithHistory(Version):
     """A version and everything that happened to it, oldest first."""
 
-    model_config = _example(
+    model_config = example(
         **_REFERENCE,
         stage="staging",
         labels={},
@@ -204,7 +201,7 @@ class StageRequest(BaseModel):
 class Promoted(BaseModel):
     """A change of stage that was made."""
 
-    model_config = _example(
+    model_config = example(
         model="python-source-gpt",
         version="1.4.0",
         before="staging",
