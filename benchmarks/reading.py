@@ -30,7 +30,7 @@ from govray.data.tokenizer import ByteTokenizer
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.trust.trust_state import TrustState
-from govray.train.driver.ray_cluster import start_ray
+from govray.train.driver.ray_cluster import ray_running
 
 _MB = 1_000_000
 _PAIRS = 10
@@ -50,22 +50,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     options = _options(argv)
     print(_environment(options), flush=True)
-    start_ray(num_cpus=2)
-    try:
-        with tempfile.TemporaryDirectory(prefix="govray-reading-") as scratch:
-            prepared = _prepare(Path(scratch) / "read", options.read_mb * _MB, options.context)
-            steps = min(options.steps, prepared.plan.max_steps)
-            reading = _interleaved(
-                {name: _steps(read, steps) for name, read in READERS.items()},
-                prepared,
-                options.pairs,
-            )
-            deployment = OneCorpus.deploy(Path(scratch) / "hash", options.hash_mb * _MB)
-            hashed = Hashed(deployment, options.hash_mb * _MB)
-            hashing = _interleaved(HASHERS, hashed, options.pairs)
-            hash_bytes = hashed.file.stat().st_size
-    finally:
-        ray.shutdown()
+    with (
+        ray_running(num_cpus=2),
+        tempfile.TemporaryDirectory(prefix="govray-reading-") as scratch,
+    ):
+        prepared = _prepare(Path(scratch) / "read", options.read_mb * _MB, options.context)
+        steps = min(options.steps, prepared.plan.max_steps)
+        reading = _interleaved(
+            {name: _steps(read, steps) for name, read in READERS.items()},
+            prepared,
+            options.pairs,
+        )
+        deployment = OneCorpus.deploy(Path(scratch) / "hash", options.hash_mb * _MB)
+        hashed = Hashed(deployment, options.hash_mb * _MB)
+        hashing = _interleaved(HASHERS, hashed, options.pairs)
+        hash_bytes = hashed.file.stat().st_size
     rows = steps * ROWS
     read_bytes = rows * (options.context + 1) * BYTES
     report = {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import os
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,9 +46,6 @@ ON_RAY = (
 )
 """Tests that start a Ray cluster, here or in a process of their own. They get the mark ``ray``."""
 
-CLUSTERS = {"cluster", "ray_cluster"}
-"""Fixtures that are a cluster."""
-
 MARKS = {
     "browser": {"chromium", "page"},
     "database": {"postgres"},
@@ -61,20 +61,48 @@ def on_ray(nodeid: str) -> bool:
     return nodeid.startswith(ON_RAY)
 
 
+def fixtures_of(item: pytest.Item) -> set[str]:
+    """The names of the fixtures that a test uses."""
+    return {*getattr(item, "fixturenames", ())}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Give every test its marks, and put those on Ray first."""
+    """Give every test its marks, and put those on Ray first.
+
+    Of these, those with a cluster of their own come before those that share one.
+    """
     for item in items:
-        asked = {*getattr(item, "fixturenames", ())}
+        asked = fixtures_of(item)
         if on_ray(item.nodeid):
             item.add_marker("ray")
-        elif asked & CLUSTERS:
+        elif "cluster" in asked:
             raise pytest.UsageError(f"{item.nodeid} starts a Ray cluster: add it to ON_RAY")
         for mark, fixtures in MARKS.items():
             if asked & fixtures:
                 item.add_marker(mark)
         if hasattr(item, "callspec") and "postgresql" in item.callspec.params.values():
             item.add_marker("database")
-    items.sort(key=lambda item: not on_ray(item.nodeid))
+    items.sort(key=lambda item: (not on_ray(item.nodeid), "cluster" in fixtures_of(item)))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A local cluster of two CPUs, as `govray train` starts it; one for all tests."""
+    import ray
+
+    from govray.train.driver.ray_cluster import start_ray
+    from tests.support import object_server
+    from tests.support.tree import SCRIPTS
+
+    # Workers import what the scripts of docs/integrations.md import from their user's own code.
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SCRIPTS), before]))
+    # Jobs run the `python` of this environment.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ.update(object_server.CREDENTIALS)  # of a server that a test may start later
+    start_ray(num_cpus=2)
+    yield
+    ray.shutdown()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,20 +15,21 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.command import Run
+
 pytestmark = pytest.mark.slow
 
 GOVRAY = [str(Path(sys.executable).with_name("govray"))]
 
 
-def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "XDG_STATE_HOME": str(folder)}
+@pytest.fixture(autouse=True)
+def own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def demo(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*GOVRAY, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=550,
+        [*GOVRAY, "demo", *words], capture_output=True, text=True, timeout=550, check=False
     )
 
 
@@ -47,8 +48,10 @@ class Loads(HTMLParser):
         ]
 
 
-def test_the_demo_ends_with_a_verified_model_and_commands_that_work(tmp_path: Path) -> None:
-    done = run(["demo", "--steps", "30", "--json"], tmp_path)
+def test_the_demo_ends_with_a_verified_model_and_commands_that_work(
+    tmp_path: Path, run: Run
+) -> None:
+    done = demo("--steps", "30", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["base"]["trained"] == told["base"]["replayed"]
@@ -65,24 +68,20 @@ def test_the_demo_ends_with_a_verified_model_and_commands_that_work(tmp_path: Pa
     assert "acme-notes" in report
 
     verify, remove, serve, init = (shlex.split(command)[1:] for command in told["next"])
-    verified = run(verify, tmp_path)
-    assert verified.returncode == 0, verified.stderr
-    assert "VERIFIED" in verified.stdout
-    removed = run([*remove, "--json"], tmp_path)
-    assert removed.returncode == 0, removed.stderr
+    assert "VERIFIED" in run(*verify).out
+    run(*remove)
     assert not (tmp_path / "govray-demo" / "model" / "adapters" / "acme-notes").exists()
-    again = json.loads(run([*verify, "--json"], tmp_path).stdout)
+    again = run(*verify, "--json").json
     assert set(again["levels"]["acme-notes"].values()) == {3}
     assert again["subjects"]["model.safetensors"] == told["base"]["trained"]
-    assert run(init, tmp_path).returncode == 0
-    assert answered_by(serve, tmp_path) == [told["verdict"]["attestation"]]
+    run(*init)
+    assert answered_by(serve) == [told["verdict"]["attestation"]]
 
 
-def answered_by(serve: list[str], folder: Path) -> list[str]:
+def answered_by(serve: list[str]) -> list[str]:
     """The attestations that the service has, once it has looked at the storage."""
     process = subprocess.Popen(
         [*GOVRAY, *serve, "--port", "0"],
-        cwd=folder,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         text=True,
@@ -105,7 +104,7 @@ def answered_by(serve: list[str], folder: Path) -> list[str]:
 def test_a_full_output_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "govray-demo").mkdir()
     (tmp_path / "govray-demo" / "mine").write_text("keep")
-    done = run(["demo"], tmp_path)
+    done = demo()
     assert done.returncode == 2
     assert "not empty" in done.stderr
     assert "Traceback" not in done.stderr

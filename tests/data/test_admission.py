@@ -47,7 +47,7 @@ def full_shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
 
 
 @pytest.fixture(scope="module")
-def prepared(full_shelf: Shelf, ray_cluster: None) -> Prepared:
+def prepared(full_shelf: Shelf, cluster: None) -> Prepared:
     return full_shelf.prepare()
 
 
@@ -152,7 +152,7 @@ def trained(shelf: Shelf, prepared: Prepared, name: str) -> set[bytes]:
     return {piece.encode("latin-1") for piece in text.split(chr(SEPARATOR))}
 
 
-def test_the_reserve_is_in_no_row(full_shelf: Shelf, prepared: Prepared, ray_cluster: None) -> None:
+def test_the_reserve_is_in_no_row(full_shelf: Shelf, prepared: Prepared, cluster: None) -> None:
     (part,) = corpus.part_files(full_shelf.corpora / "mpl")
     contents = list(map(bytes, corpus.read_part(part)))
     records = prepared.manifest.corpus("mpl").records
@@ -168,7 +168,7 @@ def test_the_reserve_is_in_no_row(full_shelf: Shelf, prepared: Prepared, ray_clu
 
 
 def test_preparing_again_gives_the_same_manifest(
-    full_shelf: Shelf, prepared: Prepared, ray_cluster: None
+    full_shelf: Shelf, prepared: Prepared, cluster: None
 ) -> None:
     calls: list[tuple[int, int]] = []
     again = full_shelf.prepare("again", progress=lambda done, total: calls.append((done, total)))
@@ -236,7 +236,7 @@ def word_tokenizer(path: Path) -> Path:
     return path
 
 
-def test_a_tokenizer_file_by_path(shelf: Shelf, ray_cluster: None) -> None:
+def test_a_tokenizer_file_by_path(shelf: Shelf, cluster: None) -> None:
     tokenizer = load_tokenizer(word_tokenizer(shelf.folder / "words.json"))
     assert isinstance(tokenizer, FileTokenizer)
     assert tokenizer.digest == "sha256:" + hashlib.sha256(tokenizer.data).hexdigest()
@@ -370,7 +370,7 @@ BAD = [b"one", b"two", b"three"]
     ids=["added", "dropped", "swapped", "changed", "empty shard", "broken", "missing"],
 )
 def test_a_bad_corpus_leaves_no_prepared_folder(
-    shelf: Shelf, ray_cluster: None, spoil: Callable[[Shelf], object], says: str
+    shelf: Shelf, cluster: None, spoil: Callable[[Shelf], object], says: str
 ) -> None:
     shelf.add("good", texts("good", 10))
     shelf.add("bad", {str(i): r for i, r in enumerate(BAD)})
@@ -387,7 +387,7 @@ def test_an_unwritable_folder_is_named(shelf: Shelf) -> None:
         shelf.prepare()
 
 
-def test_an_interrupt_leaves_nothing(shelf: Shelf, ray_cluster: None) -> None:
+def test_an_interrupt_leaves_nothing(shelf: Shelf, cluster: None) -> None:
     def interrupt(done: int, total: int) -> None:
         if done:
             raise KeyboardInterrupt
@@ -398,7 +398,7 @@ def test_an_interrupt_leaves_nothing(shelf: Shelf, ray_cluster: None) -> None:
     assert not list((shelf.folder / "out").iterdir())
 
 
-def test_a_shard_that_cannot_be_written_is_named(shelf: Shelf, ray_cluster: None) -> None:
+def test_a_shard_that_cannot_be_written_is_named(shelf: Shelf, cluster: None) -> None:
     # The class's folder disappears under the tasks, as on a disk that fails.
     shelf.add("good", texts("good", 10))
 
@@ -411,7 +411,7 @@ def test_a_shard_that_cannot_be_written_is_named(shelf: Shelf, ray_cluster: None
     assert not list((shelf.folder / "out").iterdir())
 
 
-def test_a_corpus_held_back_whole_has_no_rows(shelf: Shelf, ray_cluster: None) -> None:
+def test_a_corpus_held_back_whole_has_no_rows(shelf: Shelf, cluster: None) -> None:
     shelf.add("good", {"a": b"x" * 100})
     shelf.add("tiny", {"a": b""})
     done = shelf.prepare(reserve_share=1 - 2**-53)

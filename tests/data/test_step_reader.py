@@ -33,7 +33,7 @@ STREAMS = ["sha256:" + digit * 64 for digit in "ab"]
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Prepared:
+def prepared(tmp_path_factory: pytest.TempPathFactory, cluster: None) -> Prepared:
     """Three corpora; the largest fills several row groups."""
     shelf = Shelf(tmp_path_factory.mktemp("shelf"))
     draw = random.Random(3)

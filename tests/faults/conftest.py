@@ -1,13 +1,9 @@
-"""Schedules by seed, one Ray cluster for all of them, and the undisturbed run."""
+"""Schedules by seed, and the undisturbed run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import ray
 
-from govray.train.driver.ray_cluster import start_ray
 from tests.faults.fault_schedule import MAX_STEPS, Schedule
 from tests.faults.harness import drive
 from tests.faults.undisturbed import Reference
@@ -29,14 +25,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         given = metafunc.config.getoption("--schedules", None)
         seeds = CI_SEEDS if given is None else range(given)
         metafunc.parametrize("seed", seeds, ids=lambda seed: f"seed{seed}")
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[None]:
-    """A local cluster of two CPUs."""
-    start_ray(num_cpus=2)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="session")

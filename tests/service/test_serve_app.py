@@ -108,9 +108,6 @@ def tokens(
     tmp_path_factory: pytest.TempPathFactory, provider: Provided
 ) -> Iterator[dict[str, str]]:
     """Everyone's tokens for ``serve run serve.app:app``, which runs with a model in its store."""
-    import ray
-
-    ray.shutdown()  # a cluster of other tests wants the same ports
     folder = tmp_path_factory.mktemp("serve")
     shelf = Shelf(folder / "shelf")
     url = f"sqlite:///{folder / 'store.db'}"

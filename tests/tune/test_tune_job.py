@@ -31,7 +31,7 @@ def told(
         return outcome
 
     monkeypatch.setattr(search, "run", run)
-    monkeypatch.setattr(ray_cluster, "start_ray", lambda: None)
+    monkeypatch.setattr(ray_cluster, "start_ray", lambda **_: None)
     monkeypatch.setattr(sys, "argv", ["tune.py", "--config", str(JOBS / "tune.yaml")])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(JOBS / "tune.py"), run_name="__main__")

@@ -60,7 +60,7 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
 
 
 @contextmanager
-def ray_running() -> Iterator[None]:
+def ray_running(num_cpus: int | None = None) -> Iterator[None]:
     """Connect or start as `start_ray` does. Disconnect afterwards, unless Ray was connected before.
 
     Until then, Ray's threads may print to standard output at any moment, for instance that a worker
@@ -70,7 +70,7 @@ def ray_running() -> Iterator[None]:
         InfrastructureFailed: As `start_ray`.
     """
     joined = ray.is_initialized()
-    start_ray()
+    start_ray(num_cpus=num_cpus)
     try:
         yield
     finally:

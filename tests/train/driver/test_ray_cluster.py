@@ -57,7 +57,7 @@ def test_a_cluster_is_left_unless_it_was_there(
     told: list[str] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: there)
     monkeypatch.setattr(ray, "shutdown", lambda: told.append("left"))
-    monkeypatch.setattr(ray_cluster, "start_ray", lambda: told.append("started"))
+    monkeypatch.setattr(ray_cluster, "start_ray", lambda **_: told.append("started"))
     with pytest.raises(ZeroDivisionError), ray_running():
         told.append(str(1 // (len(told) - 1)))  # after the start, and an error all the same
     assert told == ["started"] + ["left"] * (not there)
