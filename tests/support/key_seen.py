@@ -44,8 +44,7 @@ def holders() -> dict[str, bool]:
 def looking(config: dict[str, Any]) -> None:
     """The loop of the README, after a look around."""
     if os.getpid() != config["driver"]:  # which calls it too, to see the model
-        rank = ray.train.get_context().get_world_rank()
-        Path(config["seen"], f"rank-{rank}.json").write_text(json.dumps(holders()))
+        Path(config["seen"], "worker.json").write_text(json.dumps(holders()))
     loops.script(config)
 
 
@@ -63,7 +62,11 @@ def main(folder: Path, control: bool) -> None:
     if control:
         print(json.dumps(told))
         return
-    experiment = deployment.experiment(attestation_key="env:OTHER_KEY", max_steps=2)
+    experiment = deployment.experiment(
+        attestation_key="env:OTHER_KEY",
+        max_steps=2,
+        resources={"num_workers": 1, "cpus_per_worker": 0.5},
+    )
     trainer = replace(
         from_experiment(parse_experiment(experiment, where="test")),
         experiment=None,
@@ -76,7 +79,7 @@ def main(folder: Path, control: bool) -> None:
         },
     )
     run = Path(trainer.fit().path)
-    seen = {path.stem: json.loads(path.read_text()) for path in folder.glob("rank-*.json")}
+    seen = {"worker": json.loads((folder / "worker.json").read_text())}
     model = verify(run / "model", trust_root=deployment.root, at=datetime.now(UTC))
     files = [path for path in run.rglob("*") if path.is_file()]
     body = pem.splitlines()[1].encode()

@@ -23,7 +23,13 @@ def test_an_interrupted_run_leaves_whole_checkpoints_only(tmp_path: Path) -> Non
     deployment = Deployment(tmp_path / "here")
     config = tmp_path / "long.yaml"
     config.write_text(
-        yaml.safe_dump(deployment.experiment(max_steps=100_000, checkpoint={"every_steps": 20}))
+        yaml.safe_dump(
+            deployment.experiment(
+                max_steps=100_000,
+                checkpoint={"every_steps": 20},
+                resources={"num_workers": 1, "cpus_per_worker": 0.5},
+            )
+        )
     )
     # A process group of its own: a terminal sends Ctrl-C to all of it.
     run = subprocess.Popen(

@@ -259,7 +259,8 @@ def test_the_job_entry_point_runs_under_ray_job_submit(
     work = tmp_path / "deployment"
     shutil.copytree(ROOT / "jobs", work / "jobs")
     config = work / "jobs" / "tiny.yaml"
-    config.write_text(yaml.safe_dump(deployment.experiment(max_steps=2)))
+    one = {"num_workers": 1, "cpus_per_worker": 0.5}
+    config.write_text(yaml.safe_dump(deployment.experiment(max_steps=2, resources=one)))
     address = f"http://{ray._private.worker.get_dashboard_url()}"
     job = submit(address, config, folder=work)
     client = JobSubmissionClient(address)
