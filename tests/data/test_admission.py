@@ -403,7 +403,7 @@ def test_a_shard_that_cannot_be_written_is_named(shelf: Shelf, cluster: None) ->
     shelf.add("good", texts("good", 10))
 
     def vanish(done: int, total: int) -> None:
-        for partition in (shelf.folder / "out").glob(".prepared-*/class=*"):
+        for partition in (shelf.folder / "out").glob(".*.partial/class=*"):
             partition.rmdir()
 
     with pytest.raises(UsageError, match=r"good-00000\.parquet: cannot write the prepared data"):
