@@ -27,7 +27,7 @@ PAGES = ("*.md", "docs/*.md", *(f"{name}/README.md" for name in FOLDERS))
 PICTURES = ("docs/*.svg", "docs/pages/*.png")
 FACES = {
     "govray.governance.verify.verifier.verify": "verify a model folder; also `govray.verify`",
-    "govray.train.worker.run.govern": "put a loop's model and optimizer under the order",
+    "govray.train.worker.run_start.govern": "put a loop's model and optimizer under the order",
     "govray.train.worker.run.Run": "what `govern` returns: batches, step, report",
     "govray.train.worker.shard_model.shard": "shard a model for `aggregator: fsdp2`",
     "govray.train.driver.trainer.GovernedTrainer": "Ray's `TorchTrainer`, governed",
