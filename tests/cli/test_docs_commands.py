@@ -17,6 +17,7 @@ from typer.core import TyperGroup as Group
 from typer.main import get_command
 
 from govray.cli.app import app
+from govray.governance.policy.credential import CredentialClass
 from tests.support.tree import ROOT
 
 PAGES = sorted(
@@ -149,6 +150,17 @@ def test_a_deployment_is_begun_as_the_quickstart_says(shell: Any, tmp_path: Path
     [begins] = [each for each in blocks("docs/quickstart.md") if each.startswith("govray init")]
     shell(begins)
     assert (tmp_path / "my-deployment" / "jobs" / "train.yaml").is_file()
+
+
+def test_policies_are_asked_as_the_page_says(shell: Any) -> None:
+    page = (ROOT / "docs" / "policies.md").read_text()
+    seen = re.findall(r"^\| `(\w+)` \|", page.partition("## Profiles")[0], re.M)
+    assert seen == list(CredentialClass.model_fields)
+    shell("govray init here && cp -r here/policies policies")
+    told = shell(blocks("docs/policies.md")[0])
+    assert "licences v1: nothing found" in told
+    assert re.search(r"^block\.3 +0 +contracts", told, re.M)
+    assert "classes are treated differently" in told
 
 
 @pytest.mark.slow

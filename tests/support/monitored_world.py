@@ -86,7 +86,7 @@ class Monitored(World):
         policy = read_policy(self.policy_text)
         verified = {c: unchecked(Credential, e, self.operator) for c, e in self.credentials.items()}
         base = [group.group for group in GROUPS]
-        corpora, routes = attesting.admit(policy, verified, base)
+        corpora, routes = attesting.admitted_corpora(policy, verified, base)
         return subjects_of(policy, {c.corpus: c.rules for c in corpora}, routes, base)
 
     def _live(self, recorded: list[Leaf]) -> list[Leaf]:

@@ -412,7 +412,7 @@ class World:
         # Not read back: a hook may have made a manifest that no reader accepts.
         digest = canonical_json.sha256(Envelope.parse(sealed).payload)
         pinned = Verified(prepared, digest, (), (self.operator,), frozenset())
-        _, routes = attesting.admit(ruled.document, verified, [g.group for g in GROUPS])
+        _, routes = attesting.admitted_corpora(ruled.document, verified, [g.group for g in GROUPS])
         labels = {
             c: (routes[c].digest, ruled.document.decide(v.document.credential_class).label)
             for c, v in verified.items()

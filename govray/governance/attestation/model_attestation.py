@@ -212,7 +212,7 @@ class Attestation(Document):
         return tuple(g.group for g in self.groups)
 
 
-def admit(
+def admitted_corpora(
     policy: Policy, credentials: Mapping[str, Verified[Credential]], base_groups: Sequence[str]
 ) -> tuple[tuple[AdmittedCorpus, ...], dict[str, Route]]:
     """What the policy decides for each corpus, and the routes, for one model's groups.
@@ -362,7 +362,7 @@ def build(
         Refused: the policy does not admit one of the corpora.
     """
     base = [g.group for g in groups]
-    corpora, routes = admit(policy.document, credentials, base)
+    corpora, routes = admitted_corpora(policy.document, credentials, base)
     frozen = frozen_domains(routes, base)
     initial = {g: tuple(sorted(labels)) for g, labels in (pretrained or {}).items()}
     return Attestation(

@@ -8,7 +8,7 @@ from govray.errors import Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import (
     Attestation,
-    admit,
+    admitted_corpora,
     frozen_domains,
     run_adapters,
 )
@@ -36,7 +36,7 @@ def check_routes(
         Refused: Names the corpus or tensor.
     """
     base = attestation.base_groups
-    corpora, routes = admit(policy, credentials, base)
+    corpora, routes = admitted_corpora(policy, credentials, base)
     for stated, computed in zip(attestation.corpora, corpora, strict=True):
         if stated != computed:
             raise Refused(

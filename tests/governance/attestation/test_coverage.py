@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.governance.attestation import coverage
-from govray.governance.attestation.model_attestation import admit
+from govray.governance.attestation.model_attestation import admitted_corpora
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import ADAPTER, Route, domains
@@ -29,7 +29,9 @@ def run(world: World, *, epochs: int = 1) -> tuple[BatchPlan, Manifest, dict[str
         c: unchecked(Credential, e, world.operator) for c, e in world.credentials.items()
     }
     policy = unchecked(Policy, world.policy, world.operator).document
-    corpora, routes = admit(policy, credentials, [*GROUPS[:2], "block.1", "final_norm", "head"])
+    corpora, routes = admitted_corpora(
+        policy, credentials, [*GROUPS[:2], "block.1", "final_norm", "head"]
+    )
     manifest = world.prepare(world.records, credentials)
     plan = BatchPlan(
         seed=3,
