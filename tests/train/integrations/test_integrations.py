@@ -15,6 +15,7 @@ import lightning as L
 import pytest
 import ray.train
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from ray.train.lightning import RayDDPStrategy
 from safetensors.torch import load_file
@@ -188,7 +189,11 @@ def test_the_script_before_runs_too(host: str, place: Path) -> None:
     """In Ray Train's local mode: one process, this one."""
     (place / "training").mkdir()
     before = [line.replace("num_workers=2", "num_workers=0") for line in DIFFS[host]]
-    names = script(before, side="-", folder=place)
+    try:
+        names = script(before, side="-", folder=place)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()  # the host's; a fork of a later test would wait for it
     assert names["result"].error is None
 
 

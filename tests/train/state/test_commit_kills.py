@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.retention import Rules
@@ -75,6 +76,7 @@ def attempt(folder: Path) -> None:
 
 def killed_after(folder: Path, seconds: float | None) -> int:
     """Run one attempt in a fork, and kill it then; returns its status."""
+    assert not dist.is_initialized(), "an earlier test left a group, whose threads no fork has"
     child = os.fork()
     if child == 0:
         code = 1
