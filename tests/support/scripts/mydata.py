@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -30,11 +31,18 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
         if os.environ.get("RANK") == "1" and self._fail.exists():  # noqa: SIM102
             if self._reads > int(self._fail.read_text()):
                 self._fail.unlink()
+                self._wait_for_a_commit()
                 raise RuntimeError("a user's bug")
         tokens = (torch.arange(CONTEXT + 1) * (index + 3)) % 256
         inputs, targets = self._names
         # A causal language model of transformers shifts its labels itself.
         return {inputs: tokens[:-1], targets: tokens[:-1] if targets == "labels" else tokens[1:]}
+
+    def _wait_for_a_commit(self) -> None:
+        """Let the attempt leave something to resume from: commits are written behind the loop."""
+        runs, deadline = self._fail.parents[1] / "runs", time.monotonic() + 60
+        while not any(runs.rglob("manifest.json")) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 def rows(folder: str) -> Rows:
