@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.prose import prose, without_long_strings
+from tests.support.tree import ROOT
 
-ROOT = Path(__file__).parents[1]
 FOLDERS = ["govray", "benchmarks", "jobs", "searchers", "serve"]
 CODE = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]

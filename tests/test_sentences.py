@@ -8,13 +8,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.prose import prose
+from tests.support.tree import ROOT
 
-ROOT = Path(__file__).parents[1]
 MOST = 25
 CEILINGS = {
     "govray/cli": 1,  # a list of exit codes

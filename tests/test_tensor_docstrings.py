@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.support.tree import ROOT
+
 ROOMS = ("engine", "checkpoint", "data")
-PACKAGE = Path(__file__).parents[1] / "govray"
+PACKAGE = ROOT / "govray"
 
 STATEMENTS = {
     "shape": re.compile(r"\b[Ss]hapes?\b|\((\w+ )?(rows|tokens|layers|targets|rank|words|…)[,)]"),

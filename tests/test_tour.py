@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support.tree import ROOT
+
 TOUR = (ROOT / "docs" / "tour.md").read_text()
 PLACES = re.findall(r"`([\w/]+\.py):(\w+)`", TOUR)
 

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-import govray
 from tests.support.command import write_key
+from tests.support.tree import ROOT
 from tests.support.world import POLICY, World
 
-TREE = Path(govray.__file__).parents[1]
 ABSENT = ("torch", "ray", "pyarrow", "numpy", "pandas", "safetensors", "fastapi", "sqlmodel")
 
 pytestmark = pytest.mark.slow
@@ -30,7 +29,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("base") / "venv"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
     pip = [folder / "bin" / "pip", "--disable-pip-version-check", "install", "--quiet"]
-    subprocess.run([*pip, TREE], check=True, timeout=500)
+    subprocess.run([*pip, ROOT], check=True, timeout=500)
     return folder / "bin"
 
 
@@ -114,7 +113,7 @@ def test_the_wheel_carries_the_deployment(base: Path, tmp_path: Path) -> None:
     govray_base(base, "init", "deployment")
     for name in ("cluster.yaml", "jobs/README.md", "policies/licences.yaml"):
         copied = tmp_path / "deployment" / name
-        assert copied.read_bytes() == (TREE / name).read_bytes()
+        assert copied.read_bytes() == (ROOT / name).read_bytes()
 
 
 def test_the_wheel_carries_the_migrations(base: Path) -> None:
@@ -124,5 +123,5 @@ def test_the_wheel_carries_the_migrations(base: Path) -> None:
         return {name for name in found if "__pycache__" not in name}
 
     [package] = base.parent.glob("lib/python*/site-packages/govray")
-    assert scripts(package) == scripts(TREE / "govray")
+    assert scripts(package) == scripts(ROOT / "govray")
     assert "env.py" in scripts(package)

@@ -8,26 +8,25 @@ from pathlib import Path
 
 import pytest
 
-import govray
+from tests.support.tree import ROOT
 
-TREE = Path(govray.__file__).parents[1]
 TESTS = "pip install -e '.[dev]' && pytest -n 2"
 STATIC = ["ruff format --check .", "ruff check .", "mypy ", "python docs/build_site.py"]
 
 
 def test_ci_runs_the_readme_s_test_command() -> None:
-    assert TESTS in (TREE / "README.md").read_text()
-    assert f'bash -c "{TESTS}"' in (TREE / ".ci" / "run").read_text()
+    assert TESTS in (ROOT / "README.md").read_text()
+    assert f'bash -c "{TESTS}"' in (ROOT / ".ci" / "run").read_text()
 
 
 def test_the_check_command_is_the_documented_one() -> None:
-    assert "\n./check\n" in (TREE / "CONTRIBUTING.md").read_text()
-    assert "./check --static" in (TREE / ".ci" / "run").read_text()
+    assert "\n./check\n" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert "./check --static" in (ROOT / ".ci" / "run").read_text()
 
 
 @pytest.mark.parametrize("script", ["check", ".ci/run"])
 def test_the_scripts_are_executable_bash_that_stops_at_an_error(script: str) -> None:
-    path = TREE / script
+    path = ROOT / script
     assert os.access(path, os.X_OK)
     assert "\nset -euo pipefail\n" in path.read_text()
     subprocess.run(["bash", "-n", path], check=True)
@@ -58,7 +57,7 @@ def test_check_runs_all_and_stops_at_the_first_failure(
 ) -> None:
     tools = fake_tools(tmp_path / "tools", failing)
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    done = subprocess.run([TREE / "check", "-x"], env=environment, timeout=60)
+    done = subprocess.run([ROOT / "check", "-x"], env=environment, timeout=60)
     assert (done.returncode == 0) == (failing == "none")
     assert (tools / "ran").read_text().splitlines() == ran
 
@@ -66,14 +65,14 @@ def test_check_runs_all_and_stops_at_the_first_failure(
 def test_check_static_leaves_out_pytest(tmp_path: Path) -> None:
     tools = fake_tools(tmp_path / "tools", "none")
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    subprocess.run([TREE / "check", "--static"], env=environment, check=True, timeout=60)
+    subprocess.run([ROOT / "check", "--static"], env=environment, check=True, timeout=60)
     assert "pytest" not in (tools / "ran").read_text()
 
 
 def test_check_fast_leaves_out_what_needs_more_than_python(tmp_path: Path) -> None:
     tools = fake_tools(tmp_path / "tools", "none")
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    subprocess.run([TREE / "check", "--fast"], env=environment, check=True, timeout=60)
+    subprocess.run([ROOT / "check", "--fast"], env=environment, check=True, timeout=60)
     said = (tools / "ran").read_text()
     left_out = said.partition(" -m ")[2].splitlines()[0].removeprefix("not ").split(" and not ")
     assert left_out == ["ray", "browser", "database", "ranks", "slow"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -11,8 +10,9 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 import govray
+from tests.support.tree import ROOT
 
-FILE = Path(govray.__file__).parents[1] / "cluster.yaml"
+FILE = ROOT / "cluster.yaml"
 
 
 @pytest.fixture

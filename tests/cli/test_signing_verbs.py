@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import govray
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import PublicKey, load_signer
 from tests.support.command import Run
+from tests.support.tree import ROOT
 
 POLICY = """
 schema: govray.dev/depth-policy/v1
@@ -26,7 +26,7 @@ rules:
   - {{name: open, match: {{license_category: [permissive]}}, profile: everything}}
 """
 
-GUIDE = Path(govray.__file__).parents[1] / "docs" / "keys-and-trust.md"
+GUIDE = ROOT / "docs" / "keys-and-trust.md"
 
 
 def test_a_new_key_is_private_and_its_public_half_matches(run: Run, tmp_path: Path) -> None:

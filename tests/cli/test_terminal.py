@@ -25,6 +25,7 @@ from govray.governance.formats.keys import LocalSigner, shown_reference
 from govray.printable import json_text, paragraph, printable
 from tests.support.command import Done
 from tests.support.runs_on_storage import begin_search, finished_run
+from tests.support.tree import ROOT
 from tests.support.world import POLICY, World
 
 HOSTILE = (
@@ -470,7 +471,7 @@ def test_a_key_in_a_variable_a_file_or_a_split_word_is_not_printed(
             ):
                 each.check(call(capsys, [*words, "--debug", "--json"]), words)
         monkeypatch.delenv("GOVRAY_STORE_KEY")
-        known = (Path(govray.__file__).parents[1] / "jobs" / "train.yaml").read_text()
+        known = (ROOT / "jobs" / "train.yaml").read_text()
         reference = "attestation_key: env:GOVRAY_KEY "
         assert reference in known
         for text in (
@@ -491,7 +492,7 @@ def test_a_key_in_a_variable_a_file_or_a_split_word_is_not_printed(
 def test_an_experiment_that_holds_a_key_is_refused_before_anything_is_recorded(
     planted: list[Planted], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    known = (Path(govray.__file__).parents[1] / "jobs" / "train.yaml").read_text()
+    known = (ROOT / "jobs" / "train.yaml").read_text()
     for each in planted:
         for spelling in each.spellings[:-1]:
             Path("key-inside.yaml").write_text(

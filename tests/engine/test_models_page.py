@@ -15,7 +15,6 @@ import yaml
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-import govray
 from govray.engine.gradients.routing import refuse_inexact
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.causal_lm import CausalLM
@@ -24,9 +23,9 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.errors import GovrayError, Refused
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import profile_weights
+from tests.support.tree import ROOT
 
-TREE = Path(govray.__file__).parents[1]
-PAGE = (TREE / "docs" / "models.md").read_text()
+PAGE = (ROOT / "docs" / "models.md").read_text()
 
 
 FENCES = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -41,7 +40,7 @@ COMMAND, *OUTPUTS = blocks_of("")
 
 def test_the_extra_exists() -> None:
     extra = re.fullmatch(r"pip install 'govray\[(\w+)\]'\n", COMMAND)
-    assert f"\n{extra[1]} = [" in (TREE / "pyproject.toml").read_text()
+    assert f"\n{extra[1]} = [" in (ROOT / "pyproject.toml").read_text()
 
 
 def test_the_hyperparameters_make_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +84,7 @@ def test_two_towers_are_refused_as_shown_and_named_as_shown() -> None:
     assert f"{refused.value}\n" == OUTPUTS[1]
 
     shown = yaml.safe_load(blocks_of("yaml")[2])
-    whole = yaml.safe_load((TREE / "policies" / "licences.yaml").read_text())
+    whole = yaml.safe_load((ROOT / "policies" / "licences.yaml").read_text())
     rules = [{"name": "all", "match": {}, "profile": "everything"}]
     policy = read_policy(yaml.safe_dump({**whole, "rules": rules, **shown}))
     groups = layer_groups(TwoTowers(), policy.groups)

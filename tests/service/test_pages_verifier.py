@@ -27,6 +27,7 @@ from govray.governance.verify.verifier import verify
 from govray.service.pages import document_kinds as kinds_module
 from govray.service.pages.document_kinds import kinds
 from tests.support.chromium import browser
+from tests.support.tree import ROOT
 from tests.support.world import FINISHED, World
 
 pytestmark = pytest.mark.slow
@@ -128,7 +129,7 @@ def test_a_whole_folder_is_ticked_as_far_as_the_browser_looked(
         **dict.fromkeys((9, 13, 14), "not-checked"),
     }
     words = {"checked": "checked", "partly": "partly checked", "not-checked": "not checked here"}
-    pages = (Path(__file__).parents[2] / "docs" / "pages.md").read_text()
+    pages = (ROOT / "docs" / "pages.md").read_text()
     for step, state in zip(STEPS, states(found).values(), strict=True):
         assert f"| {step.number}. {step.name} | {words[state]} |" in pages
     # What is ticked in full left nothing out, and what is not says what.

@@ -22,6 +22,7 @@ from govray.service.pages.parallel_plot import axis
 from govray.service.pages.signing_in import own_path
 from govray.store.lineage import lineage
 from tests.support.library import Library, library
+from tests.support.tree import ROOT
 
 PAGE = {"accept": "text/html"}
 
@@ -237,7 +238,7 @@ def test_values_that_are_no_numbers_have_places_of_their_own() -> None:
 
 def _commands() -> list[str]:
     templates = Path(rendering.__file__).parent / "templates"
-    page = Path(rendering.__file__).parents[3] / "docs" / "pages.md"
+    page = ROOT / "docs" / "pages.md"
     texts = [path.read_text() for path in (*sorted(templates.rglob("*.html")), page)]
     found = [re.findall(r"(?:<pre>|<code>|^|`)(govray [a-z][^<`\n]*)", t, re.M) for t in texts]
     return sorted({line.strip() for lines in found for line in lines})

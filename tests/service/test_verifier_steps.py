@@ -12,9 +12,10 @@ from govray.governance.attestation import model_folder
 from govray.governance.verify import steps
 from govray.governance.verify.steps import STEPS
 from govray.service.pages import document_kinds
+from tests.support.tree import ROOT
 from tests.support.world import AT, World
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 STATIC = Path(document_kinds.__file__).parent / "static"
 NAMES = [(step.number, step.name) for step in STEPS]
 

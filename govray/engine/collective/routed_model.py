@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from govray.engine.batch import MicroBatch
-from govray.engine.collective.allreduce import BucketLayout, Domain, bucket_layout, lay_out
+from govray.engine.collective.allreduce import BucketLayout, Domain, lay_out
 from govray.engine.gradients.routing import Routed, resolve_parameters
 from govray.engine.model.adapters import Adapters
 from govray.errors import Refused, UsageError
@@ -83,7 +83,7 @@ def route_model(
     groups: Mapping[str, Sequence[str]],
     routes: Mapping[str, Route],
     adapters: Adapters,
-    layout: BucketLayout = bucket_layout,
+    layout: BucketLayout,
 ) -> RoutedModel:
     """Resolve every route against a model's parameters.
 

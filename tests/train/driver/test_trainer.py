@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from govray.checkpoint.retention import Rules
@@ -11,8 +9,9 @@ from govray.errors import UsageError
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment, read_yaml
 from govray.train.inputs.run_settings import RunSettings
+from tests.support.tree import ROOT
 
-JOB = Path(__file__).parents[3] / "jobs" / "train.yaml"
+JOB = ROOT / "jobs" / "train.yaml"
 
 CHOSEN = {
     "seed": 5,

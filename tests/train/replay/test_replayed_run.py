@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 
-import govray
 from govray.checkpoint import commit_folder
 from govray.cli import main
 from govray.errors import CouldNotCheck, Damaged, Refused, UsageError
@@ -36,8 +35,9 @@ from govray.train.replay.segments import last_branch
 from govray.train.worker import run_start
 from tests.support.deployment import POLICY, Deployment
 from tests.support.solo import run_here
+from tests.support.tree import ROOT
 
-PAGE = Path(govray.__file__).parents[1] / "docs" / "replay.md"
+PAGE = ROOT / "docs" / "replay.md"
 RUN = {
     "whole": "govray replay RUN",
     "strict": "govray replay RUN --strict",
