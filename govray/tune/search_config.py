@@ -21,16 +21,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from govray.errors import UsageError
+from govray.governance.formats.bounds import Positive
 from govray.train.inputs.experiment_config import (
     Experiment,
     Section,
+    Seed,
     parse_experiment,
     problems,
     read_yaml,
 )
 from govray.tune.stop_rules import Custom, Divergence, Memorization, NoImprovement, Threshold
 
-Points = Annotated[int, Field(ge=1)] | None
 _POINTS = Field(None, description="points of a grid, evenly spaced, both ends included")
 
 
@@ -43,7 +44,7 @@ class Log(Section):
     """A number whose logarithm is uniform."""
 
     log: tuple[float, float]
-    count: Points = _POINTS
+    count: Positive | None = _POINTS
 
     @model_validator(mode="after")
     def _ordered(self) -> Log:
@@ -62,7 +63,7 @@ class Uniform(Section):
     """A number, uniform."""
 
     uniform: tuple[float, float]
-    count: Points = _POINTS
+    count: Positive | None = _POINTS
 
     @model_validator(mode="after")
     def _ordered(self) -> Uniform:
@@ -79,7 +80,7 @@ class Integer(Section):
     """A whole number, uniform, both ends included."""
 
     int: tuple[builtins.int, builtins.int]
-    count: Points = _POINTS
+    count: Positive | None = _POINTS
 
     @model_validator(mode="after")
     def _ordered(self) -> Integer:
@@ -162,18 +163,16 @@ class Search(Section):
         "{uniform: [low, high]}, {int: [low, high]} or {choice: [...]}",
     )
     metric: str = Field("loss", description="the loss that trials report; 0 or more, less is best")
-    max_trials: Annotated[int, Field(ge=1, le=10_000)]
-    max_concurrent_trials: Annotated[int, Field(ge=1)] | None = Field(
+    max_trials: int = Field(ge=1, le=10_000)
+    max_concurrent_trials: Positive | None = Field(
         None, description="fewer if the cluster has room for fewer; all that fit by default"
     )
-    max_time: Annotated[int, Field(ge=1)] | None = Field(
+    max_time: Positive | None = Field(
         None, description="steps of the longest trial; the experiment's max_steps by default"
     )
-    max_rungs: Annotated[int, Field(ge=1, le=64)] = Field(
-        5, description="rungs of the longest bracket, at most"
-    )
-    divisor: Annotated[int, Field(ge=2)] = Field(
-        4, description="one in so many trials goes on from a rung to the next"
+    max_rungs: int = Field(5, ge=1, le=64, description="rungs of the longest bracket, at most")
+    divisor: int = Field(
+        4, ge=2, description="one in so many trials goes on from a rung to the next"
     )
     mode: Literal["aggressive", "standard", "conservative"] = Field(
         "standard", description="brackets: the longest, the longer half, or all"
@@ -197,7 +196,7 @@ class Search(Section):
         ],
         ...,
     ] = Field((), description="rules that stop a trial early; the first that holds is recorded")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(17, description="of what trials draw")
+    seed: Seed = Field(17, description="of what trials draw")
 
     @property
     def tau(self) -> float:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import Field, model_validator
 
 from govray.errors import UsageError
+from govray.governance.formats.bounds import Positive
 from govray.train.inputs.experiment_config import Section
 from govray.tune.objective import TrialReport
 
@@ -29,9 +30,9 @@ class StopRule(Protocol):
 class NoImprovement(Section):
     """Stop when the objective has not improved for many reports."""
 
-    no_improvement: Annotated[
-        int, Field(ge=1, description="reports in a row that are no better than the best before")
-    ]
+    no_improvement: Positive = Field(
+        description="reports in a row that are no better than the best before"
+    )
 
     def reason(self, reports: Sequence[TrialReport]) -> str | None:
         """See `StopRule`. A NaN report is no improvement."""
@@ -81,7 +82,7 @@ class Threshold(Section):
 class Memorization(Section):
     """Stop a trial that memorizes in several reports in a row."""
 
-    memorization: Annotated[int, Field(ge=1, description="reports in a row with M above tau")]
+    memorization: Positive = Field(description="reports in a row with M above tau")
 
     def reason(self, reports: Sequence[TrialReport]) -> str | None:
         """See `StopRule`."""
@@ -95,7 +96,7 @@ class Memorization(Section):
 class Divergence(Section):
     """Stop when the loss is NaN, or far above its lowest value."""
 
-    divergence: Annotated[float, Field(gt=1, description="times the lowest loss so far")]
+    divergence: float = Field(gt=1, description="times the lowest loss so far")
 
     def reason(self, reports: Sequence[TrialReport]) -> str | None:
         """See `StopRule`."""

@@ -33,6 +33,10 @@ from govray.governance.formats.document import Document
 NAME, SECRET = "{name}", "{secret}"
 FORMAT = f"The access code of {NAME} is {SECRET}.\n"
 
+CanaryDigits = Annotated[int, Field(ge=2, le=12)]
+CanaryCount = Annotated[int, Field(ge=1, le=1000)]
+CanaryRepeats = Annotated[int, Field(ge=1, le=10_000)]
+
 _LETTERS = "bcdfghjklmnpqrstvwxz"  # no vowels: names are no words
 _NAME_LETTERS = 8
 
@@ -88,9 +92,9 @@ class Canaries(Document):
     """
 
     format: Annotated[str, Field(min_length=1, max_length=200)] = FORMAT
-    digits: Annotated[int, Field(ge=2, le=12)] = 8
-    count: Annotated[int, Field(ge=1, le=1000)] = 8
-    repeats: Annotated[int, Field(ge=1, le=10_000)] = 16
+    digits: CanaryDigits = 8
+    count: CanaryCount = 8
+    repeats: CanaryRepeats = 16
     seed: Natural = 0
 
     @model_validator(mode="after")

@@ -52,6 +52,7 @@ from govray.governance.formats.document import Digest, Document, Name
 from govray.governance.record.canary import Canaries
 
 ShardName = Annotated[str, Field(pattern=r"^class=[0-9a-f]{12}/[A-Za-z0-9._-]+\.parquet$")]
+ReserveShare = Annotated[float, Field(ge=0, lt=1)]
 Split = Literal["train", "reserve", "empty"]
 
 
@@ -134,7 +135,7 @@ class TokenizerIdentity(Document):
 class Reserve(Document):
     """The share of records never trained on, and the salt that chooses them (hex)."""
 
-    share: Annotated[float, Field(ge=0, lt=1)]
+    share: ReserveShare
     salt: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){16,64}$")]
 
     @cached_property

@@ -17,6 +17,7 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import Field
 
 from govray.errors import CouldNotCheck, Malformed
+from govray.governance.formats.bounds import Natural, Positive
 from govray.governance.formats.dsse import encode_base64
 from govray.service.access import Caller, CallerDep
 from govray.service.answer import Answer
@@ -31,7 +32,7 @@ from govray.store.tiles import TileReader, parse_path
 router = APIRouter(tags=["ledgers"])
 
 RunPath = Annotated[str, Path(max_length=128, examples=["demo-20261121-204522-ec96"])]
-Count = Annotated[int, Query(ge=0, le=(1 << 53) - 1)]
+Count = Annotated[Natural, Query()]
 
 _NOTE = "text/plain; charset=utf-8"
 _BYTES: dict[str, Any] = {
@@ -155,7 +156,7 @@ def tile(
 )
 def entry(
     run: RunPath,
-    index: Annotated[int, Path(ge=0, le=(1 << 53) - 1)],
+    index: Annotated[Natural, Path()],
     caller: CallerDep,
     session: SessionDep,
 ) -> Response:
@@ -172,7 +173,7 @@ def inclusion(
     caller: CallerDep,
     session: SessionDep,
     index: Count,
-    size: Annotated[int | None, Query(ge=1, le=(1 << 53) - 1)] = None,
+    size: Annotated[Positive | None, Query()] = None,
 ) -> InclusionProof:
     """That a leaf stands in the ledger of ``size`` leaves; by default that of the checkpoint."""
     ledger = find_ledger(session, caller, run)
@@ -199,8 +200,8 @@ def consistency(
     run: RunPath,
     caller: CallerDep,
     session: SessionDep,
-    first: Annotated[int, Query(ge=1, le=(1 << 53) - 1)],
-    second: Annotated[int | None, Query(ge=1, le=(1 << 53) - 1)] = None,
+    first: Annotated[Positive, Query()],
+    second: Annotated[Positive | None, Query()] = None,
 ) -> ConsistencyProof:
     """That an earlier state of the ledger is a beginning of a later one."""
     ledger = find_ledger(session, caller, run)

@@ -17,6 +17,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    NonNegativeFloat,
+    PositiveFloat,
     ValidationError,
     field_validator,
     model_validator,
@@ -25,8 +27,20 @@ from pydantic import (
 from govray.checkpoint.storage_url import check_url
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
 from govray.errors import UsageError
+from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.keys import check_reference
-from govray.governance.record.canary import FORMAT, Canaries, check_format
+from govray.governance.record.canary import (
+    FORMAT,
+    Canaries,
+    CanaryCount,
+    CanaryDigits,
+    CanaryRepeats,
+    check_format,
+)
+from govray.governance.record.prepare_manifest import ReserveShare
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""What every generator of torch and numpy takes."""
 
 
 class Section(BaseModel):
@@ -38,10 +52,8 @@ class Section(BaseModel):
 class Quota(Section):
     """Rows that one route stream contributes to a step, over all workers."""
 
-    rows: Annotated[int, Field(ge=1)]
-    every: Annotated[
-        int, Field(ge=1, description="read at every k-th step, each stream in its turn")
-    ] = 1
+    rows: Positive
+    every: Positive = Field(1, description="read at every k-th step, each stream in its turn")
 
 
 class PlantedCanaries(Section):
@@ -51,10 +63,10 @@ class PlantedCanaries(Section):
     format: Annotated[str, AfterValidator(check_format)] = Field(
         FORMAT, description="text with {name} and, behind it, {secret}"
     )
-    digits: int = Field(8, ge=2, le=12, description="of a secret")
-    count: int = Field(8, ge=1, le=1000, description="canaries in each corpus")
-    repeats: int = Field(16, ge=1, le=10_000, description="how often an epoch reads each")
-    seed: int = Field(0, ge=0, lt=2**53, description="what names and secrets are drawn from")
+    digits: CanaryDigits = Field(8, description="of a secret")
+    count: CanaryCount = Field(8, description="canaries in each corpus")
+    repeats: CanaryRepeats = Field(16, description="how often an epoch reads each")
+    seed: Natural = Field(0, description="what names and secrets are drawn from")
 
     def by_corpus(self) -> dict[str, Canaries]:
         """What is planted in each corpus."""
@@ -66,11 +78,11 @@ class Data(Section):
 
     corpora: str = Field(description="folder of corpora, each with its signed credential")
     tokenizer: str = Field("bytes", description="'bytes' or a Hugging Face tokenizer.json")
-    reserve: float = Field(0.02, ge=0, lt=1, description="share of records never trained on")
+    reserve: ReserveShare = Field(0.02, description="share of records never trained on")
     rows_per_step: dict[str, Quota] = Field(
         description="profile name to rows a step; each route stream of that profile reads so many"
     )
-    epochs: Annotated[int, Field(ge=1)] = 1
+    epochs: Positive = 1
     exclude: tuple[str, ...] = Field((), description="corpora left out, as tombstones of the plan")
     canaries: PlantedCanaries | None = Field(None, description="planted for `govray audit`")
 
@@ -96,7 +108,7 @@ class Governance(Section):
     revocations: tuple[str, ...] = Field(
         (), description="revocation lists; read again while the run goes on"
     )
-    max_quarantined: float = Field(0.25, ge=0, le=1, description="share of records; above: refuse")
+    max_quarantined: Share = Field(0.25, description="share of records; above: refuse")
 
 
 def _check_workers(value: Any) -> Any:
@@ -113,36 +125,33 @@ class Resources(Section):
     """What Ray reserves for the workers."""
 
     num_workers: Annotated[
-        Annotated[int, Field(ge=1)]
-        | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]],
+        Positive | tuple[Positive, Positive],
         BeforeValidator(_check_workers),
         Field(description="a number, or [least, most]: the run goes on with as many as fit"),
     ] = 2
-    cpus_per_worker: Annotated[float, Field(gt=0)] = 0.5
-    gpus_per_worker: Annotated[float, Field(ge=0)] = 0
+    cpus_per_worker: PositiveFloat = 0.5
+    gpus_per_worker: NonNegativeFloat = 0
 
 
 class Optimizer(Section):
     """AdamW. It cancels a common factor, so a policy's weights are relative."""
 
     name: Literal["adamw"] = "adamw"
-    lr: Annotated[float, Field(gt=0)] = 3.0e-4
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    lr: PositiveFloat = 3.0e-4
+    weight_decay: NonNegativeFloat = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
-    clip_norm: Annotated[float, Field(gt=0)] | None = StepSettings.clip_norm
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    clip_norm: PositiveFloat | None = StepSettings.clip_norm
+    warmup_steps: Natural = 0
 
 
 class CheckpointEvery(Section):
     """How often weights and governance state are committed together."""
 
-    every_steps: Annotated[int, Field(ge=1)] = 100
-    save_trial_best: Annotated[int, Field(ge=0)] = Field(
+    every_steps: Positive = 100
+    save_trial_best: Natural = Field(
         1, description="commits that stay for their loss, the lowest first"
     )
-    save_trial_latest: Annotated[int, Field(ge=1)] = Field(
-        1, description="newest commits that stay"
-    )
+    save_trial_latest: Positive = Field(1, description="newest commits that stay")
     storage: Annotated[str, AfterValidator(check_url)] | None = Field(
         None,
         description="an object store's URL for the commits, such as s3://bucket/prefix; the run's "
@@ -171,8 +180,8 @@ class Experiment(Section):
     governance: Governance
     resources: Resources = Resources()
     optimizer: Optimizer = Optimizer()
-    max_steps: Annotated[int, Field(ge=1)]
-    max_rows: Annotated[int, Field(ge=1)] | None = Field(
+    max_steps: Positive
+    max_rows: Positive | None = Field(
         None, description="rows of one forward pass; a larger slice accumulates"
     )
     aggregator: AggregatorName = Field(
@@ -180,14 +189,14 @@ class Experiment(Section):
         description="who sums gradients: govray's own buckets, torch's DDP or FSDP2; FSDP2 also "
         "shards the model over workers",
     )
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = StepSettings.seed
+    seed: Seed = StepSettings.seed
     checkpoint: CheckpointEvery = CheckpointEvery()
-    max_restarts: Annotated[int, Field(ge=0)] = Field(
+    max_restarts: Natural = Field(
         5,
         description="after failures of the training code; lost workers and nodes don't count, and "
         "a refusal by governance is never retried",
     )
-    collective_timeout_s: Annotated[int, Field(ge=1)] = Field(
+    collective_timeout_s: Positive = Field(
         StepSettings.collective_timeout_s,
         description="how long ranks wait for each other; a hanging rank ends the attempt",
     )
