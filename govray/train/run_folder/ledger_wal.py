@@ -10,11 +10,15 @@ the first recorded one stays. It is on the disk before any decision follows from
 rollback left behind stay in their branch. This file is never signed: the driver signs the leaves of
 a committed checkpoint. Lines lost with a machine cost nothing: their steps are in the checkpoint,
 or run and recorded again.
+
+An append costs the same at any step. Only a repeated step whose lines changed moves others: those
+of the later steps, which a run does once more since its last commit.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
@@ -57,6 +61,7 @@ class WriteAhead:
             self._compare(done)
         # What follows the last whole line is a write that a crash cut short.
         self._recorded |= resumed
+        self._places = sorted(self._recorded)
         left_behind = {place: each for place, each in self._recorded.items() if place[0] < branch}
         behind = left_behind | resumed
         self.leaves = [leaf for place in sorted(behind) for leaf in behind[place]]
@@ -74,6 +79,8 @@ class WriteAhead:
         profile = tuple(each for each in recorded if isinstance(each, EntropyProfile))
         new: _Recorded = ((leaf,) if norms is None else (leaf, norms)) + profile
         if recorded != new:
+            if not recorded:
+                insort(self._places, place)
             self._recorded[place] = new
             self._write_from(place)
         if leaf.branch == self._branch:  # else it is there already: a repeated step
@@ -106,7 +113,7 @@ class WriteAhead:
     def _lines_from(self, place: _Place, offset: int) -> bytes:
         """The lines of this step and those after it; notes where each will stand."""
         lines: list[bytes] = []
-        for later in sorted(each for each in self._recorded if each >= place):
+        for later in self._places[bisect_left(self._places, place) :]:
             self._offsets[later] = offset
             lines.append(_lines(self._recorded[later]))
             offset += len(lines[-1])
