@@ -199,8 +199,7 @@ def index_run(
     """
     begin_writing(session)
     # The size is taken first: what is written meanwhile is read again next time.
-    path = folder / events.FILE
-    size = path.stat().st_size if path.is_file() else 0
+    size = events.size(folder)
     below = str(folder.resolve().relative_to(storage))
     of_folder = select(tables.Trial).where(tables.Trial.folder == below)
     here = col(tables.Experiment.storage) == str(storage)

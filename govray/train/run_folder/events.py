@@ -9,7 +9,9 @@ Invariants:
 
 * Lines are appended, never changed. A last line that a crash cut off is passed over by `read` and
   removed by the next `append`.
-* Driver, controller and rank 0 append to one file: an append holds the file's lock.
+* A log of any length is read. Behind `PART_BYTES` it goes on in ``events.1.jsonl``, then in
+  ``events.2.jsonl`` and so on. A part that another follows never changes again, its name neither.
+* Driver, controller and rank 0 append to one log: an append holds the lock of its first file.
 
 To add a kind, write a class with a ``kind`` and a ``text``, and name it in `AnyEvent`.
 """
@@ -18,8 +20,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from itertools import count, takewhile
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, BinaryIO, Literal, TypeAlias
 
 from pydantic import Field, RootModel, ValidationError
 
@@ -33,8 +37,8 @@ from govray.governance.record.gates import Gate
 
 FILE = "events.jsonl"
 MAX_LINE = 1 << 16
-MAX_BYTES = 64 << 20
-"""More than a run of years writes; a log beyond it is refused, not read."""
+PART_BYTES = 64 << 20
+"""A file of this size is followed by another."""
 
 Text = Annotated[str, Field(max_length=4096)]
 
@@ -285,30 +289,55 @@ def append(run_folder: Path, event: AnyEvent) -> None:
         OSError: The log can't be written.
     """
     line = canonical_json.encode(event.to_json()) + b"\n"
-    with (run_folder / FILE).open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        _drop_cut_line(file.fileno())
-        first = not os.fstat(file.fileno()).st_size
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
-    if first:
-        sync_folder(run_folder)
+    with (run_folder / FILE).open("a+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        parts = _parts(run_folder)
+        with parts[-1].open("a+b") as last:
+            _drop_cut_line(last.fileno())
+            full = os.fstat(last.fileno()).st_size >= PART_BYTES
+            if not full:
+                _write(last, line)
+        if full:
+            with _part(run_folder, len(parts)).open("a+b") as following:
+                _write(following, line)
 
 
 def read(run_folder: Path) -> tuple[AnyEvent, ...]:
     """Every whole event, oldest first; none if there is no log.
 
     Raises:
-        Malformed: A whole line is not an event, or the log is too large. Names the line.
+        Malformed: A whole line is not an event, or is too long. Names the line.
     """
-    path = run_folder / FILE
-    if not path.is_file():
-        return ()
-    if path.stat().st_size > MAX_BYTES:
-        raise Malformed(f"the event log has more than {MAX_BYTES} bytes", where=str(path))
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return tuple(_event(line, f"{path} line {number}") for number, line in enumerate(lines, 1))
+    # What is appended to a newer part from now on comes behind what is read.
+    return tuple(event for part in _parts(run_folder) for event in _events(part))
+
+
+def size(run_folder: Path) -> int:
+    """Bytes of the log, all parts together."""
+    return sum(part.stat().st_size for part in _parts(run_folder))
+
+
+def _parts(run_folder: Path) -> list[Path]:
+    """The files of the log that are there, oldest first."""
+    return list(takewhile(Path.is_file, (_part(run_folder, number) for number in count())))
+
+
+def _part(run_folder: Path, number: int) -> Path:
+    return run_folder / (f"events.{number}.jsonl" if number else FILE)
+
+
+def _write(file: BinaryIO, line: bytes) -> None:
+    first = not os.fstat(file.fileno()).st_size
+    file.write(line)
+    file.flush()
+    os.fsync(file.fileno())
+    if first:
+        sync_folder(Path(file.name).parent)
+
+
+def _events(part: Path) -> Iterator[AnyEvent]:
+    for number, line in enumerate(part.read_bytes().split(b"\n")[:-1], 1):
+        yield _event(line, f"{part} line {number}")
 
 
 def _event(line: bytes, where: str) -> AnyEvent:

@@ -45,10 +45,54 @@ def test_a_cut_last_line_is_passed_over_and_removed(
     assert events.read(folder) == (*before, STEP)
 
 
-def test_writers_do_not_tear_each_others_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part_bytes", [events.PART_BYTES, 1000])
+def test_writers_do_not_tear_each_others_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int
+) -> None:
+    monkeypatch.setattr(events, "PART_BYTES", part_bytes)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: events.append(tmp_path, FAILED), range(64)))
     assert events.read(tmp_path) == (FAILED,) * 64
+
+
+@given(st.data())
+def test_a_long_log_goes_on_in_parts_and_is_cut_only_in_the_last(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("parts")
+    steps = [events.Progress(at=AT, step=step, loss=2.5) for step in range(7)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "PART_BYTES", data.draw(st.integers(1, 400)))
+        for step in steps:
+            events.append(folder, step)
+        assert events.read(folder) == (*steps,)
+        parts = events._parts(folder)
+        assert events.size(folder) == sum(each.stat().st_size for each in folder.iterdir())
+        earlier = [each.read_bytes() for each in parts[:-1]]
+        whole = parts[-1].read_bytes()
+        kept = data.draw(st.integers(0, len(whole)))
+        parts[-1].write_bytes(whole[:kept])
+        lost = len(steps) - sum(each.count(b"\n") for each in (*earlier, whole[:kept]))
+        before = events.read(folder)
+        assert before == (*steps[: len(steps) - lost],)
+        events.append(folder, STEP)
+        assert events.read(folder) == (*before, STEP)
+        assert [each.read_bytes() for each in parts[:-1]] == earlier
+
+
+def test_a_log_of_one_large_file_is_read_and_goes_on_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions wrote one file, and refused it from a size on."""
+    for event in (STARTED, FAILED, STEP):
+        events.append(tmp_path, event)
+    old = (tmp_path / events.FILE).read_bytes()
+    monkeypatch.setattr(events, "PART_BYTES", len(old) // 2)
+    assert events.read(tmp_path) == (STARTED, FAILED, STEP)
+    events.append(tmp_path, FAILED)
+    assert (tmp_path / events.FILE).read_bytes() == old
+    assert (tmp_path / "events.1.jsonl").read_bytes().count(b"\n") == 1
+    assert events.read(tmp_path) == (STARTED, FAILED, STEP, FAILED)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +103,7 @@ def test_writers_do_not_tear_each_others_lines(tmp_path: Path) -> None:
         (b'{"kind":"attested", "at":"2026-11-21T09:30:00Z"}', "canonical"),
         (b'{"at":"2026-11-21T09:30:00Z","kind":"attested","more":1}', "not an event"),
         (b"\xff", "UTF-8"),
+        (b"1" * (events.MAX_LINE + 1), "65536"),
     ],
 )
 def test_a_whole_line_that_is_no_event_is_refused_by_name(
