@@ -1,20 +1,27 @@
-"""Curves of a trial: with more numbers than a page draws they are thinned, and never cut."""
+"""Curves of a trial: with more numbers than a page draws they are thinned, over the whole run."""
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import Engine, insert
 from sqlmodel import Session
 
 from govray.service.pages import experiments
+from govray.service.pages.downsampling import downsample
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.states import ExperimentState, TrialState
 from tests.support.shown import ZERO, add_experiment, add_trial
+
+SPIKE, DIP = (501, 7.5), (500, -3.0)
 
 
 @pytest.fixture(scope="module")
@@ -36,25 +43,74 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
                 for g, s, a in rows
             ],
         )
+        for group, (step, value) in (("training", SPIKE), ("validation", DIP)):
+            number = session.get(tables.Metric, ("t", group, "loss", step, 1))
+            assert number is not None
+            number.value = value
         session.commit()
     yield made
     made.dispose()
 
 
 @pytest.mark.parametrize("most", [10, 100, 1000, 100_000])
-def test_every_curve_ends_where_its_numbers_end(
+def test_every_curve_has_its_ends_and_extremes(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(experiments, "MOST_POINTS", most)
     with Session(engine) as session:
         lines = experiments._lines(session, "t")
-    assert lines["loss", "training"][-1][0] == 999
-    assert lines["loss", "validation"][-1][0] == 899
-    steps = [step for step, _ in lines["loss", "training"]]
-    assert steps == sorted(steps)
-    assert sum(len(points) for points in lines.values()) <= 2 * most
+    training, validation = lines["loss", "training"], lines["loss", "validation"]
+    assert (training.steps, validation.steps) == (1000, 129)
+    assert training.points[-1] == (999, 1.0)
+    assert validation.points[-1] == (899, 1.0)
+    assert SPIKE in training.points
+    assert DIP in validation.points
+    assert all(len(line.points) <= most for line in lines.values())
     if most == 100:  # evenly, from the beginning to the end
-        assert steps[0] < 30
-        assert max(b - a for a, b in pairwise(steps)) < 30
-    if most == 100_000:
-        assert len(steps) == 1000
+        assert max(b - a for (a, _), (b, _) in pairwise(training.points)) < 64
+    if most >= 1000:
+        assert len(training.points) == 1000
+    [told, _] = experiments._summaries(lines)
+    assert told.steps == 1000
+    [chart] = [each for each in experiments._curves(lines) if each.name == "loss"]
+    assert [SPIKE in each["points"] for each in chart.series] == [True, False]
+
+
+@given(
+    values=st.lists(st.floats(-1e6, 1e6), max_size=400),
+    gaps=st.integers(1, 1000),
+    most=st.integers(4, 60),
+)
+def test_what_is_left_out_lies_between_what_stays(
+    values: list[float], gaps: int, most: int
+) -> None:
+    points = [(step * gaps, value) for step, value in enumerate(values)]
+    kept = downsample(iter(points), most)
+    assert len(kept) <= most
+    if len(points) <= most:
+        assert kept == points
+        return
+    assert set(kept) <= set(points)
+    assert kept == sorted(kept)
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    for end in (min, max):
+        assert end(value for _, value in kept) == end(values)
+    # The room is used: buckets become wider only when there are too many.
+    assert len(kept) >= min(len(set(points)), most // 4)
+    assert downsample(kept, most) == kept
+
+
+@given(st.integers(4, 40), st.integers(1, 40), st.randoms())
+def test_a_spike_stays_where_it_is(most: int, at: int, random: Random) -> None:
+    points = [(step, random.random()) for step in range(1000)]
+    points[at * 23] = (at * 23, 2.0)
+    assert (at * 23, 2.0) in downsample(points, most)
+
+
+def test_a_long_curve_is_thinned_in_little_memory() -> None:
+    tracemalloc.start()
+    kept = downsample(((step, float(step % 977)) for step in range(200_000)), 100)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(kept) <= 100
+    assert peak < 200_000

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, groupby
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
-from sqlalchemy import func, select, true
+from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from govray.service.access import Caller, CallerDep
+from govray.service.pages.downsampling import Point, downsample
 from govray.service.pages.parallel_plot import parallel
 from govray.service.pages.rendering import render
 from govray.service.pages.shared_queries import linked_corpora
@@ -25,7 +27,9 @@ from govray.store.tables import Attestation, Checkpoint, Decision, Experiment, M
 
 MOST_TRIALS = 500
 MOST_DECISIONS = 200
-MOST_POINTS = 20_000
+MOST_POINTS = 1000
+"""Of one curve."""
+_ROWS_AT_ONCE = 10_000
 LATEST = 6
 
 _LIVE = {TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED}
@@ -197,34 +201,32 @@ def of_trial(
     )
 
 
-Lines = Mapping[tuple[str, str], list[tuple[int, float]]]
+@dataclass(frozen=True)
+class Line:
+    """One metric of one group: how many steps measured it, and the points that are drawn."""
+
+    steps: int
+    points: list[Point]
+
+
+Lines = Mapping[tuple[str, str], Line]
 
 
 def _lines(session: Session, trial: str) -> Lines:
-    """(Name, group) → points, of the attempts that count.
-
-    Where there are more than `MOST_POINTS`, steps are left out evenly; the last ones never are.
-    """
-    of_trial = (col(Metric.trial) == trial, col(Metric.archived).is_(False))
-    number, last = session.execute(
-        select(func.count(), func.max(col(Metric.step))).where(*of_trial)
-    ).one()
-    every = -(-number // MOST_POINTS) or 1
-    ends = (
-        select(func.max(col(Metric.step)))
-        .where(*of_trial)
-        .group_by(col(Metric.group), col(Metric.name))
-    )
-    kept = (last - col(Metric.step)) % every == 0
+    """(Name, group) → the numbers of the attempts that count; at most `MOST_POINTS` are drawn."""
     rows = session.execute(
         select(col(Metric.group), col(Metric.name), col(Metric.step), col(Metric.value))
-        .where(*of_trial, kept | col(Metric.step).in_(ends) if every > 1 else true())
-        .order_by(col(Metric.step))
-    ).all()
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for group, name, step, value in rows:
-        if math.isfinite(value):
-            found.setdefault((name, group), []).append((step, value))
+        .where(col(Metric.trial) == trial, col(Metric.archived).is_(False))
+        .order_by(col(Metric.group), col(Metric.name), col(Metric.step))
+        .execution_options(yield_per=_ROWS_AT_ONCE)
+    )
+    found = {}
+    for (group, name), measured in groupby(rows, key=lambda row: (row[0], row[1])):
+        steps = count()
+        finite = ((row[2], row[3]) for row in measured if math.isfinite(row[3]))
+        points = downsample((point for point, _ in zip(finite, steps, strict=False)), MOST_POINTS)
+        if points:
+            found[name, group] = Line(next(steps), points)
     return found
 
 
@@ -235,8 +237,8 @@ def _curves(lines: Lines) -> list[Curve]:
             name,
             name.replace("_", " ").capitalize(),
             [
-                {"name": group, "points": points}
-                for (each, group), points in sorted(lines.items())
+                {"name": group, "points": line.points}
+                for (each, group), line in sorted(lines.items(), key=lambda item: item[0])
                 if each == name
             ],
         )
@@ -249,10 +251,10 @@ def _summaries(lines: Lines) -> list[Summary]:
         Summary(
             group=group,
             name=name,
-            first=points[0][1],
-            least=min(value for _, value in points),
-            last=points[-1][1],
-            steps=len(points),
+            first=line.points[0][1],
+            least=min(value for _, value in line.points),
+            last=line.points[-1][1],
+            steps=line.steps,
         )
-        for (name, group), points in sorted(lines.items(), key=lambda item: item[0][::-1])
+        for (name, group), line in sorted(lines.items(), key=lambda item: item[0][::-1])
     ]

@@ -3,7 +3,7 @@
 import { byId, element, json, svg } from "./dom.js";
 
 const BOX = { left: 64, right: 880, top: 14, bottom: 262 };
-const MOST_POINTS = 600;
+const MOST_POINTS = 2000;
 
 export function ticks(low, high, about = 5) {
   const least = 1e-9 * Math.max(1, Math.abs(low), Math.abs(high));
@@ -18,16 +18,19 @@ export function ticks(low, high, about = 5) {
   return found;
 }
 
-// At most so many points, each the mean of its neighbours: a curve is for its shape.
+// At most so many points: of each stretch the lowest and the highest, and both ends. The page
+// comes with fewer; a run that is followed adds to them.
 function thin(points) {
   if (points.length <= MOST_POINTS) return points;
-  const size = Math.ceil(points.length / MOST_POINTS);
-  const found = [];
+  const size = Math.ceil((2 * points.length) / (MOST_POINTS - 2));
+  const found = [points[0]];
   for (let at = 0; at < points.length; at += size) {
     const some = points.slice(at, at + size);
-    found.push([some.at(-1)[0], some.reduce((sum, point) => sum + point[1], 0) / some.length]);
+    const low = some.reduce((a, b) => (b[1] < a[1] ? b : a));
+    const high = some.reduce((a, b) => (b[1] > a[1] ? b : a));
+    found.push(...(low[0] < high[0] ? [low, high] : [high, low]));
   }
-  return found;
+  return [...found, points.at(-1)];
 }
 
 export function draw(figure, series) {
