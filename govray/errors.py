@@ -8,6 +8,8 @@ exactly its constructor arguments. The words may come from a file, so the text o
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 from govray.printable import paragraph
@@ -36,6 +38,12 @@ class GovrayError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args))
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` with the nearest of ``known`` names, or nothing if none is near."""
+    near = difflib.get_close_matches(name, [*known], n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _rebuild(kind: type[GovrayError], args: tuple[str, str | None, str | None]) -> GovrayError:

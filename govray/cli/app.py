@@ -12,9 +12,10 @@ and a verb runs with exactly the extras that it uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from govray import __version__
 from govray.cli import (
@@ -43,8 +44,28 @@ from govray.cli import (
     verify,
 )
 
+
+class Verbs(TyperGroup):
+    """The verbs. To a verb that stands in a family, such as ``lint``, an error names the family."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer's; where the verb is of a family, that is the suggestion."""
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException as error:
+            whole = [
+                f"'{family} {args[0]}'"
+                for family, command in self.commands.items()
+                if args[0] in getattr(command, "commands", {})
+            ]
+            if whole:
+                error.message = f"No such command {args[0]!r}. Did you mean {' or '.join(whole)}?"
+            raise
+
+
 app = typer.Typer(
     name="govray",
+    cls=Verbs,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -20,6 +20,7 @@ from govray.errors import Malformed
 if TYPE_CHECKING:
     from govray.governance.formats.document import Document
     from govray.governance.formats.keys import Signer
+    from govray.governance.formats.strict_yaml import Source
 
 D = TypeVar("D", bound="Document")
 
@@ -57,26 +58,22 @@ def read(path: Path) -> Unsigned:
     from govray.governance.formats.strict_yaml import read_yaml
 
     data = user_files.read(path)
-    as_json = path.suffix == ".json"
-    value: Any = (
-        canonical_json.parse(data, where=str(path))
-        if as_json
-        else read_yaml(data, name=str(path)).value
-    )
+    source = None if path.suffix == ".json" else read_yaml(data, name=str(path))
+    value: Any = canonical_json.parse(data, where=str(path)) if source is None else source.value
     if not isinstance(value, dict):
         raise Malformed("not a mapping of fields", where=str(path), do=_KINDS)
     if "rules" in value or "profiles" in value:
-        return _policy(path, data, value if as_json else None)
-    if not as_json:
+        return _policy(path, data, None if source else value)
+    if source is not None:
         value = _expand(value, path)
     if "records" in value or "license" in value:
-        return _credential(path, value, as_json)
+        return _credential(path, value, source)
     if "delegator" in value:
-        return _delegation(path, value, as_json)
+        return _delegation(path, value, source)
     if "authorities" in value:
-        return _root(path, value, as_json)
+        return _root(path, value, source)
     if "entries" in value:
-        return _revocations(path, value, as_json)
+        return _revocations(path, value, source)
     raise Malformed("govray does not sign this kind of document", where=str(path), do=_KINDS)
 
 
@@ -97,10 +94,10 @@ def _policy(path: Path, data: bytes, value: dict[str, Any] | None) -> Unsigned:
     )
 
 
-def _credential(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
+def _credential(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
     from govray.governance.policy.credential import Credential, seal_credential
 
-    credential = _read(Credential, value, path, as_json)
+    credential = _read(Credential, value, path, source)
     return Unsigned(
         "credential",
         credential.corpus,
@@ -110,11 +107,11 @@ def _credential(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
     )
 
 
-def _root(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
+def _root(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
     from govray.governance.trust.authority import TrustRoot
     from govray.governance.trust.trust_state import sign_root
 
-    root = _read(TrustRoot, _without_schema(value, path, ROOT_SCHEMA, as_json), path, as_json)
+    root = _read(TrustRoot, _without_schema(value, path, ROOT_SCHEMA, source), path, source)
     # The one name without ``.dsse``: a root is handed around on its own.
     output = path.with_suffix(".json")
     if output == path:
@@ -122,12 +119,12 @@ def _root(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
     return Unsigned("trust root", root.name, root, lambda by: sign_root(root, by), output)
 
 
-def _delegation(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
+def _delegation(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
     from govray.governance.trust.authority import Delegation
     from govray.governance.trust.trust_state import sign_delegation
 
-    value = _without_schema(value, path, DELEGATION_SCHEMA, as_json)
-    delegation = _read(Delegation, value, path, as_json)
+    value = _without_schema(value, path, DELEGATION_SCHEMA, source)
+    delegation = _read(Delegation, value, path, source)
     return Unsigned(
         "delegation",
         delegation.authority.name,
@@ -137,11 +134,11 @@ def _delegation(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
     )
 
 
-def _revocations(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
+def _revocations(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
     from govray.governance.trust.revocation_list import SCHEMA, RevocationList, seal_revocations
 
-    value = _without_schema(value, path, SCHEMA, as_json)
-    revocations = _read(RevocationList, value, path, as_json)
+    value = _without_schema(value, path, SCHEMA, source)
+    revocations = _read(RevocationList, value, path, source)
     return Unsigned(
         "revocation list",
         revocations.issuer,
@@ -151,10 +148,10 @@ def _revocations(path: Path, value: dict[str, Any], as_json: bool) -> Unsigned:
     )
 
 
-def _read(kind: type[D], value: dict[str, Any], path: Path, as_json: bool) -> D:
-    if as_json:
+def _read(kind: type[D], value: dict[str, Any], path: Path, source: Source | None) -> D:
+    if source is None:
         return kind.from_json(value, where=str(path))
-    return kind.from_source(value, where=str(path))
+    return kind.from_source(value, where=source.where)
 
 
 def _envelope(path: Path) -> Path:
@@ -162,14 +159,16 @@ def _envelope(path: Path) -> Path:
 
 
 def _without_schema(
-    value: dict[str, Any], path: Path, schema: str, as_json: bool
+    value: dict[str, Any], path: Path, schema: str, source: Source | None
 ) -> dict[str, Any]:
     """YAML says its schema; the JSON form has the statement's predicate type for that."""
-    if as_json:
+    if source is None:
         return value
     if value.get("schema") != schema:
         raise Malformed(
-            "the schema is missing or another one", where=str(path), do=f"Write schema: {schema}."
+            "the schema is missing or another one",
+            where=source.where("schema"),
+            do=f"Write schema: {schema}.",
         )
     return {name: member for name, member in value.items() if name != "schema"}
 

@@ -220,7 +220,7 @@ def read_promotion_policy(text: str | bytes, *, name: str = "promotion policy") 
                     for number, gate in enumerate(gates)
                 ]
         fields["stages"] = written
-    return PromotionPolicy.from_source(fields, where=name)
+    return PromotionPolicy.from_source(fields, where=source.where)
 
 
 def _written_out(gate: canonical_json.JSON, where: str) -> canonical_json.JSON:
@@ -233,7 +233,7 @@ def _written_out(gate: canonical_json.JSON, where: str) -> canonical_json.JSON:
             where=where,
             do=f"Gates are {', '.join(GATES)}",
         )
-    kind.from_source(gate, where=where)  # here, so that an error names the line
+    kind.from_source(gate, where=where)  # here, so that an error names the gate's own fields
     return gate
 
 

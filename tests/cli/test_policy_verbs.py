@@ -27,6 +27,33 @@ def test_lint_passes_or_fails_by_its_findings(run: Run, policy: Path) -> None:
     assert finding["code"] == "unused_profile"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("version: 3", "version: three", "field 'version': input should be a valid integer"),
+        ("version: 3", "version: null", "field 'version' is null"),
+        ("version: 3", "verson: 3", "unknown field 'verson' (did you mean 'version'?)"),
+        ("on_expiry: stop", "on_expiry: stpo", "'stop' or 'gate' (did you mean 'stop'?)"),
+        ("[permissive", "[permisive", "'unknown' (did you mean 'permissive'?)"),
+        ("license_category", "licence_category", "(did you mean 'license_category'?)"),
+        ("blocks[0.5:]", "bloks[0.5:]", "layers.bloks[0.5:]': 'bloks[0.5:]' is no selector"),
+        ("profile: upper_half", "profile: uper_half", "(did you mean 'upper_half'?)"),
+        ("name: open", "name: weak-copyleft", "two rules are called 'weak-copyleft'"),
+    ],
+)
+def test_lint_names_the_line_and_the_nearest_word(
+    run: Run, policy: Path, old: str, new: str, said: str
+) -> None:
+    policy.write_text(POLICY.replace(old, new, 1))
+    # Of two rules of one name, the second is at fault.
+    wrong = max(
+        number for number, line in enumerate(policy.read_text().splitlines(), 1) if new in line
+    )
+    err = run("policy", "lint", policy, code=1).err
+    assert err.startswith(f"govray: {policy}:{wrong}: ")
+    assert said in err
+
+
 def test_lint_reports_what_a_new_version_widens(
     run: Run, policy: Path, tmp_path: Path, world: World
 ) -> None:

@@ -43,7 +43,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from govray.engine.model.gpt import loss
-from govray.errors import CouldNotCheck, GovrayError, UsageError
+from govray.errors import CouldNotCheck, GovrayError, UsageError, suggestion
 
 __all__ = ["CausalLM", "loss"]
 
@@ -179,10 +179,8 @@ def _from_fields(
     known = kind().to_dict().keys() | kind.attribute_map.keys()
     for name, value in fields.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
             raise UsageError(
-                f"{kind.model_type} has no field {name!r}"
-                + (f"; did you mean {near[0]!r}?" if near else ""),
+                f"{kind.model_type} has no field {name!r}{suggestion(name, known)}",
                 where=f"{_CONFIG}.{name}",
             )
         if _UNKEYED_DROPOUT.fullmatch(name) and value:

@@ -12,13 +12,12 @@ the documents.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -33,9 +32,9 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from govray.errors import Malformed
+from govray.errors import Malformed, suggestion
 
 MAX_COUNT = 2**63 - 1
 MAX_PROBLEMS = 10_000
@@ -112,6 +111,10 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,1
 """A corpus, policy or authority: safe as a file name on every system."""
 
 
+Where: TypeAlias = str | Callable[..., str]
+"""What a document is called in errors, or a function from a field's path to its file and line."""
+
+
 class Document(BaseModel):
     """A closed, frozen value. Subclasses add fields; sequences are tuples.
 
@@ -150,12 +153,12 @@ class Document(BaseModel):
         return cls._read(value, where, by_alias=True)
 
     @classmethod
-    def from_source(cls, value: object, *, where: str | None = None) -> Self:
+    def from_source(cls, value: object, *, where: Where | None = None) -> Self:
         """Return the document that a source for people (YAML) states: snake_case keys.
 
         Args:
             value: The parsed source, JSON types only.
-            where: The file, for errors.
+            where: The file, for errors, or its `strict_yaml.Source.where`.
 
         Raises:
             Malformed: As `from_json`.
@@ -175,27 +178,36 @@ class Document(BaseModel):
         return cls._validate(text, where or cls.__name__, by_alias=True)
 
     @classmethod
-    def _read(cls, value: object, where: str | None, *, by_alias: bool) -> Self:
+    def _read(cls, value: object, where: Where | None, *, by_alias: bool) -> Self:
         where = where or cls.__name__
         check_no_null(value, where=where)
         try:
             text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise Malformed(f"not a JSON value: {error}", where=where) from None
+            raise Malformed(f"not a JSON value: {error}", where=_place(where)) from None
         return cls._validate(text, where, by_alias=by_alias)
 
     @classmethod
-    def _validate(cls, text: str | bytes, where: str, *, by_alias: bool) -> Self:
+    def _validate(cls, text: str | bytes, where: Where, *, by_alias: bool) -> Self:
         try:
             # JSON mode, where strict still reads lists as tuples and 1 as a float.
             return cls.model_validate_json(text, by_alias=by_alias, by_name=not by_alias)
         except ValidationError as error:
             raise _explain(cls, error, where, by_alias=by_alias) from None
         except (TypeError, ValueError, RecursionError) as error:
-            raise Malformed(f"not a JSON value: {error}", where=where) from None
+            raise Malformed(f"not a JSON value: {error}", where=_place(where)) from None
 
 
-def check_no_null(value: object, *, where: str) -> None:
+def wrong_field(what: str, *path: str | int) -> PydanticCustomError:
+    """What a check of a whole document raises of one of its parts, for the error to name it."""
+    return PydanticCustomError("wrong_field", "{what}", {"what": what, "path": path})
+
+
+def _place(where: Where, *path: str | int) -> str:
+    return where if isinstance(where, str) else where(*path)
+
+
+def check_no_null(value: object, *, where: Where) -> None:
     """Return if no ``None`` stands in a JSON value.
 
     Raises:
@@ -203,7 +215,8 @@ def check_no_null(value: object, *, where: str) -> None:
     """
     null = _null_path(value)
     if null is not None:
-        raise Malformed(f"field {_dotted(null)} is null", where=where, do="Leave the field out")
+        place = _place(where, *null)
+        raise Malformed(f"field {_dotted(null)} is null", where=place, do="Leave the field out")
 
 
 def _null_path(value: object) -> tuple[str | int, ...] | None:
@@ -224,30 +237,38 @@ def _null_path(value: object) -> tuple[str | int, ...] | None:
 
 
 def _explain(
-    model: type[Document], error: ValidationError, where: str, *, by_alias: bool
+    model: type[Document], error: ValidationError, where: Where, *, by_alias: bool
 ) -> Malformed:
     """One sentence about the first problem; a typo is reported before what it leaves missing."""
     if error.error_count() > MAX_PROBLEMS:
         return Malformed(
             f"{error.error_count()} fields or items are wrong",
-            where=where,
+            where=_place(where),
             do=f"Look whether this is a {model.__name__} at all",
         )
-    problems = error.errors(include_url=False, include_input=False)
+    problems = error.errors(include_url=False)
     problem = min(problems, key=lambda entry: entry["type"] != "extra_forbidden")
-    path = problem["loc"]
+    # pydantic marks a wrong key of a mapping by a step of its own.
+    steps = (*problem["loc"], *problem.get("ctx", {}).get("path", ()))
+    path = tuple(step for step in steps if step != "[key]")
+    place = _place(where, *path)
     if problem["type"] == "extra_forbidden":
         *parents, name = path
-        what = f"unknown field {_dotted(path)}"
-        known = _field_names(model, parents, by_alias=by_alias)
-        close = difflib.get_close_matches(str(name), known, n=1)
-        if close:
-            what += f" (did you mean '{close[0]}'?)"
-        return Malformed(what, where=where, do="Unknown fields are refused, not ignored")
+        near = suggestion(str(name), _field_names(model, parents, by_alias=by_alias))
+        what = f"unknown field {_dotted(path)}{near}"
+        return Malformed(what, where=place, do="Unknown fields are refused, not ignored")
     if problem["type"] == "missing":
-        return Malformed(f"missing field {_dotted(path)}", where=where, do="Add the field")
+        return Malformed(f"missing field {_dotted(path)}", where=place, do="Add the field")
     subject = f"field {_dotted(path)}" if path else "the document"
-    return Malformed(f"{subject}: {_message(problem)}", where=where)
+    what = f"{subject}: {_message(problem)}{value_suggestion(problem)}"
+    return Malformed(what, where=place)
+
+
+def value_suggestion(problem: ErrorDetails) -> str:
+    """The `suggestion` for a value that is none of the words that a field takes, or nothing."""
+    if problem["type"] != "literal_error":
+        return ""
+    return suggestion(str(problem["input"]), re.findall(r"'([^']*)'", problem["ctx"]["expected"]))
 
 
 def _message(problem: ErrorDetails) -> str:

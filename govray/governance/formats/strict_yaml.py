@@ -55,10 +55,13 @@ class Source:
     _lines: dict[Path, int] = field(repr=False)
 
     def where(self, *path: str | int) -> str:
-        """``name:line`` of the part at ``path``, or of the nearest part around it."""
+        """``name:line`` of the part at ``path``, or of the nearest part around it.
+
+        Of the whole file it is the name alone: its first line would mislead.
+        """
         while path and path not in self._lines:
             path = path[:-1]
-        return f"{self.name}:{self._lines[path]}"
+        return f"{self.name}:{self._lines[path]}" if path else self.name
 
 
 def read_yaml(text: str | bytes, *, name: str) -> Source:

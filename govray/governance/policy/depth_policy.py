@@ -27,7 +27,6 @@ model. `lint` advises on valid policies.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,9 +35,9 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from govray.errors import Malformed, Refused, Untrusted
+from govray.errors import Malformed, Refused, Untrusted, suggestion
 from govray.governance.formats.bounds import Label, Positive, Share
-from govray.governance.formats.document import Document, Name
+from govray.governance.formats.document import Document, Name, wrong_field
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import seal, self_subject
 from govray.governance.policy import globs
@@ -279,14 +278,15 @@ class Policy(Document):
     @model_validator(mode="after")
     def _rules_are_distinct_and_name_profiles(self) -> Self:
         seen: set[str] = set()
-        for rule in self.rules:
+        for index, rule in enumerate(self.rules):
             if rule.name in seen:
-                raise ValueError(f"two rules are called {rule.name!r}")
+                raise wrong_field(f"two rules are called {rule.name!r}", "rules", index, "name")
             seen.add(rule.name)
             if rule.profile not in self.profiles:
-                raise ValueError(
+                raise wrong_field(
                     f"rule {rule.name!r} names profile {rule.profile!r}, which does not exist"
-                    + _suggestion(rule.profile, self.profiles)
+                    + suggestion(rule.profile, self.profiles),
+                    *("rules", index, "profile"),
                 )
         return self
 
@@ -294,20 +294,24 @@ class Policy(Document):
     def _actions_are_of_rules_and_fall_back_to_nothing(self) -> Self:
         actions = self.memorization.actions if self.memorization else {}
         for name, each in actions.items():
+            path = ("memorization", "actions", name)
             if name not in (rules := {rule.name for rule in self.rules}):
-                raise ValueError(
+                raise wrong_field(
                     f"memorization acts on rule {name!r}, which does not exist"
-                    + _suggestion(name, dict.fromkeys(rules))
+                    + suggestion(name, rules),
+                    *path,
                 )
             if each.fallback is not None and each.fallback not in self.profiles:
-                raise ValueError(
+                raise wrong_field(
                     f"the fallback of rule {name!r} is profile {each.fallback!r}, which does not "
-                    "exist" + _suggestion(each.fallback, self.profiles)
+                    "exist" + suggestion(each.fallback, self.profiles),
+                    *path,
                 )
             if each.fallback is not None and not self.profiles[each.fallback].is_empty:
-                raise ValueError(
+                raise wrong_field(
                     f"the fallback of rule {name!r} is profile {each.fallback!r}, which permits "
-                    "something; a gated corpus can only be left out so far"
+                    "something; a gated corpus can only be left out so far",
+                    *path,
                 )
         return self
 
@@ -432,8 +436,3 @@ def _label(profiles: Mapping[str, Profile]) -> str:
         if any(other.within(profile) for other in rest):
             del strictest[name]
     return "&".join(strictest)
-
-
-def _suggestion(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -9,7 +9,7 @@ from govray.errors import Malformed
 from govray.governance.formats.canonical_json import JSON
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.governance.policy.credential import Period
-from govray.governance.policy.depth_policy import SCHEMA, Policy, Profile, Rule
+from govray.governance.policy.depth_policy import SCHEMA, Policy
 from govray.governance.policy.memorization_section import expanded as expanded_monitoring
 
 
@@ -42,16 +42,14 @@ def read_policy(text: str | bytes, *, name: str = "policy") -> Policy:
             for key, value in profiles.items()
         }
     if isinstance(rules := fields.get("rules"), list):
-        fields["rules"] = [
-            _expanded_rule(value, source.where("rules", index)) for index, value in enumerate(rules)
-        ]
+        fields["rules"] = [_expanded_rule(value) for value in rules]
     if "memorization" in fields:
         fields["memorization"] = expanded_monitoring(
             fields["memorization"], source.where("memorization")
         )
     if "valid" in fields:
         fields["valid"] = _expanded_period(fields["valid"], source.where("valid"))
-    return Policy.from_source(fields, where=name)
+    return Policy.from_source(fields, where=source.where)
 
 
 def _fields(value: JSON, where: str) -> dict[str, JSON]:
@@ -76,17 +74,15 @@ def _expanded_profile(value: JSON, where: str) -> JSON:
                 do="Write all, none, a list of selectors, or selectors with weights",
             )
         value = value | {"layers": layers}
-    Profile.from_source(value, where=where)  # here, so that an error names the line
     return value
 
 
-def _expanded_rule(value: JSON, where: str) -> JSON:
+def _expanded_rule(value: JSON) -> JSON:
     if isinstance(value, dict) and isinstance(match := value.get("match"), dict):
         lists: dict[str, JSON] = {
             key: [item] if isinstance(item, str) else item for key, item in match.items()
         }
         value = value | {"match": lists}
-    Rule.from_source(value, where=where)
     return value
 
 

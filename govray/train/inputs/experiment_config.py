@@ -6,7 +6,6 @@ neither ray nor torch, so `govray schema` and `policy lint` work on the base ins
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,8 +25,9 @@ from pydantic import (
 
 from govray.checkpoint.storage_url import check_url
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
-from govray.errors import UsageError
+from govray.errors import UsageError, suggestion
 from govray.governance.formats.bounds import Natural, Positive, Share
+from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference
 from govray.governance.record.canary import (
     FORMAT,
@@ -275,11 +275,10 @@ def problems(error: ValidationError, model: type[BaseModel]) -> str:
 def _problem(detail: Any, section: Any) -> str:
     field = ".".join(str(part) for part in detail["loc"])
     if detail["type"] != "extra_forbidden":
-        message = str(detail["msg"]).removeprefix("Value error, ")
+        message = str(detail["msg"]).removeprefix("Value error, ") + value_suggestion(detail)
         return f"{field}: {message}" if field else message
     for part in detail["loc"][:-1]:
         annotation = getattr(section, "model_fields", {}).get(part)
         section = annotation.annotation if annotation else None
     names = list(getattr(section, "model_fields", {}))
-    near = difflib.get_close_matches(str(detail["loc"][-1]), names, n=1)
-    return f"unknown field {field!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"unknown field {field!r}{suggestion(str(detail['loc'][-1]), names)}"

@@ -31,6 +31,7 @@ def test_the_shipped_experiment_is_valid() -> None:
     ("change", "message"),
     [
         ({"max_stepz": 3}, "did you mean 'max_steps'"),
+        ({"aggregator": "govern"}, "did you mean 'governed'"),
         ({"data": {"corpora": "c", "rows_per_step": {}, "reserv": 0.1}}, "did you mean 'reserve'"),
         ({"max_steps": 0}, "max_steps"),
         ({"hyperparameters": {}}, "hyperparameters.context"),
