@@ -19,7 +19,6 @@ Names are for people: the credential binds contents and their order, not names.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,7 +42,7 @@ SCHEMA = pa.schema([("name", pa.string()), ("content", pa.binary())])
 PART_BYTES = 32 * 1024 * 1024  # content per part; a larger record has a part of its own
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_MAX_RECORD_BYTES = (1 << 31) - 1  # Arrow's binary type counts bytes in int32
+MAX_RECORD_BYTES = (1 << 31) - 1  # Arrow's binary type counts bytes in int32
 
 
 @dataclass(frozen=True)
@@ -73,21 +72,68 @@ def build(folder: Path, name: str, records: Iterable[tuple[str, bytes]]) -> Buil
     """
     check_name(name)
     target = folder / name
-    if target.exists():
-        raise UsageError(
-            "the corpus already exists",
-            where=str(target),
-            do="Remove it first, or choose another name: a corpus is never overwritten.",
-        )
-    with _disk_errors(target), staged_folder(target) as staged:
-        leaves, size = _write_parts(staged, name, records)
-        if not leaves:
+    check_vacant(target)
+    with disk_errors(target), staged_folder(target) as staged:
+        parts = PartsWriter(staged, name)
+        for record in records:
+            parts.add(*record)
+        if not parts.count:
             raise UsageError(
                 "no records, so there is nothing to sign",
                 where=name,
                 do="Give at least one file or record.",
             )
-    return Built(target, name, "sha256:" + merkle.root(leaves).hex(), len(leaves), size)
+        parts.flush()
+    return parts.built(target)
+
+
+class PartsWriter:
+    """Writes the parts of one corpus into a folder, one part in memory.
+
+    ``count`` records came so far; ``pending`` bytes of them are not yet written.
+    """
+
+    def __init__(self, folder: Path, corpus: str) -> None:
+        self._folder, self._corpus = folder, corpus
+        self._root = merkle.RunningRoot()
+        self._names: list[str] = []
+        self._contents: list[bytes] = []
+        self._previous: str | None = None
+        self._bytes = self._part = self.pending = 0
+
+    @property
+    def count(self) -> int:
+        return self._root.count
+
+    def add(self, name: str, content: bytes) -> None:
+        """Take the next record, by name.
+
+        Raises:
+            UsageError: It is out of order, too large, or its name is repeated or not Unicode.
+        """
+        _check_record(self._corpus, self._previous, name, content)
+        if self.pending + len(content) > PART_BYTES:
+            self.flush()
+        self._root.add(hashlib.sha256(content).digest())
+        self._names.append(name)
+        self._contents.append(content)
+        self._previous = name
+        self.pending += len(content)
+        self._bytes += len(content)
+
+    def flush(self) -> None:
+        """Write what is pending as a part; the last call completes the corpus."""
+        if not self._names:
+            return
+        table = pa.table([self._names, self._contents], schema=SCHEMA)
+        pq.write_table(table, self._folder / f"records-{self._part:05}.parquet", compression="zstd")
+        self._names, self._contents = [], []
+        self.pending, self._part = 0, self._part + 1
+
+    def built(self, folder: Path) -> Built:
+        """What was written, as it lies in ``folder``."""
+        root = "sha256:" + self._root.root().hex()
+        return Built(folder, self._corpus, root, self.count, self._bytes)
 
 
 def unsigned_credential(
@@ -141,33 +187,9 @@ def unsigned_credential(
     return Credential.from_source(fields | facts, where=f"credential of corpus {built.name!r}")
 
 
-def files_below(source: Path) -> Iterator[tuple[str, bytes]]:
-    """The regular files below ``source`` as (POSIX path below it, content), sorted by that path.
-
-    Hidden files and folders are left out, and links to folders are not followed.
-
-    Raises:
-        UsageError: ``source`` is not a folder, or a file cannot be read. Names it.
-    """
-    if not source.is_dir():
-        raise UsageError("not a folder", where=str(source), do="Name the folder with the files.")
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    with _disk_errors(source):
-        names: list[str] = []
-        for parent, folders, files in os.walk(source, onerror=fail):
-            folders[:] = [f for f in folders if not f.startswith(".")]
-            paths = (Path(parent, f) for f in files if not f.startswith("."))
-            names += [p.relative_to(source).as_posix() for p in paths if p.is_file()]
-    for name in sorted(names):
-        yield name, read_file(source / name)
-
-
 def read_file(path: Path) -> bytes:
     """The file's bytes. Raises ``UsageError`` naming it if it cannot be read."""
-    with _disk_errors(path):
+    with disk_errors(path):
         return path.read_bytes()
 
 
@@ -199,6 +221,16 @@ def check_name(name: str) -> None:
             "not a corpus name",
             where=repr(name),
             do="Use up to 128 letters, digits, '.', '_' and '-', the first a letter or a digit.",
+        )
+
+
+def check_vacant(target: Path) -> None:
+    """Raises ``UsageError`` if something is where a corpus is to be."""
+    if target.exists():
+        raise UsageError(
+            "the corpus already exists",
+            where=str(target),
+            do="Remove it first, or choose another name: a corpus is never overwritten.",
         )
 
 
@@ -275,37 +307,6 @@ def check_records(folder: Path, leaves: Sequence[bytes], *, root: str, count: in
         )
 
 
-def _write_parts(
-    folder: Path, corpus: str, records: Iterable[tuple[str, bytes]]
-) -> tuple[list[bytes], int]:
-    """Write the parts; return the record hashes and the sum of the contents' lengths."""
-    leaves: list[bytes] = []
-    names: list[str] = []
-    contents: list[bytes] = []
-    size = pending = part = 0
-    previous: str | None = None
-
-    def flush() -> None:
-        nonlocal names, contents, pending, part
-        table = pa.table([names, contents], schema=SCHEMA)
-        pq.write_table(table, folder / f"records-{part:05}.parquet", compression="zstd")
-        names, contents, pending, part = [], [], 0, part + 1
-
-    for name, content in records:
-        _check_record(corpus, previous, name, content)
-        if contents and pending + len(content) > PART_BYTES:
-            flush()
-        leaves.append(hashlib.sha256(content).digest())
-        names.append(name)
-        contents.append(content)
-        pending += len(content)
-        size += len(content)
-        previous = name
-    if contents:
-        flush()
-    return leaves, size
-
-
 def _check_record(corpus: str, previous: str | None, name: str, content: bytes) -> None:
     where = f"{corpus}: {name!r}"
     if previous is not None and name <= previous:
@@ -314,7 +315,7 @@ def _check_record(corpus: str, previous: str | None, name: str, content: bytes) 
         raise UsageError(f"the record comes after {previous!r}", where=where, do="Sort by name.")
     if not name or any("\ud800" <= c <= "\udfff" for c in name):
         raise UsageError("not a Unicode name", where=where, do="Rename the file.")
-    if len(content) > _MAX_RECORD_BYTES:
+    if len(content) > MAX_RECORD_BYTES:
         raise UsageError("the record exceeds 2 GiB", where=where, do="Split it.")
 
 
@@ -325,7 +326,7 @@ def _read_column(path: Path, name: str) -> pa.ChunkedArray:
         table = file.read([name], use_threads=False) if name in schema.names else None
     except (OSError, ValueError, pa.ArrowException) as error:
         raise Malformed(
-            f"not a readable Parquet file ({_first_line(error)})",
+            f"not a readable Parquet file ({first_line(error)})",
             where=str(path),
             do="Restore the file, or build the corpus anew.",
         ) from error
@@ -344,7 +345,7 @@ def _read_column(path: Path, name: str) -> pa.ChunkedArray:
 
 
 @contextmanager
-def _disk_errors(where: Path) -> Iterator[None]:
+def disk_errors(where: Path) -> Iterator[None]:
     """Turn the disk's errors into one that names the file and says what the system said."""
     try:
         yield
@@ -353,10 +354,10 @@ def _disk_errors(where: Path) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         path = getattr(error, "filename", None) or where
         raise UsageError(
-            _first_line(error), where=str(path), do="Check the path, its permissions and the disk."
+            first_line(error), where=str(path), do="Check the path, its permissions and the disk."
         ) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     text = getattr(error, "strerror", None) or str(error)
     return text.splitlines()[0] if text else type(error).__name__

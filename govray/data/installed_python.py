@@ -119,7 +119,7 @@ def classify(distribution: Distribution) -> tuple[str, str]:
         names.append(text)
     if not names:
         return NOASSERTION, "the metadata names no licence"
-    meanings = {name: _meanings(name) for name in names}
+    meanings = {name: trove_classifiers.meanings(name) for name in names}
     said = dict.fromkeys(map(_quote, names))  # a name in both places is said once
     for name, meaning in meanings.items():
         if not meaning:
@@ -137,25 +137,8 @@ def _field(metadata: PackageMetadata, name: str) -> str:
     return values[0].strip()
 
 
-def _meanings(name: str) -> tuple[str, ...]:
-    """The SPDX licences that a classifier or the ``License`` field may mean; none if unknown."""
-    if name.startswith("License ::"):
-        return trove_classifiers.CLASSIFIERS.get(_short(name), ())
-    if known := trove_classifiers.NAMES.get(name.lower()):
-        return known
-    try:
-        expression = spdx.normalise(name)
-    except Malformed:
-        return ()
-    return () if spdx.category(expression) in (None, "unknown") else (expression,)
-
-
-def _short(classifier: str) -> str:
-    return classifier.removeprefix("License :: ").removeprefix("OSI Approved :: ")
-
-
 def _quote(name: str) -> str:
-    short = _short(name)
+    short = trove_classifiers.short(name)
     return f'"{short if len(short) <= 60 else short[:59] + "…"}"'
 
 

@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from govray.errors import Malformed
+from govray.governance.trust import license as spdx
+
 _BSD: Final = ("0BSD", "BSD-2-Clause", "BSD-3-Clause", "BSD-4-Clause")
 _LGPL_2: Final = ("LGPL-2.0-only", "LGPL-2.1-only")
 _LGPL_2_LATER: Final = ("LGPL-2.0-or-later", "LGPL-2.1-or-later")
@@ -108,3 +111,21 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "python software foundation license": ("PSF-2.0",),
     "the unlicense": ("Unlicense",),
 }
+
+
+def meanings(name: str) -> tuple[str, ...]:
+    """The SPDX licences that a classifier or a licence's name may mean; none if it is unknown."""
+    if name.startswith("License ::"):
+        return CLASSIFIERS.get(short(name), ())
+    if known := NAMES.get(name.lower()):
+        return known
+    try:
+        expression = spdx.normalise(name)
+    except Malformed:
+        return ()
+    return () if spdx.category(expression) in (None, "unknown") else (expression,)
+
+
+def short(classifier: str) -> str:
+    """A classifier without what all licence classifiers begin with."""
+    return classifier.removeprefix("License :: ").removeprefix("OSI Approved :: ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator
@@ -140,17 +139,6 @@ def test_a_corpus_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already exists"):
         corpus.build(tmp_path, "notes", [("other", b"")])
     assert contents(built.folder) == list(RECORDS.values())
-
-
-def test_files_below_a_folder_are_records_in_order(tmp_path: Path) -> None:
-    for name, content in (RECORDS | {".git/config": b"secret", "c/.hidden": b"secret"}).items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    os.symlink(tmp_path, tmp_path / "loop")
-    assert dict(corpus.files_below(tmp_path)) == RECORDS
-    assert [name for name, _ in corpus.files_below(tmp_path)] == sorted(RECORDS)
-    with pytest.raises(UsageError, match="not a folder"):
-        list(corpus.files_below(tmp_path / "absent"))
 
 
 def test_listing_names_what_is_wrong(tmp_path: Path) -> None:

@@ -46,6 +46,33 @@ def root(leaves: Sequence[bytes]) -> bytes:
     return root_of([leaf_hash(leaf) for leaf in leaves])
 
 
+class RunningRoot:
+    """The root of leaves that come one by one; holds one hash for each bit of their count."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._whole: list[bytes] = []  # roots of perfect subtrees, the largest first
+
+    def add(self, leaf: bytes) -> None:
+        """Append a leaf."""
+        node = leaf_hash(leaf)
+        count = self.count
+        while count & 1:
+            node = node_hash(self._whole.pop(), node)
+            count >>= 1
+        self._whole.append(node)
+        self.count += 1
+
+    def root(self) -> bytes:
+        """The Merkle Tree Hash of the leaves so far."""
+        if not self._whole:
+            return EMPTY_ROOT
+        node = self._whole[-1]
+        for left in reversed(self._whole[:-1]):
+            node = node_hash(left, node)
+        return node
+
+
 def inclusion_path(index: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:
     """PATH(index) in a tree of ``size`` leaves, wherever its hashes are; ``index`` < ``size``."""
     path: list[bytes] = []

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -66,9 +66,15 @@ Jurisdiction = Annotated[str, AfterValidator(_check_jurisdiction)]
 LicenseExpression = Annotated[str, AfterValidator(_check_license)]
 """An SPDX licence expression in normal form (`license.normalise`)."""
 
+Normalisation: TypeAlias = Literal["newlines", "nfc"]
+"""A change to the text before it was hashed: line ends to LF, Unicode's form NFC."""
+
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 _Url = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9+.-]*://\S+$", max_length=2000)]
-_Language = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")]
+LANGUAGE = r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$"
+"""What a BCP 47 tag looks like."""
+
+_Language = Annotated[str, StringConstraints(pattern=LANGUAGE)]
 
 
 class Period(Document):
@@ -169,6 +175,7 @@ class Credential(Document):
         languages: BCP 47 tags.
         opt_out: How opt-outs of rights-holders were handled.
         personal_data: What the issuer knows about personal data in it.
+        normalisation: How its text was changed before it was hashed; absent if it was not.
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/credential/v1"
@@ -196,6 +203,7 @@ class Credential(Document):
     languages: Annotated[tuple[_Language, ...], Field(min_length=1)] | None = None
     opt_out: _Text | None = None
     personal_data: Literal["none", "pseudonymised", "present", "unknown"] | None = None
+    normalisation: Annotated[tuple[Normalisation, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _states_what_the_license_allows(self) -> Self:

@@ -40,6 +40,7 @@ LicenseDB index that license-expression carries.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ _RESTRICTED_USE = frozenset({"Aladdin", "Glide", "IEC-Code-Components-EULA", "MS
 # Longer than any real expression; it bounds the depth of the recursion below.
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 50
+_MAX_SUGGESTED = 60  # characters; comparing takes their square
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 _SYMBOL = re.compile(r"(?:DocumentRef-[A-Za-z0-9.-]+:)?[A-Za-z0-9.-]+\+?")
@@ -174,6 +176,17 @@ def use(expression: str) -> Use:
     """
     widest, narrowest = use_bounds(expression)
     return widest if widest == narrowest else "unspecified"
+
+
+def closest(name: str) -> str | None:
+    """The licence on the SPDX list whose identifier is spelt most like ``name``, if one is close.
+
+    A suggestion for people; nothing is decided by it.
+    """
+    licenses = [key for key, entry in _spdx().items() if entry.is_license]
+    spelt = re.sub(r"[\s_,]+", "-", name.strip().lower())[:_MAX_SUGGESTED]
+    found = difflib.get_close_matches(spelt, licenses, n=1, cutoff=0.75)
+    return _spdx()[found[0]].key if found else None
 
 
 # The tree of an expression.

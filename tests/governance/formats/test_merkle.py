@@ -109,6 +109,15 @@ def test_golden_roots(size: int) -> None:
     assert merkle.root(INPUTS[:size]).hex() == ROOTS[size]
 
 
+@given(st.lists(st.binary(max_size=4), max_size=40))
+def test_the_running_root_is_that_of_the_leaves_so_far(leaves: list[bytes]) -> None:
+    running = merkle.RunningRoot()
+    for count in range(len(leaves) + 1):
+        assert (running.count, running.root()) == (count, merkle.root(leaves[:count]))
+        if count < len(leaves):
+            running.add(leaves[count])
+
+
 @pytest.mark.parametrize(("index", "size", "proof"), INCLUSION)
 def test_golden_inclusion_proofs(index: int, size: int, proof: list[str]) -> None:
     assert inclusion_proof(INPUTS[:size], index) == hashes(proof)

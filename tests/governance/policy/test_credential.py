@@ -47,6 +47,7 @@ OPTIONAL: dict[str, Any] = {
     "languages": ["en", "nb-NO"],
     "optOut": "Authors who objected before 2025 are left out.",
     "personalData": "pseudonymised",
+    "normalisation": ["newlines", "nfc"],
 }
 
 

@@ -1,0 +1,135 @@
+"""Which column of a source is what: the one mapping that all formats share.
+
+By default an attribute is read from the column of its own name. A dot leads into a struct, so
+``license=metadata.license`` is the member of a column. The first object decides which default
+columns there are; a later object that lacks one of them is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from govray.errors import UsageError
+
+ATTRIBUTES = ("text", "id", "url", "license", "jurisdiction", "sensitivity", "language", "split")
+TERMS = ("license", "jurisdiction", "sensitivity")
+"""What decides which corpus a record belongs to."""
+
+_LISTED = frozenset({*TERMS, "language"})  # several may be stated of one record
+
+
+@dataclass(frozen=True)
+class ColumnMapping:
+    """Attribute → column; an attribute that is not named has the column of its own name, if any.
+
+    Attributes:
+        named: The columns that were named; ``None`` for an attribute that is not to be read.
+    """
+
+    named: Mapping[str, str | None] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, options: Iterable[str]) -> ColumnMapping:
+        """From ``attribute=column`` each; ``attribute=`` leaves the attribute out.
+
+        Raises:
+            UsageError: No such attribute, one that is named twice, or ``text`` left out.
+        """
+        named: dict[str, str | None] = {}
+        for option in options:
+            attribute, equals, column = option.partition("=")
+            if not equals or attribute not in ATTRIBUTES or attribute in named:
+                raise UsageError(
+                    f"{option!r} names no attribute, or one for the second time",
+                    where="--column",
+                    do=f"Write ATTRIBUTE=COLUMN, with one of {', '.join(ATTRIBUTES)}.",
+                )
+            named[attribute] = column or None
+        if named.get("text", "") is None:
+            raise UsageError("the text cannot be left out", where="--column", do="Name its column.")
+        return cls(named)
+
+    def resolve(self, schema: pa.Schema, *, where: str) -> dict[str, str]:
+        """The column of each attribute that a table has.
+
+        Args:
+            schema: Of the table.
+            where: The table's name, for errors.
+
+        Raises:
+            UsageError: A column is missing, there twice, or of a type that cannot be read.
+        """
+        found: dict[str, str] = {}
+        for attribute in ATTRIBUTES:
+            path = self.named.get(attribute, attribute)
+            if path is None:
+                continue
+            if (kind := _type(schema, path, where)) is None:
+                if attribute in self.named or attribute == "text":
+                    raise UsageError(
+                        f"no column {path!r} for the attribute {attribute!r}",
+                        where=where,
+                        do=f"Name one with --column {attribute}=COLUMN. "
+                        f"There are: {', '.join(schema.names)}.",
+                    )
+                continue
+            if not _readable(attribute, kind):
+                raise UsageError(
+                    f"column {path!r} is of type {kind}, which cannot be the {attribute}",
+                    where=where,
+                    do=f"Name a column of text with --column {attribute}=COLUMN.",
+                )
+            found[attribute] = path
+        return found
+
+    def decided(self, found: Mapping[str, str]) -> ColumnMapping:
+        """The mapping for the objects behind the first, which has the columns ``found``."""
+        return replace(self, named={each: found.get(each) for each in ATTRIBUTES})
+
+    def keys(self) -> dict[str, str]:
+        """Where each attribute may be in rows that have no schema."""
+        paths = {each: self.named.get(each, each) for each in ATTRIBUTES}
+        return {each: path for each, path in paths.items() if path is not None}
+
+
+def member(value: Any, path: str) -> Any:
+    """What a row without schema has under ``path``; ``None`` if nothing."""
+    if not isinstance(value, dict):
+        return None
+    if path in value:
+        return value[path]
+    first, dot, rest = path.partition(".")
+    return member(value.get(first), rest) if dot else None
+
+
+def _type(schema: pa.Schema, path: str, where: str) -> pa.DataType | None:
+    """The type of a column, or of a struct's member."""
+    if (count := schema.names.count(path)) > 1:
+        raise UsageError(
+            f"{count} columns have the name {path!r}", where=where, do="Rename all but one."
+        )
+    if count:
+        return schema.field(path).type
+    first, *rest = path.split(".")
+    kind = schema.field(first).type if rest and schema.names.count(first) == 1 else None
+    for name in rest:
+        if kind is None or not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+            return None
+        kind = kind.field(name).type
+    return kind
+
+
+def _readable(attribute: str, kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if attribute in _LISTED and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        kind = kind.value_type
+    if attribute == "id" and pa.types.is_integer(kind):
+        return True
+    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    data = (pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in (*text, *data))

@@ -1,0 +1,140 @@
+"""One record of a source: its bytes, its name, and what the source states of it.
+
+What cannot be a record is a `Flaw`, which says where it is and why. Whether flaws end the work or
+go into quarantine is decided by who reads them.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from govray.governance.policy.credential import Normalisation
+
+_NAME = 200
+"""Characters of an id or a URL that a record's name repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """A record.
+
+    Attributes:
+        name: Of the record in its corpus. Names ascend in the order of reading.
+        where: Object and row, for people.
+        content: What is hashed.
+        stated: Attribute → what the source says of the record, without repetition.
+    """
+
+    name: str
+    where: str
+    content: bytes
+    stated: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A row or a file that cannot be a record: where it is, what is wrong, what to do."""
+
+    where: str
+    what: str
+    do: str
+
+
+class _Unfit(Exception):
+    pass
+
+
+def place(object: str, row: int) -> str:
+    """How errors and reports name a row; rows count from 1."""
+    return f"{object}, row {row}"
+
+
+def record_of(
+    object: str,
+    row: int,
+    raw: Mapping[str, Any],
+    *,
+    limit: int,
+    normalisation: Sequence[Normalisation] = (),
+) -> SourceRecord | Flaw:
+    """The record of one row.
+
+    Args:
+        object: The object's name.
+        row: Its number in the object, from 1.
+        raw: Attribute → value: text (``str``, or UTF-8 as ``bytes``), a list of it, or ``None``.
+        limit: Bytes of content that a record may have.
+        normalisation: What to do to the text.
+    """
+    where = place(object, row)
+    try:
+        content = _content(raw.get("text"))
+        if len(content) > limit:
+            raise _Unfit(f"the text has {len(content):,} bytes, the limit is {limit:,}")
+        if normalisation:
+            content = normalise(content.decode(), normalisation).encode()
+        stated = {
+            attribute: _texts(attribute, value)
+            for attribute, value in raw.items()
+            if attribute != "text"
+        }
+    except _Unfit as unfit:
+        return Flaw(where, str(unfit), "Mend the record, or let it go into quarantine.")
+    tail = [each[:_NAME] for name in ("id", "url") for each in stated.pop(name, ())]
+    name = " ".join([f"{object}#{row:012}", *tail])
+    return SourceRecord(name, where, content, {k: v for k, v in stated.items() if v})
+
+
+def normalise(text: str, steps: Sequence[Normalisation]) -> str:
+    """``newlines``: CR LF and CR become LF. ``nfc``: Unicode's form NFC. In this order."""
+    if "newlines" in steps:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return unicodedata.normalize("NFC", text) if "nfc" in steps else text
+
+
+def _content(value: Any) -> bytes:
+    if value is None:
+        raise _Unfit("there is no text")
+    if isinstance(value, bytes):
+        _decoded("text", value)
+        return value
+    if not isinstance(value, str):
+        raise _Unfit(f"the text is {_kind(value)}")
+    return _encoded("text", value)
+
+
+def _texts(attribute: str, value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, list):
+        return tuple(dict.fromkeys(text for each in value for text in _texts(attribute, each)))
+    if attribute == "id" and isinstance(value, int):
+        value = str(value)
+    if isinstance(value, bytes):
+        value = _decoded(attribute, value)
+    if not isinstance(value, str):
+        raise _Unfit(f"the {attribute} is {_kind(value)}")
+    _encoded(attribute, value)
+    return (value.strip(),) if value.strip() else ()
+
+
+def _decoded(attribute: str, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise _Unfit(f"the {attribute} is not UTF-8 at byte {error.start}") from None
+
+
+def _encoded(attribute: str, value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise _Unfit(f"the {attribute} has half of a surrogate pair") from None
+
+
+def _kind(value: Any) -> str:
+    names = {bool: "a truth value", dict: "an object", list: "a list"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,138 @@
+"""One corpus per combination of licence, jurisdiction and sensitivity that a source's records have.
+
+Invariants
+
+* A corpus of the split is written whole or not at all. They appear one after the other, after the
+  source was read to its end. A kill in between leaves some of them, each whole.
+* Records keep the source's order, so equal sources give equal roots.
+* Names follow from the combination alone: ``<name>_<licence>``, then the jurisdiction and the
+  sensitivity where they differ from the defaults.
+* What is pending of all corpora together is bounded, so many combinations need no more memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from govray.data.corpus import Built, PartsWriter, check_name, check_vacant, disk_errors
+from govray.data.sources.quarantine import Quarantine
+from govray.data.sources.record import SourceRecord
+from govray.data.sources.terms import RecordTerms, TermsReader, Unclear
+from govray.errors import UsageError
+from govray.files.staged_folder import staged_folder
+
+MOST_CORPORA = 400
+PENDING_BYTES = 256 * 1024 * 1024
+
+_MOST_NAME = 100  # characters of a corpus's name before it is shortened
+
+
+@dataclass
+class SplitCorpus:
+    """One corpus of a split: what was written, under which terms, in which languages."""
+
+    terms: RecordTerms
+    parts: PartsWriter
+    folder: Path
+    languages: set[str] = field(default_factory=set)
+
+    @property
+    def built(self) -> Built:
+        return self.parts.built(self.folder)
+
+
+def split(
+    out: Path,
+    name: str,
+    records: Iterable[SourceRecord],
+    terms: TermsReader,
+    quarantine: Quarantine,
+    *,
+    check: Callable[[str, RecordTerms], object] = lambda corpus, terms: None,
+) -> tuple[SplitCorpus, ...]:
+    """Write the corpora below ``out``, sorted by terms.
+
+    Args:
+        out: The folder of corpora.
+        name: What their names begin with.
+        records: In ascending order of names.
+        terms: Reads what they state.
+        quarantine: Counts the records whose terms are unclear.
+        check: Called with name and terms of each corpus before its first record is written.
+
+    Raises:
+        UsageError: A name is bad or taken, no record is left, or there are more than 400
+            combinations. The disk refuses, or ``check`` does.
+    """
+    check_name(name)
+    corpora: dict[RecordTerms, SplitCorpus] = {}
+    pending = 0
+    with ExitStack() as staged, disk_errors(out):
+        for record in records:
+            found = terms.read(record.stated)
+            if isinstance(found, Unclear):
+                quarantine.put(
+                    record.where, found.attribute, found.value, found.why, found.suggestion
+                )
+                continue
+            if (corpus := corpora.get(found)) is None:
+                if len(corpora) == MOST_CORPORA:
+                    raise UsageError(
+                        f"more than {MOST_CORPORA} combinations of licence, jurisdiction and "
+                        "sensitivity",
+                        where=name,
+                        do="Check the columns, or give one value for several words in --values.",
+                    )
+                target = out / corpus_name(name, found, terms.defaults)
+                check(target.name, found)
+                check_vacant(target)
+                folder = staged.enter_context(staged_folder(target))
+                corpus = SplitCorpus(found, PartsWriter(folder, target.name), target)
+                corpora[found] = corpus
+            before = corpus.parts.pending
+            corpus.parts.add(record.name, record.content)
+            corpus.languages.update(record.stated.get("language", ()))
+            pending += corpus.parts.pending - before
+            if pending > PENDING_BYTES:
+                largest = max(corpora.values(), key=lambda each: each.parts.pending)
+                pending -= largest.parts.pending
+                largest.parts.flush()
+        if not corpora:
+            raise _nothing_left(name, quarantine)
+        for corpus in corpora.values():
+            corpus.parts.flush()
+    return tuple(corpora[each] for each in sorted(corpora))
+
+
+def corpus_name(name: str, terms: RecordTerms, defaults: Mapping[str, str]) -> str:
+    """The name of a combination's corpus. Different combinations have different names.
+
+    A licence whose text cannot stand in a name is shortened, and a digest of it follows. SPDX
+    identifiers hold no underscore, so the parts of a name cannot be mistaken.
+    """
+    license = re.sub(r"[^A-Za-z0-9.-]+", "-", terms.license).strip("-")[:_MOST_NAME]
+    if license != terms.license:
+        license += "-" + hashlib.sha256(terms.license.encode()).hexdigest()[:8]
+    others = [("jurisdiction", terms.jurisdiction), ("sensitivity", terms.sensitivity)]
+    told = [value for attribute, value in others if value != defaults.get(attribute)]
+    return "_".join([name, license, *told])
+
+
+def _nothing_left(name: str, quarantine: Quarantine) -> UsageError:
+    if not quarantine.values:
+        return UsageError(
+            "no records, so there is nothing to sign", where=name, do="Give at least one record."
+        )
+    first = quarantine.values[0]
+    said = f"{first.attribute} {first.value!r}: {first.why}" if first.value else first.why
+    do = f"It may be {first.suggestion}. " if first.suggestion else ""
+    return UsageError(
+        f"every record is in quarantine, most for {said}",
+        where=first.examples[0],
+        do=f"{do}Say what words mean with --values, or give defaults.",
+    )

@@ -1,0 +1,211 @@
+"""Rows of Parquet, Arrow and CSV, a few hundred at a time.
+
+Text comes as bytes, since neither Parquet nor Arrow checks UTF-8. Files are read, not mapped: a
+mapped file that another process cuts short kills the reader.
+
+An Arrow stream that is cut between two batches looks complete to pyarrow, so its end mark is
+demanded here. A CSV file has no end mark: one that is cut inside its last field goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from govray.data.corpus import first_line
+from govray.data.sources.objects import Format, SourceObject
+from govray.errors import Malformed
+
+Raw = tuple[int, dict[str, Any] | str]
+"""A row's number from 1, and its value by attribute, or what is wrong with it."""
+
+_BATCH = 256  # rows; texts may be megabytes each
+_BUFFER = 1 << 20  # bytes read ahead of each column
+_STREAM_END = bytes.fromhex("ffffffff00000000")
+
+
+class Table:
+    """One open table.
+
+    Attributes:
+        schema: Its columns. Those of CSV are all text.
+    """
+
+    def __init__(self, found: SourceObject, format: Format, limit: int) -> None:
+        """Open it. ``limit`` is the size of the largest record, in bytes.
+
+        Raises:
+            Malformed: It cannot be read, or is cut short.
+        """
+        self._found, self._format, self._limit = found, format, limit
+        with reading(found):
+            self.schema = self._schema()
+
+    def rows(self, columns: Mapping[str, str]) -> Iterator[Raw]:
+        """Every row, with the attributes whose ``columns`` are given.
+
+        Raises:
+            Malformed: The rest cannot be read. Says after which row.
+        """
+        with reading(self._found) as progress:
+            for each in self._rows(columns):
+                yield each
+                progress[0] = each[0]
+
+    def _schema(self) -> pa.Schema:
+        if self._format == "parquet":
+            return pq.read_schema(self._found.path)
+        if self._format == "arrow":
+            with pa.OSFile(str(self._found.path)) as file:
+                self._check_end(file)
+                return self._arrow(file).schema
+        with self._csv({}) as reader:
+            return pa.schema([(name, pa.string()) for name in reader.schema.names])
+
+    def _rows(self, columns: Mapping[str, str]) -> Iterator[Raw]:
+        if self._format == "csv":
+            yield from self._csv_rows(columns)
+            return
+        batches = self._parquet_batches if self._format == "parquet" else self._arrow_batches
+        row = 0
+        for batch in batches(list(dict.fromkeys(columns.values()))):
+            for values in _values(batch, columns):
+                row += 1
+                yield row, values
+
+    def _parquet_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(
+            self._found.path, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
+        ) as file:
+            yield from file.iter_batches(batch_size=_BATCH, columns=columns, use_threads=False)
+
+    def _arrow_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        with pa.OSFile(str(self._found.path)) as file, self._arrow(file) as reader:
+            streamed = isinstance(reader, pa.RecordBatchStreamReader)
+            stored = (
+                reader
+                if streamed
+                else (reader.get_batch(i) for i in range(reader.num_record_batches))
+            )
+            for batch in stored:
+                for start in range(0, batch.num_rows, _BATCH):
+                    yield batch.slice(start, _BATCH)
+
+    @staticmethod
+    def _arrow(file: pa.NativeFile) -> Any:
+        magic = file.read(6)
+        file.seek(0)
+        return pa.ipc.open_file(file) if magic == b"ARROW1" else pa.ipc.open_stream(file)
+
+    def _check_end(self, file: pa.NativeFile) -> None:
+        size = file.size()
+        magic = file.read(6)
+        file.seek(max(0, size - len(_STREAM_END)))
+        if magic != b"ARROW1" and file.read() != _STREAM_END:
+            raise pa.ArrowInvalid("the stream has no end mark")
+        file.seek(0)
+
+    def _csv(self, columns: Mapping[str, str], refused: deque[int] | None = None) -> Any:
+        """A reader of CSV; of the header alone without ``columns``."""
+
+        def note(row: Any) -> str:
+            if refused is not None:
+                refused.append(row.number - 1)  # the header is the first
+            return "skip"
+
+        names = list(dict.fromkeys(columns.values()))
+        suffixes = [suffix.lower() for suffix in self._found.path.suffixes]
+        return pyarrow.csv.open_csv(
+            open_stream(self._found),
+            # One thread, or refused rows have no number. A row has to fit into a block.
+            read_options=pyarrow.csv.ReadOptions(
+                use_threads=False, block_size=max(self._limit, _BUFFER)
+            ),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter="\t" if ".tsv" in suffixes else ",",
+                newlines_in_values=True,
+                invalid_row_handler=note,
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types={name: pa.binary() for name in names}, include_columns=names
+            ),
+        )
+
+    def _csv_rows(self, columns: Mapping[str, str]) -> Iterator[Raw]:
+        refused: deque[int] = deque()
+        row = 0
+        with self._csv(columns, refused) as reader:
+            for batch in reader:
+                for values in _values(batch, columns):
+                    row += 1
+                    while refused and refused[0] == row:
+                        yield refused.popleft(), _RAGGED
+                        row += 1
+                    yield row, values
+        yield from ((number, _RAGGED) for number in refused)
+
+
+_RAGGED = "the row has more or fewer fields than the header"
+
+
+@contextmanager
+def reading(found: SourceObject) -> Iterator[list[int]]:
+    """Turn what a reader raises into one error. The yielded list holds the last row that was read.
+
+    Raises:
+        Malformed: In place of a reader's error; names the object, the row and what it said.
+    """
+    progress = [0]
+    try:
+        yield progress
+    except (OSError, EOFError, ValueError, pa.ArrowException, tarfile.TarError) as error:
+        what = first_line(error)
+        if "straddling" in what:  # pyarrow's word for a row that does not fit into a block
+            what = "a row of CSV is larger than the limit"
+        raise Malformed(
+            f"cannot be read after row {progress[0]:,} ({what})",
+            where=str(found.path),
+            do="The file may be cut short or damaged: fetch or write it again.",
+        ) from error
+
+
+def open_stream(found: SourceObject) -> pa.NativeFile:
+    """The object's bytes, decompressed as its suffix says."""
+    if found.compression and not found.stamp[0]:
+        raise pa.ArrowInvalid("the compressed file is empty")
+    file = pa.OSFile(str(found.path))
+    return pa.CompressedInputStream(file, found.compression) if found.compression else file
+
+
+def text_stream(found: SourceObject) -> BinaryIO:
+    """The same with lines; pyarrow's own has none."""
+    return io.BufferedReader(open_stream(found), _BUFFER)
+
+
+def _values(batch: pa.RecordBatch, columns: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    lists = [_column(batch, path).to_pylist() for path in columns.values()]
+    for values in zip(*lists, strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
+def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
+    if path in batch.schema.names:
+        column = batch.column(path)
+    else:
+        first, *rest = path.split(".")
+        column = pc.struct_field(batch.column(first), rest)
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_null(kind):
+        return column
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return column.cast(pa.list_(pa.binary()))
+    return column.cast(pa.large_binary())
