@@ -6,6 +6,7 @@ Building needs pyarrow (the ``train`` extra). It signs nothing. The issuer compl
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +16,22 @@ import typer
 from govray.cli import source_files, user_files
 from govray.cli.credential_options import LicenseCategory, Sensitivity, Use
 from govray.cli.output import field, line, print_table, report, table
+from govray.cli.source_options import (
+    ColumnOption,
+    FormatOption,
+    LimitOption,
+    NewlinesOption,
+    NfcOption,
+    OnFlaw,
+    SourceArgument,
+    SplitOption,
+    normalisation,
+)
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
+    from govray.data import corpus
+    from govray.data.sources.quarantine import RecordFilter
     from govray.governance.formats.document import Document
     from govray.governance.policy.credential import Credential, Period
 
@@ -25,10 +39,12 @@ app = typer.Typer(help="Build corpora and list them.")
 
 SOURCE = "credential.yaml"
 
+_SHOWN = 20  # rows of the quarantine that go to the terminal; the file has all
+
 
 @app.command()
 def build(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="The folder with the files.")],
+    source: SourceArgument,
     name: Annotated[str, typer.Option("--name", help="The corpus's name.")],
     license: Annotated[
         str, typer.Option("--license", metavar="SPDX", help="An SPDX licence expression.")
@@ -62,34 +78,54 @@ def build(
     valid_until: Annotated[
         str | None, typer.Option("--valid-until", metavar="TIME", help="Default: 365 days later.")
     ] = None,
+    format: FormatOption = None,
+    column: ColumnOption = None,
+    only_split: SplitOption = None,
+    max_record_bytes: LimitOption = None,
+    normalise_newlines: NewlinesOption = False,
+    normalise_nfc: NfcOption = False,
+    on_flaw: Annotated[
+        OnFlaw, typer.Option("--on-flaw", help="What becomes of rows that cannot be records.")
+    ] = "refuse",
 ) -> None:
-    """Hash the files below SRC into a corpus and write its unsigned credential."""
+    """Hash the records of SRC into a corpus and write its unsigned credential."""
     from govray.data import corpus
+    from govray.data.sources import reader
+    from govray.data.sources.columns import ColumnMapping
+    from govray.data.sources.objects import find
+    from govray.data.sources.quarantine import RecordFilter, one_corpus
 
     period = _period(valid_from, valid_until)
+    steps = normalisation(normalise_newlines, normalise_nfc)
+
+    languages: set[str] = set()
 
     def credential(built: corpus.Built) -> Credential:
-        try:
-            return corpus.unsigned_credential(
-                built,
-                license=license,
-                issuer=issuer,
-                valid=period,
-                license_category=license_category,
-                use=use,
-                jurisdiction=jurisdiction,
-                sensitivity=sensitivity,
-            )
-        except Malformed as error:
-            raise UsageError(error.what, where=error.where, do=error.do) from None
+        return _stated_credential(
+            built,
+            license=license,
+            issuer=issuer,
+            valid=period,
+            license_category=license_category,
+            use=use,
+            jurisdiction=jurisdiction,
+            sensitivity=sensitivity,
+            languages=tuple(sorted(languages)),
+            normalisation=steps,
+        )
 
     # A wrong option is found before an hour of hashing, not after.
     corpus.check_name(name)
     credential(corpus.Built(out_folder / name, name, "sha256:" + "0" * 64, 1, 0))
-    built = corpus.build(out_folder, name, corpus.files_below(source))
+    found = find(source, format)
+    columns = ColumnMapping.parse(column or ())
+    read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps)
+    selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=only_split)
+    built = corpus.build(out_folder, name, one_corpus(selection.of(read), languages))
     stated = credential(built)
     path = built.folder / SOURCE
     user_files.write(path, _yaml(stated))
+    kept_out = _write_quarantine(out_folder, name, selection)
     report(
         {
             "corpus": built.name,
@@ -98,14 +134,141 @@ def build(
             "records": built.count,
             "bytes": built.bytes,
             "credential": str(path),
+            **kept_out,
         }
     )
     line(f"Corpus {built.name}: {built.count:,} records, {built.bytes:,} bytes")
     field("folder", built.folder)
     field("root", built.root)
     field("licence", f"{stated.license} ({stated.license_category})")
+    _tell_kept_out(kept_out)
     line()
     line(f"Next  read {path}, complete it, then: govray sign {path} --key KEY")
+
+
+@app.command()
+def split(
+    source: SourceArgument,
+    name: Annotated[str, typer.Option("--name", help="What the names of the corpora begin with.")],
+    issuer: Annotated[
+        str, typer.Option("--issuer", help="The authority that will sign the credentials.")
+    ],
+    out_folder: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder of corpora.")
+    ] = Path("data/corpora"),
+    license: Annotated[
+        str | None,
+        typer.Option("--license", metavar="SPDX", help="Of records that state none."),
+    ] = None,
+    jurisdiction: Annotated[
+        str,
+        typer.Option("--jurisdiction", metavar="CC", help="Of records that state none."),
+    ] = "ZZ",
+    sensitivity: Annotated[
+        Sensitivity, typer.Option("--sensitivity", help="Of records that state none.")
+    ] = "public",
+    license_category: Annotated[
+        LicenseCategory | None,
+        typer.Option("--license-category", help="The category of all LicenseRef-* terms."),
+    ] = None,
+    values: Annotated[
+        Path | None,
+        typer.Option("--values", metavar="FILE", help="YAML: what words of the source mean."),
+    ] = None,
+    valid_from: Annotated[
+        str | None, typer.Option("--valid-from", metavar="TIME", help="Default: now.")
+    ] = None,
+    valid_until: Annotated[
+        str | None, typer.Option("--valid-until", metavar="TIME", help="Default: 365 days later.")
+    ] = None,
+    format: FormatOption = None,
+    column: ColumnOption = None,
+    only_split: SplitOption = None,
+    max_record_bytes: LimitOption = None,
+    normalise_newlines: NewlinesOption = False,
+    normalise_nfc: NfcOption = False,
+    on_flaw: Annotated[
+        OnFlaw, typer.Option("--on-flaw", help="What becomes of rows that cannot be records.")
+    ] = "quarantine",
+) -> None:
+    """Make one corpus per licence, jurisdiction and sensitivity that the records of SRC state.
+
+    Records whose terms are unclear go into quarantine. DIR/NAME.quarantine.json counts them.
+    """
+    from govray.data import corpus
+    from govray.data.sources import reader
+    from govray.data.sources import split as splitting
+    from govray.data.sources.columns import ColumnMapping
+    from govray.data.sources.objects import find
+    from govray.data.sources.quarantine import RecordFilter
+    from govray.data.sources.terms import RecordTerms, TermsReader
+    from govray.governance.trust import license as spdx
+
+    period = _period(valid_from, valid_until)
+    steps = normalisation(normalise_newlines, normalise_nfc)
+    defaults = {"license": license, "jurisdiction": jurisdiction, "sensitivity": sensitivity}
+    terms = TermsReader(
+        {attribute: value for attribute, value in defaults.items() if value is not None},
+        _values(values),
+        license_category,
+    )
+
+    def credential(built: corpus.Built, of: RecordTerms, languages: set[str]) -> Credential:
+        reference = spdx.category(of.license) is None
+        return _stated_credential(
+            built,
+            license=of.license,
+            issuer=issuer,
+            valid=period,
+            license_category=license_category if reference else None,
+            jurisdiction=of.jurisdiction,
+            sensitivity=of.sensitivity,
+            languages=tuple(sorted(languages)),
+            normalisation=steps,
+        )
+
+    def check(corpus_name: str, of: RecordTerms) -> None:
+        credential(corpus.Built(out_folder, corpus_name, "sha256:" + "0" * 64, 1, 0), of, set())
+
+    corpus.check_name(name)
+    columns = ColumnMapping.parse(column or ())
+    found = find(source, format)
+    read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps)
+    selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=only_split)
+    made = splitting.split(
+        out_folder, name, selection.of(read), terms, selection.quarantine, check=check
+    )
+    rows: list[dict[str, Any]] = []
+    for each in made:
+        stated = credential(each.built, each.terms, each.languages)
+        path = each.folder / SOURCE
+        user_files.write(path, _yaml(stated))
+        rows.append(
+            {
+                "corpus": each.built.name,
+                "license": stated.license,
+                "licenseCategory": stated.license_category,
+                "jurisdiction": stated.jurisdiction,
+                "sensitivity": stated.sensitivity,
+                "root": each.built.root,
+                "records": each.built.count,
+                "bytes": each.built.bytes,
+                "credential": str(path),
+            }
+        )
+    kept_out = _write_quarantine(out_folder, name, selection)
+    report({"corpora": rows, **kept_out})
+    grid = table("corpus", "records", "licence", "category", "jurisdiction", "sensitivity")
+    grid.columns[1].justify = "right"
+    for row in rows:
+        grid.row(
+            row["corpus"], f"{row['records']:,}", row["license"], row["licenseCategory"],
+            row["jurisdiction"], row["sensitivity"],
+        )  # fmt: skip
+    print_table(grid)
+    _tell_kept_out(kept_out)
+    line()
+    line(f"Next  read each {SOURCE}, complete it, then: govray sign FILE --key KEY")
 
 
 @app.command()
@@ -150,6 +313,57 @@ def _row(folder: Path, envelope_name: str) -> dict[str, Any]:
 
 def _stated(folder: Path, state: str, credential: Document) -> dict[str, Any]:
     return {"corpus": folder.name, "state": state, "credential": credential.to_json()}
+
+
+def _values(path: Path | None) -> dict[str, dict[str, str]]:
+    from govray.data.sources.terms import check_values
+    from govray.governance.formats.strict_yaml import read_yaml
+
+    if path is None:
+        return {}
+    return check_values(read_yaml(user_files.read(path), name=str(path)).value, where=str(path))
+
+
+def _stated_credential(built: corpus.Built, **stated: Any) -> Credential:
+    from govray.data import corpus
+
+    try:
+        given = {name: value for name, value in stated.items() if value not in (None, ())}
+        return corpus.unsigned_credential(built, **given)
+    except Malformed as error:
+        raise UsageError(error.what, where=error.where, do=error.do) from None
+
+
+def _write_quarantine(out: Path, name: str, selection: RecordFilter) -> dict[str, Any]:
+    """Write what was not taken beside the corpora, if there is any; return it for reports."""
+    values = [each.to_json() for each in selection.quarantine.values]
+    told = {
+        "quarantined": selection.quarantine.records,
+        "otherSplits": selection.other_splits,
+        "quarantine": values,
+    }
+    if values:
+        path = out / f"{name}.quarantine.json"
+        user_files.write(path, json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n")
+        told["file"] = str(path)
+    return told
+
+
+def _tell_kept_out(told: dict[str, Any]) -> None:
+    if told["otherSplits"]:
+        field("other splits", f"{told['otherSplits']:,} records")
+    if not told["quarantined"]:
+        return
+    line()
+    line(f"Quarantine: {told['quarantined']:,} records, counted in {told['file']}")
+    grid = table("records", "attribute", "value", "why", "suggestion")
+    grid.columns[0].justify = "right"
+    for each in told["quarantine"][:_SHOWN]:
+        grid.row(
+            f"{each['records']:,}", each["attribute"], each["value"], each["why"],
+            each.get("suggestion", ""),
+        )  # fmt: skip
+    print_table(grid)
 
 
 def _period(start: str | None, stop: str | None) -> Period:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from govray.cli import source_files
 from govray.governance.formats import merkle
 from govray.governance.formats.canonical_json import sha256
 from tests.support.command import Run
@@ -104,3 +106,115 @@ def test_an_empty_source_and_a_taken_name_are_usage(run: Run, source: Path, tmp_
     run("corpus", "build", source, "--name", "notes", *LICENSE)
     done = run("corpus", "build", source, "--name", "notes", *LICENSE, code=2)
     assert "already exists" in done.err
+
+
+ROWS = [
+    {"text": "one", "license": "MIT License", "lang": "en"},
+    {"text": "two", "license": "BSD License", "lang": "en"},
+    {"text": "three", "license": "mit", "lang": "de"},
+    {"text": "four", "license": ["MIT", "GPL-3.0-only"], "lang": "en"},
+    {"text": "five", "license": "CC BY-SA 4.0", "lang": "en"},
+    {"text": "six", "license": "GPL-3.0-or-later", "lang": "en"},
+    {"text": "seven", "lang": "en"},
+    {"text": 8, "license": "MIT"},
+]
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    path = tmp_path / "mixed.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def test_a_table_becomes_a_corpus_if_its_licences_are_left_out(run: Run, mixed: Path) -> None:
+    words = ("corpus", "build", mixed, "--name", "notes", *LICENSE)
+    done = run(*words, code=2)
+    assert "mixed.jsonl, row 1: states a license of its own: MIT License" in done.err
+    words = (*words, "--column", "license=", "--column", "language=lang")
+    done = run(*words, code=2)
+    assert "mixed.jsonl, row 8: the text is a number" in done.err
+    assert not Path("data/corpora/notes").exists()
+    told = run(*words, "--on-flaw", "quarantine", "--normalise-nfc", "--json").json
+    assert (told["records"], told["quarantined"]) == (7, 1)
+    stated = source_files.read(Path(told["credential"])).document.to_json()
+    assert (stated["languages"], stated["normalisation"]) == (["de", "en"], ["nfc"])
+    kept = json.loads(Path(told["file"]).read_text())["quarantine"]
+    assert kept[0]["examples"] == ["mixed.jsonl, row 8"]
+
+
+def test_a_source_is_split_by_what_its_records_state(run: Run, mixed: Path) -> None:
+    words = (
+        "corpus",
+        "split",
+        mixed,
+        "--name",
+        "web",
+        "--issuer",
+        "archive",
+        "--jurisdiction",
+        "DE",
+    )
+    out = run(*words).out
+    assert "web_GPL-3.0-or-later" in out
+    assert "Quarantine: 5 records" in out
+    assert "CC-BY-SA-4.0" in out
+    run("keys", "new", "key.pem")
+    rows = run("corpus", "ls", "data/corpora", "--json").json["corpora"]
+    counts = {row["corpus"]: row["credential"]["records"]["count"] for row in rows}
+    assert counts == {"web_GPL-3.0-or-later": "1", "web_MIT": "2"}
+    assert [row["credential"]["licenseCategory"] for row in rows] == ["copyleft", "permissive"]
+    for row in rows:
+        run("sign", f"data/corpora/{row['corpus']}/credential.yaml", "--key", "key.pem")
+    whys = json.loads(Path("data/corpora/web.quarantine.json").read_text())["quarantine"]
+    assert {(each["attribute"], each["value"]) for each in whys} == {
+        ("license", "BSD License"),
+        ("license", "GPL-3.0-only | MIT"),
+        ("license", "CC BY-SA 4.0"),
+        ("license", ""),
+        ("record", ""),
+    }
+
+
+def test_a_person_says_what_words_mean(run: Run, mixed: Path) -> None:
+    Path("values.yaml").write_text(
+        'license: {BSD License: BSD-3-Clause, "CC BY-SA 4.0": CC-BY-SA-4.0}\n'
+    )
+    words = ("corpus", "split", mixed, "--name", "web", "--issuer", "archive")
+    told = run(*words, "--values", "values.yaml", "--license", "LicenseRef-acme",
+               "--license-category", "commercial", "--json").json  # fmt: skip
+    assert {row["corpus"]: row["licenseCategory"] for row in told["corpora"]} == {
+        "web_BSD-3-Clause": "permissive",
+        "web_CC-BY-SA-4.0": "copyleft_limited",
+        "web_GPL-3.0-or-later": "copyleft",
+        "web_LicenseRef-acme": "commercial",
+        "web_MIT": "permissive",
+    }
+    assert told["quarantined"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--name", "no/slash"], "not a corpus name"),
+        (["--license", "MTI"], "no known licence"),
+        (["--jurisdiction", "UK"], "Did you mean GB"),
+        (["--values", "mixed.jsonl"], "mixed.jsonl"),
+        (["--column", "licence=l"], "names no attribute"),
+        (["--format", "parquet"], "cannot be read"),
+        (["--valid-from", "now"], "--valid-from"),
+    ],
+)
+def test_a_wrong_option_of_split_leaves_nothing(
+    run: Run, mixed: Path, tmp_path: Path, words: list[str], said: str
+) -> None:
+    before = sorted(p.name for p in tmp_path.iterdir())
+    base = ["--name", "web", "--issuer", "archive", "--out", "corpora"]
+    code = 1 if "cannot" in said or "mixed" in said else 2
+    assert said in run("corpus", "split", mixed, *base, *words, code=code).err
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_a_url_is_no_source_yet(run: Run) -> None:
+    done = run("corpus", "build", "s3://bucket/data", "--name", "notes", *LICENSE, code=2)
+    assert "s3://bucket/data: sources are read from paths only" in done.err
