@@ -29,7 +29,7 @@ Invariants:
   count, its own clip, its own buckets, passes of its own.
 * Gradients that exist before a step are dropped, and none is left after it. That holds for the base
   model and the adapters that the step trains. Other adapters' are not visited, and the optimizer
-  does not see them (``model/idle_adapters.py``).
+  does not see them (``model/optimizer_view.py``).
 
 There is no mixed precision with loss scaling.
 """
@@ -66,8 +66,8 @@ from govray.engine.gradients.pass_check import PassTrials
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.routing import refuse_inexact
 from govray.engine.model.adapters import Adapters
-from govray.engine.model.idle_adapters import idle_hidden
 from govray.engine.model.keyed_dropout import key_dropout
+from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.startup.optimizer_kinds import refuse_undriven
 from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
@@ -183,7 +183,7 @@ class GovernedStep:
             RankFailed: A rank could not load, compute, move its weights or reach the others,
                 its gradient is not finite, or `require_sound` raises.
             Refused: Ranks differ in policy, plan or step.
-            Lapsed: Something expired or was revoked. The step can be done again without it.
+            NoLongerValid: Something expired or was revoked. The step can be done again without it.
             UsageError: The batch or the losses have a wrong shape.
         """
         self.require_sound()
@@ -293,7 +293,7 @@ class GovernedStep:
         with moved.noted():
             self._clip.clip(norms)
             trained = [self.routed.parameters[n] for n, count in exchange.counts.items() if count]
-            with idle_hidden(self.optimizer, trained, self.routed.adapter_ids):
+            with optimizer_view(self.optimizer, trained, self.routed.adapter_ids):
                 self.optimizer.step()
         self.agreement.confirm(exchange.step, moved.failure)
         self._over = None

@@ -21,7 +21,7 @@ def concurrent_trials(file: SearchFile) -> int:
         UsageError: The cluster has no room for one.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    fit = room(nodes, file.experiment.resources)
+    fit = trials_that_fit(nodes, file.experiment.resources)
     if fit == 0:
         raise UsageError(
             "the cluster has no room for the workers of one trial",
@@ -32,7 +32,7 @@ def concurrent_trials(file: SearchFile) -> int:
     return min(fit, file.search.max_concurrent_trials or fit)
 
 
-def room(nodes: Iterable[Mapping[str, float]], resources: Resources) -> int:
+def trials_that_fit(nodes: Iterable[Mapping[str, float]], resources: Resources) -> int:
     """How many trials can run at once, each with all its workers.
 
     A trial holds its workers until it ends. If more trials started, each could get some of its

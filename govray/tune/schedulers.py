@@ -59,8 +59,8 @@ class GovernedASHA(AsyncHyperBandScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Put the trial into the first bracket that has room."""
-        ladder = next((each for each in self._ladders if each.room > 0), self._ladders[0])
-        ladder.room -= 1
+        ladder = next((each for each in self._ladders if each.places > 0), self._ladders[0])
+        ladder.places -= 1
         self._trial_info[trial.trial_id] = ladder
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -93,7 +93,7 @@ class _Ladder(_Bracket):
         # Ray goes through rungs from the last.
         self._rungs = [(step, {}) for step in reversed(bracket.rungs)]
         self._divisor = divisor
-        self.room = bracket.trials
+        self.places = bracket.trials
         self.standing = ""
 
     def cutoff(self, recorded: dict[str, float]) -> float | None:

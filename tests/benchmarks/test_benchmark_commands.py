@@ -219,7 +219,7 @@ def test_slicing_compares_two_models_on_the_same_rows() -> None:
 
 
 @pytest.mark.slow
-def test_streams_compares_steps_with_and_without_idle_adapters() -> None:
+def test_streams_compares_steps_with_and_without_optimizer_view() -> None:
     ran = command("streams", "--quick", "--adapters", "3", "12")
     assert ran.returncode == 0, ran.stderr
     report = json.loads(ran.stdout.splitlines()[-1])

@@ -219,7 +219,7 @@ def zero_instead_of_absent(patch: pytest.MonkeyPatch) -> None:
                     parameter.grad = torch.zeros_like(parameter)
         yield
 
-    patch.setattr(step_module, "idle_hidden", with_zeros)
+    patch.setattr(step_module, "optimizer_view", with_zeros)
 
 
 def shared_dropout_generator(patch: pytest.MonkeyPatch) -> None:

@@ -349,7 +349,7 @@ def zero_instead_of_absent(patch: pytest.MonkeyPatch) -> None:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         yield
 
-    patch.setattr(step_module, "idle_hidden", with_zeros)
+    patch.setattr(step_module, "optimizer_view", with_zeros)
 
 
 def unscaled(patch: pytest.MonkeyPatch) -> None:

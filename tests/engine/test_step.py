@@ -88,7 +88,7 @@ def test_a_zero_gradient_is_not_an_absent_one(monkeypatch: pytest.MonkeyPatch) -
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         yield
 
-    monkeypatch.setattr(step_module, "idle_hidden", with_zeros)
+    monkeypatch.setattr(step_module, "optimizer_view", with_zeros)
     model = gpt()
     before = snapshot(model)
     governed(model, adamw(*model.parameters()), [UPPER, SILENT])(batch(0, UPPER), loss)

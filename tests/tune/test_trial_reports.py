@@ -12,7 +12,7 @@ from govray.errors import Malformed, UsageError
 from govray.governance.policy.policy_yaml import read_policy
 from govray.train.inputs.experiment_config import Resources
 from govray.train.worker.run import COMMIT_LOSS
-from govray.tune.cluster_capacity import TRIAL_CPUS, room
+from govray.tune.cluster_capacity import TRIAL_CPUS, trials_that_fit
 from govray.tune.search import check_limit
 from govray.tune.search_config import MemorizationLimit
 from govray.tune.trial_reports import FILE, Measurement, Reporter, read_reports
@@ -91,7 +91,7 @@ def test_as_many_trials_run_as_find_all_their_workers(
         {"num_workers": workers, "cpus_per_worker": cpus, "gpus_per_worker": gpus}
     )
     cluster = [{"CPU": float(node), "GPU": 1.0} for node in nodes]
-    assert room(cluster, resources) == trials
+    assert trials_that_fit(cluster, resources) == trials
     used = trials * (TRIAL_CPUS + cpus * (workers if isinstance(workers, int) else workers[0]))
     assert used <= sum(nodes)
 

@@ -39,7 +39,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from govray.engine.collective.expiry import Lapsed, lapses, moment
+from govray.engine.collective.expiry import NoLongerValid, ends_of_validity, moment
 from govray.errors import (
     GovrayError,
     InfrastructureFailed,
@@ -355,7 +355,7 @@ class Agreement:
         _require_equal(rows, "what is left out", _LEFT_OUT)
         time = int(rows[0][_TIME])
         if self.terms.clock and steps[0] >= self.terms.decided:
-            self._stop_if_lapsed(time, rows[0][_REVOKED:terms].tolist(), steps[0])
+            self._check_validity(time, rows[0][_REVOKED:terms].tolist(), steps[0])
         rest = torch.stack(list(rows))[:, terms:]
         most = rest[:, : self._numbers].amax(0).tolist()
         counts = rest[:, self._numbers :].sum(0).tolist()
@@ -379,14 +379,14 @@ class Agreement:
         ]
         return [_words(f"sha256:{hashlib.sha256(listed).hexdigest()}", "left out")[0], *revoked]
 
-    def _stop_if_lapsed(self, time: int, revoked: Sequence[int], step: int) -> None:
+    def _check_validity(self, time: int, revoked: Sequence[int], step: int) -> None:
         told = {
             name: moment(since)
             for name, since in zip(self._valid_until, revoked, strict=True)
             if since != _NEVER
         }
-        if found := lapses(moment(time), self._valid_until, told, self._left_out):
-            raise Lapsed.of(found, step=step, time=moment(time))
+        if found := ends_of_validity(moment(time), self._valid_until, told, self._left_out):
+            raise NoLongerValid.of(found, step=step, time=moment(time))
 
 
 class Pending:
@@ -413,7 +413,7 @@ class Pending:
         Raises:
             RankFailed: A rank has no batch, or is gone.
             Refused: Ranks differ in policy, plan or step.
-            Lapsed: Something expired, or was revoked.
+            NoLongerValid: Something expired, or was revoked.
         """
         if self._error is not None:
             raise self._error

@@ -61,17 +61,17 @@ def bucket_layout(parameters: Mapping[str, nn.Parameter]) -> list[list[str]]:
     would leave half-empty buckets, and every bucket costs a collective.
     """
     buckets: list[list[str]] = []
-    room: dict[tuple[torch.dtype, torch.device], tuple[list[str], int]] = {}
+    last: dict[tuple[torch.dtype, torch.device], tuple[list[str], int]] = {}
     for name in reversed(list(parameters)):
         parameter = parameters[name]
         kind = (parameter.dtype, parameter.device)
         size = parameter.numel() * parameter.element_size()
-        bucket, left = room.get(kind, ([], 0))
+        bucket, left = last.get(kind, ([], 0))
         if left <= 0:
             bucket, left = [], BUCKET_BYTES
             buckets.append(bucket)
         bucket.append(name)
-        room[kind] = (bucket, left - size)
+        last[kind] = (bucket, left - size)
     return buckets
 
 

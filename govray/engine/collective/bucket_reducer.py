@@ -32,7 +32,7 @@ from govray.errors import Refused
 
 Counts = Callable[[], Mapping[str, int]]
 """Awaits the agreement: N_l of the layer group that each parameter is in, by parameter name.
-Parameters of domains that are idle in this step may be absent."""
+Parameters of domains without rows in this step may be absent."""
 
 
 class Reducer:

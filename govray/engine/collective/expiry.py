@@ -16,7 +16,7 @@ from govray.errors import Refused
 
 
 @dataclass(frozen=True)
-class Lapse:
+class EndOfValidity:
     """One thing that no longer holds.
 
     Attributes:
@@ -34,12 +34,12 @@ class Lapse:
         return f"{self.name} {self.reason}: {word} {self.since.isoformat()}"
 
 
-class Lapsed(Refused):
+class NoLongerValid(Refused):
     """Something that a step needs no longer holds; every rank raises the same.
 
     Attributes:
         time: The agreed time.
-        lapses: What lapsed, by name. Empty once the error has crossed a process boundary.
+        ends: What ended, by name. Empty once the error has crossed a process boundary.
     """
 
     def __init__(
@@ -49,30 +49,30 @@ class Lapsed(Refused):
         where: str | None = None,
         do: str | None = None,
         time: datetime | None = None,
-        lapses: tuple[Lapse, ...] = (),
+        ends: tuple[EndOfValidity, ...] = (),
     ) -> None:
         super().__init__(what, where=where, do=do)
         self.time = time
-        self.lapses = lapses
+        self.ends = ends
 
     @classmethod
-    def of(cls, lapses: tuple[Lapse, ...], *, step: int, time: datetime) -> Lapsed:
-        """The error for at least one lapse."""
+    def of(cls, ends: tuple[EndOfValidity, ...], *, step: int, time: datetime) -> NoLongerValid:
+        """The error for at least one end."""
         return cls(
-            f"{', '.join(map(str, lapses))}, now {time.isoformat()}",
+            f"{', '.join(map(str, ends))}, now {time.isoformat()}",
             where=f"step {step}",
             do="Sign a new one, or resume without it. The steps done so far stay valid",
             time=time,
-            lapses=lapses,
+            ends=ends,
         )
 
 
-def lapses(
+def ends_of_validity(
     time: datetime,
     valid_until: Mapping[str, datetime],
     revoked: Mapping[str, datetime],
     left_out: Set[str] = frozenset(),
-) -> tuple[Lapse, ...]:
+) -> tuple[EndOfValidity, ...]:
     """What no longer holds at ``time``, sorted by name.
 
     Args:
@@ -85,9 +85,9 @@ def lapses(
     for name in sorted(valid_until.keys() - left_out):
         until, since = valid_until[name], revoked.get(name)
         if since is not None and since < until and time >= since:
-            found.append(Lapse(name, "revoked", since))
+            found.append(EndOfValidity(name, "revoked", since))
         elif time >= until:
-            found.append(Lapse(name, "expired", until))
+            found.append(EndOfValidity(name, "expired", until))
     return tuple(found)
 
 

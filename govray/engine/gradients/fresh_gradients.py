@@ -1,7 +1,7 @@
 """The gradients that a step computes with: none from before it, and none left after it.
 
-A step visits the parameters that it can reach, and not those of idle adapters. There may be
-thousands, and visiting each could take longer than a forward pass.
+A step visits the parameters that it can reach, and not those of adapters that it does not train.
+There may be thousands, and visiting each could take longer than a forward pass.
 """
 
 from __future__ import annotations

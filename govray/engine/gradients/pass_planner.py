@@ -273,17 +273,17 @@ def _chunks(parts: Sequence[MicroBatch], max_rows: int | None) -> Iterator[tuple
         yield tuple(parts)
         return
     chunk: list[MicroBatch] = []
-    room = max_rows
+    rows_left = max_rows
     for part in parts:
         start = 0
         while start < len(part.positions):
-            piece = part.cut(start, start + room)
+            piece = part.cut(start, start + rows_left)
             chunk.append(piece)
             start += len(piece.positions)
-            room -= len(piece.positions)
-            if not room:
+            rows_left -= len(piece.positions)
+            if not rows_left:
                 yield tuple(chunk)
-                chunk, room = [], max_rows
+                chunk, rows_left = [], max_rows
     if chunk:
         yield tuple(chunk)
 

@@ -22,7 +22,7 @@ from itertools import groupby
 from govray.engine.gradients.routing import Routed
 
 WRITE_TOKENS = 64.0
-"""How many tokens' idle backward between the matrices of a layer costs as much as adding
+"""How many tokens, carried between the matrices of a layer in backward, cost as much as adding
 one more gradient to each of its parameters.
 
 On a CPU a sliced pass and a pass for each stream are about even (``python -m benchmarks.slicing``;
@@ -97,7 +97,7 @@ def slicing_pays(
     The matrix products are the same. By itself every part adds a gradient to each parameter it may
     update. In a sliced pass neighbours of equal weight write one together, which is ``saved``. But
     the rows of a part that learns nowhere so low are carried through what is between the matrices
-    wherever another part's are: ``idle``. That work grows with the tokens and, nearly, with the
+    wherever another part's are: ``carried``. That work grows with the tokens and, nearly, with the
     matrices.
 
     Args:
@@ -105,12 +105,12 @@ def slicing_pays(
         slices: From ``slices_of``.
         sizes: Parameter name → its numbers.
     """
-    saved = idle = 0
+    saved = carried = 0
     for name, each in slices.items():
         runs = [weight for weight, _ in groupby(each.weights) if weight]
         saved += sizes[name] * (sum(map(bool, each.weights)) - len(runs))
         if any(each.flow):
-            idle += sizes[name] * sum(
+            carried += sizes[name] * sum(
                 count for count, flows in zip(tokens, each.flow, strict=True) if not flows
             )
-    return idle < WRITE_TOKENS * saved
+    return carried < WRITE_TOKENS * saved

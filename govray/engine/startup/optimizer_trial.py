@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from govray.engine.collective.allreduce import Domain
 from govray.engine.collective.routed_model import RoutedModel
-from govray.engine.model.idle_adapters import idle_hidden
+from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.model.rng_state import generators, restore_generators
 from govray.engine.startup.model_state import contents
 from govray.errors import GovrayError, Refused
@@ -158,7 +158,7 @@ def _step(
     with torch.no_grad():
         for parameter in moving:
             parameter.grad = 0.5 * parameter.detach() + 0.01
-        with idle_hidden(optimizer, moving, adapters):
+        with optimizer_view(optimizer, moving, adapters):
             # The class's own, under what hooks and schedules put around it.
             inspect.unwrap(type(optimizer).step)(optimizer)
         for parameter in moving:

@@ -141,8 +141,8 @@ class Elastic(ElasticScalingPolicy):
         possible = int(super()._count_possible_workers(reserved_resources))
         nodes = [node["Resources"] for node in _alive()]
         worker = self.scaling_config._resources_per_worker_not_none
-        room = workers_beside_a_reader(nodes, worker)
-        return min(possible, max(room, self.scaling_config.min_workers))
+        beside = workers_beside_a_reader(nodes, worker)
+        return min(possible, max(beside, self.scaling_config.min_workers))
 
 
 def workers_beside_a_reader(nodes: Sequence[Resources], worker: Resources) -> int:

@@ -1,8 +1,8 @@
 """Which corpora a run leaves out, and from which step on, when their credentials end.
 
 `newly_left_out` is the decision. Its inputs are equal on all ranks, and so is its result. All ranks
-leave the same corpora out of the same step, or stop together. The step whose agreement finds a
-lapse is itself done without the corpus: no weight has moved by then.
+leave the same corpora out of the same step, or stop together. A step whose agreement finds an
+ended credential is itself done without the corpus: no weight has moved by then.
 
 A decision is final. After a crash and in a replay, recorded steps are repeated as they were,
 whatever the clock says then. Nothing lifts a gate.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from govray.checkpoint import commit_folder
-from govray.engine.collective.expiry import Lapsed
+from govray.engine.collective.expiry import NoLongerValid
 from govray.errors import GovrayError, InfrastructureFailed
 from govray.governance.formats.document import format_time
 from govray.governance.record.entropy_profile import EntropyProfile
@@ -101,30 +101,34 @@ def credential_name(corpus: str) -> str:
 
 
 def newly_left_out(
-    lapsed: Lapsed, on_expiry: OnExpiry, credentials: Mapping[str, str], left_out: Iterable[str]
+    error: NoLongerValid,
+    on_expiry: OnExpiry,
+    credentials: Mapping[str, str],
+    left_out: Iterable[str],
 ) -> tuple[str, ...]:
     """The corpora to leave out from now on, besides those left out before; sorted.
 
     Args:
-        lapsed: What no longer holds.
+        error: What no longer holds.
         on_expiry: What the policy says.
         credentials: Each corpus that the run reads → its credential's name.
         left_out: Corpora left out before.
 
     Raises:
-        Lapsed: The run stops: the policy says so or has itself ended, or no corpus would be left.
+        NoLongerValid: The run stops: the policy says so or has itself ended, or no corpus would
+            be left.
     """
-    names = {lapse.name for lapse in lapsed.lapses}
+    names = {end.name for end in error.ends}
     if on_expiry == "stop" or not names or names - set(credentials.values()):
-        raise lapsed
+        raise error
     ended = {corpus for corpus, name in credentials.items() if name in names}
     if not credentials.keys() - ended - set(left_out):
-        raise Lapsed(
-            f"{lapsed.what}; no corpus is left to train on",
-            where=lapsed.where,
-            do=lapsed.do,
-            time=lapsed.time,
-            lapses=lapsed.lapses,
+        raise NoLongerValid(
+            f"{error.what}; no corpus is left to train on",
+            where=error.where,
+            do=error.do,
+            time=error.time,
+            ends=error.ends,
         )
     return tuple(sorted(ended))
 
@@ -187,34 +191,34 @@ class Gating:
         found = (g for g in (*self._gates, *memorized) if g.branch < newest or g.step < step)
         return tuple(sorted(found, key=lambda gate: gate.place))
 
-    def gate(self, step: int, lapsed: Lapsed, lists: Mapping[str, str]) -> tuple[Gate, ...]:
-        """Leave out from ``step`` on what lapsed. Returns the new gates, equal on all ranks.
+    def gate(self, step: int, error: NoLongerValid, lists: Mapping[str, str]) -> tuple[Gate, ...]:
+        """Leave out from ``step`` on what ended. Returns the new gates, equal on all ranks.
 
         Args:
             step: The step that was agreed on.
-            lapsed: What no longer holds.
+            error: What no longer holds.
             lists: Name of what was revoked → digest of the list; only rank 0's is used.
 
         Raises:
-            Lapsed: The run stops.
+            NoLongerValid: The run stops.
         """
-        corpora = newly_left_out(lapsed, self._on_expiry, self._credentials, self.left_out(step))
-        assert lapsed.time is not None
-        found = {lapse.name: lapse for lapse in lapsed.lapses}
+        corpora = newly_left_out(error, self._on_expiry, self._credentials, self.left_out(step))
+        assert error.time is not None
+        found = {end.name: end for end in error.ends}
         new = []
         for corpus in corpora:
-            lapse = found[self._credentials[corpus]]
-            revoked = lapse.reason == "revoked"
+            end = found[self._credentials[corpus]]
+            revoked = end.reason == "revoked"
             new.append(
                 Gate(
                     branch=self.branch(step),
                     step=step,
                     corpus=corpus,
-                    reason=lapse.reason,
-                    since=format_time(lapse.since),
-                    time=format_time(lapsed.time),
+                    reason=end.reason,
+                    since=format_time(end.since),
+                    time=format_time(error.time),
                     # Only rank 0 knows the lists, and only rank 0 records gates.
-                    revocations=lists.get(lapse.name, _UNKNOWN) if revoked else None,
+                    revocations=lists.get(end.name, _UNKNOWN) if revoked else None,
                 )
             )
         self._gates = joined((*self._gates, *new))

@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from govray.checkpoint.commit_folder import Folder
 from govray.checkpoint.storage import shown_to_ray
 from govray.engine.batch import StepBatch
-from govray.engine.collective.expiry import Lapsed
+from govray.engine.collective.expiry import NoLongerValid
 from govray.engine.gradients.forward import LossFn
 from govray.engine.memorization.monitor import Monitor, logits_in
 from govray.engine.step import GovernedStep, StepResult
@@ -225,10 +225,10 @@ class Run:
             self.step_function.leave_out(left_out)
             try:
                 return self.step_function(batch.without(left_out), loss_fn)
-            except Lapsed as lapsed:
+            except NoLongerValid as error:
                 # Each time at least one corpus more, or the run stops.
                 lists = self._feed.lists() if self._feed else {}
-                gates = self._gating.gate(batch.step, lapsed, lists)
+                gates = self._gating.gate(batch.step, error, lists)
             self._recorder.gated(gates)
             if trouble := self._recorder.trouble:
                 batch = replace(

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.engine.batch import MicroBatch, StepBatch
-from govray.engine.collective.expiry import Lapsed, lapses
+from govray.engine.collective.expiry import NoLongerValid, ends_of_validity
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
@@ -148,8 +148,8 @@ def train(gated: str | None, how: str) -> tuple[dict[str, str], dict[int, list[s
         batch = read(plan(gated) if tombstones and gated else plan(), number)
         try:
             result = step(batch.without(left_out), loss)
-        except Lapsed as lapsed:
-            left_out = {lapse.name.split()[1]: lapse.name for lapse in lapsed.lapses}
+        except NoLongerValid as error:
+            left_out = {end.name.split()[1]: end.name for end in error.ends}
             step.leave_out(left_out)
             result = step(batch.without(left_out), loss)
         used[number] = sorted(result.corpus_counts)
@@ -228,13 +228,13 @@ def decided(until: int) -> list[str]:
         try:
             step(read(plan(), number), loss)
             outcome.append("trained")
-        except Lapsed:
-            outcome.append("lapsed")
+        except NoLongerValid:
+            outcome.append("ended")
     return outcome
 
 
 def test_what_was_decided_is_not_decided_again(two_ranks: RankPool) -> None:
-    for until, expected in ((0, "lapsed lapsed"), (1, "trained lapsed"), (2, "trained trained")):
+    for until, expected in ((0, "ended ended"), (1, "trained ended"), (2, "trained trained")):
         assert two_ranks.run(decided, until) == [expected.split()] * 2
 
 
@@ -254,27 +254,29 @@ DATES = st.dictionaries(st.sampled_from("abcdef"), TIMES, max_size=6)
 
 
 @given(TIMES, DATES, DATES, st.sets(st.sampled_from("abcdef")))
-def test_what_lapses_is_what_ended_by_then(
+def test_what_is_found_is_what_ended_by_then(
     time: datetime,
     until: dict[str, datetime],
     revoked: dict[str, datetime],
     left_out: set[str],
 ) -> None:
-    found = lapses(time, until, revoked, left_out)
+    found = ends_of_validity(time, until, revoked, left_out)
     ends = {name: min(end, revoked.get(name, end)) for name, end in until.items()}
-    assert [lapse.name for lapse in found] == sorted(
+    assert [end.name for end in found] == sorted(
         name for name, end in ends.items() if end <= time and name not in left_out
     )
-    assert all(lapse.since == ends[lapse.name] <= time for lapse in found)
-    for lapse in found:
-        first = revoked.get(lapse.name)
-        assert (lapse.reason == "revoked") == (first is not None and first < until[lapse.name])
+    assert all(end.since == ends[end.name] <= time for end in found)
+    for end in found:
+        first = revoked.get(end.name)
+        assert (end.reason == "revoked") == (first is not None and first < until[end.name])
 
 
 @given(TIMES, TIMES, DATES, DATES)
-def test_what_has_lapsed_stays_so(
+def test_what_has_ended_stays_so(
     one: datetime, other: datetime, until: dict[str, datetime], revoked: dict[str, datetime]
 ) -> None:
     earlier, later = sorted((one, other))
-    before, after = ({each.name for each in lapses(t, until, revoked)} for t in (earlier, later))
+    before, after = (
+        {each.name for each in ends_of_validity(t, until, revoked)} for t in (earlier, later)
+    )
     assert before <= after

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.engine.collective.expiry import Lapse, Lapsed
+from govray.engine.collective.expiry import EndOfValidity, NoLongerValid
 from govray.errors import RankFailed, Refused, Untrusted
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import Signer
@@ -43,31 +43,31 @@ NAMES = {corpus: credential_name(corpus) for corpus in "abc"}
 ZERO = "sha256:" + "0" * 64
 
 
-def lapsed(*names: str, reason: str = "expired") -> Lapsed:
-    found = tuple(Lapse(name, reason, START) for name in names)
-    return Lapsed.of(found, step=4, time=START + timedelta(seconds=1))
+def no_longer_valid(*names: str, reason: str = "expired") -> NoLongerValid:
+    found = tuple(EndOfValidity(name, reason, START) for name in names)
+    return NoLongerValid.of(found, step=4, time=START + timedelta(seconds=1))
 
 
 # The decision
 
 
 def test_a_policy_that_stops_stops() -> None:
-    with pytest.raises(Lapsed, match="credential a expired"):
-        newly_left_out(lapsed(NAMES["a"]), "stop", NAMES, ())
+    with pytest.raises(NoLongerValid, match="credential a expired"):
+        newly_left_out(no_longer_valid(NAMES["a"]), "stop", NAMES, ())
 
 
 def test_a_policy_that_ended_stops_even_if_it_gates() -> None:
-    with pytest.raises(Lapsed, match="policy p expired"):
-        newly_left_out(lapsed(NAMES["a"], "policy p"), "gate", NAMES, ())
+    with pytest.raises(NoLongerValid, match="policy p expired"):
+        newly_left_out(no_longer_valid(NAMES["a"], "policy p"), "gate", NAMES, ())
 
 
 @given(st.sets(st.sampled_from("abc"), min_size=1), st.sets(st.sampled_from("abc")))
 def test_a_gate_leaves_out_what_ended_or_stops_if_nothing_is_left(
     ended: set[str], before: set[str]
 ) -> None:
-    error = lapsed(*sorted(NAMES[corpus] for corpus in ended))
+    error = no_longer_valid(*sorted(NAMES[corpus] for corpus in ended))
     if ended | before == set("abc"):
-        with pytest.raises(Lapsed, match="no corpus is left"):
+        with pytest.raises(NoLongerValid, match="no corpus is left"):
             newly_left_out(error, "gate", NAMES, before)
     else:
         assert newly_left_out(error, "gate", NAMES, before) == tuple(sorted(ended))
@@ -75,7 +75,9 @@ def test_a_gate_leaves_out_what_ended_or_stops_if_nothing_is_left(
 
 def test_gates_hold_from_their_step_on_and_are_kept() -> None:
     gating = Gating("gate", [*NAMES.values(), "policy p"], "abc", Decisions())
-    [gate] = gating.gate(4, lapsed(NAMES["b"], reason="revoked"), {NAMES["b"]: ZERO[:-1] + "1"})
+    [gate] = gating.gate(
+        4, no_longer_valid(NAMES["b"], reason="revoked"), {NAMES["b"]: ZERO[:-1] + "1"}
+    )
     assert (gate.step, gate.corpus, gate.reason) == (4, "b", "revoked")
     assert gate.revocations == ZERO[:-1] + "1"
     assert gating.left_out(3) == {}

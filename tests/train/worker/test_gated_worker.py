@@ -18,7 +18,7 @@ import torch
 
 from govray.checkpoint import commit_folder
 from govray.data.step_reader import StepRows
-from govray.engine.collective.expiry import Lapsed
+from govray.engine.collective.expiry import NoLongerValid
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.governance.policy.route import Route
@@ -242,7 +242,7 @@ def test_a_replay_follows_the_decisions_of_the_run(
     assert ledger(tmp_path / "replay") == ledger(undisturbed[0])
     # The control: without them it stops at once.
     run, _ = start(tmp_path / "alone", decisions=UNDECIDED)
-    with pytest.raises(Lapsed, match="policy p expired"):
+    with pytest.raises(NoLongerValid, match="policy p expired"):
         train(run, clock)
 
 
@@ -251,6 +251,6 @@ def test_a_policy_that_stops_stops_before_the_step(tmp_path: Path, clock: Clock)
     train(run, clock, until=2)
     clock.now = START.timestamp()
     run, stopped = start(tmp_path / "run", on_expiry="stop")
-    with pytest.raises(Lapsed, match="step 2: credential two expired"):
+    with pytest.raises(NoLongerValid, match="step 2: credential two expired"):
         train(run, clock)
     assert weights(stopped) == weights(two_steps)

@@ -1,4 +1,4 @@
-"""What an adapter costs in a step that does not train it: next to nothing.
+"""What the optimizer sees in a step, so that an adapter costs a step without it next to nothing.
 
 A run may have hundreds of adapters, and a step trains a few. Touching the thousands of
 tensors of the others, if only to find that they have no gradient, would take longer than
@@ -6,8 +6,8 @@ many a forward pass.
 
 Invariants:
 
-* An optimizer's parameter groups that hold idle adapters alone are out of its sight while
-  it steps. It would find no gradient there, so what it does to the others is the same.
+* An optimizer's parameter groups of adapters alone that this step does not train are out of its
+  sight while it steps. It would find no gradient there, so what it does to the others is the same.
 * In all groups that it sees, a parameter that this step does not train has no gradient.
 
 The base model's parameter groups stay visible: an optimizer may keep what it shares in the first.
@@ -23,7 +23,7 @@ from torch import nn
 
 
 @contextmanager
-def idle_hidden(
+def optimizer_view(
     optimizer: torch.optim.Optimizer,
     trained: Iterable[nn.Parameter],
     adapters: Set[int],

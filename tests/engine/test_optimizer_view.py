@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from govray.engine.batch import StepBatch
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
-from govray.engine.model.idle_adapters import idle_hidden
+from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.step import GovernedStep
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
@@ -70,7 +70,7 @@ def test_the_optimizer_sees_what_the_step_trains() -> None:
     assert case.optimizer.seen == [base, each]  # the base's stays in sight
 
 
-def test_idle_adapters_change_no_bit() -> None:
+def test_optimizer_view_change_no_bit() -> None:
     few, many = Case(2), Case(20)
     for step in range(3):
         for case in (few, many):
@@ -78,10 +78,10 @@ def test_idle_adapters_change_no_bit() -> None:
     mine, theirs = few.weights(), many.weights()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     first = Case(20).weights()
-    idle = [name for name in theirs if name.startswith("adapter:") and ":c01/" not in name]
-    assert idle
-    assert all(torch.equal(theirs[name], first[name]) for name in idle)
-    assert not any(many.optimizer.state.get(many.own[name]) for name in idle)
+    others = [name for name in theirs if name.startswith("adapter:") and ":c01/" not in name]
+    assert others
+    assert all(torch.equal(theirs[name], first[name]) for name in others)
+    assert not any(many.optimizer.state.get(many.own[name]) for name in others)
 
 
 @pytest.mark.parametrize("one_group", [False, True])
@@ -111,7 +111,7 @@ def test_the_groups_come_back_when_the_optimizer_fails() -> None:
     optimizer = torch.optim.SGD([{"params": [each]} for each in parameters], lr=1.0)
     groups = optimizer.param_groups
     adapters = frozenset({id(parameters[1])})
-    with pytest.raises(RuntimeError), idle_hidden(optimizer, parameters[:1], adapters):  # noqa: PT012
+    with pytest.raises(RuntimeError), optimizer_view(optimizer, parameters[:1], adapters):  # noqa: PT012
         assert optimizer.param_groups == groups[:1]
         raise RuntimeError
     assert optimizer.param_groups is groups
