@@ -2,8 +2,8 @@
 
 Zensical builds from a copy that has the repository's layout, so links between Markdown files are
 the same here and on a code host. Beside the pages that people wrote lie three references that
-cannot get old: of the commands (Typer's own generator), of the HTTP API (its OpenAPI description)
-and of the Python API (mkdocstrings reads the sources; nothing of it is imported).
+cannot get old. Typer's own generator writes that of the commands. That of the HTTP API is its
+OpenAPI description. For the Python API mkdocstrings reads the sources; nothing of it is imported.
 
 The build is strict: a link to no page, to no heading or to no object of govray ends it with 1.
 """

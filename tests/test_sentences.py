@@ -1,7 +1,4 @@
-"""Sentences of docstrings, comments and docs have at most 25 words.
-
-A folder's ceiling is how many longer ones it had when it was last read through. It only falls.
-"""
+"""Sentences of docstrings, comments and docs have at most 25 words."""
 
 from __future__ import annotations
 
@@ -15,15 +12,9 @@ from tests.support.prose import prose
 from tests.support.tree import ROOT
 
 MOST = 25
-CEILINGS = {
-    "govray/cli": 1,  # a list of exit codes
-    "govray/engine": 1,  # the order of a step
-    "govray/governance": 1,  # a list of licences
-    **dict.fromkeys(["govray/checkpoint", "govray/data", "govray/demo", "govray/service"], 0),
-    **dict.fromkeys(["govray/store", "govray/train", "govray/tune"], 0),
-    **dict.fromkeys(["benchmarks", "jobs", "policies", "searchers", "serve"], 0),
-    "docs": 66,
-}
+FOLDERS = ["govray", "benchmarks", "docs", "jobs", "policies", "searchers", "serve"]
+ATTESTED = "It does not establish that no other data was used, that licence or rights statements"
+"""How the one longer sentence begins: what every attestation carries, to the letter."""
 
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):$")
 BULLET = re.compile(r"([-*]|[1-9]\d*\.) +")
@@ -75,10 +66,15 @@ def texts(folder: str) -> Iterator[tuple[str, str]]:
         yield str(path.relative_to(ROOT)), path.read_text()
 
 
-@pytest.mark.parametrize(("folder", "ceiling"), CEILINGS.items())
-def test_sentences_are_short(folder: str, ceiling: int) -> None:
-    found = [f"{place}: {each}" for place, text in texts(folder) for each in too_long(text)]
-    assert len(found) <= ceiling, "\n".join(found)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_sentences_are_short(folder: str) -> None:
+    found = [
+        f"{place}: {each}"
+        for place, text in texts(folder)
+        for each in too_long(text)
+        if not each.startswith(ATTESTED)
+    ]
+    assert not found, "\n".join(found)
 
 
 def test_a_long_sentence_is_found_wherever_it_stands() -> None:

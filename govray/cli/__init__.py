@@ -3,9 +3,9 @@
 `main` alone turns an exception into an exit code and a paragraph for a human. Verbs raise. They
 exit by themselves only where a check ran and failed, with its findings on standard output.
 
-Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check, 75 a run stopped as requested
-(EX_TEMPFAIL of sysexits.h), 130 interrupted, 141 the reader of our output went away. A bug in
-govray is 70 (EX_SOFTWARE): it means neither "failed" nor "could not check".
+Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check. A run that stopped as requested is
+75 (EX_TEMPFAIL of sysexits.h), an interrupt 130. When the reader of our output went away it is 141.
+A bug in govray is 70 (EX_SOFTWARE): it means neither "failed" nor "could not check".
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ and where N_l = 0 there is no gradient, so the optimizer leaves l alone: no
 momentum, no decay, no step count.
 
 The order is fixed, and is that of ``GovernedStep.__call__``: plan passes → begin the exchange →
-forward and backward of each pass → second status → divide by N_l → clip per domain → optimizer →
-third status. During backward, complete buckets are summed over ranks; the exchange is awaited
-before the first.
+forward and backward of each pass. Then: second status → divide by N_l → clip per domain →
+optimizer → third status. During backward, complete buckets are summed over ranks; the exchange is
+awaited before the first.
 
 Let s_r(θ) be the state of rank r after its optimizer, and f_r whether anything failed there. The
 third status is F = f_0 ∨ … ∨ f_{R-1}, known to all ranks before any returns. If F, all raise: no

@@ -87,9 +87,9 @@ _CATEGORY_OF_INDEX: dict[str, LicenseCategory] = {
 _NON_COMMERCIAL = re.compile(r"CC-BY-NC-.+|PolyForm-Noncommercial-.+|NCGL-UK-.+")
 
 # Licences up to copyleft on the SPDX list whose text restricts commercial use or distribution, or
-# the field of use. They are Aladdin (no distribution for a fee), Glide (for the owner's hardware),
-# PPL (no commercial use but by co-operatives), MS-LPL (on one system), IEC-Code-Components-EULA (in
-# implementations of the standard).
+# the field of use. Aladdin permits no distribution for a fee, PPL commercial use by co-operatives
+# alone. Glide is for the owner's hardware, MS-LPL for one system, IEC-Code-Components-EULA for
+# implementations of the standard.
 _RESTRICTED_USE = frozenset({"Aladdin", "Glide", "IEC-Code-Components-EULA", "MS-LPL", "PPL"})
 
 # Longer than any real expression; it bounds the depth of the recursion below.
