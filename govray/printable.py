@@ -4,7 +4,7 @@ Text from a file, the network or another's error can move the cursor, turn writi
 lines that look like ours. Whatever writes to a terminal or a log puts such text through
 `printable` first; `GovrayError` does so itself.
 
-Private keys are told by how they begin, in PEM or DER and their hexadecimal and base64 forms: what
+Private keys are told by how they begin, in PEM or DER and their hexadecimal and base64 forms. What
 follows such a beginning is left out. A bare 32-byte seed looks like any digest and isn't seen.
 """
 
@@ -40,8 +40,8 @@ _BEGINNINGS = (
 def printable(text: str) -> str:
     """``text`` as one line that a terminal only shows.
 
-    Line breaks, control, format and bidirectional characters become escapes such as ``\\u202e``; a
-    run of blanks that could fill a line becomes a count; a private key is left out.
+    Line breaks, control, format and bidirectional characters become escapes such as ``\\u202e``. A
+    run of blanks that could fill a line becomes a count. A private key is left out.
     """
     text = without_keys(text)
     text = "".join(c if _shown(c) else c.encode("unicode_escape").decode() for c in text)
