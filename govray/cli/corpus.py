@@ -190,6 +190,9 @@ def split(
     on_flaw: Annotated[
         OnFlaw, typer.Option("--on-flaw", help="What becomes of rows that cannot be records.")
     ] = "quarantine",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and count only; write nothing.")
+    ] = False,
 ) -> None:
     """Make one corpus per licence, jurisdiction and sensitivity that the records of SRC state.
 
@@ -197,10 +200,11 @@ def split(
     """
     from govray.data import corpus
     from govray.data.sources import reader
-    from govray.data.sources import split as splitting
     from govray.data.sources.columns import ColumnMapping
     from govray.data.sources.objects import find
     from govray.data.sources.quarantine import RecordFilter
+    from govray.data.sources.split import corpus_name, count_terms
+    from govray.data.sources.split import split as split_source
     from govray.data.sources.terms import RecordTerms, TermsReader
     from govray.governance.trust import license as spdx
 
@@ -227,48 +231,58 @@ def split(
             normalisation=steps,
         )
 
-    def check(corpus_name: str, of: RecordTerms) -> None:
-        credential(corpus.Built(out_folder, corpus_name, "sha256:" + "0" * 64, 1, 0), of, set())
+    def check(target: str, of: RecordTerms) -> None:
+        credential(corpus.Built(out_folder, target, "sha256:" + "0" * 64, 1, 0), of, set())
+
+    def row(built: corpus.Built, stated: Credential, **more: str) -> dict[str, Any]:
+        return {
+            "corpus": built.name,
+            "license": stated.license,
+            "licenseCategory": stated.license_category,
+            "jurisdiction": stated.jurisdiction,
+            "sensitivity": stated.sensitivity,
+            "records": built.count,
+            "bytes": built.bytes,
+            **more,
+        }
 
     corpus.check_name(name)
     columns = ColumnMapping.parse(column or ())
     found = find(source, format)
     read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps)
     selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=only_split)
-    made = splitting.split(
-        out_folder, name, selection.of(read), terms, selection.quarantine, check=check
-    )
+    records = selection.of(read)
     rows: list[dict[str, Any]] = []
-    for each in made:
-        stated = credential(each.built, each.terms, each.languages)
-        path = each.folder / SOURCE
-        user_files.write(path, _yaml(stated))
-        rows.append(
-            {
-                "corpus": each.built.name,
-                "license": stated.license,
-                "licenseCategory": stated.license_category,
-                "jurisdiction": stated.jurisdiction,
-                "sensitivity": stated.sensitivity,
-                "root": each.built.root,
-                "records": each.built.count,
-                "bytes": each.built.bytes,
-                "credential": str(path),
-            }
-        )
-    kept_out = _write_quarantine(out_folder, name, selection)
+    if dry_run:
+        for each, (count, size) in count_terms(records, terms, selection.quarantine).items():
+            target = corpus_name(name, each, terms.defaults)
+            built = corpus.Built(out_folder / target, target, "sha256:" + "0" * 64, count, size)
+            rows.append(row(built, credential(built, each, set())))
+        kept_out = _kept_out(selection)
+    else:
+        for made in split_source(
+            out_folder, name, records, terms, selection.quarantine, check=check
+        ):
+            stated = credential(made.built, made.terms, made.languages)
+            path = made.folder / SOURCE
+            user_files.write(path, _yaml(stated))
+            rows.append(row(made.built, stated, root=made.built.root, credential=str(path)))
+        kept_out = _write_quarantine(out_folder, name, selection)
     report({"corpora": rows, **kept_out})
     grid = table("corpus", "records", "licence", "category", "jurisdiction", "sensitivity")
     grid.columns[1].justify = "right"
-    for row in rows:
+    for each_row in rows:
         grid.row(
-            row["corpus"], f"{row['records']:,}", row["license"], row["licenseCategory"],
-            row["jurisdiction"], row["sensitivity"],
+            each_row["corpus"], f"{each_row['records']:,}", each_row["license"],
+            each_row["licenseCategory"], each_row["jurisdiction"], each_row["sensitivity"],
         )  # fmt: skip
     print_table(grid)
     _tell_kept_out(kept_out)
     line()
-    line(f"Next  read each {SOURCE}, complete it, then: govray sign FILE --key KEY")
+    if dry_run:
+        line("Nothing was written.")
+    else:
+        line(f"Next  read each {SOURCE}, complete it, then: govray sign FILE --key KEY")
 
 
 @app.command()
@@ -334,18 +348,22 @@ def _stated_credential(built: corpus.Built, **stated: Any) -> Credential:
         raise UsageError(error.what, where=error.where, do=error.do) from None
 
 
-def _write_quarantine(out: Path, name: str, selection: RecordFilter) -> dict[str, Any]:
-    """Write what was not taken beside the corpora, if there is any; return it for reports."""
-    values = [each.to_json() for each in selection.quarantine.values]
-    told = {
+def _kept_out(selection: RecordFilter) -> dict[str, Any]:
+    return {
         "quarantined": selection.quarantine.records,
         "otherSplits": selection.other_splits,
-        "quarantine": values,
+        "quarantine": [each.to_json() for each in selection.quarantine.values],
     }
-    if values:
-        path = out / f"{name}.quarantine.json"
+
+
+def _write_quarantine(out: Path, name: str, selection: RecordFilter) -> dict[str, Any]:
+    """Write what was not taken beside the corpora, if there is any; return it for reports."""
+    told = _kept_out(selection)
+    path = out / f"{name}.quarantine.json"
+    if told["quarantine"]:
         user_files.write(path, json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n")
-        told["file"] = str(path)
+        return told | {"file": str(path)}
+    path.unlink(missing_ok=True)  # of an earlier corpus of this name
     return told
 
 
@@ -355,7 +373,8 @@ def _tell_kept_out(told: dict[str, Any]) -> None:
     if not told["quarantined"]:
         return
     line()
-    line(f"Quarantine: {told['quarantined']:,} records, counted in {told['file']}")
+    counted = f", counted in {told['file']}" if "file" in told else ""
+    line(f"Quarantine: {told['quarantined']:,} records{counted}")
     grid = table("records", "attribute", "value", "why", "suggestion")
     grid.columns[0].justify = "right"
     for each in told["quarantine"][:_SHOWN]:

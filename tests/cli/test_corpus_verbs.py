@@ -155,6 +155,8 @@ def test_a_source_is_split_by_what_its_records_state(run: Run, mixed: Path) -> N
         "--jurisdiction",
         "DE",
     )
+    planned = run(*words, "--dry-run", "--json").json
+    assert not Path("data").exists()
     out = run(*words).out
     assert "web_GPL-3.0-or-later" in out
     assert "Quarantine: 5 records" in out
@@ -163,6 +165,8 @@ def test_a_source_is_split_by_what_its_records_state(run: Run, mixed: Path) -> N
     rows = run("corpus", "ls", "data/corpora", "--json").json["corpora"]
     counts = {row["corpus"]: row["credential"]["records"]["count"] for row in rows}
     assert counts == {"web_GPL-3.0-or-later": "1", "web_MIT": "2"}
+    assert {row["corpus"]: str(row["records"]) for row in planned["corpora"]} == counts
+    assert planned["quarantined"] == 5
     assert [row["credential"]["licenseCategory"] for row in rows] == ["copyleft", "permissive"]
     for row in rows:
         run("sign", f"data/corpora/{row['corpus']}/credential.yaml", "--key", "key.pem")

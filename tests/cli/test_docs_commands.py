@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -161,6 +162,25 @@ def test_policies_are_asked_as_the_page_says(shell: Any) -> None:
     assert "licences v1: nothing found" in told
     assert re.search(r"^block\.3 +0 +contracts", told, re.M)
     assert "classes are treated differently" in told
+
+
+def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_path: Path) -> None:
+    [builds, plans, splits, signs] = blocks("docs/corpora.md")
+    shell(builds)
+    told = shell(plans)
+    assert "Nothing was written" in told
+    for said in ("conflicting values", "CC-BY-SA-4.0", "several licences", "there is no text"):
+        assert said in told
+    shell(splits)
+    told = shell(signs)
+    signed = {path.parent.name for path in (tmp_path / "data").rglob("credential.dsse.json")}
+    assert signed == {
+        "acme-notes", "web_BSD-3-Clause_US", "web_CC-BY-4.0_FR", "web_CC-BY-SA-4.0_GB",
+        "web_MIT_US",
+    }  # fmt: skip
+    assert told.count(" signed") == len(signed)
+    kept = json.loads((tmp_path / "data/corpora/web.quarantine.json").read_text())
+    assert kept["quarantined"] == 7
 
 
 @pytest.mark.slow

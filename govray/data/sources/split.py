@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,13 +73,7 @@ def split(
     corpora: dict[RecordTerms, SplitCorpus] = {}
     pending = 0
     with ExitStack() as staged, disk_errors(out):
-        for record in records:
-            found = terms.read(record.stated)
-            if isinstance(found, Unclear):
-                quarantine.put(
-                    record.where, found.attribute, found.value, found.why, found.suggestion
-                )
-                continue
+        for record, found in clear(records, terms, quarantine):
             if (corpus := corpora.get(found)) is None:
                 if len(corpora) == MOST_CORPORA:
                     raise UsageError(
@@ -107,6 +101,29 @@ def split(
         for corpus in corpora.values():
             corpus.parts.flush()
     return tuple(corpora[each] for each in sorted(corpora))
+
+
+def count_terms(
+    records: Iterable[SourceRecord], terms: TermsReader, quarantine: Quarantine
+) -> dict[RecordTerms, tuple[int, int]]:
+    """What `split` would write: terms → records and bytes, sorted by terms."""
+    counts: dict[RecordTerms, tuple[int, int]] = {}
+    for record, found in clear(records, terms, quarantine):
+        count, size = counts.get(found, (0, 0))
+        counts[found] = count + 1, size + len(record.content)
+    return dict(sorted(counts.items()))
+
+
+def clear(
+    records: Iterable[SourceRecord], terms: TermsReader, quarantine: Quarantine
+) -> Iterator[tuple[SourceRecord, RecordTerms]]:
+    """The records whose terms are clear, with them; the others are counted in ``quarantine``."""
+    for record in records:
+        found = terms.read(record.stated)
+        if isinstance(found, Unclear):
+            quarantine.put(record.where, found.attribute, found.value, found.why, found.suggestion)
+        else:
+            yield record, found
 
 
 def corpus_name(name: str, terms: RecordTerms, defaults: Mapping[str, str]) -> str:
