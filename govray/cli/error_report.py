@@ -29,7 +29,6 @@ EXTRAS = {
     "ray": "train",
     "torch": "train",
     "pyarrow": "train",
-    "numpy": "train",
     "safetensors": "train",
     "tokenizers": "train",
     "rensa": "train",

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from govray.data import plan_permutation
 from govray.data.step_reader import ArrowRows, Tokens
+from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan, round_keys
 from govray.governance.record.incidents import LEAST_ROWS
 from govray.governance.record.prepare_manifest import Manifest, Split
@@ -83,7 +83,7 @@ class Probes:
             trained = newest_rows(self._plan, corpus, last, rows)
         held = self._manifest.reserve_rows(corpus)
         keys = round_keys(self._plan.seed, f"reserve of {corpus}", step)
-        reserve = plan_permutation.permute(keys, held, np.arange(min(rows, held))) if held else ()
+        reserve = plan_rows.permute(keys, held, np.arange(min(rows, held))) if held else ()
         chosen = tuple(int(row) for row in reserve)
         return Chosen(
             corpus,
@@ -152,7 +152,7 @@ def newest_rows(
         start = max(epoch * stream.n, stop - _CHUNK)
         positions = np.arange(start, stop, dtype=np.uint64) - np.uint64(epoch * stream.n)
         keys = plan.epoch_keys(stream.id, epoch)
-        rows = plan_permutation.permute(keys, stream.n, positions).astype(np.int64) - before
+        rows = plan_rows.permute(keys, stream.n, positions).astype(np.int64) - before
         own = rows[(rows >= 0) & (rows < bound)]
         for row in own[::-1][: count + len(found)].tolist():
             found[row] = None

@@ -43,9 +43,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from govray.data import plan_permutation
 from govray.data.shard_file import Rows, ShardFile, storage_dtype
 from govray.errors import GovrayError, Refused
+from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan, rank_slice
 from govray.governance.record.prepare_manifest import Manifest, PreparedCorpus
 
@@ -323,22 +323,14 @@ def planned_rows(
     Yields (position, corpus, row in corpus); tombstones are left out.
     """
     stream = plan.stream(stream_id)
-    if not positions:
-        return
     stops = np.cumsum([c.rows for c in stream.corpora])
     where = np.arange(positions.start, positions.stop, dtype=np.uint64)
-    epochs = where // np.uint64(stream.n)
-    for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-        reading = where[epochs == epoch]
-        keys = plan.epoch_keys(stream_id, epoch)
-        rows = plan_permutation.permute(keys, stream.n, reading % np.uint64(stream.n)).astype(
-            np.int64
-        )
-        members = np.searchsorted(stops, rows, side="right")
-        for position, member, row in zip(reading, members, rows, strict=True):
-            corpus = stream.corpora[member]
-            if corpus.corpus not in plan.excluded:
-                yield int(position), corpus.corpus, int(row - (stops[member] - corpus.rows))
+    rows = plan_rows.stream_rows(plan, stream_id, where)
+    members = np.searchsorted(stops, rows, side="right")
+    for position, member, row in zip(positions, members, rows, strict=True):
+        corpus = stream.corpora[member]
+        if corpus.corpus not in plan.excluded:
+            yield position, corpus.corpus, int(row - (stops[member] - corpus.rows))
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from sqlmodel import Session, col, select
 
 from govray.errors import Damaged
 from govray.governance.attestation import model_folder
-from govray.governance.attestation.coverage import corpus_totals
 from govray.governance.attestation.model_folder import Bundle
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
+from govray.governance.record.row_counts import corpus_totals
 from govray.governance.trust.authority import SENSITIVITIES
 from govray.governance.verify.trace import sightings
 from govray.governance.verify.verifier import VerifiedModel

@@ -18,7 +18,7 @@ from tests.support.command import write_key
 from tests.support.tree import ROOT
 from tests.support.world import POLICY, World
 
-ABSENT = ("torch", "ray", "pyarrow", "numpy", "pandas", "safetensors", "fastapi", "sqlmodel")
+ABSENT = ("torch", "ray", "pyarrow", "pandas", "safetensors", "fastapi", "sqlmodel")
 
 pytestmark = pytest.mark.slow
 

@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.data import plan_permutation, shard_file
+from govray.data import shard_file
 from govray.data import step_reader as reader_module
 from govray.data.admission import Prepared
 from govray.data.step_reader import ArrowRows, StepReader, StepRows, planned_rows
 from govray.errors import Malformed, Refused
 from govray.governance.record import batch_plan as plans
+from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, round_keys
 from govray.governance.record.prepare_manifest import RowGroup
 from govray.train.worker.planned_shard import PlannedRows
@@ -81,19 +82,17 @@ def same(a: StepRows, b: StepRows) -> bool:
 def test_the_array_permutation_is_the_plans(n: int, seed: int, data: st.DataObject) -> None:
     indices = data.draw(st.lists(st.integers(0, n - 1), max_size=20))
     keys = round_keys(seed, STREAMS[0], 0)
-    found = plan_permutation.permute(keys, n, np.array(indices, dtype=np.uint64))
+    found = plan_rows.permute(keys, n, np.array(indices, dtype=np.uint64))
     assert found.tolist() == [plans.permute(keys, n, i) for i in indices]
 
 
 def test_the_array_permutation_is_a_bijection_and_checks_its_domain() -> None:
     keys = round_keys(1, STREAMS[0], 0)
-    assert sorted(plan_permutation.permute(keys, 1000, np.arange(1000)).tolist()) == list(
-        range(1000)
-    )
-    assert plan_permutation.permute(keys, 9, np.zeros((2, 3), dtype=np.int64)).shape == (2, 3)
+    assert sorted(plan_rows.permute(keys, 1000, np.arange(1000)).tolist()) == list(range(1000))
+    assert plan_rows.permute(keys, 9, np.zeros((2, 3), dtype=np.int64)).shape == (2, 3)
     for bad in (-1, 1000):
         with pytest.raises(ValueError, match="outside"):
-            plan_permutation.permute(keys, 1000, np.array([bad]))
+            plan_rows.permute(keys, 1000, np.array([bad]))
 
 
 @given(
@@ -248,7 +247,7 @@ def test_a_late_start_costs_what_an_early_one_costs(
     plan = make_plan(prepared, streams=(stream,), max_steps=10**6)
     read: list[tuple[str, int]] = []
     permuted: list[int] = []
-    true_read, true_permute = shard_file.ShardFile.read, plan_permutation.permute
+    true_read, true_permute = shard_file.ShardFile.read, plan_rows.permute
 
     def counted(self: shard_file.ShardFile, group: int, *rest: Any) -> shard_file.Rows:
         read.append((str(self), group))
@@ -259,7 +258,7 @@ def test_a_late_start_costs_what_an_early_one_costs(
         return true_permute(keys, n, indices)
 
     monkeypatch.setattr(shard_file.ShardFile, "read", counted)
-    monkeypatch.setattr(plan_permutation, "permute", permute)
+    monkeypatch.setattr(plan_rows, "permute", permute)
     groups = len(prepared.manifest.corpus("three").parts[0].row_groups)
     for start in (0, 10_000, 900_000):
         read.clear()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from govray.governance.attestation import coverage
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import seal_policy
@@ -19,6 +18,7 @@ from govray.governance.record.incidents import Incidents, Trained, measured, sub
 from govray.governance.record.ledger import AnyLeaf, CorpusUse, Leaf
 from govray.governance.record.prepare_manifest import Manifest, Reserve
 from govray.governance.verify.verifier import verify
+from tests.support.row_by_row import corpus_counts
 from tests.support.world import AT, GROUPS, POLICY, World, unchecked
 
 SECTION = """
@@ -102,7 +102,7 @@ class Monitored(World):
         while step < plan.max_steps:
             told.reach(branch, step)
             like = recorded[step]
-            counts = coverage.corpus_counts(plan, manifest, like.streams)
+            counts = corpus_counts(plan, manifest, like.streams)
             left = gated(told.gates(step + 1), branch, step)
             uses = {c: CorpusUse(rows=r, targets=t) for c, (r, t) in counts.items()}
             uses = {c: use for c, use in uses.items() if c not in left}

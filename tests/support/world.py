@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation import model_attestation as attesting
+from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation, LayerGroup, Reference
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Document
@@ -56,6 +56,7 @@ from govray.governance.record.prepare_manifest import (
 )
 from govray.governance.trust.authority import Authority, Delegation, Scope, TrustRoot
 from govray.governance.trust.trust_state import TrustState, Verified, sign_delegation, sign_root
+from tests.support.row_by_row import corpus_counts
 
 D = TypeVar("D", bound=Document)
 T = TypeVar("T")
@@ -506,7 +507,7 @@ def record(
     leaves = []
     for step in range(plan.max_steps):
         streams = {i: (r.start, r.stop) for i, r in plan.positions(step).items()}
-        counts = coverage.corpus_counts(plan, manifest, streams)
+        counts = corpus_counts(plan, manifest, streams)
         for corpus in gated(gates, 0, step):
             counts.pop(corpus, None)
         leaves.append(

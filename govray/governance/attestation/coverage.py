@@ -49,7 +49,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from typing import Annotated
 
@@ -61,24 +60,10 @@ from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import GradientNorms, Leaf
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.row_counts import corpus_totals
 
 # Products of counts below 2**63 and shortest float decimals fit; a rounding would raise.
 _EXACT = Context(prec=400, traps=[Inexact])
-
-
-@dataclass(frozen=True)
-class CorpusTotal:
-    """What a ledger used of one corpus.
-
-    ``records`` are distinct records (by place in the corpus), ``rows`` distinct plan rows.
-    ``tokens`` are loss targets: a row read in two epochs counts twice. ``steps`` are distinct
-    (branch, step) pairs.
-    """
-
-    records: int
-    rows: int
-    tokens: int
-    steps: int
 
 
 class Coverage(Document):
@@ -96,44 +81,6 @@ class Coverage(Document):
     weighted_tokens: Annotated[str, Field(pattern=r"^(0|[1-9][0-9]*)(\.[0-9]*[1-9])?$")]
     steps: Count
     gradient_norm_share: Share | None = None
-
-
-def corpus_counts(
-    plan: BatchPlan, manifest: Manifest, streams: Mapping[str, tuple[int, int]]
-) -> dict[str, tuple[int, int]]:
-    """Corpus → (rows, loss targets) in plan ranges, one step's say; only what is non-zero."""
-    counts: dict[str, tuple[int, int]] = {}
-    for stream, (start, stop) in streams.items():
-        for _, corpus, row in plan.read(stream, range(start, stop)):
-            rows, targets = counts.get(corpus, (0, 0))
-            counts[corpus] = rows + 1, targets + manifest.targets(corpus, row)
-    return counts
-
-
-def corpus_totals(
-    leaves: Iterable[Leaf], plan: BatchPlan, manifest: Manifest
-) -> dict[str, CorpusTotal]:
-    """Corpus → what the leaves' ranges read of it; corpora that were not read are absent."""
-    rows: dict[str, set[int]] = {}
-    tokens: dict[str, int] = {}
-    steps: dict[str, set[tuple[int, int]]] = {}
-    for leaf in leaves:
-        for stream, (start, stop) in leaf.streams.items():
-            for _, corpus, row in plan.read(stream, range(start, stop)):
-                if corpus not in leaf.corpora:
-                    continue
-                rows.setdefault(corpus, set()).add(row)
-                tokens[corpus] = tokens.get(corpus, 0) + manifest.targets(corpus, row)
-                steps.setdefault(corpus, set()).add((leaf.branch, leaf.step))
-    return {
-        corpus: CorpusTotal(
-            records=len({s.record for r in read for s in manifest.row_records(corpus, r)}),
-            rows=len(read),
-            tokens=tokens[corpus],
-            steps=len(steps[corpus]),
-        )
-        for corpus, read in sorted(rows.items())
-    }
 
 
 def norm_shares(norms: Iterable[GradientNorms]) -> dict[tuple[str, str], float]:

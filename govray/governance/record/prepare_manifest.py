@@ -41,8 +41,10 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from govray.errors import Malformed
@@ -54,6 +56,9 @@ from govray.governance.record.canary import Canaries
 ShardName = Annotated[str, Field(pattern=r"^class=[0-9a-f]{12}/[A-Za-z0-9._-]+\.parquet$")]
 ReserveShare = Annotated[float, Field(ge=0, lt=1)]
 Split = Literal["train", "reserve", "empty"]
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+_ROWS_AT_ONCE = 1 << 20
 
 
 class ManifestRecord(NamedTuple):
@@ -323,6 +328,14 @@ class Manifest(Document):
         """Loss targets in a row: its tokens less one."""
         return self.row_length(corpus, row) - 1
 
+    def targets_of(self, corpus: str, rows: Rows) -> Rows:
+        """`targets` of each of many rows, any shape, same shape."""
+        return self._layout(corpus).row_lengths(rows) - 1
+
+    def distinct_records(self, corpus: str, rows: Rows) -> int:
+        """How many records any of these rows, distinct ones, holds tokens of."""
+        return self._layout(corpus).distinct_records(rows)
+
     def row_records(self, corpus: str, row: int, split: Split = "train") -> tuple[RecordSpan, ...]:
         """The records that a row holds tokens of, in order; of the reserve with that ``split``.
 
@@ -380,6 +393,55 @@ class _Layout:
             return canary.stop + 1
         start, stop = self.row_range(row)
         return stop - start
+
+    def row_lengths(self, rows: Rows) -> Rows:
+        """`row_length` of each, any shape, same shape."""
+        if rows.size and not 0 <= rows.min() <= rows.max() < self.rows:
+            raise ValueError(f"a row of {self.corpus.corpus} is outside [0, {self.rows})")
+        lengths = np.full(rows.shape, self._row, np.int64)
+        short, shorter = self._short
+        if short.size:
+            nearest = np.minimum(np.searchsorted(short, rows), short.size - 1)
+            lengths = np.where(short[nearest] == rows, shorter[nearest], lengths)
+        if self._planted is not None:
+            tokens = np.array([record.tokens for record in self._planted.records], np.int64)
+            planted = rows >= self.own_rows
+            canaries = (rows[planted] - self.own_rows) // self._planted.canaries.repeats
+            lengths[planted] = tokens[canaries] + 1
+        return lengths
+
+    @cached_property
+    def _short(self) -> tuple[Rows, Rows]:
+        """The own rows that are not full, ascending, and their lengths."""
+        lasts = [end - 1 for end, rows in zip(self._row_ends, self._rows, strict=True) if rows]
+        short = [(row, length) for row in lasts if (length := self.row_length(row)) < self._row]
+        return (
+            np.array([row for row, _ in short], np.int64),
+            np.array([length for _, length in short], np.int64),
+        )
+
+    def distinct_records(self, rows: Rows) -> int:
+        """How many records these rows, distinct ones, hold tokens of; canaries included."""
+        planted = rows[rows >= self.own_rows] - self.own_rows
+        repeats = self._planted.canaries.repeats if self._planted else 1
+        # Nobody has as many tokens as need Python's integers, but a manifest may state them.
+        integer: type = np.int64 if self._bases[-1] < 1 << 62 else object
+        starts: npt.NDArray[Any] = np.array(self._starts, integer)
+        bases: npt.NDArray[Any] = np.array(self._bases, integer)
+        ends = np.array(self._row_ends, np.int64)
+        firsts = ends - np.array(self._rows, np.int64)
+        marks = np.zeros(len(starts), np.int64)
+        own = rows[rows < self.own_rows]
+        for at in range(0, own.size, _ROWS_AT_ONCE):
+            some = own[at : at + _ROWS_AT_ONCE]
+            parts = np.searchsorted(ends, some, side="right")
+            begin = bases[parts] + (some - firsts[parts]).astype(integer) * self._row
+            end = np.minimum(begin + self._row, bases[parts + 1])
+            first = np.searchsorted(starts, begin, side="right") - 1
+            first += starts[first + 1] - 1 == begin  # it begins with that record's separator
+            marks += np.bincount(first, minlength=marks.size)
+            marks -= np.bincount(np.searchsorted(starts, end), minlength=marks.size)
+        return np.unique(planted // repeats).size + int(np.count_nonzero(np.cumsum(marks)))
 
     def _canary(self, row: int) -> RecordSpan | None:
         """The canary that a row consists of, if it is one of theirs."""

@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 
 from govray.errors import CouldNotCheck, Refused
-from govray.governance.attestation import coverage, model_folder
+from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation, incidents
 from govray.governance.attestation.model_folder import Bundle
 from govray.governance.formats.document import parse_time
 from govray.governance.formats.signed_note import verify_checkpoint
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import Route
+from govray.governance.record import row_counts
 from govray.governance.record.ancestry import check_ancestry
 from govray.governance.record.batch_plan import BatchPlan, slice_rank
 from govray.governance.record.gates import Gate, gated
@@ -27,7 +28,9 @@ from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.trust_state import Verified
 
 MAX_ROWS = 1 << 24
-"""Rows that a verification counts by default: some minutes, and a gigabyte at most."""
+"""Rows that a verification counts by default: some seconds, and half a gigabyte at most."""
+
+_STEPS_AT_ONCE = 4096
 
 
 def check_ledger(
@@ -60,8 +63,8 @@ def check_ledger(
     _check_note(folder, attested, ledger)
     check_ancestry(attestation.run.id, attestation.run.ancestry or (), ledger.leaves)
     _check_rows(ledger, max_rows)
-    for leaf in ledger.steps:
-        _check_leaf(leaf, attestation, manifest, gated(gates, leaf.branch, leaf.step))
+    for start in range(0, len(ledger.steps), _STEPS_AT_ONCE):
+        _check_leaves(ledger.steps[start : start + _STEPS_AT_ONCE], attestation, manifest, gates)
     _check_gated(gates, ledger)
     steps = {(leaf.branch, leaf.step): leaf for leaf in ledger.steps}
     for norms in ledger.norms:
@@ -89,8 +92,7 @@ def _check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation
 def _check_rows(ledger: Ledger, limit: int | None) -> None:
     """Before any row is looked at: the steps read at most ``limit``, None for any number.
 
-    A few bytes state any number of rows, and each costs some microseconds to find in the plan
-    and 70 bytes to count once.
+    A few bytes state any number of rows. Each takes time to find in the plan, and up to 24 bytes.
 
     Raises:
         CouldNotCheck: They state more.
@@ -167,9 +169,27 @@ def _check_note(folder: Bundle, attested: Verified[Attestation], ledger: Ledger)
     raise refusals[0]
 
 
-def _check_leaf(
-    leaf: Leaf, attestation: Attestation, manifest: Manifest, left_out: Set[str]
+def _check_leaves(
+    leaves: Sequence[Leaf], attestation: Attestation, manifest: Manifest, gates: Sequence[Gate]
 ) -> None:
+    """Refuses the first leaf that does not follow. Its rows are counted once its ranges do."""
+    planned: list[Mapping[str, tuple[int, int]]] = []
+    refused: Refused | None = None
+    for leaf in leaves:
+        try:
+            planned.append(_check_ranges(leaf, attestation))
+        except Refused as error:
+            refused = error
+            break
+    counted = row_counts.step_counts(attestation.plan, manifest, planned)
+    for leaf, counts in zip(leaves, counted, strict=False):
+        _check_counts(leaf, counts, gated(gates, leaf.branch, leaf.step))
+    if refused:
+        raise refused
+
+
+def _check_ranges(leaf: Leaf, attestation: Attestation) -> Mapping[str, tuple[int, int]]:
+    """Returns stream → range of positions."""
     plan = attestation.plan
     where = f"ledger branch {leaf.branch} step {leaf.step}"
     if leaf.policy != attestation.policy.digest:
@@ -182,7 +202,11 @@ def _check_leaf(
     for stream in sorted(planned.keys() | leaf.streams.keys()):
         if planned.get(stream) != leaf.streams.get(stream):
             raise Refused(f"the range of stream {stream} is not the plan's", where=where)
-    counts = coverage.corpus_counts(plan, manifest, planned)
+    return planned
+
+
+def _check_counts(leaf: Leaf, counts: Mapping[str, tuple[int, int]], left_out: Set[str]) -> None:
+    where = f"ledger branch {leaf.branch} step {leaf.step}"
     stated = {corpus: (use.rows, use.targets) for corpus, use in leaf.corpora.items()}
     for corpus in sorted(counts.keys() | stated.keys()):
         if corpus in left_out and corpus in stated:

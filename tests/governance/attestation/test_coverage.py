@@ -19,6 +19,7 @@ from govray.governance.policy.route import ADAPTER, Route, domains
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, MeasuredPass
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.row_counts import corpus_totals
 from tests.support.world import World, measure, record, unchecked
 
 GROUPS = ("embedding", "block.0", "head")
@@ -93,8 +94,8 @@ def test_leaves_of_every_branch_count_but_a_step_is_one_step_of_its_branch() -> 
     plan, manifest, _ = run(world)
     first = record(plan, manifest, world.trust.digest)
     again = [Leaf(**dict(leaf) | {"branch": 1}) for leaf in first]
-    one = coverage.corpus_totals(first, plan, manifest)["alpha"]
-    both = coverage.corpus_totals([*first, *again], plan, manifest)["alpha"]
+    one = corpus_totals(first, plan, manifest)["alpha"]
+    both = corpus_totals([*first, *again], plan, manifest)["alpha"]
     assert (both.tokens, both.steps) == (2 * one.tokens, 2 * one.steps)
     assert (both.records, both.rows) == (one.records, one.rows)
 

@@ -1,0 +1,138 @@
+"""What steps read of each corpus, counted over arrays: exactly what a walk over the rows counts.
+
+Memory is bounded: the rows of a stream are computed in pieces, and only distinct rows are kept, as
+8 bytes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.ledger import Leaf
+from govray.governance.record.plan_rows import read_ranges
+from govray.governance.record.prepare_manifest import Manifest, Rows
+
+Ranges = Mapping[str, tuple[int, int]]
+"""Stream → half-open range of plan positions, of one step."""
+
+_HALF = 32
+_LOW = (1 << _HALF) - 1
+_PENDING = 1 << 20
+"""Rows that wait to be merged into the distinct ones."""
+
+
+@dataclass(frozen=True)
+class CorpusTotal:
+    """What a ledger used of one corpus.
+
+    ``records`` are distinct records (by place in the corpus), ``rows`` distinct plan rows.
+    ``tokens`` are loss targets: a row read in two epochs counts twice. ``steps`` are distinct
+    (branch, step) pairs.
+    """
+
+    records: int
+    rows: int
+    tokens: int
+    steps: int
+
+
+def step_counts(
+    plan: BatchPlan, manifest: Manifest, steps: Sequence[Ranges]
+) -> list[dict[str, tuple[int, int]]]:
+    """For each step corpus → (rows, loss targets) in its ranges; only what is non-zero."""
+    found: list[dict[str, tuple[int, int]]] = [{} for _ in steps]
+    for stream, ranges in _by_stream(steps).items():
+        for corpus, owners, rows in read_ranges(plan, stream, ranges):
+            bounds = _bounds(owners)
+            counts = np.diff(bounds, append=owners.size)
+            targets = _sums(manifest.targets_of(corpus, rows), bounds)
+            for owner, count, target in zip(owners[bounds], counts, targets, strict=True):
+                rows_before, targets_before = found[owner].get(corpus, (0, 0))
+                found[owner][corpus] = rows_before + int(count), targets_before + target
+    return found
+
+
+def corpus_totals(
+    leaves: Iterable[Leaf], plan: BatchPlan, manifest: Manifest
+) -> dict[str, CorpusTotal]:
+    """Corpus → what the leaves' ranges read of it; corpora that were not read are absent."""
+    leaves = list(leaves)
+    rows: dict[str, _Distinct] = {}
+    tokens: dict[str, int] = {}
+    steps: dict[str, set[tuple[int, int]]] = {}
+    for stream, ranges in _by_stream([leaf.streams for leaf in leaves]).items():
+        for corpus, owners, read in read_ranges(plan, stream, ranges):
+            bounds = _bounds(owners)
+            used = np.array([corpus in leaves[owner].corpora for owner in owners[bounds]])
+            if not used.any():
+                continue
+            if not used.all():  # a gate left the corpus out
+                kept = np.repeat(used, np.diff(bounds, append=owners.size))
+                owners, read = owners[kept], read[kept]
+                bounds = _bounds(owners)
+            rows.setdefault(corpus, _Distinct()).add(read)
+            targets = _sums(manifest.targets_of(corpus, read), np.zeros(1, np.int64))
+            tokens[corpus] = tokens.get(corpus, 0) + sum(targets)
+            steps.setdefault(corpus, set()).update(
+                (leaves[owner].branch, leaves[owner].step) for owner in owners[bounds]
+            )
+    return {
+        corpus: CorpusTotal(
+            records=manifest.distinct_records(corpus, read.rows),
+            rows=read.rows.size,
+            tokens=tokens[corpus],
+            steps=len(steps[corpus]),
+        )
+        for corpus, read in sorted(rows.items())
+    }
+
+
+class _Distinct:
+    """Rows, each once."""
+
+    def __init__(self) -> None:
+        self._kept: Rows = np.empty(0, np.int64)
+        self._new: list[Rows] = []
+        self._waiting = 0
+
+    def add(self, rows: Rows) -> None:
+        self._new.append(rows)
+        self._waiting += rows.size
+        if self._waiting > max(_PENDING, self._kept.size):
+            self._merge()
+
+    @property
+    def rows(self) -> Rows:
+        """Ascending."""
+        if self._new:
+            self._merge()
+        return self._kept
+
+    def _merge(self) -> None:
+        self._kept = np.unique(np.concatenate([self._kept, *self._new]))
+        self._new, self._waiting = [], 0
+
+
+def _by_stream(steps: Sequence[Ranges]) -> dict[str, list[tuple[int, int, int]]]:
+    """Stream → (number of the step, start, stop)."""
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for number, ranges in enumerate(steps):
+        for stream, (start, stop) in ranges.items():
+            found.setdefault(stream, []).append((number, start, stop))
+    return found
+
+
+def _bounds(owners: Rows) -> Rows:
+    """Where a new owner begins, 0 included; ``owners`` ascend, and there is at least one."""
+    return np.append(0, np.flatnonzero(np.diff(owners)) + 1)
+
+
+def _sums(targets: Rows, bounds: Rows) -> list[int]:
+    """The sum of each stretch, exact: a row may state up to 2**53 targets."""
+    low = np.add.reduceat(targets & _LOW, bounds).tolist()
+    high = np.add.reduceat(targets >> _HALF, bounds).tolist()
+    return [(h << _HALF) + lo for h, lo in zip(high, low, strict=True)]

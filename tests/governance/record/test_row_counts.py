@@ -1,0 +1,185 @@
+"""Counts over arrays are those of a walk over the rows, for every plan, manifest and ledger."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from govray.governance.record import plan_rows, prepare_manifest, row_counts
+from govray.governance.record.batch_plan import BatchPlan, plan_streams
+from govray.governance.record.canary import Canaries
+from govray.governance.record.ledger import CorpusUse, Leaf
+from govray.governance.record.prepare_manifest import (
+    Manifest,
+    ManifestRecord,
+    Planted,
+    PreparedCorpus,
+    RowGroup,
+)
+from tests.support import row_by_row
+from tests.support.manifests import DIGEST, corpus, make_manifest
+
+NAMES = ["a", "b", "c"]
+STREAMS = ["sha256:" + digit * 64 for digit in "01"]
+CANARIES = Canaries(format="{name}={secret};", digits=4, count=2, repeats=3, seed=2)
+
+
+def with_canaries(prepared: PreparedCorpus) -> PreparedCorpus:
+    planted = Planted(
+        canaries=CANARIES,
+        records=tuple(
+            ManifestRecord(each.sha256, len(each.content), "train")
+            for each in CANARIES.planted(prepared.corpus)
+        ),
+        file=f"class={'0' * 12}/{prepared.corpus}-planted.parquet",
+        row_groups=(RowGroup(rows=6, digest=DIGEST),),
+    )
+    return prepared.model_copy(update={"planted": planted})
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    context = (
+        draw(st.integers(14, 20)) if (canaries := draw(st.booleans())) else draw(st.integers(1, 9))
+    )
+    lengths = st.lists(st.integers(0, 25), max_size=8)
+    corpora = [corpus(name, draw(st.lists(lengths, max_size=4)), context) for name in NAMES]
+    if canaries:
+        corpora[0] = with_canaries(corpora[0])
+    return make_manifest(*corpora, context=context)
+
+
+@st.composite
+def plans(draw: st.DrawFn, manifest: Manifest) -> BatchPlan:
+    streams = {name: (draw(st.sampled_from(STREAMS)), "all") for name in NAMES}
+    rows = {name: manifest.train_rows(name) for name in NAMES}
+    plan = BatchPlan(
+        seed=draw(st.integers(0, 99)),
+        max_steps=draw(st.integers(1, 12)),
+        manifest=DIGEST,
+        context=manifest.context,
+        streams=plan_streams(
+            streams,
+            rows,
+            rows_per_step={"all": draw(st.integers(1, 9))},
+            every={"all": draw(st.integers(1, 3))},
+            epochs={"all": draw(st.integers(1, 3))},
+        ),
+    )
+    return plan.without(*draw(st.sets(st.sampled_from(NAMES), max_size=2)))
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_both_count_the_same(data: st.DataObject) -> None:
+    manifest = data.draw(manifests())
+    plan = data.draw(plans(manifest))
+    steps = [
+        {stream: (r.start, r.stop) for stream, r in plan.positions(step).items()}
+        for step in range(plan.max_steps)
+    ]
+    with pytest.MonkeyPatch.context() as patch:  # so that everything is cut into pieces
+        patch.setattr(plan_rows, "_AT_ONCE", data.draw(st.integers(1, 40)))
+        patch.setattr(row_counts, "_PENDING", data.draw(st.integers(0, 20)))
+        patch.setattr(prepare_manifest, "_ROWS_AT_ONCE", data.draw(st.integers(1, 20)))
+        counted = row_counts.step_counts(plan, manifest, steps)
+        assert counted == [row_by_row.corpus_counts(plan, manifest, each) for each in steps]
+        leaves = [
+            Leaf(
+                branch=branch,
+                step=step,
+                world_size=1,
+                policy=DIGEST,
+                plan=plan.digest,
+                streams=ranges,
+                corpora={
+                    name: CorpusUse(rows=rows, targets=max(targets, 1))
+                    for name, (rows, targets) in counts.items()
+                    if data.draw(st.booleans())  # a gate left the others out
+                },
+            )
+            for branch in range(2)
+            for step, (ranges, counts) in enumerate(zip(steps, counted, strict=True))
+        ]
+        assert row_counts.corpus_totals(leaves, plan, manifest) == row_by_row.corpus_totals(
+            leaves, plan, manifest
+        )
+
+
+def test_more_tokens_than_64_bits_count_are_still_counted() -> None:
+    context = 2**52
+    prepared = corpus("a", [[2**53 - 2]] * 1500 + [[5]], context)
+    manifest = make_manifest(prepared, context=context)
+    assert sum(part.tokens for part in prepared.parts) > 2**63
+    rows = manifest.train_rows("a")
+    plan = BatchPlan(
+        seed=1,
+        max_steps=2,
+        manifest=DIGEST,
+        context=context,
+        streams=plan_streams(
+            {"a": (STREAMS[0], "all")}, {"a": rows}, rows_per_step={"all": rows // 2 + 1}
+        ),
+    )
+    leaves = [
+        Leaf(
+            step=step,
+            world_size=1,
+            policy=DIGEST,
+            plan=plan.digest,
+            streams={stream: (r.start, r.stop) for stream, r in plan.positions(step).items()},
+            corpora={"a": CorpusUse(rows=1, targets=1)},
+        )
+        for step in range(2)
+    ]
+    for some in (leaves, leaves[:1]):
+        found = row_counts.corpus_totals(some, plan, manifest)
+        assert found == row_by_row.corpus_totals(some, plan, manifest)
+
+
+def test_a_position_behind_the_last_epoch_is_refused_as_by_the_walk() -> None:
+    manifest = make_manifest(corpus("a", [[9, 9, 9, 9]], 7))
+    plan = BatchPlan(
+        seed=1,
+        max_steps=1,
+        manifest=DIGEST,
+        context=7,
+        streams=plan_streams(
+            {"a": (STREAMS[0], "all")}, {"a": manifest.train_rows("a")}, rows_per_step={"all": 1}
+        ),
+    )
+    ranges = {STREAMS[0]: (0, plan.streams[0].length + 1)}
+    for count in (
+        lambda: row_by_row.corpus_counts(plan, manifest, ranges),
+        lambda: row_counts.step_counts(plan, manifest, [ranges]),
+    ):
+        with pytest.raises(ValueError, match="outside"):
+            count()
+
+
+def test_a_step_of_many_rows_is_counted_in_little_memory() -> None:
+    """Two million rows in one step: as one array each column would have 16 MB."""
+    manifest = make_manifest(corpus("a", [[100_000] * 4], 7))
+    rows = manifest.train_rows("a")
+    plan = BatchPlan(
+        seed=1,
+        max_steps=1,
+        manifest=DIGEST,
+        context=7,
+        streams=plan_streams(
+            {"a": (STREAMS[0], "all")},
+            {"a": rows},
+            rows_per_step={"all": 2_000_000},
+            epochs={"all": 100},
+        ),
+    )
+    assert manifest.targets("a", 0) == 7
+    tracemalloc.start()
+    [counts] = row_counts.step_counts(plan, manifest, [{STREAMS[0]: (0, 2_000_000)}])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert counts["a"][0] == 2_000_000
+    assert peak < 16_000_000
