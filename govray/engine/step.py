@@ -61,7 +61,7 @@ from govray.engine.collective.routed_model import RoutedModel, route_model
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
 from govray.engine.gradients.forward import Forward, LossFn
 from govray.engine.gradients.fresh_gradients import FreshGradients
-from govray.engine.gradients.layer_derivatives import uncovered
+from govray.engine.gradients.layer_coverage import uncovered
 from govray.engine.gradients.pass_check import PassTrials
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.routing import refuse_inexact

@@ -10,7 +10,7 @@ How a parameter's pieces are told apart:
   piece's. That needs no knowledge of the model.
 * Where several may, each call of a covered layer gives the gradient of each piece's rows. It
   follows from the layer's input and its output's gradient
-  (``layer_derivatives.parameter_gradients``). Calls add up before the norm is taken.
+  (``layer_coverage.parameter_gradients``). Calls add up before the norm is taken.
 
 Invariants:
 
@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 
-from govray.engine.gradients.layer_derivatives import parameter_gradients, takes_rows, uncovered
+from govray.engine.gradients.layer_coverage import parameter_gradients, takes_rows, uncovered
 from govray.engine.model.adapters import ALPHA_PER_RANK, Adapters
 from govray.errors import UsageError
 from govray.governance.record.batch_plan import mix

@@ -48,13 +48,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
-from govray.engine.gradients.layer_derivatives import (
-    BackwardRows,
-    Calculus,
-    Parameters,
-    calculus_of,
-    covered,
-)
+from govray.engine.gradients.layer_coverage import calculus_of, covered
+from govray.engine.gradients.layer_derivatives import BackwardRows, Calculus, Parameters
 from govray.engine.gradients.row_weights import INPUT, LayerRows, Ranges, RowWeights, layer_rows
 from govray.errors import Refused, UsageError
 

@@ -23,7 +23,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from govray.engine.gradients import sliced_pass as sliced_module
-from govray.engine.gradients.layer_derivatives import parameter_gradients, uncovered
+from govray.engine.gradients.layer_coverage import parameter_gradients, uncovered
 from govray.engine.gradients.row_weights import RowWeights
 from govray.engine.gradients.sliced_pass import sliced
 from govray.engine.model.adapters import Adapters
