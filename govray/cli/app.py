@@ -12,6 +12,7 @@ and a verb runs with exactly the extras that it uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -98,9 +99,13 @@ app.command("usage")(usage.usage)
 app.command("schema")(schema.schema)
 
 
+_command = cache(typer.main.get_command)
+"""Reading the signatures of all verbs takes a quarter of a second: once in a process."""
+
+
 def run(words: Sequence[str]) -> int:
     """Parse and run one command line. Raises what the verb raises; returns the exit code."""
-    command = typer.main.get_command(app)
+    command = _command(app)
     try:
         # Not `command.main`: it would turn interrupts and broken pipes into
         # exits of its own before `govray.cli.main` sees them.
