@@ -15,7 +15,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel, Field
-from sqlalchemy import Select, tuple_
+from sqlalchemy import tuple_
+from sqlmodel import Session
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
@@ -27,8 +28,6 @@ MAX_LIMIT = 200
 MAX_CURSOR = 2048
 
 Item = TypeVar("Item")
-Row = TypeVar("Row")
-Statement = TypeVar("Statement", bound=Select[Any])
 
 
 class Listing(BaseModel, Generic[Item]):
@@ -77,37 +76,38 @@ class Page:
         data = canonical_json.encode({"after": list(position), "of": self._binding})
         return base64.urlsafe_b64encode(data).decode()
 
-    def keyset(
+    def rows(
         self,
-        statement: Statement,
+        session: Session,
+        statement: Any,
         columns: Sequence[Any],
         kinds: Sequence[type],
         *,
         descending: bool = False,
-    ) -> Statement:
-        """``statement`` in the order of ``columns``, from the position on, one row too many.
+    ) -> tuple[Sequence[Any], str | None]:
+        """The rows of this page, in the order of ``columns``, and the next page's cursor.
 
         Args:
-            columns: Of the statement's table. They must tell any two rows apart, and an index
-                should have them.
+            session: Of the request.
+            statement: Selects all of the listing: one table, or several columns.
+            columns: Of the statement, which has them by their names. They must tell any two rows
+                apart, and an index should have them.
             kinds: ``str`` or ``int`` for each.
+
+        Raises:
+            Problem: 400, the cursor is not one of this listing's.
         """
         position = self.after(kinds)
         key = tuple_(*columns)
         if position is not None:
             statement = statement.where(key < position if descending else key > position)
         order = [each.desc() if descending else each.asc() for each in columns]
-        return statement.order_by(*order).limit(self.limit + 1)
-
-    def cut(self, rows: Sequence[Row], columns: Sequence[Any]) -> tuple[Sequence[Row], str | None]:
-        """The rows of this page out of those of `keyset`, and the next page's cursor.
-
-        Args:
-            columns: Those of `keyset`; the rows have them by their names.
-        """
-        if len(rows) <= self.limit:
-            return rows, None
-        kept = rows[: self.limit]
+        # One too many: it says whether a page follows.
+        result = session.execute(statement.order_by(*order).limit(self.limit + 1))
+        found = (result.scalars() if len(statement.column_descriptions) == 1 else result).all()
+        if len(found) <= self.limit:
+            return found, None
+        kept = found[: self.limit]
         return kept, self.cursor([getattr(kept[-1], column.key) for column in columns])
 
 

@@ -53,8 +53,7 @@ def listing(
     statement = select(Corpus).where(own_corpora(caller))
     if named:
         statement = statement.where(col(Corpus.name).icontains(named, autoescape=True))
-    keyed = page.keyset(statement, [_NAME], [str])
-    rows, after = page.cut(session.execute(keyed).scalars().all(), [_NAME])
+    rows, after = page.rows(session, statement, [_NAME], [str])
     corpora = _described(session, rows)
     return render(request, caller, "corpora.html", corpora=corpora, after=after, named=named)
 

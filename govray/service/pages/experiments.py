@@ -69,8 +69,7 @@ def listing(
     if state in ExperimentState.__members__:
         statement = statement.where(col(Experiment.state) == ExperimentState(state))
     columns: list[Any] = [Experiment.started, Experiment.id]
-    keyed = page.keyset(statement, columns, [str, str], descending=True)
-    rows, after = page.cut(session.execute(keyed).scalars().all(), columns)
+    rows, after = page.rows(session, statement, columns, [str, str], descending=True)
     return render(
         request,
         caller,

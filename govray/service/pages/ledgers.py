@@ -34,8 +34,7 @@ router = APIRouter()
 def listing(
     request: Request, caller: CallerDep, session: SessionDep, page: PageDep
 ) -> HTMLResponse:
-    statement = page.keyset(select(Ledger).where(ledgers(caller)), [_RUN], [str])
-    rows, after = page.cut(session.execute(statement).scalars().all(), [_RUN])
+    rows, after = page.rows(session, select(Ledger).where(ledgers(caller)), [_RUN], [str])
     return render(request, caller, "ledgers.html", ledgers=rows, after=after)
 
 

@@ -84,8 +84,9 @@ def model_rows(
         order = [each.desc() for each in columns]
         rows: Sequence[Row[Any]] = session.execute(statement.order_by(*order).limit(LATEST)).all()
     else:
-        keyed = page.keyset(statement, columns, [str] * len(columns), descending=True)
-        rows, following = page.cut(session.execute(keyed).all(), columns)
+        rows, following = page.rows(
+            session, statement, columns, [str] * len(columns), descending=True
+        )
     return [_listed(caller, row) for row in rows], following
 
 
@@ -101,8 +102,7 @@ def version_rows(
         .join(v, col(v.attestation) == col(Attestation.digest))
         .where(col(v.model) == model, versions(caller))
     )
-    keyed = page.keyset(statement, columns, [int] * len(columns), descending=True)
-    rows, following = page.cut(session.execute(keyed).all(), columns)
+    rows, following = page.rows(session, statement, columns, [int] * len(columns), descending=True)
     return [_listed(caller, row) for row in rows], following
 
 

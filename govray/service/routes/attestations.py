@@ -195,8 +195,7 @@ def listing(
     if name is not None:
         statement = statement.where(col(Attestation.name) == name)
     columns = attestation_order(caller)
-    statement = page.keyset(statement, columns, [str] * len(columns), descending=True)
-    rows, following = page.cut(session.execute(statement).all(), columns)
+    rows, following = page.rows(session, statement, columns, [str] * len(columns), descending=True)
     lists: Lists = request.app.state.revocations
     revoked = lists.look().revoked
     return Listing(

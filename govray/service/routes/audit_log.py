@@ -68,8 +68,7 @@ def audit(
         if value is not None:
             statement = statement.where(column == value)
     columns = (col(row.number),)
-    found = session.exec(page.keyset(statement, columns, (int,), descending=True)).all()
-    kept, cursor = page.cut(found, columns)
+    kept, cursor = page.rows(session, statement, columns, (int,), descending=True)
     return Listing(items=[Entry.model_validate(each) for each in kept], next=cursor)
 
 

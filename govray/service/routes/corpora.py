@@ -121,8 +121,7 @@ def listing(
     if supplier is not None:
         statement = statement.where(col(Corpus.supplier) == supplier)
     columns = (Corpus.name,)
-    statement = page.keyset(statement, columns, [str])
-    rows, following = page.cut(session.execute(statement).all(), columns)
+    rows, following = page.rows(session, statement, columns, [str])
     return Listing(items=[CorpusItem.model_validate(row) for row in rows], next=following)
 
 

@@ -145,8 +145,7 @@ def experiments(
         if value is not None:
             statement = statement.where(column == value)
     columns = (row.started, row.id)
-    found = session.exec(page.keyset(statement, columns, (str, str), descending=True)).all()
-    kept, cursor = page.cut(found, columns)
+    kept, cursor = page.rows(session, statement, columns, (str, str), descending=True)
     return Listing(items=[Experiment.model_validate(each) for each in kept], next=cursor)
 
 
@@ -190,8 +189,7 @@ def trials(
         if value is not None:
             statement = statement.where(column == value)
     columns = (row.started, row.id)
-    found = session.exec(page.keyset(statement, columns, (str, str), descending=True)).all()
-    kept, cursor = page.cut(found, columns)
+    kept, cursor = page.rows(session, statement, columns, (str, str), descending=True)
     return Listing(items=[Trial.model_validate(each) for each in kept], next=cursor)
 
 
@@ -237,8 +235,7 @@ def metrics(
     if not archived:
         statement = statement.where(col(row.archived).is_(False))
     columns = (row.group, row.name, row.step, row.attempt)
-    found = session.exec(page.keyset(statement, columns, (str, str, int, int))).all()
-    kept, cursor = page.cut(found, columns)
+    kept, cursor = page.rows(session, statement, columns, (str, str, int, int))
     return Listing(items=[Metric.model_validate(each) for each in kept], next=cursor)
 
 
@@ -252,8 +249,7 @@ def decisions(
     if kind is not None:
         statement = statement.where(row.kind == kind)
     columns = (row.source, row.number)
-    found = session.exec(page.keyset(statement, columns, (str, int))).all()
-    kept, cursor = page.cut(found, columns)
+    kept, cursor = page.rows(session, statement, columns, (str, int))
     return Listing(items=[Decision.model_validate(each) for each in kept], next=cursor)
 
 
@@ -264,6 +260,5 @@ def checkpoints(session: SessionDep, known: KnownTrial, page: PageDep) -> Listin
     whole = (CheckpointState.COMPLETED, CheckpointState.DELETED)
     statement = select(row).where(row.trial == known.id, col(row.state).in_(whole))
     columns = (row.step,)
-    found = session.exec(page.keyset(statement, columns, (int,))).all()
-    kept, cursor = page.cut(found, columns)
+    kept, cursor = page.rows(session, statement, columns, (int,))
     return Listing(items=[Checkpoint.model_validate(each) for each in kept], next=cursor)

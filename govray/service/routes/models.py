@@ -221,8 +221,7 @@ def models(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Mod
     """The models of which the caller may see a version, by name."""
     query: Select[Any] = select(tables.Model).where(visibility.models(caller))
     order: list[Any] = [col(tables.Model.name)]
-    rows = session.execute(page.keyset(query, order, [str])).scalars().all()
-    kept, following = page.cut(rows, order)
+    kept, following = page.rows(session, query, order, [str])
     return Listing(items=[_model(session, row, caller) for row in kept], next=following)
 
 
@@ -241,8 +240,7 @@ def versions(
     v = tables.ModelVersion
     query: Any = select(v).where(col(v.model) == model, visibility.versions(caller))
     order: list[Any] = [col(v.major), col(v.minor), col(v.patch)]
-    query = page.keyset(query, order, [int, int, int], descending=True)
-    kept, following = page.cut(session.execute(query).scalars().all(), order)
+    kept, following = page.rows(session, query, order, [int, int, int], descending=True)
     return Listing(items=[_version(session, row, caller) for row in kept], next=following)
 
 

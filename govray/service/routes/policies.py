@@ -168,8 +168,7 @@ def listing(
     if name is not None:
         statement = statement.where(col(Policy.name) == name)
     columns: Any = [Policy.name, Policy.version, Policy.digest]
-    statement = page.keyset(statement, columns, [str, int, str])
-    rows, following = page.cut(session.execute(statement).all(), columns)
+    rows, following = page.rows(session, statement, columns, [str, int, str])
     return Listing(items=[PolicyItem.model_validate(row) for row in rows], next=following)
 
 
@@ -271,8 +270,7 @@ def trust_roots(caller: CallerDep, session: SessionDep, page: PageDep) -> Listin
         col(TrustRoot.digest), col(TrustRoot.name), col(TrustRoot.version)
     ).where(visibility.trust_roots(caller))
     columns: Any = [TrustRoot.name, TrustRoot.version, TrustRoot.digest]
-    statement = page.keyset(statement, columns, [str, int, str])
-    rows, following = page.cut(session.execute(statement).all(), columns)
+    rows, following = page.rows(session, statement, columns, [str, int, str])
     return Listing(items=[TrustRootItem.model_validate(row) for row in rows], next=following)
 
 
