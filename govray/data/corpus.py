@@ -308,15 +308,17 @@ def check_records(folder: Path, leaves: Sequence[bytes], *, root: str, count: in
 
 
 def _check_record(corpus: str, previous: str | None, name: str, content: bytes) -> None:
-    where = f"{corpus}: {name!r}"
+    what = do = None
     if previous is not None and name <= previous:
+        what, do = f"the record comes after {previous!r}", "Sort by name."
         if name == previous:
-            raise UsageError("two records have this name", where=where, do="Rename one.")
-        raise UsageError(f"the record comes after {previous!r}", where=where, do="Sort by name.")
-    if not name or any("\ud800" <= c <= "\udfff" for c in name):
-        raise UsageError("not a Unicode name", where=where, do="Rename the file.")
-    if len(content) > MAX_RECORD_BYTES:
-        raise UsageError("the record exceeds 2 GiB", where=where, do="Split it.")
+            what, do = "two records have this name", "Rename one."
+    elif not name or (not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name)):
+        what, do = "not a Unicode name", "Rename the file."
+    elif len(content) > MAX_RECORD_BYTES:
+        what, do = "the record exceeds 2 GiB", "Split it."
+    if what:
+        raise UsageError(what, where=f"{corpus}: {name!r}", do=do)
 
 
 def _read_column(path: Path, name: str) -> pa.ChunkedArray:

@@ -100,10 +100,10 @@ def member(value: Any, path: str) -> Any:
     """What a row without schema has under ``path``; ``None`` if nothing."""
     if not isinstance(value, dict):
         return None
-    if path in value:
-        return value[path]
-    first, dot, rest = path.partition(".")
-    return member(value.get(first), rest) if dot else None
+    if path in value or "." not in path:
+        return value.get(path)
+    first, _, rest = path.partition(".")
+    return member(value.get(first), rest)
 
 
 def _type(schema: pa.Schema, path: str, where: str) -> pa.DataType | None:

@@ -100,7 +100,7 @@ def _sample(files: Mapping[str, bytes], keys: Mapping[str, str]) -> dict[str, An
 
 def _picked(data: bytes, keys: Mapping[str, str]) -> dict[str, Any] | str:
     try:
-        value = json.loads(data.decode(), object_pairs_hook=_object)
+        value = _DECODER.decode(data.decode())
     except UnicodeDecodeError as error:
         return f"not UTF-8 at byte {error.start}"
     except (ValueError, RecursionError) as error:
@@ -115,6 +115,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         raise ValueError("a key is there twice")
     return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def _check_tar_end(found: SourceObject) -> None:

@@ -77,15 +77,14 @@ def record_of(
         if normalisation:
             content = normalise(content.decode(), normalisation).encode()
         stated = {
-            attribute: _texts(attribute, value)
+            attribute: texts
             for attribute, value in raw.items()
-            if attribute != "text"
+            if attribute != "text" and value is not None and (texts := _texts(attribute, value))
         }
     except _Unfit as unfit:
         return Flaw(where, str(unfit), "Mend the record, or let it go into quarantine.")
     tail = [each[:_NAME] for name in ("id", "url") for each in stated.pop(name, ())]
-    name = " ".join([f"{object}#{row:012}", *tail])
-    return SourceRecord(name, where, content, {k: v for k, v in stated.items() if v})
+    return SourceRecord(" ".join([f"{object}#{row:012}", *tail]), where, content, stated)
 
 
 def normalise(text: str, steps: Sequence[Normalisation]) -> str:
@@ -107,18 +106,19 @@ def _content(value: Any) -> bytes:
 
 
 def _texts(attribute: str, value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
     if isinstance(value, list):
-        return tuple(dict.fromkeys(text for each in value for text in _texts(attribute, each)))
+        several = (_texts(attribute, each) for each in value if each is not None)
+        return tuple(dict.fromkeys(text for texts in several for text in texts))
     if attribute == "id" and isinstance(value, int):
         value = str(value)
     if isinstance(value, bytes):
         value = _decoded(attribute, value)
-    if not isinstance(value, str):
+    elif isinstance(value, str):
+        _encoded(attribute, value)
+    else:
         raise _Unfit(f"the {attribute} is {_kind(value)}")
-    _encoded(attribute, value)
-    return (value.strip(),) if value.strip() else ()
+    text = value.strip()
+    return (text,) if text else ()
 
 
 def _decoded(attribute: str, value: bytes) -> str:
