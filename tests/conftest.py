@@ -92,6 +92,7 @@ def cluster() -> Iterator[None]:
 
     from govray.train.driver.ray_cluster import start_ray
     from tests.support import object_server
+    from tests.support.forked_workers import forked_workers
     from tests.support.tree import SCRIPTS
 
     # Workers import what the scripts of docs/integrations.md import from their user's own code.
@@ -100,9 +101,12 @@ def cluster() -> Iterator[None]:
     # Jobs run the `python` of this environment.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ.update(object_server.CREDENTIALS)  # of a server that a test may start later
-    start_ray(num_cpus=2)
-    yield
-    ray.shutdown()
+    with forked_workers() as executable:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", executable)
+            start_ray(num_cpus=2)
+        yield
+        ray.shutdown()
 
 
 @pytest.hookimpl(wrapper=True)

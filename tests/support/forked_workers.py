@@ -1,0 +1,149 @@
+"""Ray's workers as forks of one process that has imported what they need.
+
+A worker of Ray Train imports for about seven seconds of CPU time, and a run starts six. Here the
+raylet starts a small program instead of Python; it hands its arguments, environment and open files
+to a server, and the server forks. From there on all is Ray's: the fork runs ``default_worker.py``.
+
+Tests with a cluster of their own, and every command, start workers as Ray does. They see what forks
+can't show: an import that is missing, or an order of a set that differs between processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PRELOADED = (
+    "asyncio",
+    "jsonschema",
+    "pandas",
+    "psutil",
+    "pyarrow.compute",
+    "pyarrow.dataset",
+    "pyarrow.fs",
+    "pyarrow.parquet",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.utils.data",
+    "govray.engine.step",
+)
+"""What a worker imports, but for Ray."""
+
+LAUNCHER = """\
+#!{python} -IS
+import json, os, socket, sys
+
+argv = sys.argv[1:]
+context = {{}}
+for each in argv:
+    if each.startswith("--serialized-runtime-env-context="):
+        context = json.loads(each.partition("=")[2] or "{{}}")
+usual = not any(context.get(name) for name in ("command_prefix", "override_worker_entrypoint"))
+if not usual or not any(each.endswith("default_worker.py") for each in argv):
+    os.execv({python!r}, [{python!r}, *argv])
+os.environ.update(context.get("env_vars") or {{}})
+argv = [each for each in argv
+        if not each.startswith(("--serialized-runtime-env-context=", "--language="))]
+told = json.dumps({{"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}})
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    socket.send_fds(server, [b"."], [0, 1, 2])
+    server.sendall(told.encode())
+    server.shutdown(socket.SHUT_WR)
+    server.recv(1)  # nothing, when the fork has ended
+"""
+"""What stands for Python's executable. It imports next to nothing, so it starts in
+milliseconds. `ray._private.runtime_env.context` does the same."""
+
+
+@contextlib.contextmanager
+def forked_workers() -> Iterator[str]:
+    """What stands for ``sys.executable`` while Ray starts; its workers live as long as this."""
+    python = sys.executable
+    with tempfile.TemporaryDirectory(prefix="workers-") as folder, contextlib.ExitStack() as stack:
+        address = f"{folder}/address"
+        launcher = Path(folder) / "python"
+        launcher.write_text(LAUNCHER.format(python=python, address=address))
+        launcher.chmod(stat.S_IRWXU)
+        server = stack.enter_context(
+            subprocess.Popen(
+                [python, "-m", __name__, address],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},  # as Ray sets it for one CPU
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        )
+        stack.callback(server.kill)
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n", "the server of workers does not start"
+        yield str(launcher)
+
+
+def serve(address: str) -> None:
+    """Import, then fork whenever a launcher asks, until standard input ends."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    assert "ray" not in sys.modules, "Ray reads its environment when it is imported"
+    tasks = Path("/proc/self/task").iterdir()
+    threads = {(task / "comm").read_text().strip() for task in tasks if task.name != str(os.getpid())}
+    # A fork has only the thread that forks; jemalloc starts its own again.
+    assert threads <= {"jemalloc_bg_thd"}, threads
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        print("ready", flush=True)
+        while True:
+            ready, _, _ = select.select([listener, 0], [], [])
+            if 0 in ready:
+                return
+            launcher, _ = listener.accept()
+            _, files, _, _ = socket.recv_fds(launcher, 1, 3)
+            told = json.loads(b"".join(iter(lambda: launcher.recv(1 << 16), b"")))
+            if os.fork() == 0:
+                listener.close()
+                work(told, files)  # the launcher's socket stays open as long as the fork lives
+            launcher.close()
+            for file in files:
+                os.close(file)
+
+
+def work(told: dict[str, Any], files: list[int]) -> None:
+    """Become what the launcher was asked to start."""
+    os.setsid()  # the raylet ends a worker with its process group
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    os.chdir(told["folder"])
+    [start] = [at for at, each in enumerate(told["argv"]) if each.endswith("default_worker.py")]
+    sys.argv = told["argv"][start:]
+    code = 0
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
