@@ -85,6 +85,16 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     items.sort(key=lambda item: (not on_ray(item.nodeid), "cluster" in fixtures_of(item)))
 
 
+@pytest.fixture(autouse=True)
+def no_process_group_left() -> Iterator[None]:
+    """A later test that forks would wait for the group's threads, which no fork has."""
+    yield
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_initialized():
+        dist.destroy_process_group()
+        pytest.fail("the test left a process group behind: end it with destroy_process_group")
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A local cluster of two CPUs, as `govray train` starts it; one for all tests."""

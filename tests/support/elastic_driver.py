@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import ray.train
 from ray.cluster_utils import Cluster
+from ray.util.state import list_actors
 
 from govray.train.attest.write_model import write_model
 from govray.train.driver.ray_cluster import start_ray
@@ -29,6 +30,7 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
 from tests.support import loops
 from tests.support.deployment import Deployment
+from tests.support.forked_workers import forked_workers
 from tests.support.solo import run_here
 
 STEPS = 150
@@ -41,6 +43,21 @@ def main(folder: Path) -> None:
     """Train, and write what happened when."""
     # The cluster notices after about three seconds that a node is gone; by default after 15.
     os.environ |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+    deployment = Deployment(folder / "deployment")
+    slow = folder / "slow"
+    slow.touch()
+    with forked_workers() as executable, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", executable)  # nodes are added during the run, too
+        run = _train_on_changing_nodes(deployment, folder, slow)
+    write_model(run, deployment.signers["operator"])
+    with pytest.MonkeyPatch.context() as patch:
+        run_here(patch)
+        fixed = _trainer(deployment, folder, "fixed", 1, slow).train()
+    write_model(fixed, deployment.signers["operator"])
+
+
+def _train_on_changing_nodes(deployment: Deployment, folder: Path, slow: Path) -> Path:
+    """The folder of the elastic run."""
     cluster = Cluster(
         initialize_head=True,
         head_node_args={"num_cpus": 0, "include_dashboard": True, "dashboard_port": free_port()},
@@ -48,27 +65,20 @@ def main(folder: Path) -> None:
     nodes = [cluster.add_node(**NODE) for _ in range(2)]
     start_ray(cluster.address)
     try:
-        deployment = Deployment(folder / "deployment")
-        slow = folder / "slow"
-        slow.touch()
         elastic = _trainer(deployment, folder, "elastic", (1, 3), slow)
         # Nodes are added in the main thread: Ray asks for that.
         with ThreadPoolExecutor(1) as pool:
-            training = pool.submit(elastic.train)
+            training: Future[Path] = pool.submit(elastic.train)
             try:
                 seen = _direct(cluster, nodes, folder / "runs" / "elastic", training)
             finally:
                 slow.unlink()
             run = training.result()
         (folder / "seen.json").write_text(json.dumps(seen))
-        write_model(run, deployment.signers["operator"])
+        return run
     finally:
         ray.shutdown()
         cluster.shutdown()
-    with pytest.MonkeyPatch.context() as patch:
-        run_here(patch)
-        fixed = _trainer(deployment, folder, "fixed", 1, slow).train()
-    write_model(fixed, deployment.signers["operator"])
 
 
 def free_port() -> int:
@@ -141,11 +151,12 @@ def _direct(
 
 
 def _node_of_rank_0(nodes: list[Any], run: Path) -> Any:
-    """A worker's process is its raylet's child."""
+    """By the process that the event log names."""
     started = [each for each in events.read(run) if isinstance(each, events.WorkerStarted)]
     [pid] = [each.pid for each in started if each.rank == 0]
-    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return next(n for n in nodes if n.all_processes["raylet"][0].process.pid == parent)
+    address = f"http://{ray._private.worker.get_dashboard_url()}"
+    [actor] = list_actors(address, filters=[("pid", "=", pid)], detail=True)
+    return next(node for node in nodes if node.node_id == actor.node_id)
 
 
 def _world_sizes(run: Path) -> dict[int, int]:

@@ -99,7 +99,9 @@ def serve(address: str) -> None:
         importlib.import_module(name)
     assert "ray" not in sys.modules, "Ray reads its environment when it is imported"
     tasks = Path("/proc/self/task").iterdir()
-    threads = {(task / "comm").read_text().strip() for task in tasks if task.name != str(os.getpid())}
+    threads = {
+        (task / "comm").read_text().strip() for task in tasks if task.name != str(os.getpid())
+    }
     # A fork has only the thread that forks; jemalloc starts its own again.
     assert threads <= {"jemalloc_bg_thd"}, threads
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork
@@ -113,7 +115,7 @@ def serve(address: str) -> None:
                 return
             launcher, _ = listener.accept()
             _, files, _, _ = socket.recv_fds(launcher, 1, 3)
-            told = json.loads(b"".join(iter(lambda: launcher.recv(1 << 16), b"")))
+            told = json.loads(launcher.makefile("rb").read())
             if os.fork() == 0:
                 listener.close()
                 work(told, files)  # the launcher's socket stays open as long as the fork lives

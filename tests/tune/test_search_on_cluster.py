@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import yaml
 
 import govray
@@ -24,7 +25,11 @@ from govray.tune.search_record import TRIALS
 from tests.support.deployment import Deployment
 from tests.support.together import TOGETHER
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.usefixtures("cluster"),
+]
 
 LR, MEMORIZES, HEADS = "optimizer.lr", "hyperparameters.memorizes", "hyperparameters.heads"
 
@@ -82,9 +87,15 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 
 def tune(config: Path, *more: str, **settings: str) -> subprocess.Popen[str]:
+    """A driver of its own on the cluster; settings are what its workers find in the environment."""
+    job = {"runtime_env": {"env_vars": settings}}
     return subprocess.Popen(
         [str(Path(sys.executable).with_name("govray")), "tune", str(config), *more],
-        env=os.environ | settings,
+        env=os.environ
+        | {
+            "RAY_ADDRESS": ray.get_runtime_context().gcs_address,
+            "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -41,6 +41,8 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
         # A local cluster listens on loopback only and ends with this process. Without the address,
         # Ray would join another cluster on this machine.
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        # Nobody takes this machine away, so no process needs to watch for it.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     try:
         ray.init(
             address=address if asked else "local",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -189,11 +190,15 @@ def test_the_script_before_runs_too(host: str, place: Path) -> None:
     """In Ray Train's local mode: one process, this one."""
     (place / "training").mkdir()
     before = [line.replace("num_workers=2", "num_workers=0") for line in DIFFS[host]]
+    environment = dict(os.environ)
     try:
         names = script(before, side="-", folder=place)
     finally:
+        # Both are the host's. With RANK set, a later `TrainingArguments` would begin a group again.
+        os.environ.clear()
+        os.environ.update(environment)
         if dist.is_initialized():
-            dist.destroy_process_group()  # the host's; a fork of a later test would wait for it
+            dist.destroy_process_group()
     assert names["result"].error is None
 
 
