@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import source_files, user_files
-from govray.cli.credential_options import LicenseCategory, Sensitivity, Use
+from govray.cli.credential_options import (
+    LicenseCategory,
+    Sensitivity,
+    Use,
+    ValidFromOption,
+    ValidUntilOption,
+)
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.source_options import (
     ColumnOption,
+    FlawOption,
     FormatOption,
     LimitOption,
     NewlinesOption,
     NfcOption,
-    OnFlaw,
     SourceArgument,
     SplitOption,
     normalisation,
@@ -72,21 +78,15 @@ def build(
         Use | None,
         typer.Option("--use", help="What the terms allow. Default: what follows from the licence."),
     ] = None,
-    valid_from: Annotated[
-        str | None, typer.Option("--valid-from", metavar="TIME", help="Default: now.")
-    ] = None,
-    valid_until: Annotated[
-        str | None, typer.Option("--valid-until", metavar="TIME", help="Default: 365 days later.")
-    ] = None,
+    valid_from: ValidFromOption = None,
+    valid_until: ValidUntilOption = None,
     format: FormatOption = None,
     column: ColumnOption = None,
     only_split: SplitOption = None,
     max_record_bytes: LimitOption = None,
     normalise_newlines: NewlinesOption = False,
     normalise_nfc: NfcOption = False,
-    on_flaw: Annotated[
-        OnFlaw, typer.Option("--on-flaw", help="What becomes of rows that cannot be records.")
-    ] = "refuse",
+    on_flaw: FlawOption = "refuse",
 ) -> None:
     """Hash the records of SRC into a corpus and write its unsigned credential."""
     from govray.data import corpus
@@ -175,21 +175,15 @@ def split(
         Path | None,
         typer.Option("--values", metavar="FILE", help="YAML: what words of the source mean."),
     ] = None,
-    valid_from: Annotated[
-        str | None, typer.Option("--valid-from", metavar="TIME", help="Default: now.")
-    ] = None,
-    valid_until: Annotated[
-        str | None, typer.Option("--valid-until", metavar="TIME", help="Default: 365 days later.")
-    ] = None,
+    valid_from: ValidFromOption = None,
+    valid_until: ValidUntilOption = None,
     format: FormatOption = None,
     column: ColumnOption = None,
     only_split: SplitOption = None,
     max_record_bytes: LimitOption = None,
     normalise_newlines: NewlinesOption = False,
     normalise_nfc: NfcOption = False,
-    on_flaw: Annotated[
-        OnFlaw, typer.Option("--on-flaw", help="What becomes of rows that cannot be records.")
-    ] = "quarantine",
+    on_flaw: FlawOption = "quarantine",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and count only; write nothing.")
     ] = False,

@@ -1,15 +1,24 @@
-"""The values of a credential class that options take.
+"""Options that say what a credential states, and the values of a class that they take.
 
-They are those of `govray.governance`, written out so that ``govray --help``
+The values are those of `govray.governance`, written out so that ``govray --help``
 need not load it; a test compares them.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import typer
 
 LicenseCategory = Literal[
     "public_domain", "permissive", "copyleft_limited", "copyleft", "commercial", "unknown"
 ]
 Sensitivity = Literal["public", "internal", "confidential", "restricted"]
 Use = Literal["commercial", "non_commercial", "academic_only", "unspecified"]
+
+ValidFromOption = Annotated[
+    str | None, typer.Option("--valid-from", metavar="TIME", help="Default: now.")
+]
+ValidUntilOption = Annotated[
+    str | None, typer.Option("--valid-until", metavar="TIME", help="Default: 365 days later.")
+]

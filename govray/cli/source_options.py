@@ -56,6 +56,9 @@ NfcOption = Annotated[
         help="Make text NFC (Unicode) before hashing; the credential says so.",
     ),
 ]
+FlawOption = Annotated[
+    OnFlaw, typer.Option("--on-flaw", help="What becomes of rows that cannot be records.")
+]
 
 
 def normalisation(newlines: bool, nfc: bool) -> tuple[Normalisation, ...]:
