@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.core import TyperGroup as Group
 from typer.main import get_command
 
 from govray.cli.app import app
 from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.policy_yaml import read_policy
+from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.tree import ROOT
 
 PAGES = sorted(
@@ -181,6 +184,21 @@ def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_p
     assert told.count(" signed") == len(signed)
     kept = json.loads((tmp_path / "data/corpora/web.quarantine.json").read_text())
     assert kept["quarantined"] == 7
+
+
+def test_the_tutorial_s_experiment_reads_what_its_policy_lets_its_corpora_train() -> None:
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    [source] = re.findall(r"^cat > jobs/first\.yaml <<END\n(.*?)^END$", text, re.M | re.S)
+    experiment = parse_experiment(yaml.safe_load(source), where="docs/tutorial.md")
+    policy = read_policy((ROOT / "policies" / "licences.yaml").read_text())
+    corpora = {"PSF-2.0": "permissive", "LicenseRef-acme": "commercial"}
+    labels = set()
+    for number, (license, category) in enumerate(corpora.items()):
+        assert f"--license {license}" in text
+        seen = {"license_category": category, "sensitivity": "public", "use": "commercial"}
+        cls = {"corpus": f"c{number}", "license": license, "jurisdiction": "ZZ", **seen}
+        labels.add(policy.decide(CredentialClass.from_source(cls)).label)
+    assert labels == experiment.data.rows_per_step.keys()
 
 
 @pytest.mark.slow
