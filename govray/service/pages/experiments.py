@@ -201,14 +201,14 @@ def of_trial(
 
 
 @dataclass(frozen=True)
-class Line:
+class DrawnLine:
     """One metric of one group: how many steps measured it, and the points that are drawn."""
 
     steps: int
     points: list[Point]
 
 
-Lines = Mapping[tuple[str, str], Line]
+Lines = Mapping[tuple[str, str], DrawnLine]
 
 
 def _lines(session: Session, trial: str) -> Lines:
@@ -225,7 +225,7 @@ def _lines(session: Session, trial: str) -> Lines:
         finite = ((row[2], row[3]) for row in measured if math.isfinite(row[3]))
         points = downsample((point for point, _ in zip(finite, steps, strict=False)), MOST_POINTS)
         if points:
-            found[name, group] = Line(next(steps), points)
+            found[name, group] = DrawnLine(next(steps), points)
     return found
 
 
