@@ -18,9 +18,11 @@ import govray
 from benchmarks.command import positive, run
 from benchmarks.intervals import paired_ratio
 from benchmarks.ledger_appends import EARLY, timed_appends
+from benchmarks.sized_model import Cost, attest, in_own_process, prepare, verify_all
 
 _STEP, _APPENDS = 1_000_000, 2000
 _QUICK_STEP, _QUICK_APPENDS = 20_000, 200
+_SIZES, _QUICK_SIZES = [100_000, 1_000_000], [1000]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -29,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(_environment(options), flush=True)
     with tempfile.TemporaryDirectory(prefix="govray-sizes-") as scratch:
         early, late = timed_appends(Path(scratch), options.step, options.appends)
+        phases = _phases(Path(scratch), options.sizes, options.runs)
     ratio = paired_ratio(late, early)
     assert ratio is not None
     low, high = ratio.interval
@@ -36,13 +39,46 @@ def main(argv: Sequence[str] | None = None) -> None:
     for step, times in ((EARLY, early), (options.step, late)):
         print(f"{f'at step {step:,}':<24}{median(times) * 1e6:>8.1f}")
     print(f"{'ratio':<24}{ratio.median:>8.3f}  {low:.3f} … {high:.3f}")
-    print(json.dumps({"append_ratio": ratio.median, "append_interval": [low, high]}))
+    print(f"{'rows':<10}{'phase':<10}{'seconds':>10}{'peak, GiB':>12}{'µs a row':>10}")
+    for size, costs in phases.items():
+        for phase, cost in costs.items():
+            told = f"{cost['seconds']:>10.2f}{cost['peak_gib']:>12.2f}{cost['us_per_row']:>10.2f}"
+            print(f"{size:<10}{phase:<10}{told}")
+    appends = {"append_ratio": ratio.median, "append_interval": [low, high]}
+    print(json.dumps(phases | appends))
+
+
+def _phases(
+    scratch: Path, sizes: Sequence[int], runs: int
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Size → phase → medians over runs in which the sizes take turns."""
+    for size in sizes:
+        prepare(scratch / str(size), size)
+    costs: dict[tuple[int, str], list[Cost]] = {}
+    for number in range(runs):
+        print(f"round {number + 1} of {runs}", file=sys.stderr, flush=True)
+        for size in sizes:
+            for name, phase in (("attest", attest), ("verify", verify_all)):
+                cost = in_own_process(phase, scratch / str(size))
+                costs.setdefault((size, name), []).append(cost)
+    return {
+        f"{size:.0e}".replace("e+0", "e"): {
+            name: {
+                "seconds": median(each.seconds for each in costs[size, name]),
+                "peak_gib": median(each.peak_gib for each in costs[size, name]),
+                "us_per_row": median(each.seconds / each.rows * 1e6 for each in costs[size, name]),
+            }
+            for name in ("attest", "verify")
+        }
+        for size in sizes
+    }
 
 
 def _environment(options: argparse.Namespace) -> str:
     return (
         f"Python {platform.python_version()}, {platform.machine()}, govray {govray.__version__}\n"
-        f"{options.appends} pairs of appends, by turns, at step {EARLY} and step {options.step:,}"
+        f"{options.appends} pairs of appends, by turns, at step {EARLY} and step {options.step:,}; "
+        f"{options.runs} runs of each phase, the sizes by turns"
     )
 
 
@@ -50,10 +86,13 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sizes", description=__doc__)
     parser.add_argument("--step", type=positive, help=f"the late one; {_STEP:,} by default")
     parser.add_argument("--appends", type=positive, help=f"pairs; {_APPENDS} by default")
+    parser.add_argument("--sizes", type=positive, nargs="+", help="rows of the models; 1e5 and 1e6")
+    parser.add_argument("--runs", type=positive, default=3, help="of each phase")
     parser.add_argument("--quick", action="store_true", help="a short run and few pairs")
     options = parser.parse_args(argv)
     options.step = options.step or (_QUICK_STEP if options.quick else _STEP)
     options.appends = options.appends or (_QUICK_APPENDS if options.quick else _APPENDS)
+    options.sizes = options.sizes or (_QUICK_SIZES if options.quick else _SIZES)
     return options
 
 

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.tree import ROOT
 
 
-def test_an_append_late_in_a_run_costs_what_one_at_its_begin_does() -> None:
+def test_it_prints_a_table_and_one_json_line() -> None:
     """The ratio was 7 at this step when an append looked through all earlier ones."""
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.sizes", "--quick"],
@@ -25,3 +27,9 @@ def test_an_append_late_in_a_run_costs_what_one_at_its_begin_does() -> None:
     assert 0 < low <= report["append_ratio"] <= high
     assert report["append_ratio"] < 3
     assert "at step 20,000" in "\n".join(table)
+    for phase in ("attest", "verify"):
+        cost = report["1e3"][phase]
+        assert cost["seconds"] > 0
+        # The process holds at least the interpreter, and each figure is its own.
+        assert 0.01 < cost["peak_gib"] < 2
+        assert cost["us_per_row"] == pytest.approx(cost["seconds"] * 1e6 / 1000, rel=0.05)

@@ -1,0 +1,256 @@
+"""A signed model folder of any number of rows, and what attesting and verifying it takes.
+
+Records and weights are made up: a model of one tensor, a corpus with a record for every two rows.
+A manifest has room for about 620,000 records. The rest is what a run leaves: manifest, plan, and a
+ledger with a leaf a step. Each phase runs in a process of its own. So its peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from benchmarks.one_corpus import CORPUS, OneCorpus
+from govray.data.corpus import Built, unsigned_credential
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import (
+    LayerGroup,
+    Reference,
+    RunFacts,
+    admitted_corpora,
+    build,
+)
+from govray.governance.formats import canonical_json, merkle
+from govray.governance.formats.document import format_time, parse_time
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import Subject, seal, self_subject
+from govray.governance.policy.credential import Period, seal_credential, verify_credential
+from govray.governance.policy.depth_policy import verify_policy
+from govray.governance.record.batch_plan import BatchPlan, plan_streams
+from govray.governance.record.environment import Environment
+from govray.governance.record.ledger import CorpusUse, Leaf, Ledger
+from govray.governance.record.prepare_manifest import (
+    Manifest,
+    ManifestRecord,
+    Part,
+    PreparedCorpus,
+    Reserve,
+    RowGroup,
+    TokenizerIdentity,
+)
+from govray.governance.record.row_counts import step_counts
+from govray.governance.trust.trust_state import TrustState
+from govray.governance.verify.verifier import verify
+
+CONTEXT, QUOTA = 511, 256
+_PER_RECORD = 2
+_ZERO = "sha256:" + "0" * 64
+_GROUPS = [LayerGroup(group="embedding", parameters=("weight",))]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one phase.
+
+    Attributes:
+        seconds: Wall time.
+        peak_gib: The process's resident memory at its highest.
+        rows: Rows that the run read.
+    """
+
+    seconds: float
+    peak_gib: float
+    rows: int
+
+
+def prepare(folder: Path, rows: int) -> None:
+    """Trust, policy, credential, manifest and ledger of a run that read about ``rows`` rows."""
+    made = OneCorpus.deploy(folder / "deployment", 1)
+    trust = TrustState.load(made.root.read_bytes(), at=made.at)
+    policy = verify_policy(trust, made.policy.read_bytes(), at=made.at)
+    records = [
+        ManifestRecord(hashlib.sha256(b"%d" % number).hexdigest(), 700 + number * 37 % 647, "train")
+        for number in range(max(1, rows // _PER_RECORD))
+    ]
+    root = "sha256:" + merkle.root([bytes.fromhex(each.sha256) for each in records]).hex()
+    built = Built(made.built.folder, CORPUS, root, len(records), 1)
+    valid = Period(from_=format_time(made.at), until="2099-01-01T00:00:00Z")
+    unsigned = unsigned_credential(built, license="MIT", issuer="benchmark", valid=valid)
+    sealed = seal_credential(unsigned, [made.signer])
+    credential = verify_credential(trust, sealed, at=made.at)
+    manifest = _manifest(records, credential.digest, unsigned.credential_class.digest)
+    envelope = seal(manifest, [self_subject("manifest", manifest)], [made.signer])
+    pinned = trust.verify(Manifest, envelope, role="operator", at=made.at)
+    _, routes = admitted_corpora(policy.document, {CORPUS: credential}, ["embedding"])
+    label = policy.document.decide(credential.document.credential_class).label
+    train_rows = manifest.train_rows(CORPUS)
+    plan = BatchPlan(
+        seed=17,
+        max_steps=-(-train_rows // QUOTA),
+        manifest=pinned.digest,
+        context=CONTEXT,
+        streams=plan_streams(
+            {CORPUS: (routes[CORPUS].digest, label)},
+            {CORPUS: train_rows},
+            rows_per_step={label: QUOTA},
+        ),
+    )
+    steps = [
+        {stream: (r.start, r.stop) for stream, r in plan.positions(step).items()}
+        for step in range(plan.max_steps)
+    ]
+    leaves = tuple(
+        Leaf(
+            step=step,
+            world_size=1,
+            policy=policy.digest,
+            plan=plan.digest,
+            streams=streams,
+            corpora={c: CorpusUse(rows=r, targets=t) for c, (r, t) in counts.items()},
+        )
+        for step, (streams, counts) in enumerate(
+            zip(steps, step_counts(plan, manifest, steps), strict=True)
+        )
+    )
+    given = {
+        model_folder.POLICY: made.policy.read_bytes(),
+        model_folder.CREDENTIALS: sealed + b"\n",
+        model_folder.MANIFEST: envelope,
+        model_folder.DELEGATIONS: b"",
+        model_folder.LEDGER: Ledger("sized", leaves).data,
+        model_folder.CONFIG: b"{}",
+        model_folder.WEIGHTS: save({"weight": np.zeros(1, np.float32)}),
+    }
+    for name, data in given.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    (folder / "deployment" / "plan.json").write_bytes(canonical_json.encode(plan.to_json()))
+    (folder / "deployment" / "at").write_text(format_time(made.at))
+
+
+def _manifest(records: list[ManifestRecord], credential: str, class_digest: str) -> Manifest:
+    tokens = sum(each.tokens + 1 for each in records)
+    rows = tokens // (CONTEXT + 1) + (tokens % (CONTEXT + 1) >= 2)
+    part = Part(
+        source="records-00000.parquet",
+        records=(0, len(records)),
+        tokens=tokens,
+        rows=rows,
+        file=f"class={class_digest[7:19]}/{CORPUS}-00000.parquet",
+        row_groups=(RowGroup(rows=rows, digest=_ZERO),),
+    )
+    return Manifest(
+        tokenizer=TokenizerIdentity(name="bytes", digest=_ZERO, vocabulary=257, separator=256),
+        context=CONTEXT,
+        reserve=Reserve(share=0.0, salt="00" * 16),
+        corpora=(
+            PreparedCorpus(
+                corpus=CORPUS,
+                credential=credential,
+                class_digest=class_digest,
+                records=tuple(records),
+                parts=(part,),
+            ),
+        ),
+    )
+
+
+def attest(folder: Path) -> int:
+    """What `govray.train.attest.write_model` does but for copying weights; returns the rows."""
+    deployment = folder / "deployment"
+    at = (deployment / "at").read_text()
+    signer = LocalSigner.from_pem((deployment / "key.pem").read_bytes())
+    trust = TrustState.load((deployment / "root.json").read_bytes(), at=parse_time(at))
+    governance = {
+        name: (folder / name).read_bytes()
+        for name in (
+            model_folder.POLICY,
+            model_folder.MANIFEST,
+            model_folder.CREDENTIALS,
+            model_folder.DELEGATIONS,
+            model_folder.LEDGER,
+        )
+    }
+    manifest = trust.verify(
+        Manifest, governance[model_folder.MANIFEST], role="operator", at=parse_time(at)
+    )
+    plan = BatchPlan.from_json(
+        canonical_json.parse_canonical((deployment / "plan.json").read_bytes()), where="plan"
+    )
+    ledger = Ledger.read("sized", governance[model_folder.LEDGER])
+    governance[model_folder.CHECKPOINT] = ledger.sign(signer)
+    credential = governance[model_folder.CREDENTIALS].strip()
+    attestation = build(
+        run=RunFacts(id="sized", name="sized", started=at, finished=at),
+        policy=verify_policy(trust, governance[model_folder.POLICY], at=parse_time(at)),
+        trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),
+        manifest=manifest,
+        plan=plan,
+        credentials={CORPUS: verify_credential(trust, credential, at=parse_time(at))},
+        groups=_GROUPS,
+        ledger=ledger,
+        adapter_tensors={},
+        environment=Environment(
+            python="3",
+            platform="any",
+            processor="any",
+            device="cpu",
+            packages={},
+            code_digest=_ZERO,
+            seeds={},
+            threads=1,
+            settings={},
+        ),
+        files={name: canonical_json.sha256(data) for name, data in governance.items()}
+        | {model_folder.MANIFEST: manifest.digest},
+    )
+    subjects = [
+        Subject.of(name, canonical_json.sha256((folder / name).read_bytes()))
+        for name in (model_folder.CONFIG, model_folder.WEIGHTS)
+    ]
+    governance[model_folder.ATTESTATION] = seal(attestation, subjects, [signer])
+    for name, data in governance.items():
+        (folder / name).write_bytes(data)
+    return _rows(ledger)
+
+
+def verify_all(folder: Path) -> int:
+    """`govray verify`; returns the rows."""
+    deployment = folder / "deployment"
+    verified = verify(
+        folder,
+        trust_root=(deployment / "root.json").read_bytes(),
+        at=parse_time((deployment / "at").read_text()),
+        max_rows=None,
+        allow_uncovered=("deployment/*",),
+    )
+    return _rows(verified.ledger)
+
+
+def _rows(ledger: Ledger) -> int:
+    return sum(stop - start for leaf in ledger.steps for start, stop in leaf.streams.values())
+
+
+def in_own_process(phase: Callable[[Path], int], folder: Path) -> Cost:
+    """Run one phase in a fresh process."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
+        return pool.submit(_measured, phase, folder).result()
+
+
+def _measured(phase: Callable[[Path], int], folder: Path) -> Cost:
+    began = time.perf_counter()
+    rows = phase(folder)
+    seconds = time.perf_counter() - began
+    # Linux. Not getrusage: that has the peak of the process that started this one too.
+    status = Path("/proc/self/status").read_text()
+    [peak] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return Cost(seconds, int(peak) / 2**20, rows)
