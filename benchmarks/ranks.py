@@ -40,7 +40,13 @@ def run_ranks(function: Callable[..., Any], world_size: int, device: str, *args:
     Raises:
         GovrayError: The first rank's error.
     """
-    context = multiprocessing.get_context("spawn")
+    context: Any
+    if device == "cuda":
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    else:
+        # Forked from a server that imports once what takes each rank seconds.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([function.__module__, "torch._dynamo"])
     with tempfile.TemporaryDirectory(prefix="govray-ranks-") as folder:
         store = str(Path(folder) / "store")
         processes, pipes = [], []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 import safetensors.torch
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 import govray
@@ -32,6 +30,7 @@ from govray.train.inputs.pretrained import Start, check_fits, find_weights, load
 from govray.train.replay.replayed_run import replay
 from govray.train.worker.experiment_loop import declared_start
 from tests.support.deployment import Deployment
+from tests.support.ranks import RankPool
 from tests.support.world import AT, World
 
 Tensors = dict[str, Tensor]
@@ -195,34 +194,26 @@ def test_a_file_that_changed_since_is_refused(tmp_path: Path, loaded_by_model: b
         load_start(model, start)
 
 
-def _rank(rank: int, folder: str, told: Any) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
-    )
+def _overtaken(folder: str) -> str:
+    """What a rank says of weights that rank 0 changes after all have looked at them."""
     path = Path(folder) / model_folder.WEIGHTS
     model = gpt(2)
     start = start_of(path, model)
     dist.barrier()
-    if rank == 0:
+    if dist.get_rank() == 0:
         save(gpt(3), path)
     try:
         load_start(model, start)
     except Refused as error:
-        told.put((rank, str(error)))
-    dist.destroy_process_group()
+        return str(error)
+    return "went on"
 
 
-@pytest.mark.slow
-def test_what_rank_zero_refuses_every_rank_refuses(tmp_path: Path) -> None:
+def test_what_rank_zero_refuses_every_rank_refuses(two_ranks: RankPool, tmp_path: Path) -> None:
     save(gpt(1), tmp_path / model_folder.WEIGHTS)
-    told = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(_rank, args=(str(tmp_path), told), nprocs=2)
-    first, second = sorted([told.get(), told.get()])
-    assert (first[0], second[0]) == (0, 1)
-    assert first[1] == second[1]
-    assert "changed since" in first[1]
+    first, second = two_ranks.run(_overtaken, str(tmp_path))
+    assert first == second
+    assert "changed since" in first
 
 
 # What a start brings
