@@ -6,7 +6,6 @@ Building needs pyarrow (the ``train`` extra). It signs nothing. The issuer compl
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -352,10 +351,12 @@ def _kept_out(selection: RecordFilter) -> dict[str, Any]:
 
 def _write_quarantine(out: Path, name: str, selection: RecordFilter) -> dict[str, Any]:
     """Write what was not taken beside the corpora, if there is any; return it for reports."""
+    from govray.data.sources import quarantine
+
     told = _kept_out(selection)
     path = out / f"{name}.quarantine.json"
     if told["quarantine"]:
-        user_files.write(path, json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n")
+        user_files.write(path, quarantine.encode(told))
         return told | {"file": str(path)}
     path.unlink(missing_ok=True)  # of an earlier corpus of this name
     return told

@@ -46,7 +46,7 @@ def fake_tools(folder: Path, failing: str) -> Path:
 @pytest.mark.parametrize(
     ("failing", "ran"),
     [
-        ("none", [*STATIC, "pytest -x"]),
+        ("none", [*STATIC, "pytest -n 2 -x"]),
         ("ruff", STATIC[:1]),
         ("mypy", STATIC[:3]),
         ("python", STATIC),

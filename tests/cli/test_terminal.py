@@ -73,6 +73,11 @@ PLACES = {
         "{folder} --name {word} --license MIT --issuer a --jurisdiction DE --out {folder}/c",
         "{folder} --name a --license {word} --issuer a --jurisdiction DE --out {folder}/c",
     ),
+    "corpus split": (
+        "{folder} --name {word} --issuer a --format jsonl --jurisdiction DE --out {folder}/c",
+        "{file} --name a --issuer a --format jsonl --license {word} --out {folder}/c",
+        "{file} --name a --issuer a --format csv --values {file} --out {folder}/c",
+    ),
     "corpus ls": ("{folder}", "{corpora}", "{word}"),
     "policy lint": ("{file}", "policy.yaml --previous {file}", "policy.yaml --model {model}"),
     "policy explain": ("{file} --license MIT", "policy.yaml --credential {file}"),

@@ -5,8 +5,9 @@ Held in bounded memory: behind a number of different values, further ones are co
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,11 @@ class Quarantine:
     def values(self) -> list[QuarantinedValue]:
         """The reasons, the most frequent first."""
         return sorted(self._values.values(), key=lambda v: (-v.records, v.attribute, v.value))
+
+
+def encode(told: Mapping[str, Any]) -> bytes:
+    """The file that stays beside the corpora, for people to read."""
+    return json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 class RecordFilter:
