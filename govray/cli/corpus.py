@@ -262,8 +262,11 @@ def split(
             rows.append(row(made.built, stated, root=made.built.root, credential=str(path)))
         kept_out = _write_quarantine(out_folder, name, selection)
     report({"corpora": rows, **kept_out})
-    grid = table("corpus", "records", "licence", "category", "jurisdiction", "sensitivity")
-    grid.columns[1].justify = "right"
+    grid = table(
+        "corpus", "records", "licence", "category", "jurisdiction", "sensitivity",
+        right=("records",),
+    )  # fmt: skip
+    grid.columns[0].no_wrap = True  # people copy names; `check_name` bounds them
     for each_row in rows:
         grid.row(
             each_row["corpus"], f"{each_row['records']:,}", each_row["license"],
@@ -370,8 +373,7 @@ def _tell_kept_out(told: dict[str, Any]) -> None:
     line()
     counted = f", counted in {told['file']}" if "file" in told else ""
     line(f"Quarantine: {told['quarantined']:,} records{counted}")
-    grid = table("records", "attribute", "value", "why", "suggestion")
-    grid.columns[0].justify = "right"
+    grid = table("records", "attribute", "value", "why", "suggestion", right=("records",))
     for each in told["quarantine"][:_SHOWN]:
         grid.row(
             f"{each['records']:,}", each["attribute"], each["value"], each["why"],

@@ -81,11 +81,15 @@ def reads_through_ray_data(config: dict[str, Any]) -> None:
 def small_files_from_step_seven(config: dict[str, Any]) -> None:
     """From step 7 on no file may grow beyond 16 kB: the disk is full for a checkpoint.
 
-    Python ignores SIGXFSZ, so the write fails with an error as it does on a full disk.
+    Python ignores SIGXFSZ, so the write fails with an error as it does on a full disk. The commit
+    of step 5 is written behind the loop, so step 7 waits for it.
     """
+    run = Path(config.pop("run"))
 
     def limit(step: int) -> None:
         if step == 7:
+            while snapshot.latest(run) is None:
+                time.sleep(0.05)
             resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, resource.RLIM_INFINITY))
 
     _run(config, limit)

@@ -216,9 +216,11 @@ def test_a_full_disk_in_mid_checkpoint_leaves_nothing_that_loads(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     trainer = trainer_of(deployment)
+    run = deployment.folder / "runs" / "disk-full"
     limited = replace(
         trainer,
         train_loop_per_worker=loops.small_files_from_step_seven,
+        train_loop_config={**(trainer.train_loop_config or {}), "run": str(run)},
         run_config=ray.train.RunConfig(
             name="disk-full",
             storage_path=str(deployment.folder / "runs"),
@@ -227,7 +229,6 @@ def test_a_full_disk_in_mid_checkpoint_leaves_nothing_that_loads(
     )
     with pytest.raises(GovrayError, match="could not be written"):
         limited.train()
-    run = deployment.folder / "runs" / "disk-full"
     found = snapshot.latest(run)
     assert found is not None
     assert found[1] == 5
