@@ -50,7 +50,7 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except Exception as error:  # Ray raises this very class where a node takes more than 30 s
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise InfrastructureFailed(
             f"{'the cluster cannot be joined' if asked else 'Ray does not start here'}: {said[0]}",

@@ -19,7 +19,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def init(**arguments: Any) -> None:
         calls.append(arguments)
-        raise TimeoutError("no answer\nwithin 30 s")
+        raise Exception("no answer\nwithin 30 s")  # the class that Ray raises
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
