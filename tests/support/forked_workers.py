@@ -4,8 +4,8 @@ A worker of Ray Train imports for about seven seconds of CPU time, and a run sta
 raylet starts a small program instead of Python; it hands its arguments, environment and open files
 to a server, and the server forks. From there on all is Ray's: the fork runs ``default_worker.py``.
 
-Tests with a cluster of their own, and every command, start workers as Ray does. They see what forks
-can't show: an import that is missing, or an order of a set that differs between processes.
+The elastic run's nodes do so too. All other clusters, a command's own above all, start workers as
+Ray does. Those show what forks can't: a missing import, or sets in another order in each process.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,11 +137,14 @@ def work(told: dict[str, Any], files: list[int]) -> None:
     os.chdir(told["folder"])
     [start] = [at for at, each in enumerate(told["argv"]) if each.endswith("default_worker.py")]
     sys.argv = told["argv"][start:]
-    code = 0
+    code = 1
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
