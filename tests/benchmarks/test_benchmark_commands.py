@@ -1,4 +1,7 @@
-"""Both commands, as a user starts them: real processes, few rounds."""
+"""The commands: few rounds, in rank processes as always.
+
+Two start as a user starts them. The others end in the same line, and run in this process.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import jsonschema
 import pytest
 import torch
 
+from benchmarks import scaling, sharded_commit, streams
 from benchmarks.command import run
 from benchmarks.digests import weights_digests
 from benchmarks.ranks import run_ranks
@@ -124,13 +128,13 @@ def test_step_prints_a_table_and_one_json_line() -> None:
 
 
 @pytest.mark.slow
-def test_scaling_prints_what_it_computed_and_says_so() -> None:
-    ran = command("scaling", "--quick")
-    assert ran.returncode == 0, ran.stderr
-    *table, last = ran.stdout.splitlines()
+def test_scaling_prints_what_it_computed_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(lambda: scaling.main(["--quick"])) == 0
+    ran = capsys.readouterr()
+    *table, last = ran.out.splitlines()
     jsonschema.validate(json.loads(last), SCALING)
     assert table[0].startswith("COMPUTED, NOT MEASURED")
-    assert "Traceback" not in ran.stderr
+    assert "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize(
@@ -219,10 +223,11 @@ def test_slicing_compares_two_models_on_the_same_rows() -> None:
 
 
 @pytest.mark.slow
-def test_streams_compares_steps_with_and_without_optimizer_view() -> None:
-    ran = command("streams", "--quick", "--adapters", "3", "12")
-    assert ran.returncode == 0, ran.stderr
-    report = json.loads(ran.stdout.splitlines()[-1])
+def test_streams_compares_steps_with_and_without_optimizer_view(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(lambda: streams.main(["--quick", "--adapters", "3", "12"])) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
     kind = closed(
         {
             "seconds": RATIO,
@@ -242,10 +247,9 @@ def test_streams_compares_steps_with_and_without_optimizer_view() -> None:
 
 
 @pytest.mark.slow
-def test_sharded_commit_compares_the_copies() -> None:
-    ran = command("sharded_commit", "--quick")
-    assert ran.returncode == 0, ran.stderr
-    report = json.loads(ran.stdout.splitlines()[-1])
+def test_sharded_commit_compares_the_copies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(lambda: sharded_commit.main(["--quick"])) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
     size = {"type": "integer", "minimum": 1}
     method = closed({"seconds": RATIO, "peak_bytes": size})
     jsonschema.validate(

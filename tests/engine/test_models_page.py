@@ -123,12 +123,16 @@ def test_what_the_page_calls_refused_is_refused(named: str) -> None:
 def test_most_causal_architectures_leave_no_doubt() -> None:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
+    def build(kind: Any) -> nn.Module | None:
+        # Groups follow from the names of layers, and three have the names of eighty.
+        for options in ({"num_hidden_layers": 3}, {}):  # some do not take the first
+            with contextlib.suppress(Exception), torch.device("meta"):
+                return AutoModelForCausalLM.from_config(kind(**options))
+        return None  # some have no default configuration
+
     built, found = 0, 0
     for kind in MODEL_FOR_CAUSAL_LM_MAPPING:
-        try:
-            with torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(kind())
-        except Exception:  # some have no default configuration
+        if (model := build(kind)) is None:
             continue
         built += 1
         with contextlib.suppress(Refused):

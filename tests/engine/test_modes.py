@@ -33,7 +33,7 @@ from govray.errors import Refused
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 
-BLOCKS, WIDTH, CONTEXT, VOCABULARY = 4, 16, 6, 13
+BLOCKS, WIDTH, CONTEXT, VOCABULARY = 3, 16, 6, 13
 GROUPS = ["embedding", *(f"block.{i}" for i in range(BLOCKS)), "final_norm", "head"]
 
 ALL = Route(dict.fromkeys(GROUPS, 1.0))
@@ -502,7 +502,7 @@ def test_frozen_parameters_change_no_other_gradient() -> None:
     rows = rows_of(MIXED)
     expected = oracle(*build(), rows, loss)
     model, adapters = build()
-    frozen = ["embedding.tokens.weight", "blocks.1.mlp.up.weight", "blocks.3.attention.out.weight"]
+    frozen = ["embedding.tokens.weight", "blocks.1.mlp.up.weight", "blocks.2.attention.out.weight"]
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
     found = take(run_of(model, adapters), rows, loss)

@@ -39,12 +39,12 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
         @router.get("/slow")
         def slow() -> str:
-            time.sleep(4)
+            time.sleep(2.5)
             return "late"
 
         @router.get("/hang")
         async def hang() -> str:
-            await asyncio.sleep(4)
+            await asyncio.sleep(2.5)
             return "late"
 
         running.app.include_router(router)

@@ -2,7 +2,9 @@
 
 A worker of Ray Train imports for about seven seconds of CPU time, and a run starts six. Here the
 raylet starts a small program instead of Python; it hands its arguments, environment and open files
-to a server, and the server forks. From there on all is Ray's: the fork runs ``default_worker.py``.
+to a server. Ray reads its variables when it is imported, so the server forks once for each set of
+them, and that fork imports Ray and forks the workers. From there on all is Ray's: a worker runs
+``default_worker.py``.
 
 The elastic run's nodes do so too. All other clusters, a command's own above all, start workers as
 Ray does. Those show what forks can't: a missing import, or sets in another order in each process.
@@ -23,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,18 @@ PRELOADED = (
     "govray.engine.step",
 )
 """What a worker imports, but for Ray."""
+
+ON_RAY = (
+    "ray.data",
+    "ray.train.v2.api.data_parallel_trainer",
+    "ray.tune",
+    "govray.train.driver.trainer",
+    "govray.train.worker.run",
+)
+"""What it imports then."""
+
+MOST = 1 << 18
+"""Bytes of an environment with its arguments."""
 
 LAUNCHER = """\
 #!{python} -IS
@@ -95,34 +109,64 @@ def forked_workers() -> Iterator[str]:
 
 
 def serve(address: str) -> None:
-    """Import, then fork whenever a launcher asks, until standard input ends."""
-    for name in PRELOADED:
-        importlib.import_module(name)
+    """Import, then hand on what a launcher asks, until standard input ends."""
+    preload(PRELOADED)
     assert "ray" not in sys.modules, "Ray reads its environment when it is imported"
-    tasks = Path("/proc/self/task").iterdir()
-    threads = {
-        (task / "comm").read_text().strip() for task in tasks if task.name != str(os.getpid())
-    }
-    # A fork has only the thread that forks; jemalloc starts its own again.
-    assert threads <= {"jemalloc_bg_thd"}, threads
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork
+    forkers: dict[str, socket.socket] = {}
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
         print("ready", flush=True)
         while True:
-            ready, _, _ = select.select([listener, 0], [], [])
-            if 0 in ready:
+            ready, _, _ = select.select([listener, sys.stdin], [], [])
+            if sys.stdin in ready:
                 return
             launcher, _ = listener.accept()
             _, files, _, _ = socket.recv_fds(launcher, 1, 3)
-            told = json.loads(launcher.makefile("rb").read())
-            if os.fork() == 0:
-                listener.close()
-                work(told, files)  # the launcher's socket stays open as long as the fork lives
+            told = launcher.makefile("rb").read()
+            environment = json.loads(told)["environment"]
+            read = json.dumps({k: v for k, v in environment.items() if k.startswith("RAY_")})
+            if read not in forkers:
+                forkers[read], asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                if os.fork() == 0:
+                    for each in (listener, launcher, *forkers.values()):
+                        each.close()
+                    fork(asked, environment)
+                    os._exit(0)
+                asked.close()
+            # The launcher's socket stays open as long as the worker lives.
+            socket.send_fds(forkers[read], [told], [*files, launcher.fileno()])
             launcher.close()
             for file in files:
                 os.close(file)
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Import, and see that no thread stands: a fork has only the thread that forks."""
+    for name in modules:
+        importlib.import_module(name)
+    tasks = Path("/proc/self/task").iterdir()
+    threads = {
+        (task / "comm").read_text().strip() for task in tasks if task.name != str(os.getpid())
+    }
+    assert threads <= {"jemalloc_bg_thd"}, threads  # jemalloc starts its own again
+
+
+def fork(asked: socket.socket, environment: Mapping[str, str]) -> None:
+    """Import Ray, then become a worker whenever the server asks, until it ends."""
+    os.environ.clear()
+    os.environ.update(environment)
+    preload(ON_RAY)
+    while True:
+        told, files, _, _ = socket.recv_fds(asked, MOST, 4)
+        if not told:
+            return
+        if os.fork() == 0:
+            asked.close()
+            work(json.loads(told), files[:3])
+        for file in files:
+            os.close(file)
 
 
 def work(told: dict[str, Any], files: list[int]) -> None:

@@ -82,7 +82,12 @@ def _forward(
         counts = torch.zeros(len(rows), longest - 1, dtype=torch.bool, device=device)
         for row, begin, length in zip(counts, begins, lengths, strict=True):
             row[begin - 1 : begin - 1 + length] = True
+        # Candidates that differ in their last token alone are one input.
+        inputs, place = tokens[:, :-1].unique(dim=0, return_inverse=True)
+        repeated = len(inputs) < len(tokens)
         with untouched(model), torch.no_grad():
-            output = model(tokens[:, :-1])
+            output = model(inputs if repeated else tokens[:, :-1])
         logits = getattr(output, "logits", output)
+        if repeated:
+            logits = logits[place]
         yield logits[counts], tokens[:, 1:][counts], lengths

@@ -118,7 +118,7 @@ class Keyed:
         python, legacy = random.getstate(), np.random.get_state(legacy=False)
         try:
             with torch.random.fork_rng(devices=devices):
-                torch.manual_seed(seed)
+                _seed_torch(seed)
                 random.seed(seed)
                 np.random.seed(seed % 2**32)
                 yield
@@ -159,6 +159,15 @@ class Keyed:
             mask.bernoulli_(1.0 - p, generator=generator)
         kept = masks.to(device=inputs.device, dtype=inputs.dtype)
         return kept / (1.0 - p) if p < 1.0 else kept
+
+
+def _seed_torch(seed: int) -> None:
+    """``torch.manual_seed``, which on a machine without a device notes a traceback for each kind:
+    a quarter of a millisecond in every pass."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 class KeyedDropout(nn.Module):

@@ -91,8 +91,9 @@ def test_the_mass_below_is_that_of_samples_and_reaches_one(shape):
     assert torch.allclose(found, counted, atol=0.012)
     assert float(found[-1]) == pytest.approx(1, abs=1e-6)
     fitted = skew_normal.fit(samples)
-    assert torch.allclose(fitted.log_cdf(places).exp(), found, atol=0.02)
-    assert skew_normal.goodness(fitted, samples).p_value > 0.05
+    assert torch.allclose(fitted.log_cdf(places).exp(), found, atol=0.005)
+    # Each sample costs an integral. All 20,000 would see a distance of 0.01, which is above 0.005.
+    assert skew_normal.goodness(fitted, samples[:5000]).p_value > 0.05
 
 
 def test_the_tail_is_that_of_the_normal_far_beyond_what_a_difference_could_show():

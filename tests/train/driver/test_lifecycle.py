@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -155,7 +156,8 @@ def test_a_rank_that_fails_in_its_optimizer_and_one_that_leaves_cost_an_attempt_
     assert failures_of(run) == [("user", "restart")] * 2
     told = [e.what for e in events.read(run) if isinstance(e, events.Failed)]
     assert "rank 1, step 5: RuntimeError: a user's bug. All ranks stopped, but some may" in told[0]
-    assert "rank 1, step 9: SystemExit: 3" in told[1]
+    # Rank 0's error names the step; Ray may see rank 1's own before it.
+    assert re.search("rank 1(, step 9| failed): SystemExit: 3", told[1])
     assert outcome(run) == outcome(finished)
 
 
