@@ -51,7 +51,7 @@ def file_digest(hashed: Hashed) -> None:
 def admission_check(hashed: Hashed) -> None:
     """Every record's hash and the Merkle root, compared with the credential's."""
     built = hashed.deployment.built
-    verify_corpus(built.folder, root=built.root, count=built.count)
+    verify_corpus(built.folder, built.records)
 
 
 def corpus_build(hashed: Hashed) -> None:

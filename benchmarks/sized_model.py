@@ -48,7 +48,8 @@ from govray.governance.record.prepare_manifest import (
 )
 from govray.governance.record.row_counts import step_counts
 from govray.governance.trust.trust_state import TrustState
-from govray.governance.verify.verifier import verify
+from govray.governance.verify.trace import trace
+from govray.governance.verify.verifier import VerifiedModel, verify
 
 CONTEXT, QUOTA = 511, 256
 _PER_RECORD = 2
@@ -77,10 +78,10 @@ def prepare(folder: Path, rows: int) -> None:
     trust = TrustState.load(made.root.read_bytes(), at=made.at)
     policy = verify_policy(trust, made.policy.read_bytes(), at=made.at)
     records = [
-        ManifestRecord(hashlib.sha256(b"%d" % number).hexdigest(), 700 + number * 37 % 647, "train")
+        ManifestRecord(_sha256(number), 700 + number * 37 % 647, "train")
         for number in range(max(1, rows // _PER_RECORD))
     ]
-    root = "sha256:" + merkle.root([bytes.fromhex(each.sha256) for each in records]).hex()
+    root = "sha256:" + merkle.root([bytes.fromhex(each.entry) for each in records]).hex()
     built = Built(made.built.folder, CORPUS, root, len(records), 1)
     valid = Period(from_=format_time(made.at), until="2099-01-01T00:00:00Z")
     unsigned = unsigned_credential(built, license="MIT", issuer="benchmark", valid=valid)
@@ -224,15 +225,31 @@ def attest(folder: Path) -> int:
 
 def verify_all(folder: Path) -> int:
     """`govray verify`; returns the rows."""
+    return _rows(_verified(folder).ledger)
+
+
+def trace_one(folder: Path) -> int:
+    """`govray trace` of the first record: verifies, then looks for it; returns the rows."""
+    verified = _verified(folder)
+    [found] = trace(verified, _sha256(0))
+    assert found.steps
+    return _rows(verified.ledger)
+
+
+def _sha256(number: int) -> str:
+    """Of a made-up record."""
+    return hashlib.sha256(b"%d" % number).hexdigest()
+
+
+def _verified(folder: Path) -> VerifiedModel:
     deployment = folder / "deployment"
-    verified = verify(
+    return verify(
         folder,
         trust_root=(deployment / "root.json").read_bytes(),
         at=parse_time((deployment / "at").read_text()),
         max_rows=None,
         allow_uncovered=("deployment/*",),
     )
-    return _rows(verified.ledger)
 
 
 def _rows(ledger: Ledger) -> int:

@@ -18,10 +18,11 @@ import govray
 from benchmarks.command import positive, run
 from benchmarks.intervals import paired_ratio
 from benchmarks.ledger_appends import EARLY, timed_appends
-from benchmarks.sized_model import Cost, attest, in_own_process, prepare, verify_all
+from benchmarks.sized_model import Cost, attest, in_own_process, prepare, trace_one, verify_all
 
 _STEP, _APPENDS = 1_000_000, 2000
 _QUICK_STEP, _QUICK_APPENDS = 20_000, 200
+_PHASES = {"attest": attest, "verify": verify_all, "trace": trace_one}
 _SIZES, _QUICK_SIZES = [100_000, 1_000_000], [1000]
 
 
@@ -58,7 +59,7 @@ def _phases(
     for number in range(runs):
         print(f"round {number + 1} of {runs}", file=sys.stderr, flush=True)
         for size in sizes:
-            for name, phase in (("attest", attest), ("verify", verify_all)):
+            for name, phase in _PHASES.items():
                 cost = in_own_process(phase, scratch / str(size))
                 costs.setdefault((size, name), []).append(cost)
     return {
@@ -68,7 +69,7 @@ def _phases(
                 "peak_gib": median(each.peak_gib for each in costs[size, name]),
                 "us_per_row": median(each.seconds / each.rows * 1e6 for each in costs[size, name]),
             }
-            for name in ("attest", "verify")
+            for name in _PHASES
         }
         for size in sizes
     }

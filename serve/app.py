@@ -10,17 +10,22 @@ for itself. Numbers for Prometheus go to Ray's metrics agent, which has those of
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 from ray import serve
 from ray.serve import Application
 
 from govray.errors import UsageError
+from govray.files.storage_url import check_path
 from govray.service.provider_file import read_provider
 from govray.store.database import open_store
 
 # No `from __future__ import annotations`: Ray Serve reads the class of `app`'s argument.
+
+
+DiskPath = Annotated[Path, AfterValidator(check_path)]
 
 
 class Arguments(BaseModel):
@@ -38,9 +43,9 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     store: str | None = None
-    promotion: Path = Path("policies/promotion.yaml")
-    oidc: Path | None = None
-    revocations: list[Path] = []
+    promotion: DiskPath = Path("policies/promotion.yaml")
+    oidc: DiskPath | None = None
+    revocations: list[DiskPath] = []
     proxies: list[str] = ["127.0.0.1"]
 
 

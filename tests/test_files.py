@@ -11,9 +11,13 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
@@ -24,11 +28,13 @@ from govray.cli import user_files
 from govray.errors import UsageError
 from govray.files import atomic_file, staged_folder
 from govray.files.atomic_file import make_folder, stage_file, sync_folder, write_whole
+from govray.files.folder_lock import folder_lock
 from govray.governance.formats import merkle
 from govray.store.record_key import KEY_BYTES, load_key
 from govray.store.tile_storage import LocalTileFolder
 from govray.store.tiles import CHECKPOINT, TileReader, write_tiles
 from govray.train.run_folder import events
+from tests.support.small_process import small_process
 
 OLD, NEW = b"what was there before", b"what is written now, and longer"
 OLD_FOLDER = {"a": OLD, "sub/b": OLD}
@@ -45,29 +51,64 @@ CALLS = {"open", "write", "flush", "close", "fsync", "chmod", "fchmod", "flock",
 # Killed
 
 
-def killed_at(number: int, act: Callable[[], object]) -> bool:
-    """Run ``act`` in a fork that is killed before its ``number``-th call; whether it was."""
-    child = os.fork()
-    if child == 0:
-        write, seen = os.write, 0
-        os.write = lambda descriptor, data: write(descriptor, data[:20])
+def watched(number: int, act: Callable[[], object]) -> None:
+    """Run ``act``, and kill this process before its ``number``-th call."""
+    write, seen = os.write, 0
+    os.write = lambda descriptor, data: write(descriptor, data[:20])
 
-        def watch(frame: FrameType, event: str, called: Any) -> None:
-            nonlocal seen
-            if event == "c_call" and called.__name__ in CALLS:
-                seen += 1
-                if seen == number:
-                    os.kill(os.getpid(), signal.SIGKILL)
+    def watch(frame: FrameType, event: str, called: Any) -> None:
+        nonlocal seen
+        if event == "c_call" and called.__name__ in CALLS:
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-        code = 1
-        with suppress(BaseException):
-            sys.setprofile(watch)
+    sys.setprofile(watch)
+    act()
+
+
+class Kills:
+    """Runs an act in a fork that is killed before a call of it."""
+
+    def __init__(self, status_of: Callable[[Callable[[], object]], int]) -> None:
+        self._status_of = status_of
+
+    def at(self, number: int, act: Callable[[], object]) -> bool:
+        """Run ``act`` in a fork that is killed before its ``number``-th call; whether it was."""
+        code = self._status_of(partial(watched, number, act))
+        assert code in (0, -signal.SIGKILL)
+        return code != 0
+
+    def found_after_each(
+        self,
+        path: Path,
+        act: Callable[[], object],
+        read: Callable[[], Found],
+        old: Callable[[], object],
+    ) -> list[Found]:
+        """What ``read`` finds after each kill of ``act``, which begins with ``old`` each time.
+
+        Then ``act`` is done once more, which has to succeed.
+        """
+        found, number = [], 0
+        while True:
+            number += 1
+            clear(path)
+            old()
+            killed = self.at(number, act)
+            found.append(read())
             act()
-            code = 0
-        os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, -signal.SIGKILL)
-    return code != 0
+            assert read() in (NEW, NEW_FOLDER), "the next call did not succeed"
+            assert not list(path.parent.glob(".*.partial")), "a leftover stays"
+            if not killed:
+                assert number >= 5
+                return found
+
+
+@pytest.fixture(scope="module")
+def kills() -> Iterator[Kills]:
+    with small_process() as status_of:
+        yield Kills(status_of)
 
 
 def content(path: Path) -> Found:
@@ -87,28 +128,6 @@ def clear(path: Path) -> None:
             each.unlink(missing_ok=True)
 
 
-def found_after_kills(
-    path: Path, act: Callable[[], object], read: Callable[[], Found], old: Callable[[], object]
-) -> list[Found]:
-    """What ``read`` finds after each kill of ``act``, which begins with ``old`` each time.
-
-    Then ``act`` is done once more, which has to succeed.
-    """
-    found, number = [], 0
-    while True:
-        number += 1
-        clear(path)
-        old()
-        killed = killed_at(number, act)
-        found.append(read())
-        act()
-        assert read() in (NEW, NEW_FOLDER), "the next call did not succeed"
-        assert not list(path.parent.glob(".*.partial")), "a leftover stays"
-        if not killed:
-            assert number >= 5
-            return found
-
-
 def assert_old_then_new(found: list[Found], old: Found, new: Found) -> None:
     """Kills fell on both sides of one moment, and none left anything else."""
     assert all(each in (old, new) for each in found), "half of it is there"
@@ -121,40 +140,46 @@ def assert_old_then_new(found: list[Found], old: Found, new: Found) -> None:
 @pytest.mark.parametrize("mode", [None, 0o600])
 @pytest.mark.parametrize("before", [None, OLD])
 def test_a_killed_write_leaves_the_old_file_or_the_new_one(
-    tmp_path: Path, before: bytes | None, mode: int | None
+    kills: Kills, tmp_path: Path, before: bytes | None, mode: int | None
 ) -> None:
     path = tmp_path / "file"
-    found = found_after_kills(
+    found = kills.found_after_each(
         path,
-        lambda: write_whole(path, NEW, mode=mode),
+        partial(write_whole, path, NEW, mode=mode),
         lambda: content(path),
         lambda: before is None or path.write_bytes(before),
     )
     assert_old_then_new(found, before, NEW)
 
 
-def test_a_killed_write_of_what_is_never_replaced_leaves_all_or_nothing(tmp_path: Path) -> None:
+def write_new(path: Path) -> None:
+    with suppress(FileExistsError):
+        write_whole(path, NEW, replace=False)
+
+
+def test_a_killed_write_of_what_is_never_replaced_leaves_all_or_nothing(
+    kills: Kills, tmp_path: Path
+) -> None:
     path = tmp_path / "file"
-
-    def act() -> None:
-        with suppress(FileExistsError):
-            write_whole(path, NEW, replace=False)
-
-    found = found_after_kills(path, act, lambda: content(path), lambda: None)
+    act = partial(write_new, path)
+    found = kills.found_after_each(path, act, lambda: content(path), lambda: None)
     assert_old_then_new(found, None, NEW)
 
 
-def test_a_write_in_place_would_leave_half_of_it(tmp_path: Path) -> None:
+def write_in_place(path: Path) -> None:
+    with path.open("wb") as file:
+        file.write(NEW[:20])
+        file.flush()
+        file.write(NEW[20:])
+
+
+def test_a_write_in_place_would_leave_half_of_it(kills: Kills, tmp_path: Path) -> None:
     """The negative control: the same test of a file that is opened and written in two calls."""
     path = tmp_path / "file"
-
-    def naive() -> None:
-        with path.open("wb") as file:
-            file.write(NEW[:20])
-            file.flush()
-            file.write(NEW[20:])
-
-    found = found_after_kills(path, naive, lambda: content(path), lambda: path.write_bytes(OLD))
+    naive = partial(write_in_place, path)
+    found = kills.found_after_each(
+        path, naive, lambda: content(path), lambda: path.write_bytes(OLD)
+    )
     with pytest.raises(AssertionError, match="half of it is there"):
         assert_old_then_new(found, OLD, NEW)
     assert NEW[:20] in found
@@ -172,17 +197,20 @@ def stage(path: Path, *, replace: bool = False) -> None:
             fill(folder)
 
 
-def test_a_killed_staging_leaves_the_whole_folder_or_none(tmp_path: Path) -> None:
+def test_a_killed_staging_leaves_the_whole_folder_or_none(kills: Kills, tmp_path: Path) -> None:
     path = tmp_path / "folder"
-    found = found_after_kills(path, lambda: stage(path), lambda: content(path), lambda: None)
+    act = partial(stage, path)
+    found = kills.found_after_each(path, act, lambda: content(path), lambda: None)
     assert_old_then_new(found, None, NEW_FOLDER)
 
 
-def test_a_killed_replacement_leaves_the_old_folder_or_the_new_one(tmp_path: Path) -> None:
+def test_a_killed_replacement_leaves_the_old_folder_or_the_new_one(
+    kills: Kills, tmp_path: Path
+) -> None:
     path = tmp_path / "folder"
-    found = found_after_kills(
+    found = kills.found_after_each(
         path,
-        lambda: stage(path, replace=True),
+        partial(stage, path, replace=True),
         lambda: content(path),
         lambda: fill(path, OLD_FOLDER),
     )
@@ -190,10 +218,13 @@ def test_a_killed_replacement_leaves_the_old_folder_or_the_new_one(tmp_path: Pat
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]  # nothing hidden either
 
 
-def test_without_an_exchange_a_kill_loses_neither_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staged_folder, "_exchange_at_once", lambda one, two: False)
+def stage_without_exchange(path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged_folder, "_exchange_at_once", lambda one, two: False)
+        stage(path, replace=True)
+
+
+def test_without_an_exchange_a_kill_loses_neither_folder(kills: Kills, tmp_path: Path) -> None:
     path = tmp_path / "folder"
 
     def beside() -> Found:
@@ -205,39 +236,39 @@ def test_without_an_exchange_a_kill_loses_neither_folder(
             assert content(new) == NEW_FOLDER
         return here
 
-    found = found_after_kills(
-        path, lambda: stage(path, replace=True), beside, lambda: fill(path, OLD_FOLDER)
+    found = kills.found_after_each(
+        path, partial(stage_without_exchange, path), beside, lambda: fill(path, OLD_FOLDER)
     )
     between = [each for each in found if each is not None]
     assert_old_then_new(between, OLD_FOLDER, NEW_FOLDER)
     assert None in found
 
 
-def test_a_folder_filled_in_place_would_be_there_in_part(tmp_path: Path) -> None:
+def fill_in_place(path: Path) -> None:
+    path.mkdir(exist_ok=True)
+    fill(path)
+
+
+def test_a_folder_filled_in_place_would_be_there_in_part(kills: Kills, tmp_path: Path) -> None:
     """The negative control of the folders."""
     path = tmp_path / "folder"
-
-    def naive() -> None:
-        path.mkdir(exist_ok=True)
-        fill(path)
-
-    found = found_after_kills(path, naive, lambda: content(path), lambda: None)
+    naive = partial(fill_in_place, path)
+    found = kills.found_after_each(path, naive, lambda: content(path), lambda: None)
     with pytest.raises(AssertionError, match="half of it is there"):
         assert_old_then_new(found, None, NEW_FOLDER)
 
 
-def test_a_killed_index_leaves_whole_tiles_and_the_next_completes_them(tmp_path: Path) -> None:
+def test_a_killed_index_leaves_whole_tiles_and_the_next_completes_them(
+    kills: Kills, tmp_path: Path
+) -> None:
     leaves = [b"leaf %d" % number for number in range(5)]
     root, number, completed = merkle.root(leaves), 0, False
     write_tiles(LocalTileFolder(tmp_path / "expected"), leaves, b"note")
     expected = content(tmp_path / "expected")
     assert isinstance(expected, dict)
     folder = LocalTileFolder(tmp_path / "tiles")
-
-    def write() -> None:
-        write_tiles(folder, leaves, b"note")
-
-    while killed_at(number := number + 1, write):
+    write = partial(write_tiles, folder, leaves, b"note")
+    while kills.at(number := number + 1, write):
         found = content(tmp_path / "tiles") or {}
         assert isinstance(found, dict)
         visible = {name: data for name, data in found.items() if not name.endswith(".tmp")}
@@ -251,9 +282,9 @@ def test_a_killed_index_leaves_whole_tiles_and_the_next_completes_them(tmp_path:
     assert completed
 
 
-def test_a_killed_secret_is_whole_or_absent(tmp_path: Path) -> None:
+def test_a_killed_secret_is_whole_or_absent(kills: Kills, tmp_path: Path) -> None:
     path, url, number, sizes = tmp_path / "store.db.key", f"sqlite:///{tmp_path}/store.db", 0, set()
-    while killed_at(number := number + 1, lambda: load_key(url)):
+    while kills.at(number := number + 1, partial(load_key, url)):
         sizes.add(path.stat().st_size if path.exists() else None)
         clear(path)
     assert sizes == {None, KEY_BYTES}
@@ -262,7 +293,14 @@ def test_a_killed_secret_is_whole_or_absent(tmp_path: Path) -> None:
 # What others have beside it
 
 
-def test_leftovers_of_a_killed_staging_go_and_nothing_else_does(tmp_path: Path) -> None:
+def stage_killed_at_its_rename(path: Path) -> None:
+    os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # in a fork, which ends with it
+    stage(path)
+
+
+def test_leftovers_of_a_killed_staging_go_and_nothing_else_does(
+    kills: Kills, tmp_path: Path
+) -> None:
     path = tmp_path / "folder"
     others = [
         ".folder",
@@ -277,9 +315,7 @@ def test_leftovers_of_a_killed_staging_go_and_nothing_else_does(tmp_path: Path) 
     for name in others:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(OLD)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "rename", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        assert killed_at(1 << 30, lambda: stage(path))
+    assert kills.at(1 << 30, partial(stage_killed_at_its_rename, path))
     assert len(list(tmp_path.iterdir())) == len(others) + 1
     stage(path)
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([*others, "folder"])
@@ -523,3 +559,53 @@ def test_a_file_system_without_folder_syncs_is_no_failure(
             sync_folder(tmp_path)
     else:
         sync_folder(tmp_path)
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from govray.files.folder_lock import folder_lock
+
+with folder_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_who_makes_a_folder_is_alone_until_it_ends_or_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = tmp_path / "above" / "folder"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(target)], stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout
+        assert other.stdout.readline() == b"held\n"
+        killer = threading.Timer(0.3, other.kill)
+        killer.start()
+        before = time.monotonic()
+        with folder_lock(target):
+            assert time.monotonic() - before > 0.25
+            assert "waiting for another process" in caplog.text
+            assert other.wait() < 0
+    assert not list(target.parent.iterdir())
+
+
+def test_many_makers_take_turns(tmp_path: Path) -> None:
+    inside, most = [0], [0]
+
+    def make() -> None:
+        for _ in range(20):
+            with folder_lock(tmp_path / "folder"):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0.001)
+                inside[0] -= 1
+
+    makers = [threading.Thread(target=make) for _ in range(4)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert most == [1]
+    assert not list(tmp_path.iterdir())

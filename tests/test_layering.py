@@ -98,7 +98,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "engine.memorization": frozenset({"torch"}),
     "engine.startup": frozenset({"torch", "numpy"}),
     "checkpoint": frozenset({"torch", "safetensors", "pyarrow"}),
-    "data": frozenset({"ray", "pyarrow", "numpy", "tokenizers", "rensa", "pydantic"}),
+    "data": frozenset({"ray", "pyarrow", "numpy", "tokenizers", "rensa", "pydantic", "obstore"}),
     "store": frozenset({"sqlmodel", "sqlalchemy", "alembic", "pyarrow", "pydantic"}),
     "service": frozenset(
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "uvicorn", "prometheus_client"}

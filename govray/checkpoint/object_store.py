@@ -56,7 +56,7 @@ class ObjectStore:
     """The place of one run's commits. Pickled as its URL alone; credentials never travel.
 
     Args:
-        url: As `govray.checkpoint.storage_url.check_url` accepts.
+        url: As `govray.files.storage_url.check_url` accepts.
 
     Raises:
         InfrastructureFailed: The store that the URL names cannot be set up.

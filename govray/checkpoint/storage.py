@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 from govray.checkpoint.commit_folder import PARTIAL, Folder, committed_at
 from govray.checkpoint.object_store import ObjectStore
-from govray.checkpoint.storage_url import below, check_url
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
 from govray.files.atomic_file import write_whole
+from govray.files.storage_url import below, check_url
 from govray.governance.formats import canonical_json
 
 FILE = "storage.json"

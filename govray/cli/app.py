@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -44,6 +45,8 @@ from govray.cli import (
     usage,
     verify,
 )
+from govray.errors import UsageError
+from govray.files.storage_url import check_path
 
 
 class Verbs(TyperGroup):
@@ -99,8 +102,36 @@ app.command("usage")(usage.usage)
 app.command("schema")(schema.schema)
 
 
-_command = cache(typer.main.get_command)
-"""Reading the signatures of all verbs takes a quarter of a second: once in a process."""
+@cache
+def _command(of: typer.Typer) -> Any:
+    """Reading the signatures of all verbs takes a quarter of a second: once in a process."""
+    command = typer.main.get_command(of)
+    _refuse_urls(command)
+    return command
+
+
+def _refuse_urls(command: Any) -> None:
+    """Let every verb below ``command`` refuse a URL where it takes a path."""
+    for each in getattr(command, "commands", {}).values():
+        _refuse_urls(each)
+    verb = command.callback
+    names = {
+        each.name: next((opt for opt in each.opts if opt.startswith("-")), each.metavar)
+        for each in command.params
+    }
+
+    def checked(**given: Any) -> Any:
+        for name, value in given.items():
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, Path):
+                    try:
+                        check_path(path)
+                    except ValueError as error:
+                        raise UsageError(str(error), where=names[name]) from None
+        return verb(**given)
+
+    if verb is not None:
+        command.callback = checked
 
 
 def run(words: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""``govray corpus``: turn files into a corpus with an unsigned credential, and list corpora.
+"""``govray corpus``: turn files into a corpus with an unsigned credential; list and open corpora.
 
 Building needs pyarrow (the ``train`` extra). It signs nothing. The issuer completes
 ``credential.yaml`` and runs ``govray sign``.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from govray.governance.formats.document import Document
     from govray.governance.policy.credential import Credential, Period
 
-app = typer.Typer(help="Build corpora and list them.")
+app = typer.Typer(help="Build corpora, list them, and open single records.")
 
 SOURCE = "credential.yaml"
 
@@ -164,8 +164,11 @@ def split(
         typer.Option("--jurisdiction", metavar="CC", help="Of records that state none."),
     ] = "ZZ",
     sensitivity: Annotated[
-        Sensitivity, typer.Option("--sensitivity", help="Of records that state none.")
-    ] = "public",
+        Sensitivity | None,
+        typer.Option(
+            "--sensitivity", help="Of records that state none. Without it they are in quarantine."
+        ),
+    ] = None,
     license_category: Annotated[
         LicenseCategory | None,
         typer.Option("--license-category", help="The category of all LicenseRef-* terms."),
@@ -304,6 +307,78 @@ def ls(
             row["state"],
         )
     print_table(grid)
+
+
+@app.command("open")
+def open_record(
+    folder: Annotated[Path, typer.Argument(metavar="CORPUS", help="The folder of one corpus.")],
+    record: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The record, with exactly its bytes.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="OPENING", help="The file to write, readable by you.")
+    ],
+) -> None:
+    """Write what shows that FILE is a record of CORPUS, and tells of no other record.
+
+    Whoever has the opening and FILE can check it: govray trace FILE --model MODEL --opening OPENING
+    """
+    from govray.data import corpus
+    from govray.governance.policy.record_commitment import RecordOpening, read_secret
+
+    stated = _credential_of(folder)
+    digest = bytes.fromhex(user_files.sha256(record))
+    secret = read_secret(folder, stated.records.commitment)
+    if secret is None:
+        raise UsageError(
+            "the records are under no commitments, so none needs an opening",
+            where=str(folder),
+            do="Trace the record itself: govray trace FILE --model MODEL.",
+        )
+    hashes = list(corpus.record_hashes(folder))
+    places = [index for index, each in enumerate(hashes) if each == digest]
+    if not places:
+        raise UsageError(
+            f"no record of {stated.corpus} has exactly these bytes",
+            where=str(record),
+            do="Give the bytes as they were built into the corpus.",
+        )
+    made = RecordOpening.make(stated.corpus, secret, hashes, places[0], stated.records)
+    user_files.write(out, made.encode(), mode=0o600)
+    report(
+        {
+            "corpus": stated.corpus,
+            "record": f"sha256:{digest.hex()}",
+            "index": places[0],
+            "equal": len(places),
+            "root": made.root,
+            "opening": str(out),
+        }
+    )
+    line(f"Opened record {places[0]} of {stated.corpus}: {out}", "bold")
+    field("record", f"sha256:{digest.hex()}")
+    field("root", made.root)
+    if len(places) > 1:
+        field("equal", f"{len(places)} records have these bytes; this opens the first")
+    line()
+    line("Whoever gets this file can show that the record is in the corpus.")
+
+
+def _credential_of(folder: Path) -> Credential:
+    """What the credential in a corpus's folder states, signed or not; verifies nothing.
+
+    Raises:
+        UsageError: There is none.
+    """
+    from govray.data.corpus import CREDENTIAL_FILE
+    from govray.governance.policy.credential import Credential
+
+    stated = _row(folder, CREDENTIAL_FILE).get("credential")
+    if stated is None:
+        raise UsageError(
+            "no corpus with a credential", where=str(folder), do="Name the folder of one corpus."
+        )
+    return Credential.from_json(stated, where=str(folder))
 
 
 def _row(folder: Path, envelope_name: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ EXTRAS = {
     "safetensors": "train",
     "tokenizers": "train",
     "rensa": "train",
+    "obstore": "train",
     "fastapi": "serve",
     "sqlmodel": "serve",
     "sqlalchemy": "serve",

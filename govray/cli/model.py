@@ -25,6 +25,7 @@ from govray.cli.output import (
     report,
     table,
 )
+from govray.cli.run_corpora import run_corpora
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
 from govray.errors import CouldNotCheck, Refused, UsageError
 
@@ -68,6 +69,7 @@ def register(
 
     Nothing is written unless it verifies.
     """
+    from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.verifier import verify
     from govray.store import registry
     from govray.store.model_index import index_model
@@ -80,6 +82,7 @@ def register(
     labels = _pairs(label or [], "--label")
     metrics = {key: _number(key, text) for key, text in _pairs(metric or [], "--metric").items()}
     verified = verify(folder, trust_root=anchor, at=trust.reference_time(at))
+    stated = {name: each.document.records for name, each in verified.credentials.items()}
     with opened_session(store, create=True) as session:
         index_model(
             session,
@@ -88,6 +91,7 @@ def register(
             key=indexing_key(session, store),
             public=public or None,
             folder=str(verified.path.resolve()),
+            secrets=read_secrets(run_corpora(verified.path), stated)[0],
         )
         row = registry.register(
             session,

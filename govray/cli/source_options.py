@@ -13,7 +13,7 @@ FormatName = Literal["files", "jsonl", "csv", "parquet", "arrow", "webdataset"]
 OnFlaw = Literal["refuse", "quarantine"]
 
 SourceArgument = Annotated[
-    str, typer.Argument(metavar="SRC", help="The file or folder with the data.")
+    str, typer.Argument(metavar="SRC", help="A file or folder, or a URL: s3://, gs://, abfs://.")
 ]
 FormatOption = Annotated[
     FormatName | None,

@@ -11,6 +11,7 @@ import typer
 
 from govray.cli import trust
 from govray.cli.output import RevocationLists, TrustRoot, field, line, note, report
+from govray.cli.run_corpora import run_corpora
 from govray.errors import GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -146,7 +147,13 @@ def rebuild(
         for folder in registered_folders(engine, new).values():
             try:
                 with Session(new) as session:
-                    index_folder(session, Path(folder), settings[0].anchor(), settings[0].key)
+                    index_folder(
+                        session,
+                        Path(folder),
+                        settings[0].anchor(),
+                        settings[0].key,
+                        corpora=run_corpora(Path(folder)),
+                    )
                     session.commit()
                 whole.models += 1
             except (GovrayError, OSError) as error:

@@ -1,13 +1,13 @@
 """``govray trace``: was this text trained on, exactly or nearly, and in which layers?
 
-The exact answer uses the SHA-256 of the file's bytes, and needs the model folder only. Near copies
-are found in the records' texts, so they need the corpora: those of the model's run, or
-``--corpora``. The exit code is 0 whether the text was found or not.
+The exact answer uses the SHA-256 of the file's bytes. Records under commitments need the secrets
+that lie with the corpora, or the opening of this one record (``--opening``). Near copies are found
+in the records' texts. The corpora are those of the model's run, or ``--corpora``. The exit code is
+0 whether the text was found or not.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,9 +24,12 @@ from govray.cli.output import (
     line,
     report,
 )
-from govray.errors import CouldNotCheck, GovrayError, UsageError
+from govray.cli.run_corpora import run_corpora
+from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from govray.data.near_copies import Near
     from govray.governance.verify.trace import Sighting
     from govray.governance.verify.verifier import VerifiedModel
@@ -42,7 +45,15 @@ def trace(
         typer.Option(
             "--corpora",
             metavar="DIR",
-            help="The folder of corpora to search for near copies. Default: the run's own.",
+            help="The folder of corpora: their secrets and texts. Default: the run's own.",
+        ),
+    ] = None,
+    opening: Annotated[
+        Path | None,
+        typer.Option(
+            "--opening",
+            metavar="OPENING",
+            help="What 'govray corpus open' wrote of this record. Nothing else is searched then.",
         ),
     ] = None,
     least: Annotated[
@@ -64,14 +75,26 @@ def trace(
     Exact matches compare bytes. Near copies share sequences of five words, and need the records on
     this machine. Exit code 0 whether found or not: the text or the JSON says which.
     """
+    from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.trace import trace as find
 
-    digest = _sha256(path)
+    digest = user_files.sha256(path)
     verified = trust.verify_model(
         model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
     )
-    sightings = find(verified, digest)
-    searched = _search(path, verified, corpora, least, limit)
+    if opening is not None:
+        if corpora is not None:
+            raise UsageError("give --opening or --corpora, not both", where="trace")
+        _tell_opened(path, digest, model, verified, opening)
+        return
+    folder = corpora or run_corpora(verified.path)
+    stated = {name: each.document.records for name, each in verified.credentials.items()}
+    secrets, unread = read_secrets(folder, stated)
+    if corpora is not None and unread:
+        raise next(iter(unread.values()))
+    sightings = find(verified, digest, secrets)
+    shut = _closed(verified, secrets, unread)
+    searched = _search(path, verified, corpora, secrets, least, limit)
     near = [each for each in searched.found if each.sha256 != digest]
     report(
         {
@@ -80,6 +103,7 @@ def trace(
             "attestation": verified.digest,
             "found": bool(sightings),
             "sightings": [_to_json(each) for each in sightings],
+            "closed": shut,
             "near": [_near_to_json(verified, each) for each in near],
             "searched": list(searched.corpora),
             "notSearched": searched.missing,
@@ -87,12 +111,18 @@ def trace(
     )
     line(f"{path}   sha256:{digest}")
     if not sightings:
-        line("Not found in the recorded data: no record with exactly these bytes.")
+        line(
+            "Not found in the corpora that could be searched."
+            if shut
+            else "Not found in the recorded data: no record with exactly these bytes."
+        )
     for each in sightings:
         line()
         what = "canary" if each.planted else "record"
         line(f"Found in {each.corpus}, {what} {each.record}", style="bold")
         _tell(each)
+    for name, why in shut.items():
+        line(f"Not searched: {name}, whose records are under commitments: {why}")
     _tell_near(verified, near)
     line()
     if searched.corpora and not near:
@@ -100,6 +130,47 @@ def trace(
     for name, why in searched.missing.items():
         line(f"Near copies were not looked for in {name}: {why}")
     line("Data that was never presented to govray would not show here.")
+
+
+def _tell_opened(
+    path: Path, digest: str, model: Path, verified: VerifiedModel, opening: Path
+) -> None:
+    from govray.governance.policy.record_commitment import RecordOpening
+    from govray.governance.verify.trace import trace_opening
+
+    opened = RecordOpening.read(opening)
+    if opened.record != digest:
+        raise Refused(
+            f"it opens another record, sha256:{opened.record}",
+            where=str(opening),
+            do=f"Name the file of that record: {path} is sha256:{digest}.",
+        )
+    found = trace_opening(verified, opened, where=str(opening))
+    report(
+        {
+            "record": f"sha256:{digest}",
+            "model": str(model),
+            "attestation": verified.digest,
+            "found": True,
+            "sightings": [_to_json(found)],
+            "opening": str(opening),
+        }
+    )
+    line(f"{path}   sha256:{digest}")
+    line()
+    line(f"Found in {found.corpus}, record {found.record}", style="bold")
+    field("proof", f"leads to the root that the credential signs: {opened.root}")
+    _tell(found)
+
+
+def _closed(
+    model: VerifiedModel, secrets: Mapping[str, bytes], why: Mapping[str, Refused]
+) -> dict[str, str]:
+    """Corpora of the model that could not be searched → why."""
+    from govray.governance.verify.trace import closed
+
+    do = "name the folder of corpora with --corpora, or give the record's --opening."
+    return {name: str(why.get(name, do)) for name in closed(model, secrets)}
 
 
 @dataclass(frozen=True)
@@ -112,11 +183,16 @@ class _Searched:
 
 
 def _search(
-    path: Path, model: VerifiedModel, given: Path | None, least: float, limit: int
+    path: Path,
+    model: VerifiedModel,
+    given: Path | None,
+    secrets: dict[str, bytes],
+    least: float,
+    limit: int,
 ) -> _Searched:
     """Look for near copies. An obstacle is an error only if corpora were named."""
     names = [corpus.corpus for corpus in model.manifest.document.corpora]
-    folder = given or _run_corpora(model.path)
+    folder = given or run_corpora(model.path)
     if given is not None and not given.is_dir():
         raise UsageError("not a folder of corpora", where=str(given), do="Check the path.")
     if folder is None:
@@ -141,7 +217,8 @@ def _search(
             user_files.read(path),
             folder,
             {name: manifest.merkle_root(name) for name in here},
-            {name: [r.sha256 for r in manifest.corpus(name).records] for name in here},
+            {name: [r.entry for r in manifest.corpus(name).records] for name in here},
+            secrets,
             least=least,
             limit=limit,
         )
@@ -150,19 +227,6 @@ def _search(
             raise
         return _Searched([], (), {"any corpus": f"{str(error).rstrip('.')}."})
     return _Searched(found, tuple(here), missing)
-
-
-def _run_corpora(model: Path) -> Path | None:
-    """The corpora of the run whose folder the model lies in, as its record names them."""
-    from govray.governance.formats import canonical_json
-
-    record = model.resolve().parent / "record" / "run.json"
-    try:
-        summary: Any = canonical_json.parse_canonical(record.read_bytes(), where=str(record))
-        folder = Path(summary["experiment"]["data"]["corpora"])
-    except (OSError, GovrayError, KeyError, TypeError):
-        return None
-    return folder if folder.is_dir() else None
 
 
 def _tell(each: Sighting) -> None:
@@ -226,18 +290,3 @@ _SPLITS = {
 def _steps(steps: tuple[int, ...]) -> str:
     shown = ", ".join(str(step) for step in steps[:8])
     return shown if len(steps) <= 8 else f"{shown} … {steps[-1]} ({len(steps)} steps)"
-
-
-def _sha256(path: Path) -> str:
-    """Hash the file as it is read, since a record may be large."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except IsADirectoryError:
-        raise UsageError(
-            "this is a folder", where=str(path), do="Name one file: a record is a file."
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"cannot be read: {error.strerror}", where=str(path), do="Check the path."
-        ) from None

@@ -6,6 +6,7 @@ held before or all of the new bytes.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from govray.errors import UsageError
@@ -35,6 +36,25 @@ def read(path: Path) -> bytes:
     if len(data) > LIMIT:
         raise UsageError("larger than 64 MiB", where=str(path), do="Name a document.")
     return data
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a record's file in hex, hashed as it is read, since a record may be large.
+
+    Raises:
+        UsageError: It is missing, a folder or unreadable.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except IsADirectoryError:
+        raise UsageError(
+            "this is a folder", where=str(path), do="Name one file: a record is a file."
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read: {error.strerror}", where=str(path), do="Check the path."
+        ) from None
 
 
 def make_folder(path: Path, *, mode: int = 0o755) -> None:

@@ -196,7 +196,7 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
     # After the signature: the records are as large as the corpus.
     from govray.data.corpus import verify_corpus
 
-    verify_corpus(path, root=credential.records.root, count=credential.records.count)
+    verify_corpus(path, credential.records)
     if path.resolve().name != credential.corpus:
         raise Refused(
             f"the folder holds the corpus {credential.corpus!r}",

@@ -13,8 +13,8 @@ The order matters. Nothing is read before it is allowed, and nothing is used bef
 Packing, the reserve and the manifest's arithmetic are those of
 ``governance/record/prepare_manifest.py``. Rows hold records of one corpus, so of one credential
 class. Shards are partitioned by class (``class=<12 hex>/<corpus>-00000.parquet``), since routes
-depend on the model and classes do not. The reserve is chosen by salted record hash, so equal
-records, in whatever corpora, are either all trained on or all held back.
+depend on the model and classes do not. The reserve is chosen by the salted entry of a record.
+So equal records of one corpus are either all trained on or all held back.
 
 Canaries (``governance/record/canary.py``) are planted in the corpora that ask for them: records of
 the operator's, in a shard of their own beside the corpus's.
@@ -37,10 +37,12 @@ from govray.data.corpus import (
 from govray.data.packing import Item, Packed, Packing, Progress, cannot_write, items_of, pack_all
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
+from govray.files.folder_lock import folder_lock
 from govray.files.staged_folder import staged_folder
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import Sealed, Subject, read, seal
+from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential, verify_credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.record import prepare_manifest as manifests
@@ -216,7 +218,7 @@ def prepare(
 
     ``folder`` is written whole or not at all. An existing one is used again if this signer signed
     its manifest and the manifest was made from equal inputs. Only the salt may differ: the first
-    one stays.
+    one stays. Of several processes one prepares, and the others wait for it.
 
     Args:
         corpora: The folder of corpora; only those named in ``credentials`` are looked at.
@@ -235,6 +237,7 @@ def prepare(
     Raises:
         Refused: as ``admit``; records that are not those of their credential; a folder prepared
             from other inputs.
+        Refused: a corpus's secret is missing, or another one.
         Malformed: a corpus that cannot be read (names the file), or a reserve out of bounds.
         UsageError: a context below 1, a disk that cannot be written; canaries for a corpus that
             is not admitted, or too long for a row.
@@ -245,24 +248,33 @@ def prepare(
     admission = admit(policy, credentials, max_quarantined=max_quarantined)
     planted = dict(canaries or {})
     canary_planting.check_corpora(planted, admission.admitted)
-    if folder.exists():
+
+    def made() -> Prepared | None:
+        if not folder.exists():
+            return None
         found = _reopen(folder, signer)
         if not _made_from(
             found.manifest, credentials, admission, tokenizer, context, reserve_share, planted
         ):
             raise Refused("prepared from other inputs", where=str(folder), do=_AGAIN)
         return found
+
+    if found := made():
+        return found
     reserve = Reserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
     try:
-        with staged_folder(folder) as staged:
-            packing = Packing(staged, tokenizer, context, reserve)
-            manifest = _fill(packing, corpora, credentials, admission, planted, progress)
-            subjects = [
-                Subject.of(c.corpus, manifest.merkle_root(c.corpus)) for c in manifest.corpora
-            ]
-            done = Prepared(folder, seal(manifest, subjects, [signer]))
-            _ = done.sealed  # what cannot be read back is not committed
-            (staged / MANIFEST_FILE).write_bytes(done.envelope)
+        with folder_lock(folder):
+            if found := made():  # while this process waited for the lock
+                return found
+            with staged_folder(folder) as staged:
+                packing = Packing(staged, tokenizer, context, reserve)
+                manifest = _fill(packing, corpora, credentials, admission, planted, progress)
+                subjects = [
+                    Subject.of(c.corpus, manifest.merkle_root(c.corpus)) for c in manifest.corpora
+                ]
+                done = Prepared(folder, seal(manifest, subjects, [signer]))
+                _ = done.sealed  # what cannot be read back is not committed
+                (staged / MANIFEST_FILE).write_bytes(done.envelope)
     except OSError as error:
         raise cannot_write(error, folder) from error
     return done
@@ -281,6 +293,12 @@ def _fill(
         corpus: tuple(items_of(corpora / corpus, credentials[corpus].document, packing.folder))
         for corpus in admission.admitted
     }
+    secrets = {
+        corpus: record_commitment.read_secret(
+            corpora / corpus, credentials[corpus].document.records.commitment
+        )
+        for corpus in items
+    }
     total = sum(credentials[corpus].document.records.count for corpus in items)
     work = [item for parts in items.values() for item in parts]
     packed = pack_all(packing, work, total, progress)
@@ -293,7 +311,7 @@ def _fill(
         context=packing.context,
         reserve=packing.reserve,
         corpora=canary_planting.plant(
-            prepared, canaries, packing.folder, packing.tokenizer, packing.context
+            prepared, canaries, secrets, packing.folder, packing.tokenizer, packing.context
         ),
         quarantine=admission.quarantine,
     )
@@ -337,8 +355,7 @@ def _checked(
     """The manifest's entry of one corpus, if its records are those of its credential."""
     document = credential.document
     records = tuple(record for _, part in packed for record in part.records)
-    leaves = [bytes.fromhex(record.sha256) for record in records]
-    check_records(folder, leaves, root=document.records.root, count=document.records.count)
+    check_records(folder, [bytes.fromhex(each.entry) for each in records], document.records)
     parts: list[Part] = []
     stop = 0
     for item, part in packed:
@@ -358,6 +375,7 @@ def _checked(
         corpus=document.corpus,
         credential=credential.digest,
         class_digest=document.credential_class.digest,
+        commitment=document.records.commitment,
         records=records,
         parts=tuple(parts),
     )

@@ -17,6 +17,7 @@ import numpy as np
 from govray.data import shard_file
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
+from govray.governance.policy import record_commitment
 from govray.governance.record.canary import Canaries
 from govray.governance.record.prepare_manifest import ManifestRecord, Planted, PreparedCorpus
 
@@ -36,6 +37,7 @@ def check_corpora(canaries: Mapping[str, Canaries], admitted: Collection[str]) -
 def plant(
     corpora: Sequence[PreparedCorpus],
     canaries: Mapping[str, Canaries],
+    secrets: Mapping[str, bytes | None],
     folder: Path,
     tokenizer: Tokenizer,
     context: int,
@@ -45,6 +47,7 @@ def plant(
     Args:
         corpora: As prepared.
         canaries: By corpus.
+        secrets: Of every corpus, what its records are committed under, if they are.
         folder: That of the shards.
         tokenizer: From content to tokens.
         context: Loss targets of a full row.
@@ -54,13 +57,17 @@ def plant(
         Refused: A corpus has a canary's text as a record.
         OSError: The disk refused.
     """
-    records = {record.sha256 for each in corpora for record in each.records} if canaries else set()
+    records = {each.corpus: {r.entry for r in each.records} for each in corpora if canaries}
     found = []
     for corpus in corpora:
         asked = canaries.get(corpus.corpus)
         if asked:
             planted = _planted(corpus, asked, folder, tokenizer, context)
-            if not records.isdisjoint(record.sha256 for record in planted.records):
+            if any(
+                record_commitment.entry(bytes.fromhex(canary.entry), secrets[other]).hex() in held
+                for other, held in records.items()
+                for canary in planted.records
+            ):
                 raise Refused(
                     "a canary is also a record of a corpus, so it would measure nothing",
                     where=corpus.corpus,

@@ -1,14 +1,18 @@
 """Corpora on disk: a folder of records in Merkle order, and the credential beside them.
 
 A corpus is ``<corpora>/<name>/`` with ``records-00000.parquet …`` (columns ``name: string``,
-``content: binary``) and ``credential.dsse.json``. The Merkle order is part number, then row;
-the leaves are the raw SHA-256 hashes of the records' contents.
+``content: binary``), ``records.secret`` and ``credential.dsse.json``. The Merkle order is part
+number, then row; the leaves are commitments to the records' contents, made with the secret
+(``governance/policy/record_commitment.py``). Corpora of earlier versions have no secret: their
+leaves are the raw SHA-256 hashes of the contents.
 
 Invariants
 
 * **All or nothing.** A corpus is written under a temporary name and renamed into place, so a
   folder with a corpus's name is complete. An existing corpus is never overwritten.
-* **One order.** Records are sorted by name (code points), so equal sources give equal roots.
+* **One order.** Records are sorted by name (code points), so equal sources and secrets give equal
+  roots.
+* **The secret stays here**, readable by its owner only. Whoever has it can test guesses.
 * **Parts are bounded**, since a part is the unit of parallel work and of memory.
 * **Reading is strict.** Parts without a gap, these two columns, no nulls, at least one record
   in each part: anything else is an error that names the file.
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,9 +36,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from govray.errors import GovrayError, Malformed, Refused, UsageError
+from govray.files.atomic_file import write_whole
 from govray.files.staged_folder import staged_folder
 from govray.governance.formats import merkle
-from govray.governance.policy.credential import Credential, Period
+from govray.governance.policy import record_commitment
+from govray.governance.policy.credential import Credential, Period, Records
+from govray.governance.policy.record_commitment import SECRET_BYTES, SECRET_FILE
 from govray.governance.trust import license as spdx
 from govray.governance.trust.license import LicenseCategory, Use
 
@@ -50,7 +58,7 @@ class Built:
     """A corpus as it now lies on disk.
 
     ``root`` is the Merkle root (``sha256:<hex>``), ``count`` the number of records, ``bytes`` the
-    sum of their lengths.
+    sum of their lengths. ``commitment`` says which secret the leaves are made with.
     """
 
     folder: Path
@@ -58,13 +66,27 @@ class Built:
     root: str
     count: int
     bytes: int
+    commitment: str | None = None
+
+    @property
+    def records(self) -> Records:
+        """What a credential states of its records."""
+        return Records(root=self.root, count=self.count, commitment=self.commitment)
 
 
-def build(folder: Path, name: str, records: Iterable[tuple[str, bytes]]) -> Built:
+def build(
+    folder: Path, name: str, records: Iterable[tuple[str, bytes]], *, secret: bytes | None = None
+) -> Built:
     """Write the corpus ``folder/name`` from (record name, content) pairs in ascending order.
 
     Reads the records once and holds one part in memory. Whatever fails, ``folder/name`` does not
     exist afterwards.
+
+    Args:
+        folder: The folder of corpora.
+        name: The corpus's name.
+        records: As above.
+        secret: 32 random bytes to commit to the records with; by default new ones.
 
     Raises:
         UsageError: The corpus name is bad or taken. There are no records, they are out of order, or
@@ -74,7 +96,7 @@ def build(folder: Path, name: str, records: Iterable[tuple[str, bytes]]) -> Buil
     target = folder / name
     check_vacant(target)
     with disk_errors(target), staged_folder(target) as staged:
-        parts = PartsWriter(staged, name)
+        parts = PartsWriter(staged, name, secret or new_secret())
         for record in records:
             parts.add(*record)
         if not parts.count:
@@ -87,14 +109,22 @@ def build(folder: Path, name: str, records: Iterable[tuple[str, bytes]]) -> Buil
     return parts.built(target)
 
 
-class PartsWriter:
-    """Writes the parts of one corpus into a folder, one part in memory.
+def new_secret() -> bytes:
+    """A corpus's secret: 32 bytes of the system's randomness."""
+    return secrets.token_bytes(SECRET_BYTES)
 
-    ``count`` records came so far; ``pending`` bytes of them are not yet written.
+
+class PartsWriter:
+    """Writes the parts of one corpus into a folder, one part in memory; the secret at once.
+
+    Without a secret the leaves are plain hashes, as in earlier versions. ``count`` records came so
+    far; ``pending`` bytes of them are not yet written.
     """
 
-    def __init__(self, folder: Path, corpus: str) -> None:
-        self._folder, self._corpus = folder, corpus
+    def __init__(self, folder: Path, corpus: str, secret: bytes | None) -> None:
+        self._folder, self._corpus, self._secret = folder, corpus, secret
+        if secret is not None:
+            write_whole(folder / SECRET_FILE, secret, mode=0o600)
         self._root = merkle.RunningRoot()
         self._names: list[str] = []
         self._contents: list[bytes] = []
@@ -114,7 +144,11 @@ class PartsWriter:
         _check_record(self._corpus, self._previous, name, content)
         if self.pending + len(content) > PART_BYTES:
             self.flush()
-        self._root.add(hashlib.sha256(content).digest())
+        record = hashlib.sha256(content).digest()
+        if self._secret is None:
+            self._root.add(record)
+        else:
+            self._root.add_hash(record_commitment.entry(record, self._secret))
         self._names.append(name)
         self._contents.append(content)
         self._previous = name
@@ -133,7 +167,8 @@ class PartsWriter:
     def built(self, folder: Path) -> Built:
         """What was written, as it lies in ``folder``."""
         root = "sha256:" + self._root.root().hex()
-        return Built(folder, self._corpus, root, self.count, self._bytes)
+        commitment = self._secret and record_commitment.commitment(self._secret)
+        return Built(folder, self._corpus, root, self.count, self._bytes, commitment or None)
 
 
 def unsigned_credential(
@@ -182,7 +217,7 @@ def unsigned_credential(
         "sensitivity": sensitivity,
         "valid": valid.model_dump(mode="json", exclude_none=True),
         "issuer": issuer,
-        "records": {"root": built.root, "count": str(built.count)},
+        "records": built.records.to_json(),
     }
     return Credential.from_source(fields | facts, where=f"credential of corpus {built.name!r}")
 
@@ -269,38 +304,48 @@ def read_part(path: Path) -> Sequence[memoryview]:
     return contents
 
 
-def verify_corpus(folder: Path, *, root: str, count: int) -> None:
-    """Recompute every record's hash and the Merkle root, and compare with what was signed.
-
-    Args:
-        folder: The corpus's folder.
-        root, count: ``records.root`` and ``records.count`` of its verified credential.
+def record_hashes(folder: Path) -> Iterator[bytes]:
+    """The SHA-256 of every record of a corpus, in Merkle order.
 
     Raises:
         Malformed: a records file is missing or unreadable.
-        Refused: as ``check_records``.
     """
-    leaves = [hashlib.sha256(r).digest() for p in part_files(folder) for r in read_part(p)]
-    check_records(folder, leaves, root=root, count=count)
+    return (hashlib.sha256(r).digest() for p in part_files(folder) for r in read_part(p))
 
 
-def check_records(folder: Path, leaves: Sequence[bytes], *, root: str, count: int) -> None:
-    """Compare record hashes with the count, then with the Merkle root, that were signed.
+def verify_corpus(folder: Path, records: Records) -> None:
+    """Recompute every record's leaf and the Merkle root, and compare with what was signed.
+
+    Args:
+        folder: The corpus's folder.
+        records: What its verified credential states of them.
+
+    Raises:
+        Malformed: a records file is missing or unreadable.
+        Refused: the secret is missing or another one; or as ``check_records``.
+    """
+    secret = record_commitment.read_secret(folder, records.commitment)
+    entries = [record_commitment.entry(each, secret) for each in record_hashes(folder)]
+    check_records(folder, entries, records)
+
+
+def check_records(folder: Path, entries: Sequence[bytes], records: Records) -> None:
+    """Compare a manifest's entries with the count, then with the Merkle root, that were signed.
 
     Raises:
         Refused: names the first that differs. A root alone cannot say which record it was.
     """
     do = "Restore the records that were signed, or have the supplier sign these."
-    if len(leaves) != count:
+    if len(entries) != records.count:
         raise Refused(
-            f"{len(leaves)} records, the credential was signed for {count}",
+            f"{len(entries)} records, the credential was signed for {records.count}",
             where=str(folder),
             do=do,
         )
-    found = "sha256:" + merkle.root(leaves).hex()
-    if found != root:
+    found = record_commitment.root(entries, committed=records.commitment is not None)
+    if found != records.root:
         raise Refused(
-            f"the records' Merkle root is {found}, the credential was signed for {root}: "
+            f"the records' Merkle root is {found}, the credential was signed for {records.root}: "
             "a record was changed or moved",
             where=str(folder),
             do=do,
@@ -347,7 +392,7 @@ def _read_column(path: Path, name: str) -> pa.ChunkedArray:
 
 
 @contextmanager
-def disk_errors(where: Path) -> Iterator[None]:
+def disk_errors(where: Path | str) -> Iterator[None]:
     """Turn the disk's errors into one that names the file and says what the system said."""
     try:
         yield

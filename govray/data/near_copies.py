@@ -7,8 +7,8 @@ overlap is their share in the smaller set: 1 if one text is part of the other.
 Records are found by MinHash. Each is cut into passages of 128 words. A passage's signature has 128
 numbers. Two passages are compared if one of 32 bands of four agrees. The question is cut at every
 32nd word, so that a passage of it lies nearly where the record's does. What is found is then
-compared exactly, shingle by shingle, with the record's text, whose SHA-256 must be the one that is
-asked about.
+compared exactly, shingle by shingle, with the record's text. Its entry in the manifest must be the
+one that is asked about.
 
 Invariants
 
@@ -41,7 +41,8 @@ from rensa import RMinHash
 from govray.data.corpus import part_files, read_part
 from govray.errors import GovrayError, UsageError
 from govray.files.atomic_file import write_whole
-from govray.governance.formats import canonical_json, merkle
+from govray.governance.formats import canonical_json
+from govray.governance.policy import record_commitment
 
 SHINGLE = 5
 PASSAGE = 128
@@ -130,36 +131,38 @@ class PassageIndex:
         return found
 
 
-def build(corpus: Path) -> tuple[PassageIndex, str]:
-    """Index the records of a corpus; also the Merkle root of what was read.
+def build(corpus: Path, secret: bytes | None = None) -> tuple[PassageIndex, str]:
+    """Index the records of a corpus; also the Merkle root of what was read, under its secret.
 
     Raises as ``read_part``.
     """
-    leaves: list[bytes] = []
+    entries: list[bytes] = []
     owners: list[int] = []
     made: list[Signatures] = []
     pending: list[frozenset[str]] = []
     for part in part_files(corpus):
         for content in read_part(part):
             for passage in passages(words(content), PASSAGE):
-                owners.append(len(leaves))
+                owners.append(len(entries))
                 pending.append(passage)
                 if len(pending) == _BUILD:
                     made.append(signatures(pending))
                     pending = []
-            leaves.append(hashlib.sha256(content).digest())
+            record = hashlib.sha256(content).digest()
+            entries.append(record_commitment.entry(record, secret))
     made.append(signatures(pending))
     index = PassageIndex(np.array(owners, dtype=np.int64), np.concatenate(made))
-    return index, "sha256:" + merkle.root(leaves).hex()
+    return index, record_commitment.root(entries, committed=secret is not None)
 
 
-def index_of(corpus: Path, root: str) -> PassageIndex:
+def index_of(corpus: Path, root: str, secret: bytes | None = None) -> PassageIndex:
     """The index of a corpus whose records have this Merkle root: as kept, or built and kept.
 
     Args:
         corpus: The corpus's folder. The index is kept in ``FOLDER`` beside it, if that can be
             written.
         root: ``sha256:<hex>``, as its credential says.
+        secret: What its records are committed under, if they are.
 
     Raises:
         UsageError: The records on disk have another root.
@@ -168,7 +171,7 @@ def index_of(corpus: Path, root: str) -> PassageIndex:
     path = corpus.parent / FOLDER / f"{corpus.name}.index"
     found = _read(path, root)
     if found is None:
-        found, built = build(corpus)
+        found, built = build(corpus, secret)
         if built != root:
             raise UsageError(
                 "these are not the records that the model was trained on",
@@ -184,7 +187,8 @@ def near(
     text: bytes,
     corpora: Path,
     roots: Mapping[str, str],
-    hashes: Mapping[str, Sequence[str]],
+    entries: Mapping[str, Sequence[str]],
+    secrets: Mapping[str, bytes],
     *,
     least: float,
     limit: int,
@@ -195,8 +199,9 @@ def near(
         text: What is asked about.
         corpora: The folder of corpora.
         roots: Corpus → Merkle root of its records, for the corpora that are looked at.
-        hashes: Corpus → SHA-256 of each of its records in hex, in Merkle order. A record on
+        entries: Corpus → entry of each of its records in hex, in Merkle order. A record on
             disk with another content is an error.
+        secrets: Corpus → what its records are committed under, for corpora where they are.
         least: Smallest overlap of an answer, in (0, 1].
         limit: Answers at most.
 
@@ -223,10 +228,12 @@ def near(
     cut = signatures(list(passages(asked_words, STRIDE)))
     answers: list[Near] = []
     for corpus, root in sorted(roots.items()):
-        found = index_of(corpora / corpus, root).candidates(cut)
+        secret = secrets.get(corpus)
+        found = index_of(corpora / corpus, root, secret).candidates(cut)
         for record, content in _contents(corpora / corpus, sorted(found)):
-            digest = hashlib.sha256(content).hexdigest()
-            if record >= len(hashes[corpus]) or digest != hashes[corpus][record]:
+            digest = hashlib.sha256(content).digest()
+            entry = record_commitment.entry(digest, secret).hex()
+            if record >= len(entries[corpus]) or entry != entries[corpus][record]:
                 raise UsageError(
                     f"record {record} is not the one that the model was trained on",
                     where=str(corpora / corpus),
@@ -238,7 +245,7 @@ def near(
             if len(own) >= LEAST and overlap >= least:
                 jaccard = shared / len(own | asked)
                 answers.append(
-                    Near(corpus, record, digest, jaccard, overlap, found[record], shared)
+                    Near(corpus, record, digest.hex(), jaccard, overlap, found[record], shared)
                 )
     answers.sort(key=lambda each: (-each.overlap, -each.jaccard, each.corpus, each.record))
     return answers[:limit]

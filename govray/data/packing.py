@@ -22,6 +22,7 @@ from govray.data import shard_file
 from govray.data.corpus import part_files, read_part
 from govray.data.tokenizer import Tokenizer
 from govray.errors import GovrayError, UsageError
+from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential
 from govray.governance.record.prepare_manifest import (
     ManifestRecord,
@@ -40,12 +41,16 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Item:
-    """One part to prepare: the ``part``-th records file of ``corpus``, and its shard."""
+    """One part to prepare: the ``part``-th records file of ``corpus``, and its shard.
+
+    ``commitment`` is that of the corpus's credential; the secret stays with the corpus.
+    """
 
     corpus: str
     part: int
     source: Path
     file: str
+    commitment: str | None
 
 
 @dataclass(frozen=True)
@@ -89,16 +94,17 @@ class Packing:
         separator = np.array([self.tokenizer.separator], dtype=dtype).tobytes()
         streams: dict[Split, bytearray] = {"train": bytearray(), "reserve": bytearray()}
         records: list[ManifestRecord] = []
+        secret = record_commitment.read_secret(item.source.parent, item.commitment)
         for content in read_part(item.source):
-            digest = hashlib.sha256(content).digest()
+            entry = record_commitment.entry(hashlib.sha256(content).digest(), secret)
             tokens = self.tokenizer.encode(content)
             split: Split = "empty"
             if tokens.size:
-                split = "reserve" if self.reserve.holds(digest) else "train"
+                split = "reserve" if self.reserve.holds(entry) else "train"
             if split != "empty":
                 streams[split] += tokens.astype(dtype).tobytes()
                 streams[split] += separator
-            records.append(ManifestRecord(digest.hex(), tokens.size, split))
+            records.append(ManifestRecord(entry.hex(), tokens.size, split))
         packed, held = (np.frombuffer(streams[split], dtype) for split in ("train", "reserve"))
         groups = shard_file.write(self.folder / item.file, packed, self.context)
         reserve = None
@@ -121,7 +127,7 @@ def items_of(corpus: Path, credential: Credential, folder: Path) -> Iterator[Ite
     partition.mkdir(exist_ok=True)
     for k, source in enumerate(part_files(corpus)):
         file = f"{partition.name}/{credential.corpus}-{k:05}.parquet"
-        yield Item(credential.corpus, k, source.resolve(), file)
+        yield Item(credential.corpus, k, source.resolve(), file, credential.records.commitment)
 
 
 def pack_all(

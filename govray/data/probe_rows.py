@@ -37,7 +37,7 @@ class Chosen:
         corpus: Whose.
         trained: Rows trained on, the newest first.
         reserve: Reserve rows.
-        trained_records: Hash of the record that each trained row has most tokens of.
+        trained_records: Entry of the record that each trained row has most tokens of.
         reserve_records: The same of each reserve row.
     """
 
@@ -123,7 +123,7 @@ class Probes:
         for row in rows:
             spans = self._manifest.row_records(corpus, row, split)
             most = max(spans, key=lambda span: (span.stop - span.start, -span.record))
-            found.append(self._manifest.record(corpus, most.record).sha256)
+            found.append(self._manifest.record(corpus, most.record).entry)
         return tuple(found)
 
 

@@ -1,1 +1,1 @@
-"""Files and folders that are there whole or not at all, after a kill and after a power cut."""
+"""Files and folders that are whole or not there, even after a power cut; paths and URLs."""

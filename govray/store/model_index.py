@@ -16,7 +16,7 @@ Invariants
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from tempfile import TemporaryFile
 from typing import Any, TextIO
@@ -35,7 +35,7 @@ from govray.governance.verify.trace import sightings
 from govray.governance.verify.verifier import VerifiedModel
 from govray.store import heads, lineage, secret_fingerprint, tables
 from govray.store.database import begin_writing
-from govray.store.record_key import CONFIDENTIAL, record_key
+from govray.store.record_key import CONFIDENTIAL, mask_secret, record_key
 from govray.store.tile_storage import tile_folder
 from govray.store.tiles import write_tiles
 
@@ -54,6 +54,7 @@ def index_model(
     public: bool | None = None,
     folder: str | None = None,
     tiles: str | None = None,
+    secrets: Mapping[str, bytes] | None = None,
 ) -> tables.Attestation:
     """Write the rows of one verified model; the caller commits.
 
@@ -64,6 +65,8 @@ def index_model(
         folder: Where the model lies, for downloads. None leaves it as it is.
         tiles: Where to write the ledger's tiles: a folder, or an object store's URL. None leaves
             what there is.
+        secrets: Corpus → what its records are committed under, of those at hand. Without them
+            nobody finds the records of these corpora.
 
     Raises:
         Refused: The store is indexed under another secret.
@@ -84,7 +87,7 @@ def index_model(
             _sight(model, sighted)
         begin_writing(session)
         secret_fingerprint.claim(session, key)
-        row = _write(session, model, files, sighted, trust_root, key)
+        row = _write(session, model, files, sighted, trust_root, key, secrets or {})
     row.public = row.public if public is None else public
     row.folder = row.folder if folder is None else folder
     if tiles is not None and longest:
@@ -100,10 +103,11 @@ def _write(
     sighted: TextIO,
     trust_root: bytes,
     key: bytes,
+    secrets: Mapping[str, bytes],
 ) -> tables.Attestation:
     _add_trust_root(session, model, trust_root, files)
     _add_policy(session, model, files)
-    _add_corpora(session, model, files, key)
+    _add_corpora(session, model, files, key, secrets)
     _add_ledger(session, model, files)
     session.flush()
     document = lineage.lineage(model.attestation, model.digest, model.replayed_by)
@@ -219,7 +223,13 @@ def _add_policy(session: Session, model: VerifiedModel, files: _Files) -> None:
         session.add(row)
 
 
-def _add_corpora(session: Session, model: VerifiedModel, files: _Files, key: bytes) -> None:
+def _add_corpora(
+    session: Session,
+    model: VerifiedModel,
+    files: _Files,
+    key: bytes,
+    secrets: Mapping[str, bytes],
+) -> None:
     for corpus, credential in sorted(model.credentials.items()):
         document = credential.document
         if session.get(tables.Credential, credential.digest) is None:
@@ -239,6 +249,14 @@ def _add_corpora(session: Session, model: VerifiedModel, files: _Files, key: byt
             session.add(row)
             session.flush()
             _settle_corpus(session, corpus, key)
+        if commitment := document.records.commitment:
+            held = session.get(tables.RecordCommitment, credential.digest)
+            held = held or tables.RecordCommitment(
+                credential=credential.digest, commitment=commitment
+            )
+            if corpus in secrets:
+                held.secret = mask_secret(secrets[corpus], commitment, key)
+            session.add(held)
 
 
 def _settle_corpus(session: Session, name: str, key: bytes) -> None:
@@ -375,9 +393,9 @@ def _records(
     sighted.seek(0)
     for line in sighted:
         corpus, record, split, tokens, step_count, steps = json.loads(line)
-        sha256 = manifest.record(corpus, record).sha256
+        entry = manifest.record(corpus, record).entry
         yield {
-            "record_key": record_key(sha256, confidential=confidential[corpus], key=key),
+            "record_key": record_key(entry, confidential=confidential[corpus], key=key),
             "attestation": model.digest,
             "corpus": corpus,
             "record": record,

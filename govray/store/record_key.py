@@ -2,7 +2,8 @@
 
 A record of a confidential corpus is indexed by HMAC-SHA256 (RFC 2104) of its SHA-256 under a secret
 of the store. With the tables but not the secret, nobody can confirm a guess. The service can, and
-decides whom it answers.
+decides whom it answers. The secrets of corpora whose records are under commitments are kept masked
+by the same secret.
 
 The secret is 32 bytes in a file of mode 0600, beside a SQLite file unless ``GOVRAY_STORE_KEY``
 names another. It is not in the database. Losing it makes the confidential corpora unsearchable
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from govray.errors import Refused, UsageError
 from govray.files.atomic_file import write_whole
+from govray.files.storage_url import check_path
 from govray.store.database import parse_url, sqlite_file
 
 KEY_BYTES = 32
@@ -33,28 +35,43 @@ CONFIDENTIAL = frozenset({"confidential", "restricted"})
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-def record_key(sha256_hex: str, *, confidential: bool, key: bytes) -> str:
-    """What a record is found by: its SHA-256, or for a confidential corpus the HMAC of it.
+def record_key(entry: str, *, confidential: bool, key: bytes) -> str:
+    """What a record is found by: its entry, or for a confidential corpus the HMAC of it.
 
     Args:
-        sha256_hex: The record's hash, 64 lowercase hex digits.
+        entry: As in the manifest, its hash or its leaf: 64 lowercase hex digits.
         key: The store's secret, from `load_key`.
 
     Raises:
         UsageError: It is no such hash.
     """
-    if not _HEX.fullmatch(sha256_hex):
+    if not _HEX.fullmatch(entry):
         raise UsageError("a record's hash is 64 lowercase hex digits")
     if not confidential:
-        return sha256_hex
-    return hmac.new(key, bytes.fromhex(sha256_hex), hashlib.sha256).hexdigest()
+        return entry
+    return hmac.new(key, bytes.fromhex(entry), hashlib.sha256).hexdigest()
+
+
+def mask_secret(secret: bytes, commitment: str, key: bytes) -> bytes:
+    """A corpus's secret as the store keeps it, and back: XOR with a pad that only the key gives.
+
+    The pad is HMAC-SHA256(key, "corpus secret" || commitment). A commitment belongs to one secret,
+    so no pad is used for two.
+
+    Args:
+        secret: 32 bytes, in either form.
+        commitment: Of its corpus, from the credential.
+        key: The store's secret.
+    """
+    pad = hmac.digest(key, b"corpus secret" + commitment.encode(), "sha256")
+    return bytes(a ^ b for a, b in zip(secret, pad, strict=True))
 
 
 def key_file(url: str) -> Path:
     """Where the secret of the store at ``url`` lies.
 
     Raises:
-        UsageError: The store is on a server and ``GOVRAY_STORE_KEY`` is not set.
+        UsageError: The store is on a server and ``GOVRAY_STORE_KEY`` is not set, or it is no path.
     """
     given = os.environ.get(KEY_ENV)
     if given:
@@ -62,7 +79,10 @@ def key_file(url: str) -> Path:
             raise UsageError(
                 "this is a secret, not the path of one", where=KEY_ENV, do="Put it into a file"
             )
-        return Path(given)
+        try:
+            return Path(check_path(given))
+        except ValueError as error:
+            raise UsageError(str(error), where=KEY_ENV) from None
     file = sqlite_file(parse_url(url))
     if file is None:
         raise UsageError(

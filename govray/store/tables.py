@@ -198,6 +198,18 @@ class Credential(SQLModel, table=True):
     envelope: bytes = Field(sa_type=LargeBinary)
 
 
+class RecordCommitment(SQLModel, table=True):
+    """What the records of a credential are committed under, if they are.
+
+    ``secret`` opens them and is masked (`record_key.mask_secret`). There is none where it was not
+    at hand when a model was indexed.
+    """
+
+    credential: str = Field(primary_key=True, foreign_key="credential.digest")
+    commitment: str
+    secret: bytes | None = Field(default=None, sa_type=LargeBinary)
+
+
 class Corpus(SQLModel, table=True):
     """A corpus name and whose it is. ``confidential``: its records are indexed by keyed hash.
 

@@ -36,8 +36,9 @@ from govray.governance.policy.depth_policy import Policy
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.selection_taint import Selection
 from govray.train.attest.write_model import MODEL, write_model
-from govray.train.driver.trainer import from_experiment, new_run_id
+from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
 from govray.train.inputs import run_listing
+from govray.train.inputs.recorded_inputs import PREPARED
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import driving, hold
@@ -256,6 +257,19 @@ class _Stop(tune.Stopper):
         return self.asked
 
 
+def base_trainer(record: SearchRecord) -> GovernedTrainer:
+    """The trainer whose inputs and prepared data all trials of a search share.
+
+    Prepared data lies beside the search, where runs and other searches of equal data find it.
+    """
+    folder = record.folder
+    # A search that an earlier version began has prepared in its own folder, with its own reserve.
+    storage = folder if (folder / PREPARED).is_dir() else folder.parent
+    return from_experiment(
+        record.file.experiment, run_config=ray.train.RunConfig(storage_path=str(storage))
+    )
+
+
 def _search(
     record: SearchRecord, on_change: Callable[[Standings], None], *, driver: int, begun: bool
 ) -> Signer:
@@ -263,9 +277,7 @@ def _search(
     file, folder = record.file, record.folder
     recipe = load_searcher(file.search.searcher)
     rungs = {step for bracket in recipe.preview(file).brackets for step in bracket.rungs}
-    base = from_experiment(
-        file.experiment, run_config=ray.train.RunConfig(storage_path=str(folder))
-    )
+    base = base_trainer(record)
     shared = base.share(record.started)
     shared = replace(shared, selection=_selection(record, shared.prepared.manifest))
     check_limit(file.search.memorization, shared.inputs.policy.document)

@@ -23,6 +23,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 from govray.errors import UsageError
 from govray.governance.formats.bounds import Positive
 from govray.train.inputs.experiment_config import (
+    DiskPath,
     Experiment,
     Section,
     Seed,
@@ -153,7 +154,7 @@ class MemorizationLimit(Section):
 class Search(Section):
     """How an experiment's hyperparameters are searched."""
 
-    searcher: str = Field(
+    searcher: DiskPath = Field(
         "asha",
         description="grid, random, bayesian, hyperband, asha, pbt, or the path of a Python file",
     )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from govray.cli import source_files
 from govray.governance.formats import merkle
 from govray.governance.formats.canonical_json import sha256
+from govray.governance.policy.record_commitment import SECRET_FILE, entry
 from tests.support.command import Run
 
 LICENSE = ("--license", "MIT", "--issuer", "archive", "--jurisdiction", "DE")
@@ -28,8 +29,9 @@ def source(tmp_path: Path) -> Path:
 
 def test_the_root_is_over_the_files_in_order_of_their_names(run: Run, source: Path) -> None:
     told = run("corpus", "build", source, "--name", "notes", *LICENSE, "--json").json
-    leaves = [bytes.fromhex(sha256(text)[7:]) for text in (b"one", b"two")]
-    assert told["root"] == f"sha256:{merkle.root(leaves).hex()}"
+    secret = (Path(told["folder"]) / SECRET_FILE).read_bytes()
+    leaves = [entry(bytes.fromhex(sha256(text)[7:]), secret) for text in (b"one", b"two")]
+    assert told["root"] == f"sha256:{merkle.root_of(leaves).hex()}"
     assert told["records"] == 2
     assert Path(told["credential"]).is_file()
 
@@ -154,6 +156,8 @@ def test_a_source_is_split_by_what_its_records_state(run: Run, mixed: Path) -> N
         "archive",
         "--jurisdiction",
         "DE",
+        "--sensitivity",
+        "public",
     )
     planned = run(*words, "--dry-run", "--json").json
     assert not Path("data").exists()
@@ -184,7 +188,8 @@ def test_a_person_says_what_words_mean(run: Run, mixed: Path) -> None:
     Path("values.yaml").write_text(
         'license: {BSD License: BSD-3-Clause, "CC BY-SA 4.0": CC-BY-SA-4.0}\n'
     )
-    words = ("corpus", "split", mixed, "--name", "web", "--issuer", "archive")
+    words = ("corpus", "split", mixed, "--name", "web", "--issuer", "archive",
+             "--sensitivity", "public")  # fmt: skip
     told = run(*words, "--values", "values.yaml", "--license", "LicenseRef-acme",
                "--license-category", "commercial", "--json").json  # fmt: skip
     assert {row["corpus"]: row["licenseCategory"] for row in told["corpora"]} == {
@@ -195,6 +200,17 @@ def test_a_person_says_what_words_mean(run: Run, mixed: Path) -> None:
         "web_MIT": "permissive",
     }
     assert told["quarantined"] == 2
+
+
+def test_records_that_state_no_sensitivity_are_not_taken_for_public(run: Run, mixed: Path) -> None:
+    words = ("corpus", "split", mixed, "--name", "web", "--issuer", "archive")
+    told = run(*words, "--dry-run").out
+    assert "--sensitivity for records without one" in " ".join(told.split())
+    told = run(*words, code=2).err
+    assert "every record is in quarantine" in told
+    assert not Path("data").exists()
+    made = run(*words, "--sensitivity", "internal", "--json").json["corpora"]
+    assert {row["sensitivity"] for row in made} == {"internal"}
 
 
 @pytest.mark.parametrize(
@@ -217,8 +233,3 @@ def test_a_wrong_option_of_split_leaves_nothing(
     code = 1 if "cannot" in said or "mixed" in said else 2
     assert said in run("corpus", "split", mixed, *base, *words, code=code).err
     assert sorted(p.name for p in tmp_path.iterdir()) == before
-
-
-def test_a_url_is_no_source_yet(run: Run) -> None:
-    done = run("corpus", "build", "s3://bucket/data", "--name", "notes", *LICENSE, code=2)
-    assert "s3://bucket/data: sources are read from paths only" in done.err

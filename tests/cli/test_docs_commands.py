@@ -22,6 +22,8 @@ from govray.cli.app import app
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.policy_yaml import read_policy
 from govray.train.inputs.experiment_config import parse_experiment
+from tests.support import object_server
+from tests.support.object_server import Bucket
 from tests.support.tree import ROOT
 
 PAGES = sorted(
@@ -168,7 +170,7 @@ def test_policies_are_asked_as_the_page_says(shell: Any) -> None:
 
 
 def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_path: Path) -> None:
-    [builds, plans, splits, signs] = blocks("docs/corpora.md")
+    [builds, plans, splits, signs, _, opens] = blocks("docs/corpora.md")
     shell(builds)
     told = shell(plans)
     assert "Nothing was written" in told
@@ -184,6 +186,24 @@ def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_p
     assert told.count(" signed") == len(signed)
     kept = json.loads((tmp_path / "data/corpora/web.quarantine.json").read_text())
     assert kept["quarantined"] == 7
+    assert "Opened record 7 of acme-notes" in shell(opens)
+    assert json.loads((tmp_path / "note.opening.json").read_bytes())["index"] == "7"
+
+
+def test_a_corpus_is_built_from_a_bucket_as_the_page_says(shell: Any, tmp_path: Path) -> None:
+    [builds, *_, fetches, _] = blocks("docs/corpora.md")
+    shell(builds)
+    server = object_server.start()
+    try:
+        server.bucket("acme-data")
+        Bucket(server, "acme-data").take(tmp_path / "sources", "notes/2026")
+        told = shell(f"export AWS_ENDPOINT_URL=http://127.0.0.1:{server.port}\n{fetches}")
+    finally:
+        server.stop()
+    assert "Corpus acme-notes-2026: 200 records" in told
+    corpora = tmp_path / "data/corpora"
+    parts = [corpora / name / "records-00000.parquet" for name in ("acme-notes", "acme-notes-2026")]
+    assert parts[0].read_bytes() == parts[1].read_bytes()
 
 
 def test_the_tutorial_s_experiment_reads_what_its_policy_lets_its_corpora_train() -> None:

@@ -78,6 +78,10 @@ PLACES = {
         "{file} --name a --issuer a --format jsonl --license {word} --out {folder}/c",
         "{file} --name a --issuer a --format csv --values {file} --out {folder}/c",
     ),
+    "corpus open": (
+        "{corpora}/{word} root.json --out {folder}/o",
+        "corpora/alpha {file} --out {word}/o",
+    ),
     "corpus ls": ("{folder}", "{corpora}", "{word}"),
     "policy lint": ("{file}", "policy.yaml --previous {file}", "policy.yaml --model {model}"),
     "policy explain": ("{file} --license MIT", "policy.yaml --credential {file}"),

@@ -5,10 +5,12 @@ Also the commands of docs/audit.md that need a run. One rank, no Ray.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +19,8 @@ import yaml
 
 from govray.cli import main
 from govray.data.corpus import part_files, read_part
+from govray.governance.formats import canonical_json
+from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Data, parse_experiment
@@ -127,8 +131,94 @@ def test_other_records_than_those_trained_on_are_refused(
     other = Deployment(tmp_path / "other")
     shutil.rmtree(other.corpora / "acme")
     shutil.copytree(other.corpora / "weak-one", other.corpora / "acme")
-    code, _, err = ask(content(here, "acme", 5) + b".", "--corpora", other.corpora)
+    text = content(here, "acme", 5) + b"."
+    code, _, err = ask(text, "--corpora", other.corpora)
+    assert (code, "not the secret that the corpus's records" in err) == (1, True), err
+    shutil.copy(here.corpora / "acme" / SECRET_FILE, other.corpora / "acme")
+    for name in ("open-one", "open-two", "weak-one"):
+        shutil.copy(here.corpora / name / SECRET_FILE, other.corpora / name)
+    code, _, err = ask(text, "--corpora", other.corpora)
     assert (code, "not the records that the model was trained on" in err) == (2, True), err
+
+
+def test_a_model_alone_tells_nothing_of_a_record_and_an_opening_tells_of_it(
+    here: Deployment, ask: Command, command: Command, run: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "given" / "model"
+    shutil.copytree(run / "model", model)
+    text = content(here, "acme", 5)
+    record, opening = tmp_path / "record", tmp_path / "opening.json"
+    record.write_bytes(text)
+    # Without secrets the answer for a record is that for any other bytes, and it says so.
+    answers = []
+    for asked in (text, text + b"?"):
+        code, out, err = ask(asked, "--json", model=model)
+        assert code == 0, err
+        answers.append({k: v for k, v in json.loads(out).items() if k != "record"})
+    assert answers[0] == answers[1]
+    assert (answers[0]["found"], answers[0]["sightings"]) == (False, [])
+    assert list(answers[0]["closed"]) == ["acme", "open-one", "open-two", "weak-one"]
+    _, out, _ = ask(text, model=model)
+    assert "Not found in the corpora that could be searched" in out
+    assert "Not searched: acme" in out
+    # No file of the model holds what opens a record.
+    secret = (here.corpora / "acme" / SECRET_FILE).read_bytes()
+    digest = hashlib.sha256(text).digest()
+    kept = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
+    kept += [path.read_bytes() for path in model.rglob("*") if path.is_file()]
+    assert len(kept) > 10
+    for value in (secret, digest):
+        assert not [each for each in kept if value in each or value.hex().encode() in each]
+    # The control: with the secrets, and with the opening.
+    code, out, err = ask(text, "--corpora", here.corpora, "--json", model=model)
+    assert (code, json.loads(out)["closed"]) == (0, {}), err
+    whole = json.loads(out)["sightings"]
+    assert [(each["corpus"], each["record"]) for each in whole] == [("acme", 5)]
+    code, out, err = command("corpus", "open", here.corpora / "acme", record, "--out", opening)
+    assert (code, "Opened record 5 of acme" in out) == (0, True), err
+    assert stat.S_IMODE(opening.stat().st_mode) == 0o600
+    code, out, err = ask(text, "--opening", opening, "--json", model=model)
+    assert (code, json.loads(out)["sightings"]) == (0, whole), err
+    _, out, _ = ask(text, "--opening", opening, model=model)
+    assert "Found in acme, record 5" in out
+    # It opens this record, in this corpus, and no other.
+    code, _, err = ask(content(here, "acme", 6), "--opening", opening, model=model)
+    assert (code, "it opens another record" in err) == (1, True), err
+    code, _, err = ask(text, "--opening", opening, "--corpora", here.corpora, model=model)
+    assert (code, "not both" in err) == (2, True), err
+    for field, value, says in [
+        ("corpus", "mystery", "was not trained on a corpus"),
+        ("corpus", "open-one", "another version"),
+        ("index", "6", "the proof does not hold"),
+        ("opening", "00" * 32, "the proof does not hold"),
+    ]:
+        changed = tmp_path / "changed.json"
+        stated = json.loads(opening.read_bytes()) | {field: value}
+        changed.write_bytes(canonical_json.encode(stated))
+        code, _, err = ask(text, "--opening", changed, model=model)
+        assert (code, says in err, str(changed) in err) == (1, True, True), err
+
+
+def test_what_cannot_be_opened_is_named(here: Deployment, command: Command, tmp_path: Path) -> None:
+    record, out = tmp_path / "record", tmp_path / "opening.json"
+    record.write_bytes(content(here, "acme", 5) + b"?")
+    copied = tmp_path / "acme"
+    shutil.copytree(here.corpora / "acme", copied)
+
+    def opened(folder: Path, says: str, code: int) -> None:
+        found, _, err = command("corpus", "open", folder, record, "--out", out)
+        assert (found, says in err) == (code, True), err
+        assert not out.exists()
+
+    opened(copied, "no record of acme has exactly these bytes", 2)
+    opened(tmp_path / "nowhere", "no corpus with a credential", 2)
+    record.write_bytes(content(here, "acme", 5))
+    shutil.copy(here.corpora / "weak-one" / "records-00000.parquet", copied)
+    opened(copied, "no record of acme has exactly these bytes", 2)
+    record.write_bytes(content(here, "weak-one", 5))
+    opened(copied, "the proof does not hold", 1)
+    (copied / SECRET_FILE).unlink()
+    opened(copied, "the corpus's secret cannot be read", 1)
 
 
 def test_the_pages_commands_run(
@@ -143,14 +233,16 @@ def test_the_pages_commands_run(
     (tmp_path / "data" / "corpora").symlink_to(here.corpora)
     shutil.copy(here.root, tmp_path / "root.json")
     shutil.copy(here.key, tmp_path / "operator.pem")
-    (tmp_path / "text.txt").write_bytes(content(here, "acme", 5) + b".")
+    (tmp_path / "text.txt").write_bytes(content(here, "acme", 5))
+    opens = ("corpus", "open", here.corpora / "acme", tmp_path / "text.txt")
+    assert command(*opens, "--out", tmp_path / "text.opening.json")[0] == 0
     monkeypatch.chdir(tmp_path)
     commands = [
         line.removeprefix("$ govray ")
         for block in re.findall(r"```console\n(.*?)```", PAGE, re.S)
         for line in block.splitlines()
     ]
-    assert len(commands) == 7
+    assert len(commands) == 8
     for each in commands:
         words = shlex.split(each.replace("WITHOUT", run.name).replace("RUN", run.name))
         words = [f"runs/{run.name}/model" if word == "MODEL" else word for word in words]

@@ -23,10 +23,11 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.credential import Period
 from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.policy.record_commitment import SECRET_FILE, entry, read_secret
 from tests.support.shelf import NOW, Shelf
 
 SEPARATOR = 256
-TWIN = b"the same bytes in two corpora\n"
+TWIN = b"the same bytes twice\n"
 
 
 def texts(prefix: str, count: int) -> dict[str, bytes]:
@@ -39,7 +40,7 @@ def full_shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     shelf = Shelf(tmp_path_factory.mktemp("shelf"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "PART_BYTES", 500)
-        shelf.add("mit", texts("mit", 60) | {"empty": b"", "twin": TWIN})
+        shelf.add("mit", texts("mit", 60) | {"empty": b"", "another": TWIN, "twin": TWIN})
     shelf.add("mpl", texts("mpl", 40) | {"another": TWIN}, license="MPL-2.0")
     unknown = shelf.add("unknown", texts("unknown", 20), license="NOASSERTION")
     (unknown / "records-00000.parquet").write_bytes(b"whoever reads this file fails")
@@ -63,8 +64,11 @@ def expected(
     """Packing as its definition reads, byte by byte."""
     for part in corpus.part_files(shelf.corpora / name):
         stream: list[int] = []
+        stated = prepared.manifest.corpus(name).commitment
+        secret = read_secret(shelf.corpora / name, stated)
         for content in map(bytes, corpus.read_part(part)):
-            held = prepared.manifest.reserve.holds(hashlib.sha256(content).digest())
+            record = entry(hashlib.sha256(content).digest(), secret)
+            held = prepared.manifest.reserve.holds(record)
             if content and held == reserve:
                 stream += [*content, SEPARATOR]
         for start in range(0, len(stream), 17):
@@ -139,10 +143,66 @@ def test_quarantine_is_counted_and_never_read(prepared: Prepared) -> None:
     assert "NOASSERTION" in refused.reason
 
 
-def test_equal_records_share_their_split_in_every_corpus(prepared: Prepared) -> None:
-    places = prepared.manifest.find(hashlib.sha256(TWIN).hexdigest())
-    assert {c for c, _ in places} == {"mit", "mpl"}
-    assert len({prepared.manifest.corpus(c).records[i].split for c, i in places}) == 1
+def test_equal_records_of_a_corpus_share_their_split(full_shelf: Shelf, prepared: Prepared) -> None:
+    stated = {c.corpus: c.commitment for c in prepared.manifest.corpora}
+    secrets = {name: read_secret(full_shelf.corpora / name, stated[name]) for name in stated}
+    assert all(secrets.values())
+    digest = hashlib.sha256(TWIN).hexdigest()
+    assert prepared.manifest.find(digest) == ()
+    places = prepared.manifest.find(digest, {k: v for k, v in secrets.items() if v})
+    assert [c for c, _ in places] == ["mit", "mit", "mpl"]
+    splits = [prepared.manifest.corpus(c).records[i].split for c, i in places]
+    assert splits[0] == splits[1]
+
+
+def test_a_corpus_of_an_earlier_version_is_prepared_as_it_was(
+    tmp_path: Path, cluster: None
+) -> None:
+    """Its entries are plain hashes, and the salt splits by them."""
+    shelf = Shelf(tmp_path)
+    folder = shelf.corpora / "plain"
+    folder.mkdir(parents=True)
+    parts = corpus.PartsWriter(folder, "plain", None)
+    records = sorted(texts("plain", 40).items())
+    for record in records:
+        parts.add(*record)
+    parts.flush()
+    shelf.sign(parts.built(folder))
+    found = shelf.prepare().manifest
+    hashes = [hashlib.sha256(content).hexdigest() for _, content in records]
+    assert found.corpus("plain").commitment is None
+    assert [each.entry for each in found.corpus("plain").records] == hashes
+    held = [found.reserve.holds(bytes.fromhex(each)) for each in hashes]
+    assert [each.split == "reserve" for each in found.corpus("plain").records] == held
+    assert found.find(hashes[3]) == (("plain", 3),)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: path.unlink(), "the corpus's secret cannot be read"),
+        (lambda path: path.write_bytes(bytes(32)), "not the secret"),
+    ],
+    ids=["missing", "another"],
+)
+def test_nothing_is_prepared_without_a_corpuss_secret(
+    tmp_path: Path, spoil: Callable[[Path], object], says: str
+) -> None:
+    shelf = Shelf(tmp_path)
+    secret = shelf.add("mit", texts("mit", 20)) / SECRET_FILE
+    spoil(secret)
+    with pytest.raises(Refused, match=says) as refused:
+        shelf.prepare()
+    assert str(secret) in str(refused.value)
+    assert not list((shelf.folder / "out").glob("*"))
+
+
+def test_no_secret_is_in_the_prepared_data(full_shelf: Shelf, prepared: Prepared) -> None:
+    for name in ("mit", "mpl"):
+        secret = (full_shelf.corpora / name / SECRET_FILE).read_bytes()
+        files = [path.read_bytes() for path in prepared.folder.rglob("*") if path.is_file()]
+        assert len(files) > 3
+        assert not [f for f in files if secret in f or secret.hex().encode() in f]
 
 
 def trained(shelf: Shelf, prepared: Prepared, name: str) -> set[bytes]:
@@ -175,8 +235,8 @@ def test_preparing_again_gives_the_same_manifest(
     assert again.digest == prepared.digest
     for part in (p for c in prepared.manifest.corpora for p in c.parts):
         assert (again.folder / part.file).read_bytes() == (prepared.folder / part.file).read_bytes()
-    assert calls[0] == (0, 103)
-    assert calls[-1] == (103, 103)
+    assert calls[0] == (0, 104)
+    assert calls[-1] == (104, 104)
     assert calls == sorted(calls)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import hmac
 import random
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,19 +20,39 @@ from hypothesis import strategies as st
 from govray.data import corpus
 from govray.errors import Malformed, Refused, UsageError
 from govray.governance.formats import merkle
-from govray.governance.policy.credential import Period
+from govray.governance.policy.credential import Period, Records
+from govray.governance.policy.record_commitment import SECRET_FILE
 
 GOLDEN_ROOT = "sha256:808b3b80c52538b0925562b6cea9bedce9ceb6d72b01a81552b89494163ee210"
+GOLDEN_COMMITTED_ROOT = "sha256:d84c59bada30aa0a0329a0fa9375bedcea42ab3a9dae23055f36d21497aa4392"
+SECRET = bytes(range(32))
 RECORDS = {"a.py": b"import os\n", "b.py": b"", "c/d.py": b"\x00\xff" * 40, "e.py": b"x"}
 VALID = Period(from_="2026-11-01T00:00:00Z", until="2027-11-01T00:00:00Z")
 
 
-def root_of(contents: list[bytes]) -> str:
-    return "sha256:" + merkle.root([hashlib.sha256(c).digest() for c in contents]).hex()
+def records_of(contents: list[bytes], secret: bytes = SECRET) -> Records:
+    """What a credential states of them, as RFC 2104 and RFC 9162 read."""
+    hashes = [hashlib.sha256(c).digest() for c in contents]
+    leaves = [hmac.digest(secret, b"record" + h, "sha256") + h for h in hashes]
+    return Records(
+        root="sha256:" + merkle.root(leaves).hex(),
+        count=len(leaves),
+        commitment="sha256:" + hmac.digest(secret, b"corpus", "sha256").hex(),
+    )
 
 
 def build(folder: Path, name: str = "notes") -> corpus.Built:
-    return corpus.build(folder, name, sorted(RECORDS.items()))
+    return corpus.build(folder, name, sorted(RECORDS.items()), secret=SECRET)
+
+
+def build_plain(folder: Path) -> corpus.Built:
+    """A corpus as earlier versions built it."""
+    (folder / "plain").mkdir()
+    parts = corpus.PartsWriter(folder / "plain", "plain", None)
+    for record in sorted(RECORDS.items()):
+        parts.add(*record)
+    parts.flush()
+    return parts.built(folder / "plain")
 
 
 def contents(folder: Path) -> list[bytes]:
@@ -47,7 +69,7 @@ def test_what_is_read_back_is_what_was_given(records: dict[str, bytes], part_byt
     ordered = sorted(records.items())
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "PART_BYTES", part_bytes)
-        built = corpus.build(Path(folder), "notes", iter(ordered))
+        built = corpus.build(Path(folder), "notes", iter(ordered), secret=SECRET)
         parts = [corpus.read_part(p) for p in corpus.part_files(built.folder)]
         names = [
             name
@@ -55,21 +77,64 @@ def test_what_is_read_back_is_what_was_given(records: dict[str, bytes], part_byt
             for name in pq.read_table(part, columns=["name"])["name"].to_pylist()
         ]
         found = [bytes(record) for part in parts for record in part]
-        corpus.verify_corpus(built.folder, root=built.root, count=built.count)
+        corpus.verify_corpus(built.folder, built.records)
     assert list(zip(names, found, strict=True)) == ordered
     # The root is that of the contents, however they fall into parts.
-    assert built.root == root_of([content for _, content in ordered])
-    assert (built.count, built.bytes) == (len(records), sum(map(len, records.values())))
+    assert built.records == records_of([content for _, content in ordered])
+    assert built.bytes == sum(map(len, records.values()))
     assert all(len(part) == 1 or sum(map(len, part)) <= part_bytes for part in parts)
 
 
-def test_golden_root(tmp_path: Path) -> None:
-    assert build(tmp_path).root == GOLDEN_ROOT
+def test_golden_roots(tmp_path: Path) -> None:
+    assert build(tmp_path).root == GOLDEN_COMMITTED_ROOT
+    plain = build_plain(tmp_path)
+    assert (plain.root, plain.commitment) == (GOLDEN_ROOT, None)
+    corpus.verify_corpus(plain.folder, plain.records)
+
+
+def test_every_corpus_has_a_secret_of_its_own_that_only_its_owner_reads(tmp_path: Path) -> None:
+    one, two = (corpus.build(tmp_path, name, sorted(RECORDS.items())) for name in "ab")
+    first, second = ((each.folder / SECRET_FILE).read_bytes() for each in (one, two))
+    assert (len(first), len(second)) == (32, 32)
+    assert first != second
+    assert one.root != two.root
+    assert stat.S_IMODE((one.folder / SECRET_FILE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: path.unlink(), "the corpus's secret cannot be read"),
+        (lambda path: path.write_bytes(SECRET[:-1]), "not the secret"),
+        (lambda path: path.write_bytes(SECRET + b"\n"), "not the secret"),
+        (lambda path: path.write_bytes(bytes(32)), "not the secret"),
+        (lambda path: path.chmod(0o640), "can be read by others"),
+    ],
+    ids=["missing", "cut", "long", "another", "open"],
+)
+def test_a_secret_that_cannot_be_used_is_named(
+    tmp_path: Path, spoil: Callable[[Path], object], says: str
+) -> None:
+    built = build(tmp_path)
+    corpus.verify_corpus(built.folder, built.records)
+    spoil(built.folder / SECRET_FILE)
+    with pytest.raises(Refused, match=says) as refused:
+        corpus.verify_corpus(built.folder, built.records)
+    assert str(built.folder / SECRET_FILE) in str(refused.value)
+    assert SECRET.hex() not in str(refused.value)
+
+
+def test_a_corpus_is_read_as_its_credential_says(tmp_path: Path) -> None:
+    """A credential without the commitment speaks of plain hashes, which have another root."""
+    built = build(tmp_path)
+    plain = Records(root=built.root, count=built.count)
+    with pytest.raises(Refused, match="Merkle root"):
+        corpus.verify_corpus(built.folder, plain)
 
 
 def test_a_corpus_is_named_parts_of_two_columns(tmp_path: Path) -> None:
     folder = build(tmp_path).folder
-    assert [p.name for p in folder.iterdir()] == ["records-00000.parquet"]
+    assert sorted(p.name for p in folder.iterdir()) == ["records-00000.parquet", SECRET_FILE]
     assert pq.read_schema(folder / "records-00000.parquet").equals(
         pa.schema([("name", pa.string()), ("content", pa.binary())])
     )
@@ -183,10 +248,10 @@ def test_other_records_than_signed_are_refused(
     changed = mutate(contents(built.folder))
     rewrite(built.folder, changed)
     with pytest.raises(Refused, match=says) as refused:
-        corpus.verify_corpus(built.folder, root=built.root, count=built.count)
+        corpus.verify_corpus(built.folder, built.records)
     assert str(built.folder) in str(refused.value)
     # Control: it is the signed root and count that refuse, not the rewritten file.
-    corpus.verify_corpus(built.folder, root=root_of(changed), count=len(changed))
+    corpus.verify_corpus(built.folder, records_of(changed))
 
 
 def null_record(path: Path) -> None:
@@ -213,7 +278,7 @@ def test_an_unreadable_corpus_is_named(
     built = build(tmp_path)
     spoil(built.folder / "records-00000.parquet")
     with pytest.raises(Malformed, match=says) as refused:
-        corpus.verify_corpus(built.folder, root=built.root, count=built.count)
+        corpus.verify_corpus(built.folder, built.records)
     assert str(built.folder) in str(refused.value)
 
 
@@ -227,7 +292,7 @@ def test_a_changed_byte_is_refused_or_changes_no_record(tmp_path: Path) -> None:
         changed = data[position] ^ (1 << draw.randrange(8))
         path.write_bytes(data[:position] + bytes([changed]) + data[position + 1 :])
         try:
-            corpus.verify_corpus(built.folder, root=built.root, count=built.count)
+            corpus.verify_corpus(built.folder, built.records)
         except Refused:
             refused += 1
         else:  # in a name, a statistic or padding
@@ -240,7 +305,7 @@ def test_the_unsigned_credential_states_what_was_built(tmp_path: Path) -> None:
     credential = corpus.unsigned_credential(
         built, license="apache-2.0 or mit", issuer="me", valid=VALID, source_type="synthetic"
     )
-    assert (credential.records.root, credential.records.count) == (built.root, built.count)
+    assert credential.records == built.records
     assert credential.license == "Apache-2.0 OR MIT"
     assert (credential.license_category, credential.source_type) == ("permissive", "synthetic")
 

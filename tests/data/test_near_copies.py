@@ -14,6 +14,7 @@ from govray.data import near_copies
 from govray.data.corpus import build
 from govray.data.near_copies import LEAST, near, shingles, signatures, words
 from govray.errors import UsageError
+from govray.governance.policy.record_commitment import entry
 
 VOCABULARY = [f"word{number}" for number in range(2000)]
 
@@ -29,19 +30,24 @@ def edited(draw: random.Random, original: list[str], share: float) -> list[str]:
 class Shelved:
     """One corpus on disk, and what its credential would say."""
 
+    secret = bytes(range(32))
+
     def __init__(self, folder: Path, texts: list[str]) -> None:
         self.texts = [each.encode() for each in texts]
         self.folder = folder
         records = ((f"{i:05}", content) for i, content in enumerate(self.texts))
-        self.root = build(folder, "one", records).root
-        self.hashes = [hashlib.sha256(content).hexdigest() for content in self.texts]
+        self.root = build(folder, "one", records, secret=self.secret).root
+        digests = [hashlib.sha256(content).digest() for content in self.texts]
+        self.hashes = [each.hex() for each in digests]
+        self.entries = [entry(each, self.secret).hex() for each in digests]
 
     def near(self, asked: str, least: float = 0.5, limit: int = 10) -> list[near_copies.Near]:
         return near(
             asked.encode(),
             self.folder,
             {"one": self.root},
-            {"one": self.hashes},
+            {"one": self.entries},
+            {"one": self.secret},
             least=least,
             limit=limit,
         )
@@ -148,7 +154,7 @@ def test_an_index_is_kept_for_its_root_and_built_anew_where_it_is_not_whole(
     shelved = Shelved(tmp_path, [" ".join(text(draw, 60)) for _ in range(9)])
     built: list[Path] = []
     real = near_copies.build
-    monkeypatch.setattr(near_copies, "build", lambda path: built.append(path) or real(path))
+    monkeypatch.setattr(near_copies, "build", lambda *of: built.append(of[0]) or real(*of))
     asked = shelved.texts[3].decode()
     first = shelved.near(asked)
     assert shelved.near(asked) == first
@@ -173,7 +179,8 @@ def test_records_other_than_those_asked_about_are_refused(shelved: Shelved) -> N
             shelved.texts[0],
             shelved.folder,
             {"one": shelved.root},
-            {"one": [shelved.hashes[1], *shelved.hashes[1:]]},
+            {"one": [shelved.entries[1], *shelved.entries[1:]]},
+            {"one": shelved.secret},
             least=0.5,
             limit=5,
         )

@@ -13,13 +13,16 @@ from sqlmodel import Session, select
 
 from govray.governance.formats import merkle
 from govray.governance.formats.signed_note import verify_checkpoint
+from govray.governance.policy.record_commitment import commitment
 from govray.governance.verify.trace import sighting
 from govray.service import visibility
 from govray.service.routes import corpora, ledgers, records
 from govray.service.routes import lineage as routes_lineage
 from govray.store.lineage import encode, lineage
-from govray.store.tables import AuditEntry
+from govray.store.record_key import mask_secret
+from govray.store.tables import AuditEntry, RecordCommitment
 from tests.support.library import Library, library
+from tests.support.shelf_of_models import KEY
 
 STAFF = ("admin", "engineer", "auditor")
 ACME, ARCHIVE = "supplier", "other supplier"
@@ -247,6 +250,42 @@ def test_a_text_and_its_bytes_are_one_record(shelf: Library) -> None:
     assert shelf.post(ACME, "/records:search", json={"content": "%"}).status_code == 422
     assert shelf.post(ACME, "/records:search", json={}).status_code == 422
     assert not shelf.post(ACME, "/records:search", json={"text": text + "\n"}).json()["found"]
+
+
+def test_records_under_commitments_are_found_with_the_stores_secrets_only(shelf: Library) -> None:
+    """Without them the answer names the corpora that were not searched, to who may read them."""
+    known = shelf.shelf.world.secrets
+    hidden = shelf.record("gamma", trained(shelf, "gamma"))
+    with Session(shelf.service.engine) as session:
+        rows = session.exec(select(RecordCommitment)).all()
+        held = {row.credential: row.secret for row in rows}
+        # Masked: the tables alone open nothing.
+        assert {row.commitment for row in rows} == {commitment(each) for each in known.values()}
+        assert not {row.secret for row in rows} & set(known.values())
+        opened = {mask_secret(row.secret or b"", row.commitment, KEY) for row in rows}
+        assert opened == set(known.values())
+        for row in rows:
+            row.secret = None
+        session.commit()
+    try:
+        for kind, closed in (
+            ("auditor", ["acme", "gamma"]),
+            (ACME, ["acme"]),
+            (ARCHIVE, ["gamma"]),
+        ):
+            answer = shelf.get(kind, f"/records/{hidden}").json()
+            assert (answer["found"], answer["closed"]) == (False, closed)
+        assert shelf.get("auditor", f"/records/{shelf.record('alpha', 0)}").json()["found"]
+    finally:
+        with Session(shelf.service.engine) as session:
+            for credential, secret in held.items():
+                session.get_one(RecordCommitment, credential).secret = secret
+            session.commit()
+    answer = shelf.get("auditor", f"/records/{hidden}").json()
+    assert (answer["found"], answer["closed"]) == (True, [])
+    # The leaf, which anyone reads in a manifest, is no record's hash.
+    leaf = shelf.shelf.world.entry("gamma", hidden).hex()
+    assert not shelf.get("auditor", f"/records/{leaf}").json()["found"]
 
 
 def test_nobody_else_can_confirm_a_guess(shelf: Library) -> None:

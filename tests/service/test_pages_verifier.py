@@ -72,7 +72,7 @@ def _serve(route: Route) -> None:
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    return World()
+    return World(secrets={"gamma": bytes(range(32))})
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from typing import IO
 import httpx
 import pytest
 import yaml
+from pydantic import ValidationError
 from sqlmodel import Session
 
 from govray.errors import UsageError
@@ -52,6 +53,17 @@ def test_the_folder_s_name_does_not_hide_ray_s() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("serve.app ")
     assert "ray/serve/__init__.py" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["promotion", "oidc", "revocations"])
+def test_a_url_for_a_path_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    from serve.app import Arguments
+
+    given = ["lists", "s3://bucket/lists"] if name == "revocations" else "s3://bucket/file"
+    assert Arguments.model_validate({name: "x" if name != "revocations" else ["x"]})
+    with pytest.raises(ValidationError, match=f"{name}.*\n.*give a path, not a URL"):
+        Arguments.model_validate({name: given})
 
 
 def test_without_a_store_it_is_refused_before_anything_starts(

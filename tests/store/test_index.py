@@ -94,13 +94,14 @@ def test_records_stand_where_trace_finds_them(store: Engine, shelf: Shelf) -> No
         for prepared in model.manifest.document.corpora:
             secret = prepared.corpus == "acme"
             for number, record in enumerate(prepared.records):
-                [seen] = trace(model, record.sha256)
-                key = record_key(record.sha256, confidential=secret, key=KEY)
+                sha256 = shelf.sha256(prepared.corpus, number)
+                [seen] = trace(model, sha256, shelf.world.secrets)
+                key = record_key(record.entry, confidential=secret, key=KEY)
                 row = session.get_one(tables.Record, (key, model.digest, prepared.corpus, number))
                 assert (row.split, row.tokens) == (seen.split, seen.tokens)
                 assert (row.steps, row.step_count) == (list(seen.steps), len(seen.steps))
                 found += 1
-                plain = tables.Record.record_key == record.sha256
+                plain = tables.Record.record_key == record.entry
                 assert bool(session.exec(select(tables.Record).where(plain)).all()) != secret
         assert len(session.exec(select(tables.Record)).all()) == found
 

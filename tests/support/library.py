@@ -54,7 +54,7 @@ class Library:
 
     def record(self, corpus: str, number: int) -> str:
         """SHA-256 of a record."""
-        return self.model("first").manifest.document.record(corpus, number).sha256
+        return self.shelf.sha256(corpus, number)
 
 
 @contextmanager

@@ -105,6 +105,41 @@ class Google(Process):
         self.url = f"gs://bucket/commits?scheme=http&endpoint_override=127.0.0.1:{self.port}"
 
 
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of a server, past all code of govray."""
+
+    server: Server
+    name: str
+
+    def url(self, key: str = "") -> str:
+        return self.server.url(self.name).replace("/commits", f"/{key}")
+
+    def put(self, key: str, data: bytes) -> None:
+        store, path = self._at(key)
+        with store.open_output_stream(path, compression=None) as stream:
+            stream.write(data)
+
+    def take(self, folder: Path, prefix: str) -> None:
+        """Store what a folder of the disk holds."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.put(f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+    def delete(self, key: str) -> None:
+        store, path = self._at(key)
+        store.delete_file(path)
+
+    def mark(self, key: str) -> None:
+        """Store the empty object that a console shows as a folder."""
+        store, path = self._at(key)
+        store.create_dir(path)
+
+    def _at(self, key: str) -> tuple[Any, str]:
+        store, path = fs.FileSystem.from_uri(self.url())
+        return store, f"{path.rstrip('/')}/{key}"
+
+
 def start() -> Server:
     """Start a server, and let this process and its children in."""
     os.environ.update(CREDENTIALS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -81,7 +82,8 @@ class Shelf:
         self, name: str, records: Mapping[str, bytes], license: str = "MIT", **facts: Any
     ) -> Path:
         """Build a corpus and sign its credential."""
-        built = corpus.build(self.corpora, name, sorted(records.items()))
+        secret = hashlib.sha256(name.encode()).digest()  # so that the reserve repeats
+        built = corpus.build(self.corpora, name, sorted(records.items()), secret=secret)
         self.sign(built, license, **facts)
         return built.folder
 

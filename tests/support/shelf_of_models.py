@@ -9,12 +9,14 @@ narrow   alpha, beta
 guarded  alpha, beta                                  a later credential of beta's, confidential
 ======== ============================================ =========================================
 
-``acme`` is ``acme-legal``'s; the others are ``archive``'s. The same records stand in all models.
+``acme`` is ``acme-legal``'s; the others are ``archive``'s. The same records stand in all models;
+those of ``acme`` and ``gamma`` are under commitments.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +30,8 @@ from tests.support.world import AT, World
 
 KEY = b"the secret of a store in a test."
 
+SECRETS = {name: hashlib.sha256(name.encode()).digest() for name in ("acme", "gamma")}
+
 LATER = Period(from_="2026-02-01T00:00:00Z", until="2027-02-01T00:00:00Z")
 
 
@@ -35,7 +39,7 @@ class Shelf:
     """The folders of the models, below ``folder``, by name. See the module."""
 
     def __init__(self, folder: Path) -> None:
-        self.world = World()
+        self.world = World(secrets=SECRETS)
         self.folder = folder
         self.models = {
             "first": self.world.deploy(folder / "first", run="run-first"),
@@ -69,9 +73,15 @@ class Shelf:
                 key=KEY,
                 public=public,
                 folder=str(self.models[name]),
+                secrets=self.world.secrets,
             )
             for name in names or self.models
         )
+
+    def sha256(self, corpus: str, number: int) -> str:
+        """Of a record's content."""
+        records = [each for part in self.world.records[corpus] for each, _ in part]
+        return records[number]
 
     def _longer(self) -> World:
         world = copy.copy(self.world)

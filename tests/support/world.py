@@ -26,8 +26,8 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Document
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.formats.merkle import root as merkle_root
 from govray.governance.formats.statement import Subject, read, seal, self_subject
+from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential, Period, Records, seal_credential
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
@@ -188,8 +188,10 @@ class World:
         quotas: Mapping[str, int] | None = None,
         context: int = 7,
         name: str = "example-org",
+        secrets: Mapping[str, bytes] | None = None,
     ) -> None:
         self.name = name
+        self.secrets = dict(secrets or {})  # corpora under commitments
         self.keys = Keys()
         self.context = context
         self.steps = steps
@@ -299,7 +301,9 @@ class World:
         mine = corpus.startswith("acme")
         base = corpus if corpus in LICENSES else "alpha"
         license_, category = LICENSES[base]
-        hashes = [bytes.fromhex(h) for part in records or self.records[corpus] for h, _ in part]
+        hashes = [h for part in records or self.records[corpus] for h, _ in part]
+        entries = [self.entry(corpus, each) for each in hashes]
+        secret = self.secrets.get(corpus)
         fields: dict[str, Any] = {
             "schema_version": "v1",
             "corpus": corpus,
@@ -310,7 +314,11 @@ class World:
             "sensitivity": "confidential" if mine else "public",
             "valid": Period(from_="2026-01-01T00:00:00Z", until="2027-01-01T00:00:00Z"),
             "issuer": "acme-legal" if mine else "archive",
-            "records": Records(root="sha256:" + merkle_root(hashes).hex(), count=len(hashes)),
+            "records": Records(
+                root=record_commitment.root(entries, committed=secret is not None),
+                count=len(entries),
+                commitment=record_commitment.commitment(secret) if secret else None,
+            ),
         }
         signer = signer or (self.keys.acme if mine else self.keys.archive)
         return seal_credential(Credential(**fields | changes), [signer])
@@ -334,6 +342,10 @@ class World:
             ),
         )
 
+    def entry(self, corpus: str, sha256: str) -> bytes:
+        """What stands in the manifest for the record with this SHA-256."""
+        return record_commitment.entry(bytes.fromhex(sha256), self.secrets.get(corpus))
+
     def _prepare(
         self, corpus: str, parts: list[list[tuple[str, int]]], credential: Verified[Credential]
     ) -> PreparedCorpus:
@@ -343,9 +355,10 @@ class World:
         for k, part in enumerate(parts):
             start, row = len(records), self.context + 1
             for sha256, tokens in part:
-                held = self.reserve.holds(bytes.fromhex(sha256))
+                entry = self.entry(corpus, sha256)
+                held = self.reserve.holds(entry)
                 split = "empty" if tokens == 0 else "reserve" if held else "train"
-                records.append(ManifestRecord(sha256, tokens, split))
+                records.append(ManifestRecord(entry.hex(), tokens, split))
             tokens = sum(r.tokens + 1 for r in records[start:] if r.split == "train")
             rows = tokens // row + (tokens % row >= 2)
             file = f"class={class_digest[7:19]}/{corpus}-{k:05}"
@@ -376,6 +389,7 @@ class World:
             corpus=corpus,
             credential=credential.digest,
             class_digest=class_digest,
+            commitment=credential.document.records.commitment,
             records=tuple(records),
             parts=tuple(made),
         )

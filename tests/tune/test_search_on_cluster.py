@@ -168,6 +168,8 @@ def test_a_killed_search_goes_on_and_runs_no_finished_trial_again(deployment: De
     assert best["trial"] in found["front"]
 
     # Each trial is a governed run under the same policy and the same prepared data.
+    assert [each.name for each in runs.iterdir() if each != search] == ["prepared"]
+    assert not (search / "prepared").exists()
     models = [govray.verify(t["model"], trust_root=deployment.root) for t in (memorizer, best)]
     assert len({model.manifest.digest for model in models}) == 1
     assert len({model.attestation.run.id for model in models}) == 2
@@ -223,6 +225,10 @@ def test_a_trial_that_falls_behind_goes_on_from_a_better_one(deployment: Deploym
     found = json.loads(out)
     search = Path(found["search"])
     assert {each["ended"] for each in found["trials"]} == {"finished"}
+    # Of its own, or of the searches before: they have equal data, so one reserve.
+    [prepared] = (deployment.folder / "runs" / "prepared").iterdir()
+    assert (prepared / "manifest.dsse.json").is_file()
+    assert not (search / "prepared").exists()
 
     cloned = [each for each in lines_of(search) if each["kind"] == "cloned"]
     assert cloned

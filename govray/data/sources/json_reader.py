@@ -125,7 +125,7 @@ def _check_tar_end(found: SourceObject) -> None:
 
     A compressed one has an end of its own.
     """
-    with found.path.open("rb") as file:
-        file.seek(max(0, found.stamp[0] - tarfile.BLOCKSIZE))
+    with found.open() as file:
+        file.seek(max(0, found.stamp.size - tarfile.BLOCKSIZE))
         if not found.compression and file.read() != bytes(tarfile.BLOCKSIZE):
             raise tarfile.ReadError("the end mark is missing")

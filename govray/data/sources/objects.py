@@ -1,8 +1,8 @@
 """The objects of a source: which files it has, in which format, and whether they stay as they are.
 
-A source is a file or a folder. The format follows from the suffixes, if all files agree. A folder
-of other files is a source of text files, one record each. Hidden files and folders are left out,
-and links to folders are not followed.
+A source is a file or a folder, on a disk or below a URL of an object store. The format follows from
+the suffixes, if all files agree. A folder of other files is a source of text files, one record
+each. Hidden files and folders are left out.
 
 A folder that the ``datasets`` library saved is recognised by its ``state.json`` or
 ``dataset_dict.json``. These name the Arrow files, so a missing one is noticed.
@@ -13,13 +13,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
 
 from govray.data.corpus import disk_errors
+from govray.data.sources.disk_folder import DiskFolder
+from govray.data.sources.stamp import Stamp, changed
 from govray.errors import Malformed, UsageError
+from govray.files.storage_url import is_url
 
 Format = Literal["files", "jsonl", "csv", "parquet", "arrow", "webdataset"]
 
@@ -37,7 +42,18 @@ COMPRESSIONS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd"}
 
 # Of no use as text: a folder that mixes them with other files has to be asked about.
 _BINARY = {"parquet", "arrow", "webdataset"}
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+class SourceFolder(Protocol):
+    """Where objects lie: `DiskFolder` or `govray.data.sources.bucket_folder.BucketFolder`."""
+
+    def where(self, name: str) -> str: ...
+
+    def list(self) -> dict[str, Stamp]: ...
+
+    def stamp(self, name: str) -> Stamp: ...
+
+    def open(self, name: str, stamp: Stamp) -> pa.NativeFile: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +62,44 @@ class SourceObject:
 
     Attributes:
         name: Its POSIX path below the source.
-        path: Where it is.
-        stamp: Size in bytes, time of the last change and inode, when the source was listed.
+        folder: Where it lies.
+        stamp: What it was when the source was listed.
         split: The split that a saved ``datasets`` folder has it in.
     """
 
     name: str
-    path: Path
-    stamp: tuple[int, int, int]
+    folder: SourceFolder = field(repr=False)
+    stamp: Stamp
     split: str | None = None
+
+    @property
+    def where(self) -> str:
+        """How errors name it."""
+        return self.folder.where(self.name)
+
+    @property
+    def suffixes(self) -> list[str]:
+        return Path(self.name.lower()).suffixes
 
     @property
     def compression(self) -> str | None:
         """The codec that the suffix names."""
-        return COMPRESSIONS.get(self.path.suffix.lower())
+        return COMPRESSIONS.get(self.suffixes[-1]) if self.suffixes else None
+
+    def open(self) -> pa.NativeFile:
+        """Its bytes as they are, from the first."""
+        return self.folder.open(self.name, self.stamp)
 
     def check_unchanged(self) -> None:
-        """Compare the file with what it was when the source was listed.
+        """Compare a file with what it was when the source was listed.
+
+        A bucket's objects are compared with every read instead, and once more at the end.
 
         Raises:
             UsageError: It has changed, or cannot be looked at.
         """
-        with disk_errors(self.path):
-            if _stamp(self.path) != self.stamp:
-                raise changed(self.path)
+        if isinstance(self.folder, DiskFolder) and self.folder.stamp(self.name) != self.stamp:
+            raise changed(self.where)
 
 
 @dataclass(frozen=True)
@@ -95,64 +125,64 @@ class RecordSource:
             UsageError: A file was added, removed or changed.
         """
         if find(self.source, self.format) != self:
-            raise changed(Path(self.source))
+            raise changed(self.source.partition("?")[0])
 
 
 def find(source: str, format: Format | None = None) -> RecordSource:
     """The objects of ``source``.
 
     Args:
-        source: Path of a file or a folder.
+        source: Path of a file or a folder, or URL of an object or of what is below a prefix.
         format: What to read; by default what the suffixes say.
 
     Raises:
-        UsageError: No such path, a URL, nothing to read, or a folder whose files disagree.
+        UsageError: No such path, bucket or object, no credentials, nothing to read, or a folder
+            whose files disagree.
         Malformed: A saved ``datasets`` folder lacks a file.
+        InfrastructureFailed: The object store does not answer.
     """
-    if _SCHEME.match(source):
+    folder, name = _open(source)
+    if name is not None:
+        found = SourceObject(name, folder, folder.stamp(name))
+        return RecordSource(source, format or _format_of(name) or "files", (found,))
+    stamps = folder.list()
+    if is_url(source) and not stamps:
         raise UsageError(
-            "sources are read from paths only, not from URLs",
-            where=source,
-            do="Copy or mount the data, then name the folder.",
+            "no objects are there",
+            where=folder.where(""),
+            do="Check bucket and prefix: upper and lower case differ, and * is no wildcard.",
         )
-    path = Path(source)
-    if path.is_file():
-        with disk_errors(path):
-            found = SourceObject(path.name, path, _stamp(path))
-        return RecordSource(source, format or _format_of(path.name) or "files", (found,))
-    if not path.is_dir():
-        raise UsageError("no such file or folder", where=source, do="Check the path.")
-    if format in (None, "arrow") and (saved := tuple(_saved_datasets(path))):
+    if format in (None, "arrow") and (saved := tuple(_saved_datasets(folder, stamps))):
         return RecordSource(source, "arrow", saved)
-    with disk_errors(path):
-        names = list(_names_below(path))
-    format = format or _common_format(source, names)
+    names = list(stamps)
+    format = format or _common_format(folder.where(""), names)
     if format != "files":
         # A record's name begins so, and records are in order of their names.
         names.sort(key=lambda name: f"{name}#")
     kept = [name for name in names if format in ("files", _format_of(name), _as_json(name))]
     if names and not kept:
         raise UsageError(
-            f"no file is of format {format}", where=source, do="Check the folder and --format."
+            f"no file is of format {format}",
+            where=folder.where(""),
+            do="Check the folder and --format.",
         )
-    with disk_errors(path):
-        objects = tuple(SourceObject(name, path / name, _stamp(path / name)) for name in kept)
+    objects = tuple(SourceObject(name, folder, stamps[name]) for name in kept)
     left_out = set(names) - set(kept)
     return RecordSource(source, format, objects, tuple(sorted(left_out)))
 
 
-def changed(path: Path) -> UsageError:
-    """The error of a source that does not stand still."""
-    return UsageError(
-        "changed while it was read",
-        where=str(path),
-        do="Read a copy, or wait until its writer is done.",
-    )
+def _open(source: str) -> tuple[SourceFolder, str | None]:
+    """The folder that a source is; or the folder and the file, if it is a file."""
+    if is_url(source):
+        from govray.data.sources.bucket_folder import open_bucket  # who reads paths loads no client
 
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns, status.st_ino
+        return open_bucket(source)
+    path = Path(source)
+    if path.is_file():
+        return DiskFolder(path.parent), path.name
+    if not path.is_dir():
+        raise UsageError("no such file or folder", where=source, do="Check the path.")
+    return DiskFolder(path), None
 
 
 def _format_of(name: str) -> Format | None:
@@ -165,18 +195,6 @@ def _format_of(name: str) -> Format | None:
 def _as_json(name: str) -> Format | None:
     """``.json`` is often JSON lines, and often not: it is so only where the user says so."""
     return "jsonl" if re.search(r"\.json(\.gz|\.zst)?$", name.lower()) else None
-
-
-def _names_below(folder: Path) -> Iterator[str]:
-    def fail(error: OSError) -> None:
-        raise error
-
-    names: list[str] = []
-    for parent, folders, files in os.walk(folder, onerror=fail):
-        folders[:] = [f for f in folders if not f.startswith(".")]
-        paths = (Path(parent, f) for f in files if not f.startswith("."))
-        names += [p.relative_to(folder).as_posix() for p in paths if p.is_file()]
-    yield from sorted(names)
 
 
 def _common_format(source: str, names: list[str]) -> Format:
@@ -192,36 +210,43 @@ def _common_format(source: str, names: list[str]) -> Format:
     return "files"
 
 
-def _saved_datasets(folder: Path, split: str | None = None) -> Iterator[SourceObject]:
+def _saved_datasets(
+    folder: SourceFolder, stamps: Mapping[str, Stamp], split: str | None = None
+) -> Iterator[SourceObject]:
     """The Arrow files of a folder that ``datasets`` saved, or none if it is no such folder."""
-    prefix = f"{split}/" if split else ""
-    if (splits := folder / "dataset_dict.json").is_file():
-        for each in sorted(_member(splits, "splits", str), key=lambda name: f"{name}/"):
-            yield from _saved_datasets(folder / each, each)
-    elif (state := folder / "state.json").is_file():
-        files = [each.get("filename") for each in _member(state, "_data_files", dict)]
-        for name in sorted(files, key=lambda name: f"{name}#"):
-            path = folder / str(name)
-            if path.parent != folder or not path.is_file():
+    below = f"{split}/" if split else ""
+    if (splits := f"{below}dataset_dict.json") in stamps:
+        named = _member(folder, splits, stamps, "splits", str)
+        for each in sorted(named, key=lambda name: f"{name}/"):
+            yield from _saved_datasets(folder, stamps, below + each)
+    elif (state := f"{below}state.json") in stamps:
+        files = _member(folder, state, stamps, "_data_files", dict)
+        for name in sorted((str(each.get("filename")) for each in files), key=lambda n: f"{n}#"):
+            if "/" in name or below + name not in stamps:
                 raise Malformed(
-                    f"names {str(name)!r}, which is not beside it",
-                    where=str(state),
+                    f"names {name!r}, which is not beside it",
+                    where=folder.where(state),
                     do="Save or copy the dataset again.",
                 )
-            with disk_errors(path):
-                yield SourceObject(f"{prefix}{name}", path, _stamp(path), split)
+            yield SourceObject(below + name, folder, stamps[below + name], split)
     elif split:
-        raise Malformed("no state.json", where=str(folder), do="Save or copy the dataset again.")
+        raise Malformed(
+            "no state.json", where=folder.where(split), do="Save or copy the dataset again."
+        )
 
 
-def _member(path: Path, name: str, kind: type) -> list[Any]:
+def _member(
+    folder: SourceFolder, file: str, stamps: Mapping[str, Stamp], name: str, kind: type
+) -> list[Any]:
     """The list of ``kind`` that a file of ``datasets`` has under a name."""
-    with disk_errors(path):
-        data = path.read_bytes()
+    with disk_errors(folder.where(file)), folder.open(file, stamps[file]) as stream:
+        data = stream.read()
     try:
         value = json.loads(data)[name]
     except (ValueError, KeyError, TypeError):
         value = None
     if not isinstance(value, list) or not all(isinstance(each, kind) for each in value):
-        raise Malformed(f"no list {name!r}", where=str(path), do="Save or copy the dataset again.")
+        raise Malformed(
+            f"no list {name!r}", where=folder.where(file), do="Save or copy the dataset again."
+        )
     return value

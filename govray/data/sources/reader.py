@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from govray.data.corpus import MAX_RECORD_BYTES, read_file
+from govray.data.corpus import MAX_RECORD_BYTES, disk_errors
 from govray.data.sources import json_reader
 from govray.data.sources.columns import ColumnMapping
 from govray.data.sources.objects import RecordSource, SourceObject
@@ -81,7 +81,7 @@ def _rows(
             return json_reader.samples(found, columns.keys(), limit), columns
         case format:
             table = Table(found, format, limit)
-            paths = columns.resolve(table.schema, where=str(found.path))
+            paths = columns.resolve(table.schema, where=found.where)
             return table.rows(paths), columns.decided(paths)
 
 
@@ -89,10 +89,11 @@ def _file(
     found: SourceObject, limit: int, normalisation: Sequence[Normalisation]
 ) -> SourceRecord | Flaw:
     """A whole file as it is; only normalisation asks for UTF-8."""
-    if found.stamp[0] > limit:
-        what = f"the file has {found.stamp[0]:,} bytes, the limit is {limit:,}"
+    if found.stamp.size > limit:
+        what = f"the file has {found.stamp.size:,} bytes, the limit is {limit:,}"
         return Flaw(found.name, what, "Split it, or raise the limit.")
-    content = read_file(found.path)
+    with disk_errors(found.where), found.open() as file:
+        content = file.read()
     if normalisation:
         try:
             content = normalise(content.decode(), normalisation).encode()

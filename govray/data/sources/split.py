@@ -4,7 +4,7 @@ Invariants
 
 * A corpus of the split is written whole or not at all. They appear one after the other, after the
   source was read to its end. A kill in between leaves some of them, each whole.
-* Records keep the source's order, so equal sources give equal roots.
+* Records keep the source's order. Each corpus has a secret of its own.
 * Names follow from the combination alone: ``<name>_<licence>``, then the jurisdiction and the
   sensitivity where they differ from the defaults.
 * What is pending of all corpora together is bounded, so many combinations need no more memory.
@@ -19,7 +19,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from govray.data.corpus import Built, PartsWriter, check_name, check_vacant, disk_errors
+from govray.data.corpus import (
+    Built,
+    PartsWriter,
+    check_name,
+    check_vacant,
+    disk_errors,
+    new_secret,
+)
 from govray.data.sources.quarantine import Quarantine
 from govray.data.sources.record import SourceRecord
 from govray.data.sources.terms import RecordTerms, TermsReader, Unclear
@@ -86,7 +93,8 @@ def split(
                 check(target.name, found)
                 check_vacant(target)
                 folder = staged.enter_context(staged_folder(target))
-                corpus = SplitCorpus(found, PartsWriter(folder, target.name), target)
+                parts = PartsWriter(folder, target.name, new_secret())
+                corpus = SplitCorpus(found, parts, target)
                 corpora[found] = corpus
             before = corpus.parts.pending
             corpus.parts.add(record.name, record.content)

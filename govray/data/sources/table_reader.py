@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from govray.data.corpus import first_line
 from govray.data.sources.objects import Format, SourceObject
-from govray.errors import Malformed
+from govray.errors import InfrastructureFailed, Malformed
 
 Raw = tuple[int, dict[str, Any] | str]
 """A row's number from 1, and its value by attribute, or what is wrong with it."""
@@ -63,9 +63,10 @@ class Table:
 
     def _schema(self) -> pa.Schema:
         if self._format == "parquet":
-            return pq.read_schema(self._found.path)
+            with self._found.open() as file:
+                return pq.read_schema(file)
         if self._format == "arrow":
-            with pa.OSFile(str(self._found.path)) as file:
+            with self._found.open() as file:
                 self._check_end(file)
                 return self._arrow(file).schema
         with self._csv({}) as reader:
@@ -83,13 +84,16 @@ class Table:
                 yield row, values
 
     def _parquet_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(
-            self._found.path, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
-        ) as file:
-            yield from file.iter_batches(batch_size=_BATCH, columns=columns, use_threads=False)
+        with (
+            self._found.open() as file,
+            pq.ParquetFile(
+                file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
+            ) as table,
+        ):
+            yield from table.iter_batches(batch_size=_BATCH, columns=columns, use_threads=False)
 
     def _arrow_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        with pa.OSFile(str(self._found.path)) as file, self._arrow(file) as reader:
+        with self._found.open() as file, self._arrow(file) as reader:
             streamed = isinstance(reader, pa.RecordBatchStreamReader)
             stored = (
                 reader
@@ -123,7 +127,6 @@ class Table:
             return "skip"
 
         names = list(dict.fromkeys(columns.values()))
-        suffixes = [suffix.lower() for suffix in self._found.path.suffixes]
         return pyarrow.csv.open_csv(
             open_stream(self._found),
             # One thread, or refused rows have no number. A row has to fit into a block.
@@ -131,7 +134,7 @@ class Table:
                 use_threads=False, block_size=max(self._limit, _BUFFER)
             ),
             parse_options=pyarrow.csv.ParseOptions(
-                delimiter="\t" if ".tsv" in suffixes else ",",
+                delimiter="\t" if ".tsv" in self._found.suffixes else ",",
                 newlines_in_values=True,
                 invalid_row_handler=note,
             ),
@@ -163,6 +166,7 @@ def reading(found: SourceObject) -> Iterator[list[int]]:
 
     Raises:
         Malformed: In place of a reader's error; names the object, the row and what it said.
+        InfrastructureFailed: The storage's, with the row.
     """
     progress = [0]
     try:
@@ -173,16 +177,20 @@ def reading(found: SourceObject) -> Iterator[list[int]]:
             what = "a row of CSV is larger than the limit"
         raise Malformed(
             f"cannot be read after row {progress[0]:,} ({what})",
-            where=str(found.path),
+            where=found.where,
             do="The file may be cut short or damaged: fetch or write it again.",
+        ) from error
+    except InfrastructureFailed as error:
+        raise InfrastructureFailed(
+            f"{error.what}, after row {progress[0]:,}", where=error.where, do=error.do
         ) from error
 
 
 def open_stream(found: SourceObject) -> pa.NativeFile:
     """The object's bytes, decompressed as its suffix says."""
-    if found.compression and not found.stamp[0]:
+    if found.compression and not found.stamp.size:
         raise pa.ArrowInvalid("the compressed file is empty")
-    file = pa.OSFile(str(found.path))
+    file = found.open()
     return pa.CompressedInputStream(file, found.compression) if found.compression else file
 
 

@@ -161,34 +161,47 @@ def _check(value: object, where: str | None) -> bool:
     float and only ASCII keys, so that `_PLAIN` encodes it as RFC 8785 does.
     """
     plain = True
-    pending: list[tuple[object, int]] = [(value, 0)]
+    pending: list[tuple[Iterable[object], int]] = [((value,), 0)]
     while pending:
-        item, depth = pending.pop()
-        if isinstance(item, str):
-            _check_text(item, where)
-        elif item is None or isinstance(item, bool):
-            continue
-        elif isinstance(item, int):
-            if not -MAX_INTEGER <= item <= MAX_INTEGER:
-                _refuse("an integer exceeds 2^53 - 1; large counts travel as strings", where)
-        elif isinstance(item, float):
-            _check_float(item, where)
-            plain = False
-        elif isinstance(item, list | tuple | dict):
-            if depth == MAX_DEPTH:
-                _refuse(f"the JSON is nested deeper than {MAX_DEPTH}", where)
-            members: Iterable[object] = item
-            if isinstance(item, dict):
-                members = item.values()
-                for key in item:
-                    if not isinstance(key, str):
-                        _refuse(f"an object key is a {type(key).__name__}, not a string", where)
-                    _check_text(key, where)
-                    plain = plain and key.isascii()
-            pending.extend((member, depth + 1) for member in members)
-        else:
-            _refuse(f"a {type(item).__name__} is not a JSON value", where)
+        members, depth = pending.pop()
+        for item in members:
+            # The two most frequent types first: a manifest has a million of them.
+            if type(item) is str:
+                if not item.isascii():
+                    _check_text(item, where)
+            elif type(item) is int:
+                _check_integer(item, where)
+            elif isinstance(item, list | tuple | dict):
+                if depth == MAX_DEPTH:
+                    _refuse(f"the JSON is nested deeper than {MAX_DEPTH}", where)
+                if isinstance(item, dict):
+                    for key in item:
+                        if not isinstance(key, str):
+                            _refuse(f"an object key is a {type(key).__name__}, not a string", where)
+                        _check_text(key, where)
+                        plain = plain and key.isascii()
+                pending.append((item.values() if isinstance(item, dict) else item, depth + 1))
+            elif isinstance(item, float):
+                _check_float(item, where)
+                plain = False
+            else:
+                _check_other(item, where)
     return plain
+
+
+def _check_other(item: object, where: str | None) -> None:
+    """What is no container, no float, and no str or int proper."""
+    if isinstance(item, str):
+        _check_text(item, where)
+    elif isinstance(item, int):
+        _check_integer(item, where)
+    elif item is not None:
+        _refuse(f"a {type(item).__name__} is not a JSON value", where)
+
+
+def _check_integer(number: int, where: str | None) -> None:
+    if not -MAX_INTEGER <= number <= MAX_INTEGER:
+        _refuse("an integer exceeds 2^53 - 1; large counts travel as strings", where)
 
 
 def _check_text(text: str, where: str | None) -> None:

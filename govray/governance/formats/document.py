@@ -213,10 +213,29 @@ def check_no_null(value: object, *, where: Where) -> None:
     Raises:
         Malformed: One does; names its path.
     """
-    null = _null_path(value)
-    if null is not None:
+    if _has_null(value):
+        null = _null_path(value) or ()
         place = _place(where, *null)
         raise Malformed(f"field {_dotted(null)} is null", where=place, do="Leave the field out")
+
+
+_SCALARS = frozenset({str, int, float, bool})
+
+
+def _has_null(value: object) -> bool:
+    """Whether a ``None`` stands in a JSON value: a walk without paths, which few values need."""
+    pending: list[object] = [value]
+    while pending:
+        item = pending.pop()
+        if item is None:
+            return True
+        members: Iterable[object] = ()
+        if isinstance(item, list | tuple):
+            members = item
+        elif isinstance(item, Mapping):
+            members = item.values()
+        pending.extend(member for member in members if member.__class__ not in _SCALARS)
+    return False
 
 
 def _null_path(value: object) -> tuple[str | int, ...] | None:

@@ -55,7 +55,10 @@ class RunningRoot:
 
     def add(self, leaf: bytes) -> None:
         """Append a leaf."""
-        node = leaf_hash(leaf)
+        self.add_hash(leaf_hash(leaf))
+
+    def add_hash(self, node: bytes) -> None:
+        """Append a leaf by its hash."""
         count = self.count
         while count & 1:
             node = node_hash(self._whole.pop(), node)

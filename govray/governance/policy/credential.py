@@ -1,7 +1,7 @@
 """Credentials: signed statements about a corpus, and the class a policy sees of one.
 
 A credential says what a corpus is (licence, jurisdiction, sensitivity, use), for how long, and who
-says so. It names its records by the Merkle root of their hashes. Facts that describe the corpus but
+says so. It names its records by a Merkle root over them. Facts that describe the corpus but
 that no policy matches are optional.
 
 Invariants:
@@ -122,12 +122,15 @@ class Records(Document):
     """The records a credential is about.
 
     Attributes:
-        root: Merkle root (RFC 9162) over the record hashes, in the corpus's order.
+        root: Merkle root (RFC 9162) over the records' leaves, in the corpus's order.
         count: How many records there are.
+        commitment: Which secret the leaves are made with (``record_commitment.py``). Absent where
+            the leaves are the records' plain hashes, as in corpora of earlier versions.
     """
 
     root: Digest
     count: Count
+    commitment: Digest | None = None
 
 
 class CredentialClass(Document):

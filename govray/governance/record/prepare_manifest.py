@@ -3,8 +3,9 @@
 It is signed by the operator, pinned by the batch plan's digest and checked when shards are read. So
 it binds what the trainer reads to the Merkle roots that the credentials sign. It states the records
 of every corpus in Merkle order, how many tokens each has, and the digests of the shards' row
-groups. It does *not* state which tokens a row holds: that is arithmetic, and this module is the one
-place that does it.
+groups. A record stands there by its entry (``policy/record_commitment.py``): its leaf, or its plain
+hash in corpora without commitments. The manifest does *not* state which tokens a row holds: that is
+arithmetic, and this module is the one place that does it.
 
 Packing
 
@@ -16,10 +17,11 @@ loss targets. Rows count through a corpus's parts in order.
 
 Reserve
 
-A record is held in reserve when ``HMAC-SHA256(salt, record hash) < share · 2**256``, both read as
-big-endian integers. The salt is drawn after the suppliers have signed, so a supplier cannot choose
-what is held back. A verifier can recompute the choice. A record with no tokens is ``empty``
-whatever its hash.
+A record is held in reserve when ``HMAC-SHA256(salt, entry) < share · 2**256``, both read as
+big-endian integers. So equal records of one corpus share their split. Those of two corpora do so
+only where neither has commitments. The salt is drawn after the suppliers have signed, so a supplier
+cannot choose what is held back. A verifier can recompute the choice. A record with no tokens is
+``empty`` whatever its entry.
 
 Reserve records are packed by the same rule into a shard of their own beside the part's, if they
 make a row. They are the reference for what a model has learned of a corpus. No plan reads them.
@@ -35,11 +37,11 @@ behind the corpus's records. None is ever in the reserve.
 
 from __future__ import annotations
 
-import hmac
+import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
@@ -48,9 +50,9 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from govray.errors import Malformed
-from govray.governance.formats import merkle
 from govray.governance.formats.bounds import Hex256, Natural, Positive
 from govray.governance.formats.document import Digest, Document, Name
+from govray.governance.policy import record_commitment
 from govray.governance.record.canary import Canaries
 
 ShardName = Annotated[str, Field(pattern=r"^class=[0-9a-f]{12}/[A-Za-z0-9._-]+\.parquet$")]
@@ -62,9 +64,9 @@ _ROWS_AT_ONCE = 1 << 20
 
 
 class ManifestRecord(NamedTuple):
-    """One record in Merkle order; in JSON an array of three."""
+    """One record in Merkle order, by its entry in hex; in JSON an array of three."""
 
-    sha256: Hex256
+    entry: Hex256
     tokens: Natural
     split: Split
 
@@ -118,11 +120,13 @@ class Planted(Document):
 
 
 class PreparedCorpus(Document):
-    """One admitted corpus. ``credential`` is its credential's digest."""
+    """One admitted corpus. ``credential`` is its credential's digest, ``commitment`` what the
+    credential states of its records' leaves."""
 
     corpus: Name
     credential: Digest
     class_digest: Digest
+    commitment: Digest | None = None
     records: tuple[ManifestRecord, ...]
     parts: tuple[Part, ...]
     planted: Planted | None = None
@@ -137,6 +141,17 @@ class TokenizerIdentity(Document):
     separator: Natural
 
 
+@lru_cache(maxsize=8)
+def _salted(salt: str) -> tuple[Any, Any]:
+    """HMAC's two hashes with the salt in them (RFC 2104), whose copies go on with a record.
+
+    To begin with the salt for each of many records takes longer. No salt exceeds SHA-256's block.
+    """
+    block = bytes.fromhex(salt).ljust(64, b"\0")
+    inner, outer = (bytes(byte ^ pad for byte in block) for pad in (0x36, 0x5C))
+    return hashlib.sha256(inner), hashlib.sha256(outer)
+
+
 class Reserve(Document):
     """The share of records never trained on, and the salt that chooses them (hex)."""
 
@@ -148,13 +163,12 @@ class Reserve(Document):
         # Fraction is exact; the bound rounds up, since x < b for an integer x iff x < ceil(b).
         return int(-(-Fraction(self.share) * (1 << 256) // 1)).to_bytes(32, "big")
 
-    @cached_property
-    def _salt(self) -> bytes:
-        return bytes.fromhex(self.salt)
-
     def holds(self, record: bytes) -> bool:
-        """Whether the record with this 32-byte SHA-256 is held in reserve."""
-        return hmac.digest(self._salt, record, "sha256") < self._bound
+        """Whether the record with this 32-byte entry is held in reserve."""
+        inner, outer = (each.copy() for each in _salted(self.salt))
+        inner.update(record)
+        outer.update(inner.digest())
+        return bool(outer.digest() < self._bound)
 
 
 class Quarantined(Document):
@@ -215,7 +229,7 @@ class Manifest(Document):
         for i, record in enumerate(corpus.records):
             split: Split = "empty"
             if record.tokens:
-                split = "reserve" if self.reserve.holds(bytes.fromhex(record.sha256)) else "train"
+                split = "reserve" if self.reserve.holds(bytes.fromhex(record.entry)) else "train"
             if record.split != split:
                 raise ValueError(
                     f"{corpus.corpus}: record {i} is marked {record.split}, its hash says {split}"
@@ -252,13 +266,13 @@ class Manifest(Document):
 
     def _check_planted(self, corpus: str, planted: Planted) -> None:
         made = [canary.sha256 for canary in planted.canaries.planted(corpus)]
-        if [record.sha256 for record in planted.records] != made:
+        if [record.entry for record in planted.records] != made:
             raise ValueError(f"{corpus}: the planted records are not the canaries that are stated")
         if any(r.split != "train" or not 1 <= r.tokens <= self.context for r in planted.records):
             raise ValueError(f"{corpus}: a canary does not train, or does not fit into a row")
         if sum(group.rows for group in planted.row_groups) != planted.rows:
             raise ValueError(f"{corpus}: the row groups of the canaries have other rows")
-        records = {record.sha256 for each in self.corpora for record in each.records}
+        records = {record.entry for each in self.corpora for record in each.records}
         if not records.isdisjoint(made):
             raise ValueError(f"{corpus}: a canary is also a record of a corpus")
 
@@ -271,13 +285,16 @@ class Manifest(Document):
         return {c.corpus: _Layout(c, self.context + 1, "reserve") for c in self.corpora}
 
     @cached_property
-    def _found(self) -> dict[str, tuple[tuple[str, int], ...]]:
-        found: dict[str, list[tuple[str, int]]] = {}
+    def _found(self) -> dict[tuple[str | None, str], list[tuple[str, int]]]:
+        """(Corpus, entry) → places; the corpus is None of plain hashes, which all can be asked."""
+        found: dict[tuple[str | None, str], list[tuple[str, int]]] = {}
         for c in self.corpora:
-            planted = c.planted.records if c.planted else ()
-            for i, record in enumerate((*c.records, *planted)):
-                found.setdefault(record.sha256, []).append((c.corpus, i))
-        return {sha256: tuple(places) for sha256, places in found.items()}
+            committed = c.corpus if c.commitment else None
+            for i, record in enumerate(c.records):
+                found.setdefault((committed, record.entry), []).append((c.corpus, i))
+            for i, canary in enumerate(c.planted.records if c.planted else (), len(c.records)):
+                found.setdefault((None, canary.entry), []).append((c.corpus, i))
+        return found
 
     def corpus(self, name: str) -> PreparedCorpus:
         """Raises ``Malformed`` if the manifest has no such corpus."""
@@ -290,9 +307,10 @@ class Manifest(Document):
             raise Malformed("no such corpus in the prepare manifest", where=name) from None
 
     def merkle_root(self, corpus: str) -> str:
-        """The RFC 9162 root over the corpus's record hashes, ``sha256:<hex>``."""
-        leaves = [bytes.fromhex(r.sha256) for r in self.corpus(corpus).records]
-        return "sha256:" + merkle.root(leaves).hex()
+        """The RFC 9162 root over the corpus's records, ``sha256:<hex>``."""
+        prepared = self.corpus(corpus)
+        entries = [bytes.fromhex(r.entry) for r in prepared.records]
+        return record_commitment.root(entries, committed=prepared.commitment is not None)
 
     def train_rows(self, corpus: str) -> int:
         """Packed training rows of the corpus, those of its canaries included."""
@@ -348,9 +366,19 @@ class Manifest(Document):
         """The rows that hold tokens of a record; empty if it does not train."""
         return self._layout(corpus).rows_of(record)
 
-    def find(self, sha256: str) -> tuple[tuple[str, int], ...]:
-        """Every (corpus, record index) with this record hash (hex); empty when there is none."""
-        return self._found.get(sha256, ())
+    def find(
+        self, sha256: str, secrets: Mapping[str, bytes] | None = None
+    ) -> tuple[tuple[str, int], ...]:
+        """Every (corpus, record index) of the record with this SHA-256 (hex), sorted.
+
+        ``secrets`` has those of corpora with commitments, by name. In the others with commitments
+        only canaries are found.
+        """
+        found = list(self._found.get((None, sha256), ()))
+        for corpus, secret in (secrets or {}).items():
+            entry = record_commitment.entry(bytes.fromhex(sha256), secret).hex()
+            found += self._found.get((corpus, entry), ())
+        return tuple(sorted(found))
 
 
 class _Layout:

@@ -122,6 +122,8 @@ def check_manifest(
         if entry.class_digest != credential.document.credential_class.digest:
             raise Refused("the corpus was prepared under another class", where=corpus)
         records = credential.document.records
+        if entry.commitment != records.commitment:
+            raise Refused("the corpus was prepared under another commitment", where=corpus)
         if len(entry.records) != records.count:
             raise Refused(
                 f"the manifest has {len(entry.records)} records, the credential says "

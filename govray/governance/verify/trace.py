@@ -1,7 +1,10 @@
 """Was this record trained on, and where: record hash → corpora, rows, steps, layer groups.
 
-The answer is exact and comes from the verified files alone. The manifest has every record's
-SHA-256, packing is arithmetic, and the batch plan is invertible. So only a hash table is searched.
+The answer is exact. The manifest has every record's entry, packing is arithmetic, and the batch
+plan is invertible. So only a hash table is searched. Where the records are under commitments
+(``policy/record_commitment.py``), the verified files alone tell nothing of a record. Whoever has
+the corpus's secret can search it, and an opening shows where its one record stands.
+
 One changed byte makes another record; similar ones are found by their text
 (``data/near_copies.py``), and `sighting` says where those stand.
 
@@ -16,7 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from govray.errors import UsageError
+from govray.errors import Refused, UsageError
+from govray.governance.policy.record_commitment import RecordOpening
 from govray.governance.record.prepare_manifest import Split
 from govray.governance.verify.verifier import VerifiedModel, verify
 
@@ -51,14 +55,20 @@ class Sighting:
     planted: bool = False
 
 
-def trace(model: VerifiedModel | Path | str, record_sha256: str) -> list[Sighting]:
+def trace(
+    model: VerifiedModel | Path | str,
+    record_sha256: str,
+    secrets: Mapping[str, bytes] | None = None,
+) -> list[Sighting]:
     """Every place of the record with this SHA-256, by corpus and index.
 
-    An empty list means: not found in the recorded data.
+    An empty list means: not found in the recorded data, as far as it could be searched. `closed`
+    says which corpora could not.
 
     Args:
         model: As verified; or a model folder, verified with the pinned trust root.
         record_sha256: 64 hex digits, with or without ``sha256:``.
+        secrets: Corpus → what its records are committed under (`record_commitment.read_secret`).
 
     Raises:
         UsageError: not a SHA-256.
@@ -71,9 +81,32 @@ def trace(model: VerifiedModel | Path | str, record_sha256: str) -> list[Sightin
         raise UsageError(
             "not a SHA-256", where=record_sha256[:80], do="Give the 64 hex digits of the record."
         )
-    return [
-        sighting(model, corpus, record) for corpus, record in model.manifest.document.find(digest)
-    ]
+    places = model.manifest.document.find(digest, secrets)
+    return [sighting(model, corpus, record) for corpus, record in places]
+
+
+def closed(model: VerifiedModel, secrets: Mapping[str, bytes]) -> tuple[str, ...]:
+    """The corpora whose records are under commitments that none of the secrets opens."""
+    corpora = model.manifest.document.corpora
+    return tuple(c.corpus for c in corpora if c.commitment and c.corpus not in secrets)
+
+
+def trace_opening(model: VerifiedModel, opening: RecordOpening, *, where: str) -> Sighting:
+    """Where the record that an opening shows stands.
+
+    Raises:
+        Refused: Its corpus is not among the model's, or the proof does not lead to the root that
+            the corpus's credential signs.
+    """
+    credential = model.credentials.get(opening.corpus)
+    if credential is None:
+        raise Refused(
+            f"the model was not trained on a corpus {opening.corpus!r}",
+            where=where,
+            do="Use an opening of one of its corpora: govray show lists them",
+        )
+    opening.verify(credential.document.records, where=where)
+    return sighting(model, opening.corpus, opening.index)
 
 
 def sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:

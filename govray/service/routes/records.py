@@ -1,7 +1,9 @@
 """``/v1/records``: was this text used, in which corpora, steps and layers, with proofs.
 
 A record is found by the SHA-256 of its exact bytes, nothing less: one changed byte is another
-record. Records of confidential corpora are indexed by keyed hash, so the tables alone confirm no
+record. Where records are under commitments, the index has their leaves. The store's masked secrets
+open those of the corpora that the caller may read; ``closed`` names the ones it has no secret of.
+Records of confidential corpora are indexed by keyed hash, so the tables alone confirm no
 guess. Here only staff and the corpus's own supplier find them. For everyone else the answer is that
 of a record which is in no corpus, from the same query.
 
@@ -21,6 +23,7 @@ from sqlalchemy import and_, or_, select
 from sqlmodel import Session, col
 
 from govray.errors import CouldNotCheck, InfrastructureFailed, Refused, UsageError
+from govray.governance.policy.record_commitment import entry
 from govray.service.access import AuditDep, Caller, CallerDep
 from govray.service.answer import Answer
 from govray.service.problems import Problem
@@ -28,7 +31,7 @@ from govray.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.service.session import SessionDep
 from govray.service.visibility import CORPUS_READERS, own_corpora, reads_entries
 from govray.store.ledger_search import leaves_of_step
-from govray.store.record_key import KEY_BYTES, record_key
+from govray.store.record_key import KEY_BYTES, mask_secret, record_key
 from govray.store.secret_fingerprint import key_of
 from govray.store.tables import (
     Attestation,
@@ -38,12 +41,14 @@ from govray.store.tables import (
     Credential,
     Ledger,
     Record,
+    RecordCommitment,
 )
 
 router = APIRouter(tags=["records"], dependencies=[CORPUS_READERS])
 
 MAX_SIGHTINGS = 200
 MAX_PROOFS = 16
+_KEYS_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement, PostgreSQL 65,535
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 NOT_FOUND = "Not found in the recorded data."
 LIMITS = (
@@ -115,6 +120,9 @@ class RecordAnswer(Answer):
     meaning: str = Field(examples=[NOT_FOUND])
     limits: str = LIMITS
     sightings: list[Sighting]
+    closed: list[str] = Field(
+        default=[], description="Corpora that could not be searched: the store lacks their secrets."
+    )
     more: bool = Field(description=f"Whether there are more than the {MAX_SIGHTINGS} listed.")
 
 
@@ -159,7 +167,8 @@ def _answer(
     proofs: int,
 ) -> RecordAnswer:
     key = _key(session, request.app.state.settings.store)
-    rows = session.execute(_statement(caller, sha256, key)).all()
+    leaves, closed = _leaves(session, caller, sha256, key)
+    rows = session.execute(_statement(caller, sha256, leaves, key)).all()
     shown = rows[:MAX_SIGHTINGS]
     groups = _groups(session, [(row.Record.attestation, row.Record.corpus) for row in shown])
     sightings = [_sighting(session, caller, row, groups, proofs) for row in shown]
@@ -173,6 +182,7 @@ def _answer(
         if sightings
         else NOT_FOUND,
         sightings=sightings,
+        closed=closed,
         more=len(rows) > MAX_SIGHTINGS,
     )
 
@@ -197,11 +207,45 @@ def _key(session: Session, store: str) -> bytes:
     return key or bytes(KEY_BYTES)
 
 
-def _statement(caller: Caller, sha256: str, key: bytes) -> Any:
-    plain = record_key(sha256, confidential=False, key=key)
-    keyed = record_key(sha256, confidential=True, key=key)
+def _leaves(
+    session: Session, caller: Caller, sha256: str, key: bytes
+) -> tuple[list[str], list[str]]:
+    """The leaves that the record has in corpora under commitments, and the corpora without secret.
+
+    Of all that the caller may read. Only leaves that are in the index are returned, so few.
+    """
+    commitments = session.execute(
+        select(col(Credential.corpus), RecordCommitment)
+        .join(RecordCommitment, col(RecordCommitment.credential) == col(Credential.digest))
+        .join(Corpus, col(Corpus.name) == col(Credential.corpus))
+        .where(own_corpora(caller))
+    ).all()
+    record = bytes.fromhex(sha256)
+    by_key: dict[str, str] = {}
+    for _, each in commitments:
+        if each.secret is not None:
+            leaf = entry(record, mask_secret(each.secret, each.commitment, key)).hex()
+            by_key[leaf] = by_key[record_key(leaf, confidential=True, key=key)] = leaf
+    there: set[str] = set()
+    keys = list(by_key)
+    column = col(Record.record_key)
+    for at in range(0, len(keys), _KEYS_AT_ONCE):
+        some = column.in_(keys[at : at + _KEYS_AT_ONCE])
+        there.update(session.scalars(select(column).where(some).distinct()))
+    closed = {corpus for corpus, each in commitments if each.secret is None}
+    return sorted({by_key[each] for each in there}), sorted(closed)
+
+
+def _statement(caller: Caller, sha256: str, leaves: list[str], key: bytes) -> Any:
+    def keys(confidential: bool, entries: list[str]) -> list[str]:
+        return [record_key(each, confidential=confidential, key=key) for each in entries]
+
     confidential = col(Corpus.confidential)
     found = col(Record.record_key)
+    # A plain hash is the entry of canaries, and of records that are under no commitment.
+    by_hash = or_(
+        col(RecordCommitment.credential).is_(None), col(Record.record) >= col(Credential.records)
+    )
     return (
         select(
             Record,
@@ -220,9 +264,15 @@ def _statement(caller: Caller, sha256: str, key: bytes) -> Any:
             ),
         )
         .join(Credential, col(Credential.digest) == col(CorpusUse.credential))
+        .outerjoin(RecordCommitment, col(RecordCommitment.credential) == col(Credential.digest))
         .where(
-            found.in_([plain, keyed]),
-            or_(and_(found == keyed, confidential), and_(found == plain, ~confidential)),
+            found.in_(keys(True, [sha256, *leaves]) + keys(False, [sha256, *leaves])),
+            or_(
+                and_(found.in_(keys(True, [sha256])), confidential, by_hash),
+                and_(found.in_(keys(False, [sha256])), ~confidential, by_hash),
+                and_(found.in_(keys(True, leaves)), confidential, ~by_hash),
+                and_(found.in_(keys(False, leaves)), ~confidential, ~by_hash),
+            ),
             own_corpora(caller),
         )
         .order_by(

@@ -76,7 +76,7 @@ class Row:
     records: list[str | None]
 
     def record(self, start: int, stop: int) -> str | None:
-        """Hash of the record that most of the tokens belong to."""
+        """Entry of the record that most of the tokens belong to."""
         held = [record for record in self.records[start:stop] if record]
         return max(held, key=held.count) if held else None
 
@@ -202,7 +202,7 @@ class _Auditor:
             tokens = reader.row(corpus, number).tolist()
             holders: list[str | None] = [None] if tokens[0] == self._separator else []
             for span in self.manifest.row_records(corpus, number, split):
-                holders += [records[span.record].sha256] * (span.stop - span.start) + [None]
+                holders += [records[span.record].entry] * (span.stop - span.start) + [None]
             found.append(Row(tokens, holders))
         return found
 

@@ -30,6 +30,7 @@ from govray.checkpoint import storage
 from govray.data.admission import Prepared, prepare
 from govray.data.tokenizer import load_tokenizer
 from govray.errors import Refused, Stopped, UsageError
+from govray.files.storage_url import check_path
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer, read_password
 from govray.governance.record.canary import Canaries
@@ -43,6 +44,7 @@ from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order
 from govray.train.inputs.planning import Planned, advice, make_plan, routes_of
 from govray.train.inputs.pretrained import Start, check_fits, find_weights, read_start
+from govray.train.inputs.recorded_inputs import PREPARED, prepared_places
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings
 from govray.train.inputs.shared_inputs import Shared
@@ -127,6 +129,25 @@ class GovernedTrainer(RunSettings):
     experiment: Experiment | None = None
     resume: str | Path | None = None
     shared: Shared | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range, and a URL where a path is read or written.
+
+        Raises:
+            UsageError: One is given. Names the field.
+        """
+        super().__post_init__()
+        names = ("corpora", "policy", "trust_root", "delegations", "revocations", "tokenizer")
+        more = ("pretrained", "resume", "attestation_key_password_file")
+        given = {name: getattr(self, name) for name in (*names, *more)}
+        if self.run_config:
+            given["run_config.storage_path"] = self.run_config.storage_path
+        for name, value in given.items():
+            for path in [value] if isinstance(value, str | Path) else value or ():
+                try:
+                    check_path(path)
+                except ValueError as error:
+                    raise UsageError(str(error), where=name) from None
 
     def fit(self) -> ray.train.Result:
         """Train, and leave an attested model in ``<result.path>/model``.
@@ -333,7 +354,11 @@ class GovernedTrainer(RunSettings):
                 else {}
             )
         )
-        folder = self._storage / "prepared" / hashlib.sha256(key).hexdigest()[:16]
+        name = hashlib.sha256(key).hexdigest()[:16]
+        folder = self._storage / PREPARED / name
+        if self.resume:
+            places = (place / name for place in prepared_places(Path(self.resume)))
+            folder = next((place for place in places if place.exists()), folder)
         if self.resume and not folder.exists():
             raise Refused(
                 "the prepared data that the run reads are gone",

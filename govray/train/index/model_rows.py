@@ -11,6 +11,7 @@ from govray.errors import Malformed
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import verify_memorization_manifest
 from govray.governance.formats import canonical_json
+from govray.governance.policy.record_commitment import read_secrets
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
 from govray.store import tables
@@ -45,14 +46,24 @@ def index_run_model(session: Session, folder: Path, anchor: TrustAnchor, key: by
     root = None if held is None else session.get_one(tables.TrustRoot, held.trust_root)
     if root is not None and root.envelope == anchor.root:
         return 0
-    index_folder(session, model, anchor, key, tiles=folder.resolve() / TILES)
+    experiment = read_record(folder).experiment
+    corpora = Path(experiment.data.corpora) if experiment else None
+    index_folder(session, model, anchor, key, tiles=folder.resolve() / TILES, corpora=corpora)
     return 1
 
 
 def index_folder(
-    session: Session, model: Path, anchor: TrustAnchor, key: bytes, *, tiles: Path | None = None
+    session: Session,
+    model: Path,
+    anchor: TrustAnchor,
+    key: bytes,
+    *,
+    tiles: Path | None = None,
+    corpora: Path | None = None,
 ) -> None:
     """Verify and index one model folder; with ``tiles``, write its ledger there too.
+
+    The secrets of its corpora are taken from the folder ``corpora``, as far as they are there.
 
     Raises:
         VerificationFailed, CouldNotCheck: It does not verify by the anchor.
@@ -61,7 +72,16 @@ def index_folder(
     place = None if tiles is None else str(tiles)
     if tiles is not None:
         write_table(LocalTileFolder(tiles), verified.ledger.leaves)
-    index_model(session, verified, trust_root=anchor.root, key=key, folder=str(model), tiles=place)
+    stated = {name: each.document.records for name, each in verified.credentials.items()}
+    index_model(
+        session,
+        verified,
+        trust_root=anchor.root,
+        key=key,
+        folder=str(model),
+        tiles=place,
+        secrets=read_secrets(corpora, stated)[0],
+    )
 
 
 def index_run_audit(session: Session, folder: Path, anchor: TrustAnchor) -> None:

@@ -6,6 +6,7 @@ neither ray nor torch, so `govray schema` and `policy lint` work on the base ins
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,13 +20,14 @@ from pydantic import (
     NonNegativeFloat,
     PositiveFloat,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from govray.checkpoint.storage_url import check_url
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
 from govray.errors import UsageError, suggestion
+from govray.files.storage_url import check_path, check_url
 from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference
@@ -38,6 +40,17 @@ from govray.governance.record.canary import (
     check_format,
 )
 from govray.governance.record.prepare_manifest import ReserveShare
+
+RECORDED = {"recorded": True}
+"""Validation context of what a run recorded. Earlier versions took a URL for a folder."""
+
+
+def _check_path(value: str, info: ValidationInfo) -> str:
+    return value if info.context == RECORDED else check_path(value)
+
+
+DiskPath = Annotated[str, AfterValidator(_check_path)]
+"""A file or folder of a disk, never a URL."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """What every generator of torch and numpy takes."""
@@ -76,8 +89,8 @@ class PlantedCanaries(Section):
 class Data(Section):
     """Where the corpora are and how they are read."""
 
-    corpora: str = Field(description="folder of corpora, each with its signed credential")
-    tokenizer: str = Field("bytes", description="'bytes' or a Hugging Face tokenizer.json")
+    corpora: DiskPath = Field(description="folder of corpora, each with its signed credential")
+    tokenizer: DiskPath = Field("bytes", description="'bytes' or a Hugging Face tokenizer.json")
     reserve: ReserveShare = Field(0.02, description="share of records never trained on")
     rows_per_step: dict[str, Quota] = Field(
         description="profile name to rows a step; each route stream of that profile reads so many"
@@ -102,10 +115,12 @@ class Data(Section):
 class Governance(Section):
     """The signed policy and the root of trust that it is checked against."""
 
-    policy: str
-    trust_root: str
-    delegations: tuple[str, ...] = Field((), description="envelopes that delegate an authority")
-    revocations: tuple[str, ...] = Field(
+    policy: DiskPath
+    trust_root: DiskPath
+    delegations: tuple[DiskPath, ...] = Field(
+        (), description="envelopes that delegate an authority"
+    )
+    revocations: tuple[DiskPath, ...] = Field(
         (), description="revocation lists; read again while the run goes on"
     )
     max_quarantined: Share = Field(0.25, description="share of records; above: refuse")
@@ -171,7 +186,7 @@ class Experiment(Section):
     hyperparameters: dict[str, Any] = Field(
         default_factory=dict, description="the model's arguments; context is tokens per row"
     )
-    pretrained: str | None = Field(
+    pretrained: DiskPath | None = Field(
         None,
         description="weights to start from: a .safetensors file, or a folder with them; a govray "
         "model folder brings its attested taint, others 'unknown'",
@@ -200,11 +215,11 @@ class Experiment(Section):
         StepSettings.collective_timeout_s,
         description="how long ranks wait for each other; a hanging rank ends the attempt",
     )
-    storage_path: str = "runs"
-    attestation_key: str = Field(
+    storage_path: DiskPath = "runs"
+    attestation_key: DiskPath = Field(
         "env:GOVRAY_KEY", description="env:NAME or a path; read on the driver only"
     )
-    attestation_key_password_file: str | None = Field(
+    attestation_key_password_file: DiskPath | None = Field(
         None, description="file whose first line is the password of an encrypted key"
     )
 
@@ -240,7 +255,7 @@ def read_yaml(path: str | Path) -> Any:
     """The value that an experiment file holds, not yet validated; raises as `read_experiment`."""
     path = Path(path)
     try:
-        return yaml.safe_load(path.read_text("utf-8"))
+        return yaml.safe_load(check_path(path).read_text("utf-8"))
     except FileNotFoundError:
         raise UsageError(
             "no such experiment file", where=str(path), do="Start from jobs/train.yaml"
@@ -250,16 +265,18 @@ def read_yaml(path: str | Path) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise UsageError(f"not readable as YAML: {error.problem}", where=where) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"not readable as YAML: {error}", where=str(path)) from error
 
 
-def parse_experiment(value: Any, *, where: str) -> Experiment:
+def parse_experiment(
+    value: Any, *, where: str, context: Mapping[str, bool] | None = None
+) -> Experiment:
     """Validate an experiment that is already parsed; see `read_experiment`."""
     if not isinstance(value, dict):
         raise UsageError("an experiment is a mapping", where=where, do="See jobs/train.yaml")
     try:
-        return Experiment.model_validate(value)
+        return Experiment.model_validate(value, context=context)
     except ValidationError as error:
         raise UsageError(
             problems(error, Experiment), where=where, do="`govray schema experiment` lists it"

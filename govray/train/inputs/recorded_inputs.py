@@ -26,6 +26,12 @@ PREPARED = "prepared"
 """Folder of prepared data, in the storage that holds the runs."""
 
 
+def prepared_places(run: Path) -> tuple[Path, Path]:
+    """Where the data that a run reads may lie: beside it, or beside the search it belongs to."""
+    above = run.resolve().parent
+    return above / PREPARED, above.parent / PREPARED
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordedInputs:
     """A run's inputs, verified at the time it began.
@@ -96,13 +102,14 @@ def recorded_inputs(run: Path, record: RunRecord) -> RecordedInputs:
 
 def _prepared(run: Path, record: RunRecord) -> Path:
     """The folder whose manifest is, byte for byte, the recorded one."""
-    storage = run.resolve().parent / PREPARED
-    for manifest in sorted(storage.glob(f"[!.]*/{MANIFEST_FILE}")):
-        if manifest.read_bytes() == record.manifest:
-            return manifest.parent
+    places = prepared_places(run)
+    for storage in places:
+        for manifest in sorted(storage.glob(f"[!.]*/{MANIFEST_FILE}")):
+            if manifest.read_bytes() == record.manifest:
+                return manifest.parent
     raise CouldNotCheck(
         "the data that the run read is not here: no prepared folder has its manifest",
-        where=str(storage),
+        where=str(places[0]),
         do="Replay where the run's storage is, or restore the folder; prepared again, it has "
         "another salt and so other rows",
     )

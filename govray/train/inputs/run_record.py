@@ -20,7 +20,7 @@ from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.environment import Environment
 from govray.governance.record.selection_taint import Selection
-from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.inputs.experiment_config import RECORDED, Experiment, parse_experiment
 from govray.train.inputs.pretrained import Start
 
 _SCHEMA = "govray.dev/run/v1"
@@ -148,7 +148,9 @@ def read_record(run_folder: Path) -> RunRecord:
         ),
         delegations=tuple((folder / "delegations.jsonl").read_bytes().splitlines()),
         config=summary["config"],
-        experiment=parse_experiment(experiment, where=str(folder)) if experiment else None,
+        experiment=parse_experiment(experiment, where=str(folder), context=RECORDED)
+        if experiment
+        else None,
         environment=Environment.from_json(summary["environment"], where=str(folder)),
         start=Start.from_json(summary["start"]) if "start" in summary else None,
         replay_of=summary.get("replayOf"),

@@ -18,7 +18,7 @@ from torch import nn
 
 from govray.engine.gradients.forward import LossFn
 from govray.errors import UsageError
-from govray.train.inputs.experiment_config import Experiment, Optimizer
+from govray.train.inputs.experiment_config import RECORDED, Experiment, Optimizer
 from govray.train.worker.run_start import govern
 from govray.train.worker.shard_model import shard
 
@@ -28,7 +28,7 @@ FLOOR = 0.1
 
 def train_loop(config: dict[str, Any]) -> None:
     """The loop that `GovernedTrainer` runs; ``config`` is the JSON of an `Experiment`."""
-    experiment = Experiment.model_validate(config)
+    experiment = Experiment.model_validate(config, context=RECORDED)
     model, loss = load_entrypoint(experiment)
     shard(model)
     optimizer = torch.optim.AdamW(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import os
 import random
@@ -27,65 +25,7 @@ from govray.data.sources.columns import ColumnMapping
 from govray.data.sources.objects import Format, find
 from govray.data.sources.record import Flaw, SourceRecord, normalise
 from govray.errors import Malformed, UsageError
-
-ROWS = [
-    {"text": "one", "id": "a", "license": "MIT"},
-    {"text": 'two, with "quotes"\nand lines', "id": "b", "license": None},
-    {"text": "", "id": "c", "license": "CC-BY-4.0"},
-    {"text": "vier äöü \U0001f600", "id": "d", "license": "MIT"},
-]
-TABLE = pa.Table.from_pylist(ROWS)
-
-
-def jsonl(path: Path) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-
-
-def zipped(path: Path) -> None:
-    jsonl(path)
-    path.write_bytes(gzip.compress(path.read_bytes()))
-
-
-def zstandard(path: Path) -> None:
-    jsonl(path)
-    path.write_bytes(pa.compress(path.read_bytes(), codec="zstd", asbytes=True))
-
-
-def parquet(path: Path, table: pa.Table = TABLE) -> None:
-    pq.write_table(table, path, row_group_size=2)
-
-
-def arrow_file(path: Path) -> None:
-    with pa.ipc.new_file(path, TABLE.schema) as writer:
-        writer.write_table(TABLE, max_chunksize=3)
-
-
-def arrow_stream(path: Path) -> None:
-    with pa.ipc.new_stream(path, TABLE.schema) as writer:
-        writer.write_table(TABLE, max_chunksize=3)
-
-
-def tar(path: Path, rows: list[dict[str, Any]] = ROWS, *, mode: Any = "w") -> None:
-    with tarfile.open(path, mode) as file:
-        for i, row in enumerate(rows):
-            rest = {name: value for name, value in row.items() if name != "text"}
-            for kind, data in (("txt", row["text"].encode()), ("json", json.dumps(rest).encode())):
-                entry = tarfile.TarInfo(f"shard/{i:03}.{kind}")
-                entry.size = len(data)
-                file.addfile(entry, io.BytesIO(data))
-
-
-FORMATS: dict[str, Callable[[Path], None]] = {
-    "rows.jsonl": jsonl,
-    "rows.jsonl.gz": zipped,
-    "rows.ndjson.zst": zstandard,
-    "rows.csv": lambda path: pyarrow.csv.write_csv(TABLE, path),
-    "rows.parquet": parquet,
-    "rows.arrow": arrow_stream,
-    "file.arrow": arrow_file,
-    "rows.tar": tar,
-    "rows.tgz": lambda path: tar(path, mode="w:gz"),
-}
+from tests.support.source_files import FORMATS, ROWS, arrow_stream, jsonl, parquet, tar
 
 
 def read(
@@ -151,8 +91,8 @@ def test_any_text_comes_back(texts: list[str], kind: str) -> None:
     schema = pa.schema([("text", pa.string()), ("n", pa.int64())])
     table = pa.Table.from_pylist(rows, schema=schema)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.data.sources.test_reader.ROWS", rows)
-        patch.setattr("tests.data.sources.test_reader.TABLE", table)
+        patch.setattr("tests.support.source_files.ROWS", rows)
+        patch.setattr("tests.support.source_files.TABLE", table)
         path = Path(folder, kind)
         if kind == "rows.parquet":
             parquet(path, table)
@@ -389,13 +329,18 @@ def test_the_order_is_that_of_the_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("s3://bucket/data", "not from URLs"),
-        ("hdfs://x/y", "not from URLs"),
-        ("s3:/bucket", "not from URLs"),
+        ("hdfs://x/y", "give an object store's URL"),
+        ("s3:/bucket", r"did you mean s3://…\?"),
+        ("S3://bucket/data", r"did you mean s3://…\?"),
+        ("s4://bucket/data", r"did you mean s3://…\?"),
+        ("file:///data", "give an object store's URL"),
+        ("fsspec+memory://bucket/data", r"URL \(s3, gs, gcs, abfs, abfss://"),
+        ("s3://AKIA:hush@bucket/data", "no place in a URL"),
+        ("s3://", "names no bucket"),
         ("absent", "no such file or folder"),
     ],
 )
-def test_what_is_no_path_is_usage(source: str, says: str) -> None:
+def test_what_is_no_source_is_usage(source: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         find(source)
 

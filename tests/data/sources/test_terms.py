@@ -186,7 +186,7 @@ def test_every_record_is_in_one_corpus_or_in_quarantine(
         made = split(out, "web", some(licenses), TermsReader(DEFAULTS), quarantine)
     found: dict[str, str] = {}
     for each in made:
-        corpus.verify_corpus(each.folder, root=each.built.root, count=each.built.count)
+        corpus.verify_corpus(each.folder, each.built.records)
         contents = [bytes(r) for p in corpus.part_files(each.folder) for r in corpus.read_part(p)]
         assert contents == sorted(contents, key=int)
         found |= {content.decode(): each.terms.license for content in contents}

@@ -100,7 +100,7 @@ def test_their_rows_come_behind_the_corpus_s_own():
     assert list(seen) == [records, records + 1, records + 2]
     for index, rows in seen.items():
         assert list(manifest.record_rows("alpha", index)) == rows
-        assert manifest.find(manifest.record("alpha", index).sha256) == (("alpha", index),)
+        assert manifest.find(manifest.record("alpha", index).entry) == (("alpha", index),)
     for beyond in (-1, records + 3):
         with pytest.raises(ValueError, match="does not exist"):
             manifest.record("alpha", beyond)
@@ -139,7 +139,7 @@ def test_what_does_not_follow_from_the_specification_is_refused(changes, why):
 def test_a_record_that_is_also_a_canary_is_refused():
     prepared = with_canaries()
     own = prepared.records[0]
-    twin = ManifestRecord(prepared.planted.records[0].sha256, own.tokens, own.split)
+    twin = ManifestRecord(prepared.planted.records[0].entry, own.tokens, own.split)
     changed = prepared.model_copy(update={"records": (twin, *prepared.records[1:])})
     with pytest.raises(ValidationError, match=r"also a record|its hash says"):
         make_manifest(changed, context=15)

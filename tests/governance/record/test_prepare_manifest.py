@@ -86,26 +86,30 @@ def test_outside_is_an_error() -> None:
 def test_find_gives_every_place() -> None:
     one, two = corpus("a", [[3], [4]], 7), corpus("b", [[5]], 7)
     # The same record in two corpora is two records.
-    twin = ManifestRecord(one.records[0].sha256, 5, one.records[0].split)
+    twin = ManifestRecord(one.records[0].entry, 5, one.records[0].split)
     manifest = make_manifest(one, two.model_copy(update={"records": (twin,)}))
-    assert manifest.find(one.records[0].sha256) == (("a", 0), ("b", 0))
-    assert manifest.find(one.records[1].sha256) == (("a", 1),)
+    assert manifest.find(one.records[0].entry) == (("a", 0), ("b", 0))
+    assert manifest.find(one.records[1].entry) == (("a", 1),)
     assert manifest.find("00" * 32) == ()
 
 
 def test_merkle_root_is_over_the_raw_hashes() -> None:
     manifest = make_manifest(corpus("a", [[3, 0], [4]], 7))
-    hashes = [bytes.fromhex(r.sha256) for r in manifest.corpus("a").records]
+    hashes = [bytes.fromhex(r.entry) for r in manifest.corpus("a").records]
     assert manifest.merkle_root("a") == "sha256:" + merkle.root(hashes).hex()
 
 
 # The reserve
 
 
-@given(st.floats(0, 1, exclude_max=True), st.binary(min_size=32, max_size=32))
-def test_the_reserve_is_the_inequality_it_says(share: float, record: bytes) -> None:
-    reserve = Reserve(share=share, salt="0123456789abcdef" * 2)
-    mac = hmac.new(bytes.fromhex("0123456789abcdef" * 2), record, "sha256").digest()
+@given(
+    st.floats(0, 1, exclude_max=True),
+    st.binary(min_size=16, max_size=64),
+    st.binary(min_size=32, max_size=32),
+)
+def test_the_reserve_is_the_inequality_it_says(share: float, salt: bytes, record: bytes) -> None:
+    reserve = Reserve(share=share, salt=salt.hex())
+    mac = hmac.new(salt, record, "sha256").digest()
     # Both sides exact: a float is a dyadic fraction.
     numerator, denominator = share.as_integer_ratio()
     assert reserve.holds(record) == (int.from_bytes(mac, "big") * denominator < numerator * 2**256)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from govray.errors import UsageError, VerificationFailed
+from govray.errors import Refused, UsageError, VerificationFailed
 from govray.governance.attestation import model_folder
+from govray.governance.policy.record_commitment import RecordOpening
+from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.pinned_root import pinned_trust_root
-from govray.governance.verify.trace import Sighting, trace
+from govray.governance.verify.trace import Sighting, closed, trace, trace_opening
 from govray.governance.verify.verifier import VerifiedModel, verify
 from tests.support.world import AT, World, write
 
@@ -37,7 +39,7 @@ def test_every_record_is_found_where_it_was_read(verified: VerifiedModel) -> Non
     seen: dict[str, int] = {"train": 0, "reserve": 0, "empty": 0, "unread": 0}
     for corpus in verified.manifest.document.corpora:
         for index, record in enumerate(corpus.records):
-            [sighting] = trace(verified, record.sha256)
+            [sighting] = trace(verified, record.entry)
             steps, tokens = recount(verified, corpus.corpus, index)
             assert (sighting.corpus, sighting.record) == (corpus.corpus, index)
             assert sighting.split == record.split
@@ -55,7 +57,7 @@ def test_a_reserved_record_was_not_trained_on(verified: VerifiedModel) -> None:
     record = next(
         r for c in verified.manifest.document.corpora for r in c.records if r.split == "reserve"
     )
-    [sighting] = trace(verified, record.sha256)
+    [sighting] = trace(verified, record.entry)
     assert (list(sighting.rows), sighting.steps, sighting.tokens) == ([], (), 0)
 
 
@@ -100,3 +102,71 @@ def test_a_folder_is_verified_first(
     (model / model_folder.CONFIG).write_bytes(b"{}")
     with pytest.raises(VerificationFailed, match="step 4"):
         trace(model, world.records["alpha"][0][0][0])
+
+
+SECRETS = {name: hashlib.sha256(name.encode()).digest() for name in ("acme", "gamma")}
+
+
+@pytest.fixture(scope="module")
+def committed_world() -> World:
+    return World(secrets=SECRETS)
+
+
+@pytest.fixture(scope="module")
+def committed(committed_world: World, tmp_path_factory: pytest.TempPathFactory) -> VerifiedModel:
+    folder = committed_world.deploy(tmp_path_factory.mktemp("committed") / "model")
+    return verify(folder, trust_root=committed_world.root, at=AT)
+
+
+def hashes(world: World, corpus: str) -> list[str]:
+    return [sha256 for part in world.records[corpus] for sha256, _ in part]
+
+
+@pytest.mark.parametrize("corpus", ["acme", "gamma"])
+def test_records_under_commitments_are_found_with_the_secret_only(
+    committed: VerifiedModel, committed_world: World, corpus: str
+) -> None:
+    others = {name: secret for name, secret in SECRETS.items() if name != corpus}
+    wrong = dict.fromkeys(SECRETS, bytes(32))
+    for index, sha256 in enumerate(hashes(committed_world, corpus)):
+        for secrets in (None, {}, others, wrong):
+            assert trace(committed, sha256, secrets) == []
+        [seen] = trace(committed, sha256, SECRETS)
+        assert (seen.corpus, seen.record) == (corpus, index)
+        # Nor does the leaf, which anyone reads, pass for a record's hash.
+        leaf = committed.manifest.document.record(corpus, index).entry
+        assert trace(committed, leaf, SECRETS) == []
+    assert closed(committed, {}) == ("acme", "gamma")
+    assert closed(committed, others) == (corpus,)
+    # The control: the corpora without commitments are searched by anyone.
+    assert trace(committed, hashes(committed_world, "alpha")[0])
+
+
+def test_an_opening_is_a_proof_against_the_credential_alone(
+    committed: VerifiedModel, committed_world: World
+) -> None:
+    stated = committed.credentials["gamma"].document.records
+    records = [bytes.fromhex(each) for each in hashes(committed_world, "gamma")]
+    for index, record in enumerate(records):
+        made = RecordOpening.make("gamma", SECRETS["gamma"], records, index, stated)
+        [seen] = trace(committed, record.hex(), SECRETS)
+        assert trace_opening(committed, made, where="opening") == seen
+    for changes, says in (
+        ({"corpus": "delta"}, "not trained on a corpus 'delta'"),
+        ({"corpus": "acme"}, "another version"),
+        ({"corpus": "alpha"}, "under no commitments"),
+    ):
+        with pytest.raises(Refused, match=says):
+            trace_opening(committed, made.model_copy(update=changes), where="opening")
+
+
+def test_a_manifest_states_the_commitment_of_its_credential(
+    committed_world: World, tmp_path: Path
+) -> None:
+    def plain(manifest: Manifest) -> Manifest:
+        corpora = [c.model_copy(update={"commitment": None}) for c in manifest.corpora]
+        return manifest.model_copy(update={"corpora": tuple(corpora)})
+
+    folder = committed_world.deploy(tmp_path / "model", manifest=plain)
+    with pytest.raises(VerificationFailed, match="prepared under another commitment"):
+        verify(folder, trust_root=committed_world.root, at=AT)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from govray.cli import main
+from govray.data.corpus import record_hashes
 from govray.data.step_reader import ArrowRows
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation import model_folder
@@ -26,6 +27,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import read, seal
+from govray.governance.policy.record_commitment import read_secret
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.trust_state import TrustState
 from govray.governance.verify.trace import trace
@@ -118,7 +120,7 @@ def test_the_evidence_names_corpora_layers_and_records(
     assert of(found, "weak-one").groups == ("block.1", "final_norm", "head")
     for each in found.corpora:
         assert {m.layer for m in each.measures} == {"block.0", "head"}
-        records = {r.sha256: r for r in manifest.corpus(each.corpus).records}
+        records = {r.entry: r for r in manifest.corpus(each.corpus).records}
         assert each.extraction is not None
         # The salt decides which records share a row; a corpus's last may be too short to try.
         assert SMALL.rows - 1 <= each.extraction.rows <= SMALL.rows
@@ -159,8 +161,11 @@ def test_canaries_are_read_whole_never_held_back_and_known_as_planted(
     # The controls were never planted, so nobody finds them.
     [control] = planted.canaries.controls(name, 1)
     assert trace(model, control.sha256) == []
-    [record] = [r for r in manifest.corpus(name).records if r.split == "train"][:1]
-    assert not trace(model, record.sha256)[0].planted
+    secret = read_secret(here.corpora / name, manifest.corpus(name).commitment)
+    assert secret
+    records = list(record_hashes(here.corpora / name))
+    trained = [r.split == "train" for r in manifest.corpus(name).records].index(True)
+    assert not trace(model, records[trained].hex(), {name: secret})[0].planted
 
 
 def test_the_gap_is_measured_where_another_run_left_the_corpus_out(

@@ -43,6 +43,7 @@ def one_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
         token_bytes=lambda size: bytes(range(size)), token_hex=secrets.token_hex
     )
     monkeypatch.setattr("govray.train.driver.trainer.secrets", salted)
+    monkeypatch.setattr("govray.data.corpus.new_secret", lambda: bytes(range(32)))
 
 
 PLANTED = "weak-one"

@@ -43,7 +43,9 @@ async function show(body) {
     say(
       "",
       "Not found in the recorded data",
-      "No corpus that you may read has a record with this hash. See below what that does not say.",
+      (body.closed.length
+        ? `These were not searched, since the store lacks their secrets: ${body.closed.join(", ")}. No other`
+        : "No") + " corpus that you may read has a record with this hash. See below what that does not say.",
     );
     return;
   }

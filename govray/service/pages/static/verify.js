@@ -311,14 +311,17 @@ async function manifest(run, step) {
     const [entry, credential] = [prepared.get(name), run.credentials.get(name)];
     if (!entry || !credential) throw new Error(`${name} is not in both manifest and credentials`);
     const stated = credential.document;
-    const root = hex(rootOf(entry.records.map(([sha]) => leafHash(fromHex(sha)))));
+    // Under a commitment an entry is the leaf's hash; else it is the record's, before `leafHash`.
+    const leafOf = entry.commitment === undefined ? (each) => leafHash(fromHex(each)) : fromHex;
+    const root = hex(rootOf(entry.records.map(([each]) => leafOf(each))));
+    if (entry.commitment !== stated.records.commitment) throw new Error(`${name}: another commitment`);
     if (entry.credential !== credential.digest) throw new Error(`${name}: another credential`);
     if (entry.classDigest !== classDigest(stated)) throw new Error(`${name}: another class`);
     if (String(entry.records.length) !== stated.records.count) throw new Error(`${name}: other records`);
     if (`sha256:${root}` !== stated.records.root) throw new Error(`${name}: another Merkle root`);
     records += entry.records.length;
   }
-  step.did.push(`${records} record hashes have the Merkle roots of their credentials`);
+  step.did.push(`${records} records have the Merkle roots of their credentials`);
   step.not.push("how records were packed into rows, and the reserve");
 }
 

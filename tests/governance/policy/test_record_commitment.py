@@ -1,0 +1,198 @@
+"""Record commitments: golden values, what opens a leaf, and what no one can test without it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.errors import Malformed, Refused, UsageError
+from govray.governance.formats import canonical_json, merkle
+from govray.governance.policy.credential import Records
+from govray.governance.policy.record_commitment import (
+    SECRET_FILE,
+    RecordOpening,
+    commitment,
+    entry,
+    leaf,
+    opening,
+    read_secret,
+    read_secrets,
+    root,
+)
+
+SECRET = bytes(range(32))
+RECORD = hashlib.sha256(b"a record\n").digest()
+OPENING = (
+    b'{"corpus":"notes","count":"3","index":"1",'
+    b'"opening":"f6ef80c17a6dcadc003abb2174adacc29962d7438429e839ecf7851628a8f72f",'
+    b'"path":["5daf472266a07b130a7906018aef20035be0755273509555554c8023cd9b6c67",'
+    b'"4990491179779f93449dfcce9bf840806039443abe5839e56992420c281f9d65"],'
+    b'"record":"4bf5122f344554c53bde2ebb8cd2b7e3d1600ad631c385a5d7cce23c7785459a",'
+    b'"root":"sha256:360b14e72457a30dd280799bde58c7289d968f9e6693c38e2c71e046f37e8ded","schemaVersion":"v1"}'
+)
+
+
+def records_of(hashes: list[bytes], secret: bytes | None = SECRET) -> Records:
+    entries = [entry(each, secret) for each in hashes]
+    return Records(
+        root=root(entries, committed=secret is not None),
+        count=len(entries),
+        commitment=commitment(secret) if secret else None,
+    )
+
+
+def hashes(count: int) -> list[bytes]:
+    return [hashlib.sha256(bytes([number])).digest() for number in range(count)]
+
+
+def opened(index: int = 1, count: int = 3) -> RecordOpening:
+    made = hashes(count)
+    return RecordOpening.make("notes", SECRET, made, index, records_of(made))
+
+
+def test_golden_values() -> None:
+    """Computed with `openssl dgst -sha256 -mac HMAC` and `sha256sum` from the module's words."""
+    assert (
+        commitment(SECRET)
+        == "sha256:374de051c7b3aee7936ac51c3d07b4be93deb089c33c8deb32c66e1efb209dfc"
+    )
+    assert (
+        opening(SECRET, RECORD).hex()
+        == "166d887e4584bb05df5144d0b8ff946084ee121892a3739e85f5ee374b1c4194"
+    )
+    assert (
+        entry(RECORD, SECRET).hex()
+        == "816669239181e32816625cca05238b2e29cc291228d2ef1ba4b291b15c4f87fb"
+    )
+    assert entry(RECORD, None) == RECORD
+
+
+def test_golden_opening() -> None:
+    assert opened().encode() == OPENING
+
+
+def test_the_tree_is_that_of_rfc_9162_over_openings_and_hashes() -> None:
+    made = hashes(5)
+    leaves = [opening(SECRET, each) + each for each in made]
+    assert records_of(made).root == "sha256:" + merkle.root(leaves).hex()
+    assert records_of(made, None).root == "sha256:" + merkle.root(made).hex()
+
+
+@given(st.integers(1, 40), st.data())
+def test_an_opening_shows_its_record_and_survives_its_file(count: int, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, count - 1))
+    made = opened(index, count)
+    made.verify(records_of(hashes(count)), where="opening")
+    value = canonical_json.parse_canonical(made.encode())
+    assert RecordOpening.from_json(value) == made
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"record": "00" * 32}, "the proof does not hold"),
+        ({"opening": "00" * 32}, "the proof does not hold"),
+        ({"index": 2}, "the proof does not hold"),
+        ({"index": 3}, "has no record 3"),
+        ({"path": ()}, "too few hashes"),
+        ({"path": ("00" * 32,) * 3}, "too many hashes"),
+        ({"root": "sha256:" + "0" * 64}, "another version"),
+        ({"count": 4}, "another version"),
+    ],
+)
+def test_a_changed_opening_shows_nothing(change: dict[str, object], says: str) -> None:
+    stated = records_of(hashes(3))
+    changed = opened().model_copy(update=change)
+    with pytest.raises(Refused, match=says) as refused:
+        changed.verify(stated, where="x.json")
+    assert "x.json" in str(refused.value)
+
+
+def test_an_opening_is_of_a_corpus_with_commitments_only() -> None:
+    with pytest.raises(Refused, match="under no commitments"):
+        opened().verify(records_of(hashes(3), None), where="x.json")
+
+
+def test_an_opening_is_made_of_the_records_that_were_signed_only() -> None:
+    with pytest.raises(Refused, match="the proof does not hold"):
+        RecordOpening.make("notes", SECRET, hashes(3)[::-1], 0, records_of(hashes(3)))
+
+
+def test_a_guess_cannot_be_tested_without_its_opening() -> None:
+    """With the leaves, the root, the commitment, another record's opening and the record itself.
+
+    What is known is fed to every function that takes a secret or an opening. The control: with the
+    opening, the same comparison succeeds.
+    """
+    made = hashes(8)
+    stated = records_of(made)
+    leaves = {entry(each, SECRET) for each in made}
+    guess, another = made[3], opened(5, 8)
+    known = [
+        *leaves,
+        guess,
+        bytes(32),
+        bytes.fromhex(stated.root.removeprefix("sha256:")),
+        bytes.fromhex(str(stated.commitment).removeprefix("sha256:")),
+        bytes.fromhex(another.opening),
+        *(bytes.fromhex(each) for each in another.path),
+    ]
+    assert guess not in leaves
+    assert merkle.leaf_hash(guess) not in leaves
+    for each in known:
+        assert entry(guess, each) not in leaves
+        assert leaf(each, guess) not in leaves
+        tried = another.model_copy(
+            update={"record": guess.hex(), "opening": each.hex(), "index": 3}
+        )
+        with pytest.raises(Refused):
+            tried.verify(stated, where="guess")
+    assert leaf(opening(SECRET, guess), guess) in leaves
+    opened(3, 8).verify(stated, where="control")
+    # Negative control: plain hashes do confirm a guess.
+    assert guess in {entry(each, None) for each in made}
+
+
+def test_corpora_have_different_leaves_of_one_record() -> None:
+    assert entry(RECORD, SECRET) != entry(RECORD, SECRET[::-1])
+    assert entry(RECORD, SECRET) == entry(RECORD, SECRET)
+
+
+def test_secrets_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
+    stated = {name: records_of(hashes(3)) for name in ("here", "away", "other")}
+    stated["plain"] = records_of(hashes(3), None)
+    for name, secret in (("here", SECRET), ("other", bytes(32)), ("plain", b"any")):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / SECRET_FILE
+        path.touch(0o600)
+        path.write_bytes(secret)
+    found, refused = read_secrets(tmp_path, stated)
+    assert found == {"here": SECRET}
+    assert list(refused) == ["other"]
+    assert read_secrets(None, stated) == ({}, {})
+    assert read_secret(tmp_path / "plain", None) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (None, UsageError),
+        (b"", Malformed),
+        (b"{}", Malformed),
+        (opened().encode()[:-1], Malformed),
+        (opened().encode() + b"\n", Malformed),
+    ],
+    ids=["missing", "empty", "fields", "cut", "more"],
+)
+def test_a_file_that_is_no_opening_is_named(
+    tmp_path: Path, data: bytes | None, error: type[Exception]
+) -> None:
+    path = tmp_path / "x.json"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(error, match=str(path)):
+        RecordOpening.read(path)
