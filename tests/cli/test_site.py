@@ -57,19 +57,20 @@ def test_a_sound_site_is_built_and_asks_no_other_host(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "broken",
-    [
-        "[a](missing.md)",
-        "[a](other.md#missing)",
-        "[a][govray.nothing.of_this_name]",
-        "::: govray.nothing.of_this_name",
-    ],
-)
 def test_what_leads_nowhere_ends_the_build(
-    build_site: ModuleType, tmp_path: Path, broken: str
+    build_site: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert build_site.build(small(tmp_path / "broken", f"{SOUND}\n\n{broken}")) != 0
+    links = "[a](missing.md) [b](other.md#gone) [c][govray.nothing.of_this_name]"
+    folder = small(tmp_path / "broken", f"{SOUND}\n\n{links}")
+    assert build_site.build(folder) != 0
+    told = "".join(capfd.readouterr())
+    for lost in ("page does not exist", "anchor does not exist", "unresolved autoref"):
+        assert told.count(lost) == 2, told  # its heading, and its mark below the line
+
+
+@pytest.mark.slow
+def test_an_object_that_is_not_there_ends_the_build(build_site: ModuleType, tmp_path: Path) -> None:
+    assert build_site.build(small(tmp_path / "none", f"{SOUND}\n\n::: govray.nothing.of_it")) != 0
 
 
 def test_links_to_files_lead_somewhere(build_site: ModuleType, tmp_path: Path) -> None:

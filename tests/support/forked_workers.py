@@ -126,7 +126,8 @@ def serve(address: str) -> None:
             _, files, _, _ = socket.recv_fds(launcher, 1, 3)
             told = launcher.makefile("rb").read()
             environment = json.loads(told)["environment"]
-            read = json.dumps({k: v for k, v in environment.items() if k.startswith("RAY_")})
+            # Sorted: every launcher has them in another order.
+            read = str(sorted(each for each in environment.items() if each[0].startswith("RAY_")))
             if read not in forkers:
                 forkers[read], asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 if os.fork() == 0:

@@ -125,7 +125,13 @@ def in_bf16(loss_fn: Any) -> Any:
 @pytest.mark.parametrize("name", ZOO)
 def test_it_is_not_refused(name: str, half: bool) -> None:
     loss_fn = losses_of(name)
-    trial = train(name, in_bf16(loss_fn) if half else loss_fn)
+    if half:
+        loss_fn = in_bf16(loss_fn)
+        try:
+            loss_fn(ZOO[name](), rows(name, 1, 0))
+        except RuntimeError as error:  # oneDNN has an LSTM in bfloat16 for some processors only
+            pytest.skip(f"torch can't on this processor: {error}")
+    trial = train(name, loss_fn)
     assert len(trial._rows_tried) == 2  # it did take place
     assert trial._compared
 
