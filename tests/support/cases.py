@@ -51,16 +51,19 @@ def governed(
     adapters: Adapters | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
     layout: BucketLayout = bucket_layout,
+    tries_rows: bool = True,
     **changed: Any,
 ) -> GovernedStep:
     """A governed step over the layer groups that are inferred.
 
     Args:
+        tries_rows: Whether rows are tried before they train, as in every run. The trial changes no
+            number and takes as long as several steps, so dear tests of other things leave it out.
         changed: Of `Terms` and `StepSettings`.
     """
     terms: dict[str, Any] = {"policy_digest": POLICY, "plan_digest": PLAN, "corpora": (CORPUS,)}
     terms |= {f.name: changed.pop(f.name) for f in fields(Terms) if f.name in changed}
-    return build_step(
+    run = build_step(
         model,
         optimizer,
         groups=layer_groups(model) if groups is None else groups,
@@ -70,6 +73,9 @@ def governed(
         settings=StepSettings(**({"seed": 0, "clip_norm": None} | changed)),
         layout=layout,
     )
+    if not tries_rows:
+        run._try_rows = None
+    return run
 
 
 def allow_all(model: nn.Module) -> Route:

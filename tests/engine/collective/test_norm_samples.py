@@ -81,6 +81,7 @@ def sampled(max_rows: int | None, every: int) -> list[tuple[NormSample | None, d
         corpora=CORPORA,
         norms_every=every,
         max_rows=max_rows,
+        tries_rows=every == 1,
     )
     results = []
     for step in (0, 1):
