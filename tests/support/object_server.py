@@ -21,6 +21,7 @@ from pyarrow import fs
 
 from govray.checkpoint.commit_folder import Folder
 from govray.checkpoint.object_store import ObjectFolder, ObjectStore
+from tests.support.tree import ROOT
 
 # moto lets everybody in; pyarrow wants to have something to say.
 CREDENTIALS = {
@@ -29,11 +30,14 @@ CREDENTIALS = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 
+PAGE = 100
+"""Names in one page of a listing. A thousand at S3, where a test of many pages takes a minute."""
+
 
 class Process:
     """A server on a free port of this machine; what it stores ends with it."""
 
-    def __init__(self, module: str, *words: str) -> None:
+    def __init__(self, module: str, *words: str, **environment: str) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
@@ -41,6 +45,8 @@ class Process:
             [sys.executable, "-m", module, *(word.format(port=self.port) for word in words)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            env=os.environ | environment,
         )
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
@@ -61,7 +67,7 @@ class Server(Process):
     """moto's S3."""
 
     def __init__(self) -> None:
-        super().__init__("moto.server", "-H", "127.0.0.1", "-p", "{port}")
+        super().__init__("tests.support.s3_server", "{port}", MOTO_S3_DEFAULT_MAX_KEYS=str(PAGE))
 
     def bucket(self, name: str) -> str:
         """The URL of a new bucket."""
