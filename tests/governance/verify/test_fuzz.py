@@ -26,8 +26,8 @@ from govray.governance.verify.verifier import verify
 from tests.support.mutations import Files, apply, change_json, read_all
 from tests.support.world import AT, World, unchecked
 
-OUTSIDE = 2000
-INSIDE = 300
+OUTSIDE = 1000
+INSIDE = 150
 
 
 Mutation = Callable[[random.Random, Files], None]

@@ -36,7 +36,7 @@ from govray.governance.verify.verifier import verify
 from tests.support.mutations import apply, change_json, places, read_all
 from tests.support.world import AT, RUN, World
 
-SECONDS = 20.0
+SECONDS = 10.0
 """Of CPU, for all; a verification takes about 30 ms."""
 
 EACH_SECONDS = 5.0
