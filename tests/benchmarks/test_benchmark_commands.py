@@ -105,12 +105,11 @@ def command(module: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_step_prints_a_table_and_one_json_line() -> None:
-    ran = command(
-        "step", "--quick", "--methods", ",".join(METHODS), "--cases", "allow_all,mix_50_30_20"
-    )
-    assert ran.returncode == 0, ran.stderr
-    *table, last = ran.stdout.splitlines()
+def test_step_prints_a_table_and_one_json_line(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--quick", "--methods", ",".join(METHODS), "--cases", "allow_all,mix_50_30_20"]
+    assert run(lambda: main(words)) == 0
+    ran = capfd.readouterr()  # the rank processes' too
+    *table, last = ran.out.splitlines()
     report = json.loads(last)
     assert [*report] == ["allow_all", "mix_50_30_20"]
     for case in report.values():
@@ -124,7 +123,7 @@ def test_step_prints_a_table_and_one_json_line() -> None:
     assert "GPT of 2 blocks" in table[1]
     assert "3 pairs, 1 of each baseline" in table[1]
     assert sum(line.startswith("mix_50_30_20") for line in table) == len(METHODS) + 1
-    assert "Traceback" not in ran.stderr
+    assert "Traceback" not in ran.err
 
 
 @pytest.mark.slow

@@ -157,9 +157,13 @@ SMALL = Recipe(
 
 
 @pytest.mark.slow
-def test_the_limit_and_nothing_else_keeps_the_memorizer_from_winning() -> None:
+def test_the_limit_and_nothing_else_keeps_the_memorizer_from_winning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With the limit off, the negative control, the governed search picks the memorizer too."""
     data = build(SMALL, 1, docstrings(1000))
+    curves = Curves(partial(curve, SMALL, data, seed=1))  # no limit moves them: trained once
+    monkeypatch.setattr(upsampling, "Curves", lambda _: curves)
     governed = winners(SMALL, data, 1, 2.0)  # so few rows differ by more than TAU by chance
     off = winners(SMALL, data, 1, math.inf)
     for form, found in governed.items():
