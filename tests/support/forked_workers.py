@@ -27,7 +27,10 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 PRELOADED = (
     "asyncio",
@@ -158,7 +161,15 @@ def fork(asked: socket.socket, environment: Mapping[str, str]) -> None:
     """Import Ray, then become a worker whenever the server asks, until it ends."""
     os.environ.clear()
     os.environ.update(environment)
-    preload(ON_RAY)
+    import ray.actor
+
+    # An actor's class draws its number when it is defined. Ray's generator is seeded by the first
+    # draw, and forks of a seeded one draw the same numbers: their objects would have equal names.
+    with pytest.MonkeyPatch.context() as patch:
+        drawn = SimpleNamespace(from_random=lambda: ray.ActorClassID(os.urandom(28)))
+        patch.setattr(ray.actor, "ActorClassID", drawn)
+        preload(ON_RAY)
+    assert draw_of_fork() != draw_of_fork(), "forks draw the same random numbers"
     while True:
         told, files, _, _ = socket.recv_fds(asked, MOST, 4)
         if not told:
@@ -168,6 +179,19 @@ def fork(asked: socket.socket, environment: Mapping[str, str]) -> None:
             work(json.loads(told), files[:3])
         for file in files:
             os.close(file)
+
+
+def draw_of_fork() -> bytes:
+    """What a fork of this process draws first."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        from ray._raylet import UniqueID
+
+        os.write(writer, UniqueID.from_random().binary())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as drawn:
+        return drawn.read()
 
 
 def work(told: dict[str, Any], files: list[int]) -> None:
