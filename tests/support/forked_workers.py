@@ -35,6 +35,7 @@ import pytest
 PRELOADED = (
     "asyncio",
     "jsonschema",
+    "lightning",
     "pandas",
     "psutil",
     "pyarrow.compute",
@@ -44,6 +45,8 @@ PRELOADED = (
     "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.utils.data",
+    "transformers.models.llama.modeling_llama",
+    "transformers.trainer",
     "govray.engine.step",
 )
 """What a worker imports, but for Ray."""
