@@ -40,10 +40,19 @@ class GovrayError(Exception):
         return (_rebuild, (type(self), self.args))
 
 
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The one of ``known`` that is spelt most like ``name``; None if none is near.
+
+    ``cutoff`` in [0, 1] is how much alike they have to be (`difflib.get_close_matches`).
+    """
+    near = difflib.get_close_matches(name, [*known], n=1, cutoff=cutoff)
+    return near[0] if near else None
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` with the nearest of ``known`` names, or nothing if none is near."""
-    near = difflib.get_close_matches(name, [*known], n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest(name, known)
+    return f" (did you mean {near!r}?)" if near else ""
 
 
 def _rebuild(kind: type[GovrayError], args: tuple[str, str | None, str | None]) -> GovrayError:

@@ -71,6 +71,11 @@ def without_keys(text: str) -> str:
     return f"{text[: found.start()]}{HIDDEN}" if found else text
 
 
+def holds_key(data: bytes) -> bool:
+    """Whether a private key begins in ``data``."""
+    return any(each in data for each in _BEGINNINGS) or bool(_KEY.search(data.decode("latin-1")))
+
+
 def _indented(text: str) -> str:
     inner = text.lstrip(" ")
     return " " * min(len(text) - len(inner), _DEEPEST) + printable(inner)

@@ -7,7 +7,6 @@ understood comes with a suggestion, which a person may enter into a table of val
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 
 from govray.data import trove_classifiers
 from govray.data.sources.columns import TERMS
-from govray.errors import Malformed, UsageError
+from govray.errors import Malformed, UsageError, nearest
 from govray.governance.policy.credential import LANGUAGE
 from govray.governance.trust import license as spdx
 from govray.governance.trust.authority import SENSITIVITIES
@@ -144,14 +143,13 @@ def _meaning(
     if attribute == "jurisdiction":
         if value.upper() in JURISDICTIONS:
             return value.upper()
-        close = difflib.get_close_matches(value.upper(), sorted(COUNTRIES), n=1, cutoff=0.8)
-        return Unclear(
-            attribute, value, "no ISO 3166-1 alpha-2 code", _OTHER_CODES.get(value.upper(), *close)
-        )
+        close = _OTHER_CODES.get(value.upper())
+        close = close or nearest(value.upper(), sorted(COUNTRIES), cutoff=0.8)
+        return Unclear(attribute, value, "no ISO 3166-1 alpha-2 code", close)
     if value.lower() in SENSITIVITIES:
         return value.lower()
-    close = difflib.get_close_matches(value.lower(), SENSITIVITIES, n=1)
-    return Unclear(attribute, value, f"none of {', '.join(SENSITIVITIES)}", *close)
+    close = nearest(value.lower(), SENSITIVITIES)
+    return Unclear(attribute, value, f"none of {', '.join(SENSITIVITIES)}", close)
 
 
 # Codes that ISO 3166-1 reserves for countries that have another one.

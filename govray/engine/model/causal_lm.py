@@ -28,7 +28,6 @@ Processing"; the layout of a model folder is that of ``save_pretrained``.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -43,7 +42,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from govray.engine.model.gpt import loss
-from govray.errors import CouldNotCheck, GovrayError, UsageError, suggestion
+from govray.errors import CouldNotCheck, GovrayError, UsageError, nearest, suggestion
 
 __all__ = ["CausalLM", "loss"]
 
@@ -238,8 +237,8 @@ def _config_class(transformers: ModuleType, fields: Mapping[str, Any], where: st
         if kind.__module__.startswith("transformers.")
     }
     if model_type not in known:
-        near = difflib.get_close_matches(str(model_type), known, n=1)
-        hint = f"Did you mean {near[0]}?" if near else "Such as gpt2, llama, mistral or qwen3"
+        near = nearest(str(model_type), known)
+        hint = f"Did you mean {near}?" if near else "Such as gpt2, llama, mistral or qwen3"
         raise UsageError(
             f"model_type {model_type!r} is no causal language model that transformers has",
             where=where,

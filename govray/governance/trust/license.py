@@ -40,7 +40,6 @@ LicenseDB index that license-expression carries.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -49,7 +48,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from license_expression import get_license_index  # type: ignore[import-untyped]
 
-from govray.errors import Malformed
+from govray.errors import Malformed, nearest
 
 LicenseCategory: TypeAlias = Literal[
     "public_domain", "permissive", "copyleft_limited", "copyleft", "commercial", "unknown"
@@ -185,8 +184,8 @@ def closest(name: str) -> str | None:
     """
     licenses = [key for key, entry in _spdx().items() if entry.is_license]
     spelt = re.sub(r"[\s_,]+", "-", name.strip().lower())[:_MAX_SUGGESTED]
-    found = difflib.get_close_matches(spelt, licenses, n=1, cutoff=0.75)
-    return _spdx()[found[0]].key if found else None
+    found = nearest(spelt, licenses, cutoff=0.75)
+    return _spdx()[found].key if found else None
 
 
 # The tree of an expression.
