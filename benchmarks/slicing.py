@@ -1,9 +1,9 @@
 """``python -m benchmarks.slicing``: sliced passes against a pass for each stream.
 
 Several route streams share a step of the built-in GPT. Each may update two neighbouring blocks and
-the head, so they form no staircase. The same rows go through two equal models in turn. One model
-slices, the other routes each stream by itself. CPU seconds of this process are compared, so other
-processes matter less. Prints a table and, as its last line, one JSON object by number of streams.
+the head. The same rows go through two equal models in turn. One model slices, the other routes each
+stream by itself. CPU seconds of this process are compared, so other processes matter less. Prints a
+table and, as its last line, one JSON object by number of streams.
 
 `govray.engine.gradients.pass_slices.WRITE_TOKENS` was chosen after looking at this.
 """
@@ -91,7 +91,7 @@ def _stepper(shape: Shape, count: int, *, sliced: bool = True) -> Callable[[int]
         settings=StepSettings(seed=SEED, clip_norm=None),
     )
     if not sliced:
-        governed.accumulation.planner.without("sliced", "chosen by the benchmark")
+        governed.accumulation.planner.unsliced = "chosen by the benchmark"
 
     def step(number: int) -> None:
         generator = torch.Generator().manual_seed(number)

@@ -151,7 +151,6 @@ def _case(seconds: Seconds, rows: Mapping[str, Row], ratio: float) -> dict[str, 
     amortised = 1.0 + (accounting or 0.0)
     masked = seconds.get("detach_and_where")
     where = paired_ratio(seconds["governed"], masked) if masked else None
-    without = [each for each in ("governed_sliced", "governed_planned") if each in seconds]
     return {
         "vs_ddp": governed.time.median * amortised,
         "vs_ddp_interval": [bound * amortised for bound in governed.time.interval],
@@ -161,11 +160,6 @@ def _case(seconds: Seconds, rows: Mapping[str, Row], ratio: float) -> dict[str, 
         "ledger": rows[LEDGER].seconds / governed.seconds,
         "vs_detach_where": where and where.median * amortised,
         "vs_detach_where_interval": where and [bound * amortised for bound in where.interval],
-        "without_staircase": {
-            name: {"vs_governed": ratio.median, "interval": list(ratio.interval)}
-            for name in without
-            if (ratio := paired_ratio(seconds[name], seconds["governed"]))
-        },
         "pairs": governed.time.pairs,
         "methods": {
             name: {

@@ -5,8 +5,7 @@ appends the step's ledger leaf to a write-ahead file, as a worker does. In a run
 samples gradient norms. ``GovernedSampled`` samples at every step, so that the cost can be measured
 and spread over fifty.
 
-``GovernedSliced`` and ``GovernedPlanned`` do without staircases. They answer whether staircases
-are worth their code.
+``GovernedSliced`` shares passes between streams wherever it can, whatever the planner estimates.
 """
 
 from __future__ import annotations
@@ -126,16 +125,8 @@ class GovernedSampled(Governed):
     norms_every = 1
 
 
-class GovernedPlanned(Governed):
-    """The same without staircases: the planner slices where it estimates that this pays."""
-
-    def __init__(self, workload: Workload) -> None:
-        super().__init__(workload)
-        self._step.accumulation.planner.without("staircase", "asked for by the benchmark")
-
-
-class GovernedSliced(GovernedPlanned):
-    """The same without staircases: sliced passes wherever rows can share one."""
+class GovernedSliced(Governed):
+    """The same with sliced passes wherever rows can share one."""
 
     def step(self, batch: Batch) -> None:
         """One governed step and its ledger leaf."""

@@ -345,7 +345,7 @@ def build_step(
         aggregator.only_sliced,
     )
     if unknown := uncovered(model):
-        planner.without("sliced", f"no gradient by rows for {', '.join(unknown)}")
+        planner.unsliced = f"no gradient by rows for {', '.join(unknown)}"
     forward = Forward(model, routed.parameters, adapters, keyed, zeros=aggregator.zeros)
     agreement = Agreement(
         terms,

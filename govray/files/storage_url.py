@@ -7,6 +7,7 @@ written into configs, records and messages, so it holds none.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from typing import TypeVar
@@ -87,5 +88,5 @@ def _split(url: str) -> tuple[str, int]:
 
 
 def _meant(scheme: str) -> str:
-    near = nearest(scheme.lower(), SCHEMES, cutoff=0.5)
-    return f" (did you mean {near}://…?)" if near else ""
+    near = difflib.get_close_matches(scheme.lower(), SCHEMES, n=1, cutoff=0.5)
+    return f" (did you mean {near[0]}://…?)" if near else ""

@@ -59,7 +59,6 @@ CASE = closed(
         "ledger": RATIO,
         "vs_detach_where": RATIO,
         "vs_detach_where_interval": INTERVAL,
-        "without_staircase": closed({}),
         "pairs": PAIRS,
         "methods": closed(dict.fromkeys(METHODS, METHOD)),
     }

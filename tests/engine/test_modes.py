@@ -21,8 +21,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from govray.engine.gradients import forward as forward_module
-from govray.engine.gradients import pass_check
-from govray.engine.gradients import pass_check as trial_module
+from govray.engine.gradients import pass_check, pass_planner
 from govray.engine.gradients.forward import LossFn
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, IGNORED, loss
@@ -221,12 +220,13 @@ def test_joined_passes_are_tried_by_the_dtypes_inside_the_loss(
     loss_fn: LossFn, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gap below the tolerance is rounding; one above it is another gradient."""
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
     rows = rows_of(MIXED)
     for gap, refused in ((0.9 * tolerance, False), (1.1 * tolerance, True)):
         monkeypatch.setattr(pass_check, "_distance", lambda *_, gap=gap: gap)
         run = run_of(*build(dtype=torch.float32))
         take(run, rows, loss_fn)
-        assert bool(run.accumulation.planner.reasons) is refused
+        assert bool(run.accumulation.planner.unsliced) is refused
 
 
 def test_bf16_parameters_stay_within_their_bound_of_the_oracle_in_float32() -> None:
@@ -402,9 +402,10 @@ def compositions(steps: int) -> list[Mapping[Route, int]]:
 )
 @pytest.mark.usefixtures("many_graphs")
 def test_a_handful_of_graphs_serves_every_composition(
-    how: Callable[[GPT, Any], LossFn], most: int
+    how: Callable[[GPT, Any], LossFn], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What varies is the route and the presence of other rows, never their number."""
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
     plain, compiled = run_of(*build(dtype=torch.float32)), build(dtype=torch.float32)
     backend = CompileCounterWithBackend("eager")
     run, loss_fn = run_of(*compiled), how(compiled[0], backend)
@@ -424,7 +425,8 @@ def test_joined_passes_would_make_a_graph_for_every_combination(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The control: the same model, with the trial blind to compilation."""
-    monkeypatch.setattr(trial_module, "_new_graphs_refused", nullcontext)
+    monkeypatch.setattr(pass_check, "_new_graphs_refused", nullcontext)
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
     model, adapters = build(dtype=torch.float32)
     backend = CompileCounterWithBackend("eager")
     run = run_of(model, adapters)

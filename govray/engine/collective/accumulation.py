@@ -73,11 +73,8 @@ class Accumulation:
                 self.aggregator.during(place) as model,
                 self.forward(each, exchange.step, partial(_on, model, loss_fn), observed) as parts,
             ):
-                weighted = [
-                    part.sum if share == 1.0 else part.sum * share
-                    for part, share in zip(parts, each.shares, strict=True)
-                ]
-                total = sum(weighted[1:], weighted[0])
+                first, *others = (part.sum for part in parts)
+                total = sum(others, first)
                 self.aggregator.before_backward(place)
                 total.backward()
             losses += [replace(part, sum=part.sum.detach()) for part in parts]

@@ -97,9 +97,7 @@ def pieces_of(each: Pass, routed: Mapping[str, Routed]) -> list[Piece]:
     """The pieces of a pass: runs of rows of one corpus and one stream."""
     pieces: list[Piece] = []
     for part, (start, _) in zip(each.parts, each.spans, strict=True):
-        # A staircase's are in its losses, so the gradients that arrive have them already.
-        own = routed[part.stream].weights
-        weights = own if each.method == "sliced" else {name: each.weights[name] for name in own}
+        weights = routed[part.stream].weights
         for corpus, rows in _runs(part):
             pieces.append(Piece(corpus, start, start + rows, weights))
             start += rows

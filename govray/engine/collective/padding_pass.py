@@ -109,9 +109,7 @@ class Padding:
         nothing = Slices((0.0,), (True,))
         return Pass(
             parts=(MicroBatch(stream, tensors, (0,), (0,)),),
-            entries=(None,),
             weights=dict.fromkeys(self._names, 1.0),
-            shares=(1.0,),
             adapter=None,
             slices=dict.fromkeys(self._names, nothing),
         )

@@ -2,7 +2,7 @@
 
 Everything that must hold while rows of one pass are in the model is a context, and ``Forward``
 stacks them. They decide which parameters require grad, which adapter is read, whose dropout masks
-are drawn, and where rows join. They let no buffer change. Backward belongs inside too, for
+are drawn, and which rows teach a layer. They let no buffer change. Backward belongs inside too, for
 activation checkpointing runs the forward again.
 """
 
@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,6 @@ from govray.engine.gradients.routing import (
     unchanged_buffers,
 )
 from govray.engine.gradients.sliced_pass import sliced
-from govray.engine.gradients.staircase import Places, Stair, staircase
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.keyed_dropout import Keyed
 from govray.errors import UsageError
@@ -84,7 +82,6 @@ class Forward:
         self._adapters = adapters
         self._keyed = keyed
         self._tried: set[str] = set()
-        self.places = Places()
         if "torch._dynamo" in sys.modules:
             # A graph from before may not know of the hooks that adapters have put in since.
             torch.compiler.reset()
@@ -118,16 +115,14 @@ class Forward:
             Refused: The model can't be routed as planned.
         """
         targets = each.tensors["targets"]
-        stairs = stairs_of(each)
         # Once for each stream: it empties Python's memory of which warnings were shown.
         untried = {part.stream for part in each.parts} - self._tried
         with (
             lost_gradients_refused() if untried else nullcontext(),
             permitted(self._reached[each.adapter], each.weights),
             self._adapters.active(each.adapter),
-            self._keyed.rows(step, each.rows, [stair.start for stair in stairs]),
+            self._keyed.rows(step, each.rows),
             unchanged_buffers(self._model),
-            self._stairs(each, stairs, step),
             self._slices(each),
             observed or nullcontext(),
         ):
@@ -163,37 +158,12 @@ class Forward:
         self._tried |= untried
 
     @contextmanager
-    def _stairs(self, each: Pass, stairs: list[Stair], step: int) -> Iterator[None]:
-        if not stairs:
-            yield
-            return
-        rows = each.rows
-        with staircase(
-            self._model,
-            len(rows),
-            stairs,
-            self.places,
-            lambda start, stop: self._keyed.rows(step, rows[start:stop]),
-        ):
-            yield
-
-    @contextmanager
     def _slices(self, each: Pass) -> Iterator[None]:
         if each.method != "sliced":
             yield
             return
         with sliced(self._model, len(each.rows), each.row_weights, zeros=self._zeros):
             yield
-
-
-def stairs_of(each: Pass) -> list[Stair]:
-    """The stairs of a pass: rows with a higher entry than the lowest, by entry."""
-    parts = zip(each.entries, each.spans, strict=True)
-    runs = [
-        (entry, [span for _, span in run])
-        for entry, run in groupby(parts, key=lambda pair: pair[0])
-    ]
-    return [Stair(entry, spans[0][0], spans[-1][1]) for entry, spans in runs[1:] if entry]
 
 
 def _rows(tensor: Tensor, span: tuple[int, int]) -> Tensor:

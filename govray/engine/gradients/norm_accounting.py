@@ -52,8 +52,8 @@ class Piece:
     Attributes:
         corpus: Its name.
         start, stop: Rows ``[start, stop)`` of the pass.
-        weights: Name of a parameter that these rows may train → what multiplies their
-            gradients after backward: 1 where the loss has the route's weight already.
+        weights: Name of a parameter that these rows may train → their route's weight, which
+            multiplies their gradients after backward.
     """
 
     corpus: str
@@ -115,8 +115,7 @@ class Accounting:
     def measuring(self, pieces: Sequence[Piece]) -> Iterator[None]:
         """Measure the forward and backward of one pass.
 
-        Enter it when ``requires_grad`` is as it stays for the pass. A layer called
-        with n rows, fewer than the pass has, is taken to see rows ``[0, n)``.
+        Enter it when ``requires_grad`` is as it stays for the pass.
 
         Args:
             pieces: Of the pass, in the order of its rows, without a gap.
@@ -242,7 +241,6 @@ class _Tally:
     Attributes:
         weights: Index of each piece that may train the parameter → its weight.
         squares: Index → squared norm of what the piece contributed.
-        stop: One past the last row that may train the parameter.
         calls: How often covered layers used it.
         node: Its end of the graph, which would go, and our hook with it, if nobody held it.
     """
@@ -250,7 +248,6 @@ class _Tally:
     def __init__(self, pieces: Sequence[Piece], name: str, parameter: Tensor) -> None:
         self.weights = {i: p.weights[name] for i, p in enumerate(pieces) if name in p.weights}
         self.squares: dict[int, Tensor] = {}
-        self.stop = max(pieces[index].stop for index in self.weights)
         self.calls = 0
         self.node = get_gradient_edge(parameter).node
         self.failed = False
@@ -331,8 +328,7 @@ def _called(
     rows = len(inputs) if takes_rows(module, inputs) else 0
     for tally in tallies.values():
         tally.calls += 1
-        # Otherwise the first dimension is not the pass's rows, or not the first of them.
-        if not tally.stop <= rows <= pieces[-1].stop:
+        if rows != pieces[-1].stop:  # the first dimension is not the pass's rows
             tally.failed = True
     output.register_hook(partial(_returned, layer, pieces, tallies, inputs))
 

@@ -1,4 +1,4 @@
-"""A staircase or a sliced pass is used only after a trial on a few rows.
+"""A sliced pass is used only after a trial on a few rows.
 
 The trial runs the first rows of a pass together and, stream by stream, the plain
 way, and looks at the gradients:
@@ -9,11 +9,10 @@ way, and looks at the gradients:
    alone‖ ≤ √ε ‖alone‖. Here ε is that of the coarsest dtype inside the loss (``precision.py``).
 
 It reads and changes nothing else: gradients come from ``torch.autograd.grad``, so
-no ``.grad`` is written. It costs a few rows, once for each set of entries or streams.
+no ``.grad`` is written. It costs a few rows, once for each set of streams.
 
-If the first block of a stair gets no gradient at all, as from a head of zeros, the trial stays
-open. The step is then done stream by stream, and the next step tries again. The same holds for a
-stream of a sliced pass without gradients.
+If a stream gets no gradient at all, as from a head of zeros, the trial stays open. The step is then
+done stream by stream, and the next step tries again.
 
 The passes of a model under ``torch.compile`` are not joined. Every combination of parts would be
 another graph there, and a cached one may lack hooks.
@@ -36,7 +35,6 @@ from govray.engine.gradients.forward import Forward, LossFn
 from govray.engine.gradients.pass_planner import Pass, Planner, homogeneous
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.gradients.routing import Routed
-from govray.engine.gradients.staircase import Places
 from govray.errors import Refused
 
 Losses = Callable[[Pass], AbstractContextManager[Sequence[Tensor]]]
@@ -55,7 +53,7 @@ class PassTrials:
     """Lets through the passes that this model lends itself to, and replaces the others.
 
     Args:
-        planner: Learns which methods the model does not lend itself to.
+        planner: Learns whether the model lends itself to sliced passes.
         forward: Runs passes.
         routed: Stream id → route.
         parameters: All of them, by name.
@@ -76,7 +74,7 @@ class PassTrials:
         self._routed = routed
         self._parameters = parameters
         self._tries = tries
-        self._passed: set[tuple[object, ...]] = set()
+        self._passed: set[tuple[str, ...]] = set()
 
     def usable(self, passes: Iterable[Pass], step: int, loss_fn: LossFn) -> list[Pass]:
         """The same rows, in passes that give each stream its own gradients."""
@@ -85,7 +83,7 @@ class PassTrials:
             if each.method == "homogeneous" or tried_as(each) in self._passed:
                 usable.append(each)
                 continue
-            if each.method in self._planner.reasons or not self._tries:
+            if self._planner.unsliced is not None or not self._tries:
                 usable += self._planner.instead(each)
                 continue
             check = self._try(each, step, loss_fn)
@@ -95,7 +93,7 @@ class PassTrials:
                 continue
             usable += self._planner.instead(each)
             if check.usable is False:
-                self._planner.without(each.method, check.reason)
+                self._planner.unsliced = check.reason
         return usable
 
     def _try(self, each: Pass, step: int, loss_fn: LossFn) -> PassCheck:
@@ -104,9 +102,7 @@ class PassTrials:
             with self._forward(small, step, loss_fn) as parts:
                 yield [part.sum for part in parts]
 
-        return try_pass(
-            trial_rows(each), self._routed, self._parameters, sums, self._forward.places
-        )
+        return try_pass(trial_rows(each), self._routed, self._parameters, sums)
 
 
 def trial_rows(full: Pass) -> Pass:
@@ -120,10 +116,9 @@ def trial_rows(full: Pass) -> Pass:
     )
 
 
-def tried_as(each: Pass) -> tuple[object, ...]:
-    """What a trial of this pass also holds for: the same entries, or the same streams."""
-    streams = dict.fromkeys(part.stream for part in each.parts)
-    return (each.method, *(each.entries if each.method == "staircase" else streams))
+def tried_as(each: Pass) -> tuple[str, ...]:
+    """What a trial of this pass also holds for: the same streams, in the same order."""
+    return tuple(dict.fromkeys(part.stream for part in each.parts))
 
 
 def try_pass(
@@ -131,7 +126,6 @@ def try_pass(
     routed: Mapping[str, Routed],
     parameters: Mapping[str, nn.Parameter],
     losses: Losses,
-    places: Places,
 ) -> PassCheck:
     """Does a pass give the gradients of each stream by itself?
 
@@ -140,28 +134,23 @@ def try_pass(
         routed: Stream id → route.
         parameters: All of them, by name.
         losses: Runs a pass.
-        places: Learns the model's arguments.
     """
     try:
-        with _new_graphs_refused(), places.learning(), losses(small) as sums:
+        with _new_graphs_refused(), losses(small) as sums:
             learning = {name: parameters[name] for name in small.weights}
             dtypes = watch_dtypes(sums)
-            together = [
-                _gradients(each * share, learning)
-                for each, share in zip(sums, small.shares, strict=True)
-            ]
+            together = [_gradients(each, learning) for each in sums]
     except Exception as error:  # whatever a model does to the hooks, it is no such pass
         return PassCheck(False, f"{type(error).__name__}: {error}")
-    tolerance = coarsest({p.dtype for p in learning.values()} | places.dtypes | dtypes) ** 0.5
-    for part, entry, found in zip(small.parts, small.entries, together, strict=True):
+    tolerance = coarsest({p.dtype for p in learning.values()} | dtypes) ** 0.5
+    for part, found in zip(small.parts, together, strict=True):
         route = routed[part.stream]
         for name, gradient in found.items():
             if name not in route.weights and gradient is not None and gradient.any():
                 return PassCheck(False, f"rows of stream {part.stream} would update {name}")
         with losses(homogeneous(part, route)) as (own,):
             expected = _gradients(own, {name: parameters[name] for name in route.weights})
-        seen = [g for name, g in expected.items() if name.startswith(f"{entry}." if entry else "")]
-        if not any(gradient is not None and gradient.any() for gradient in seen):
+        if not any(gradient is not None and gradient.any() for gradient in expected.values()):
             return PassCheck(None)
         gap = _distance(found, expected)
         if not gap <= tolerance:

@@ -13,8 +13,6 @@ Invariants:
 * In training mode with p > 0, a forward outside ``Keyed.rows`` is an error.
 * A module that is called twice for one row uses one mask twice. (A call counter
   would break activation checkpointing, which calls the module again.)
-* A module that is given fewer rows than the pass has is given the first ones:
-  that is how a staircase orders them.
 * Dropout that a model calls as a function draws from torch's global generator, and other code from
   Python's or numpy's. Inside ``Keyed.rows`` these three are seeded from (seed, stream, step, first
   position) and restored afterwards. So streams share no generator there either. But such draws
@@ -31,7 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -97,22 +95,20 @@ class Keyed:
         self._seed = seed
         self._step = 0
         self._rows: Rows | None = None
-        self._counts: frozenset[int] = frozenset()
 
     @contextmanager
-    def rows(self, step: int, rows: Rows, fewer: Collection[int] = ()) -> Iterator[None]:
+    def rows(self, step: int, rows: Rows) -> Iterator[None]:
         """Run forward (and a recomputing backward) of one pass in here.
 
         Args:
             step: The global step.
             rows: For each row, its stream and its position in the stream's quota of this step.
-            fewer: How many of the first rows a module may be given instead of all.
         """
         # Keeping and restoring the global state also covers what the user's own
         # code draws between micro-batches: it sees no trace of the streams.
         devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-        before = self._step, self._rows, self._counts
-        self._step, self._rows, self._counts = step, rows, frozenset((len(rows), *fewer))
+        before = self._step, self._rows
+        self._step, self._rows = step, rows
         stream, position = rows[0]
         seed = mask_seed(self._seed, stream, step, position)
         python, legacy = random.getstate(), np.random.get_state(legacy=False)
@@ -123,7 +119,7 @@ class Keyed:
                 np.random.seed(seed % 2**32)
                 yield
         finally:
-            self._step, self._rows, self._counts = before
+            self._step, self._rows = before
             random.setstate(python)
             np.random.set_state(legacy)
 
@@ -144,7 +140,7 @@ class Keyed:
                 where=fqn,
                 do="Call model.eval() before using the model by hand",
             )
-        if inputs.dim() == 0 or inputs.shape[0] not in self._counts:
+        if inputs.dim() == 0 or inputs.shape[0] != len(self._rows):
             raise UsageError(
                 f"dropout over a tensor of shape {tuple(inputs.shape)} "
                 f"in a pass of {len(self._rows)} rows",
@@ -152,7 +148,7 @@ class Keyed:
                 do="Keep rows in the first dimension, so that each row has its own mask",
             )
         masks = torch.empty(inputs.shape, dtype=torch.bool)
-        for mask, (stream, position) in zip(masks, self._rows, strict=False):
+        for mask, (stream, position) in zip(masks, self._rows, strict=True):
             generator = torch.Generator().manual_seed(
                 mask_seed(self._seed, stream, self._step, position, fqn)
             )

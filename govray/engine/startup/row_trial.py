@@ -170,8 +170,7 @@ class StartupTrial:
 
     def _pass(self, rows: Sequence[MicroBatch]) -> Pass:
         routed = self._routed[rows[0].stream]
-        count = len(rows)
-        return Pass(tuple(rows), (None,) * count, routed.weights, (1.0,) * count, routed.adapter)
+        return Pass(tuple(rows), routed.weights, routed.adapter)
 
     def _module_of(self, name: str) -> str:
         fqn = name.rpartition(" ")[2].rpartition(".")[0]

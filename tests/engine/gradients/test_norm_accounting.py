@@ -203,38 +203,6 @@ def test_a_weight_that_a_hook_applies_is_in_the_gradient_of_a_single_piece():
     close(accounting.take(), expected_of(model, rows, [replace(piece, weights=half)]))
 
 
-class Stairs(nn.Module):
-    """The last rows join at the upper block; below it only the first ones carry a gradient."""
-
-    def __init__(self, net: Net, joined: int) -> None:
-        super().__init__()
-        self.net, self.joined = net, joined
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        net = self.net
-
-        def lower(part: Tensor) -> Tensor:
-            hidden = net.embedding(part)
-            return hidden + net.blocks[0](hidden)
-
-        with torch.no_grad():
-            waiting = lower(tokens[self.joined :])
-        hidden = torch.cat([lower(tokens[: self.joined]), waiting])
-        return net.head(net.final_norm(hidden + net.blocks[1](hidden)))
-
-
-def test_a_staircase():
-    model = double(Net())
-    rows, group_of = rows_of(6), groups_by_name(model)
-    upper = {name: 1.0 for name, group in group_of.items() if group not in ("embedding", "block.0")}
-    a, b, c = cut(model, 2, 1, 3)
-    pieces = [a, b, replace(c, weights=upper)]
-    accounting = Accounting(model, group_of)
-    with accounting.measuring(pieces):
-        loss(Stairs(model, 3), rows).sum().backward()
-    close(accounting.take(), expected_of(model, rows, pieces))
-
-
 @pytest.mark.parametrize("contested", [False, True])
 def test_adapters(contested):
     model = double(Net())

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.engine.batch import MicroBatch
-from govray.engine.gradients.pass_planner import Planner, entry
+from govray.engine.gradients import pass_planner
+from govray.engine.gradients.pass_planner import Planner
 from govray.engine.gradients.routing import Routed, resolve_parameters
 from govray.engine.model.gpt import GPT
 from govray.engine.model.layer_groups import layer_groups
@@ -49,48 +50,26 @@ def rows(route: Route, count: int) -> MicroBatch:
     return micro_batch(route, token_rows(count, CONTEXT, VOCABULARY, count))
 
 
-@pytest.mark.parametrize(
-    ("route", "expected"),
-    [
-        (ALL, (0, "")),
-        (UPPER, (3, "blocks.2")),
-        (TOP, (4, "blocks.3")),
-        (MIDDLE, None),
-        (UNEVEN, None),
-        (NOTES, None),
-        (Route({"head": 1.0}), None),
-        (Route({"embedding": 1.0, "head": 1.0}), None),
-    ],
-)
-def test_the_entry_of_a_route(route: Route, expected: tuple[int, str] | None) -> None:
-    assert entry(routed(route), GROUPS) == expected
-
-
-def test_a_tied_tensor_is_used_on_both_sides_of_any_entry() -> None:
-    groups = layer_groups(GPT(4, 8, CONTEXT, VOCABULARY, heads=1, tied=True))
-    weights = dict.fromkeys(["block.2", "block.3", "final_norm"], 1.0)
-    upper = Routed(None, frozenset(weights), {f: 1.0 for g in weights for f in groups[g]})
-    assert entry(upper, groups) is None
-
-
-def test_a_group_of_the_policys_own_may_be_used_anywhere() -> None:
-    groups = layer_groups(MODEL, {"gates": ["blocks.*.mlp.up.weight"]})
-    weights = dict.fromkeys(["block.2", "block.3", "final_norm", "head", "gates"], 1.0)
-    upper = Routed(None, frozenset(weights), {f: 1.0 for g in weights for f in groups[g]})
-    assert entry(upper, groups) is None
-
-
-def test_suffix_routes_of_a_domain_share_a_pass() -> None:
+def test_routes_of_a_domain_are_next_to_each_other() -> None:
     batches = [rows(TOP, 1), rows(NOTES, 2), rows(ALL, 3), rows(MIDDLE, 1), rows(UPPER, 2)]
-    staircase, middle, notes = planner().passes(batches)
-    assert [part.stream for part in staircase.parts] == [ALL.digest, UPPER.digest, TOP.digest]
-    assert staircase.entries == (None, "blocks.2", "blocks.3")
-    assert staircase.shares == (1.0, 1.0, 0.5)
-    assert staircase.spans == ((0, 3), (3, 5), (5, 6))
-    assert staircase.method == "staircase"
-    assert staircase.weights == dict.fromkeys(PARAMETERS, 1.0)
-    assert [part.stream for part in middle.parts] == [MIDDLE.digest]
+    *trunk, notes = planner().passes(batches)
+    own = [ALL, MIDDLE, UPPER, TOP]
+    assert [part.stream for each in trunk for part in each.parts] == [r.digest for r in own]
     assert (notes.adapter, notes.method) == ("notes", "homogeneous")
+
+
+def test_rows_share_a_pass_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [rows(TOP, 1), rows(ALL, 3), rows(UPPER, 2)]
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: False)
+    assert {each.method for each in planner().passes(batches)} == {"homogeneous"}
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
+    (shared,) = planner().passes(batches)
+    assert shared.method == "sliced"
+    assert [part.stream for part in shared.parts] == [ALL.digest, UPPER.digest, TOP.digest]
+    assert shared.spans == ((0, 3), (3, 5), (5, 6))
+    assert shared.weights == dict.fromkeys(PARAMETERS, 1.0)
+    weight = shared.row_weights["head.weight"]
+    assert weight.weights == ((0, 5, 1.0), (5, 6, 0.5))
 
 
 @pytest.mark.parametrize("route", [UPPER, MIDDLE], ids=["suffix", "middle"])
@@ -102,22 +81,25 @@ def test_a_stream_may_come_in_several_micro_batches(route: Route) -> None:
     ]
 
 
-def test_one_stream_alone_is_no_staircase() -> None:
+def test_one_stream_alone_shares_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
     (upper,) = planner().passes([rows(UPPER, 3)])
     assert upper.method == "homogeneous"
     assert upper.weights.keys() == {f for g in UPPER.weights for f in GROUPS[g]}
 
 
-def test_without_staircases_every_stream_is_alone_and_the_reason_is_kept() -> None:
+def test_where_the_model_allows_no_sliced_pass_every_stream_is_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
     plan = planner()
-    plan.without("staircase", "because")
-    plan.without("sliced", "too")
+    plan.unsliced = "because"
     passes = plan.passes([rows(ALL, 3), rows(UPPER, 2)])
     assert [len(each.parts) for each in passes] == [1, 1]
-    assert plan.reasons == {"staircase": "because", "sliced": "too"}
 
 
-def test_rows_of_another_shape_are_not_joined() -> None:
+def test_rows_of_another_shape_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
     short = micro_batch(UPPER, token_rows(2, CONTEXT - 1, VOCABULARY, 1))
     assert [len(each.parts) for each in planner().passes([rows(ALL, 3), short])] == [1, 1]
 

@@ -92,8 +92,7 @@ def take(
     model = fresh(kind, **options)
     run, seen = prepare(model, routes, max_rows=max_rows)
     if not slicing:
-        run.accumulation.planner.without("sliced", "asked for")
-        run.accumulation.planner.without("staircase", "asked for")
+        run.accumulation.planner.unsliced = "asked for"
     ran = methods(run)
     for step in range(steps):
         batch = [
@@ -168,10 +167,10 @@ MIDDLE = [
 ]
 
 
-def test_streams_that_are_no_stairs_share_a_pass() -> None:
+def test_streams_of_one_domain_share_a_pass() -> None:
     ours, run, ran = take(MIDDLE, [2, 3, 1])
     assert ran.count("sliced") == 2  # the trial, and the pass
-    assert run.accumulation.planner.reasons == {}
+    assert run.accumulation.planner.unsliced is None
     assert_equal(ours, row_by_row(MIDDLE, [2, 3, 1]))
 
 
@@ -191,7 +190,7 @@ def test_rows_that_read_one_adapter_share_a_pass() -> None:
     routes = [Route(dict(each.weights), "notes", RANK) for each in MIDDLE]
     ours, run, ran = take([*routes, MIDDLE[0]], [2, 3, 1, 2])
     assert "sliced" in ran
-    assert run.accumulation.planner.reasons == {}
+    assert run.accumulation.planner.unsliced is None
     theirs, _, _ = take([*routes, MIDDLE[0]], [2, 3, 1, 2], slicing=False)
     assert_equal(ours, theirs)
 
@@ -261,7 +260,7 @@ def test_a_model_that_does_not_lend_itself_is_routed_stream_by_stream(
 ) -> None:
     routes = TOUCHING
     ours, run, ran = take(routes, [2, 3, 2, 1], kind=kind, steps=2)
-    assert ODD[kind] in run.accumulation.planner.reasons["sliced"]
+    assert ODD[kind] in run.accumulation.planner.unsliced
     assert ran.count("sliced") == 1  # the trial
     theirs, _, _ = take(routes, [2, 3, 2, 1], kind=kind, steps=2, slicing=False)
     assert_equal(ours, theirs)
@@ -289,7 +288,7 @@ def test_a_module_without_a_function_leaves_all_streams_alone() -> None:
             self.head = Scaled(sizes[1], sizes[3], bias=False)
 
     _, run, ran = take(MIDDLE, [1, 1, 1], kind=Odd)
-    assert "head" in run.accumulation.planner.reasons["sliced"]
+    assert "head" in run.accumulation.planner.unsliced
     assert "sliced" not in ran
 
 
@@ -298,7 +297,7 @@ def test_nothing_to_see_leaves_the_trial_open() -> None:
         return loss(model, tensors) * 0.0
 
     _, run, ran = take(MIDDLE, [1, 1, 1], loss_fn=masked, steps=2)
-    assert run.accumulation.planner.reasons == {}
+    assert run.accumulation.planner.unsliced is None
     assert ran.count("sliced") == 2  # two trials
 
 

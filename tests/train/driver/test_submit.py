@@ -55,5 +55,5 @@ def test_nobody_is_asked_before_the_folder_is_looked_through(tmp_path: Path) -> 
     (tmp_path / "jobs" / "train.py").write_text("")
     pem = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (tmp_path / "operator.pem").write_bytes(pem)
-    with pytest.raises(Refused, match="operator.pem"):
+    with pytest.raises(Refused, match=r"operator\.pem"):
         submit("http://127.0.0.1:9", experiment, tmp_path)
