@@ -32,7 +32,9 @@ BELOW: dict[str, frozenset[str]] = {
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
     "service": frozenset({"errors", "governance", "store"}),
-    "train": frozenset({"errors", "files", "governance", "engine", "checkpoint", "data", "store"}),
+    "train": frozenset(
+        {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
+    ),
     "tune": frozenset(
         {"errors", "files", "governance", "engine", "checkpoint", "data", "store", "train"}
     ),
