@@ -24,6 +24,7 @@ ON_RAY = (
     "tests/benchmarks/test_benchmark_reading.py",
     "tests/benchmarks/test_benchmark_service.py::test_the_command_measures",
     "tests/cli/test_demo.py",
+    "tests/cli/test_pages_that_train.py",
     "tests/data/test_admission.py",
     "tests/data/test_step_reader.py",
     "tests/faults/test_fault_controls.py",

@@ -133,6 +133,7 @@ def test_a_model_is_verified_as_the_page_says(
         shell(verifies)
 
 
+@pytest.mark.slow
 def test_a_root_is_pinned_as_the_page_says(
     shell: Any, model: Path, root: Path, tmp_path: Path
 ) -> None:
@@ -169,9 +170,10 @@ def test_policies_are_asked_as_the_page_says(shell: Any) -> None:
     assert "classes are treated differently" in told
 
 
+@pytest.mark.slow
 def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_path: Path) -> None:
-    [builds, plans, splits, signs, _, opens] = blocks("docs/corpora.md")
-    shell(builds)
+    [builds, plans, splits, signs, _, _, opens] = blocks("docs/corpora.md")
+    shell(f"govray keys new ~/govray-keys/data-office.pem\n{builds}")
     told = shell(plans)
     assert "Nothing was written" in told
     for said in ("conflicting values", "CC-BY-SA-4.0", "several licences", "there is no text"):
@@ -180,16 +182,17 @@ def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_p
     told = shell(signs)
     signed = {path.parent.name for path in (tmp_path / "data").rglob("credential.dsse.json")}
     assert signed == {
-        "acme-notes", "web_BSD-3-Clause_US", "web_CC-BY-4.0_FR", "web_CC-BY-SA-4.0_GB",
+        "pump-notes", "web_BSD-3-Clause_US", "web_CC-BY-4.0_FR", "web_CC-BY-SA-4.0_GB",
         "web_MIT_US",
     }  # fmt: skip
     assert told.count(" signed") == len(signed)
     kept = json.loads((tmp_path / "data/corpora/web.quarantine.json").read_text())
     assert kept["quarantined"] == 7
-    assert "Opened record 7 of acme-notes" in shell(opens)
+    assert "Opened record 7 of pump-notes" in shell(opens)
     assert json.loads((tmp_path / "note.opening.json").read_bytes())["index"] == "7"
 
 
+@pytest.mark.slow
 def test_a_corpus_is_built_from_a_bucket_as_the_page_says(shell: Any, tmp_path: Path) -> None:
     [builds, *_, fetches, _] = blocks("docs/corpora.md")
     shell(builds)
@@ -197,12 +200,13 @@ def test_a_corpus_is_built_from_a_bucket_as_the_page_says(shell: Any, tmp_path: 
     try:
         server.bucket("acme-data")
         Bucket(server, "acme-data").take(tmp_path / "sources", "notes/2026")
-        told = shell(f"export AWS_ENDPOINT_URL=http://127.0.0.1:{server.port}\n{fetches}")
+        given = object_server.CREDENTIALS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}"}
+        told = shell("".join(f"export {name}={each}\n" for name, each in given.items()) + fetches)
     finally:
         server.stop()
-    assert "Corpus acme-notes-2026: 200 records" in told
+    assert "Corpus pump-notes-2026: 200 records" in told
     corpora = tmp_path / "data/corpora"
-    parts = [corpora / name / "records-00000.parquet" for name in ("acme-notes", "acme-notes-2026")]
+    parts = [corpora / name / "records-00000.parquet" for name in ("pump-notes", "pump-notes-2026")]
     assert parts[0].read_bytes() == parts[1].read_bytes()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sqlite3
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from govray import cli
 from govray.checkpoint import commit_folder
@@ -227,17 +228,22 @@ def test_a_run_of_other_code_is_refused_by_name(
 
 
 @LAST_BEFORE_ROOMS
-def test_a_stopped_run_goes_on_to_the_same_bytes(resumable: World, govray: Any) -> None:
+def test_a_stopped_run_goes_on_to_the_same_ledger_and_weights(
+    resumable: World, govray: Any
+) -> None:
+    """Not to the same bytes: the passes of those commits added gradients in another order."""
     run, whole = resumable.run("stopped"), resumable.run("whole")
     assert run_listing.inspect(run).step == 4
+    stopped = last_commit(run)
+    begun = {name: load_file(stopped / name) for name in resumable.recorded["weights"]}
     trainer.from_experiment(experiment(run), resume=run).train(attest=True)
     assert govray("verify", run / "model", *ROOT)[0] == 0
     ledgers = [last_commit(each) / "ledger.jsonl" for each in (run, whole)]
     assert ledgers[0].read_bytes() == ledgers[1].read_bytes()
-    if resumable.recorded["kernels"] != kernels():
-        pytest.skip("weights are the same bytes only with the same kernels of torch")
-    weights = resumable.recorded["weights"]
-    assert {name: sha256(run / "model" / name) for name in weights} == weights
+    for name in resumable.recorded["weights"]:
+        found, expected = (load_file(each / "model" / name) for each in (run, whole))
+        assert close(found, expected)
+        assert not close(begun[name], expected)  # the steps since then moved more than that
 
 
 @LAST_BEFORE_ROOMS
@@ -268,12 +274,11 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def sha256(path: Path) -> str:
-    return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
-
-
-def kernels() -> list[str]:
-    return [torch.__version__, torch.backends.cpu.get_cpu_capability()]
+def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    """Whether all tensors are the same to rounding."""
+    return found.keys() == expected.keys() and all(
+        torch.allclose(found[name], value, rtol=1e-4, atol=1e-6) for name, value in expected.items()
+    )
 
 
 Tables = dict[str, list[dict[str, Any]]]
