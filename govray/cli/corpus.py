@@ -1,4 +1,4 @@
-"""``govray corpus``: turn files into a corpus with an unsigned credential; list and open corpora.
+"""``govray corpus``: turn files into a corpus with an unsigned credential; list, compare, open.
 
 Building needs pyarrow (the ``train`` extra). It signs nothing. The issuer completes
 ``credential.yaml`` and runs ``govray sign``.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from govray.governance.formats.document import Document
     from govray.governance.policy.credential import Credential, Period
 
-app = typer.Typer(help="Build corpora, list them, and open single records.")
+app = typer.Typer(help="Build corpora, list and compare them, and open single records.")
 
 SOURCE = "credential.yaml"
 
@@ -307,6 +307,66 @@ def ls(
             row["state"],
         )
     print_table(grid)
+
+
+@app.command()
+def overlap(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of corpora.")],
+    near: Annotated[
+        bool, typer.Option("--near", help="Look for records that are nearly equal, too.")
+    ] = False,
+    least: Annotated[
+        float,
+        typer.Option(
+            "--least", min=0.1, max=1.0, help="How similar passages are at least (Jaccard)."
+        ),
+    ] = 0.8,
+) -> None:
+    """Count the records that stand in two corpora of DIR. Changes nothing.
+
+    A record in two corpora trains under both credentials. Near records are estimated by MinHash,
+    over passages of 128 words; the index is kept in DIR.
+    """
+    from govray.data import corpus, near_copies
+    from govray.data.overlap import digests, overlaps
+    from govray.governance.policy.record_commitment import read_secret
+
+    names = corpus.list_corpora(folder)
+    records = {name: digests(corpus.record_hashes(folder / name)) for name in names}
+    passages = None
+    if near:
+        stated = {name: _credential_of(folder / name).records for name in names}
+        passages = {
+            name: near_copies.index_of(
+                folder / name, each.root, read_secret(folder / name, each.commitment)
+            )
+            for name, each in stated.items()
+        }
+    found = overlaps(records, passages, least=least)
+    report(
+        {
+            "records": {name: len(each) for name, each in records.items()},
+            "least": least if near else None,
+            "pairs": [
+                {"corpora": [each.first, each.second], "equal": each.equal}
+                | ({"near": each.near} if near else {})
+                for each in found
+            ],
+        }
+    )
+    if not found:
+        count = sum(map(len, records.values()))
+        line(f"None of {count:,} records stands in two of {len(names)} corpora.")
+        return
+    shown = ("equal", "near") if near else ("equal",)
+    grid = table("corpus", "shares with", *shown, right=shown)
+    for each in found:
+        for side, (own, other) in enumerate([(each.first, each.second), (each.second, each.first)]):
+            counts = (each.equal, each.near) if near else (each.equal,)
+            grid.row(own, other, *(f"{count[side]:,}" for count in counts))
+    print_table(grid)
+    line()
+    line("A record in two corpora trains under both credentials.")
 
 
 @app.command("open")

@@ -233,3 +233,27 @@ def test_a_wrong_option_of_split_leaves_nothing(
     code = 1 if "cannot" in said or "mixed" in said else 2
     assert said in run("corpus", "split", mixed, *base, *words, code=code).err
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_records_in_two_corpora_are_counted(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "corpora"
+    texts = {"a": ["one", "two", "three"], "b": ["two", "four"], "c": ["five"]}
+    for name, contents in texts.items():
+        for number, content in enumerate(contents):
+            path = tmp_path / name / f"{number}.txt"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content)
+        words = ("--license", "MIT", "--issuer", "a", "--jurisdiction", "DE", "--out", str(out))
+        assert run("corpus", "build", str(tmp_path / name), "--name", name, *words).code == 0
+    done = run("corpus", "overlap", str(out), "--near", "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["records"]) == (0, {"a": 3, "b": 2, "c": 1})
+    assert told["pairs"] == [{"corpora": ["a", "b"], "equal": [1, 1], "near": [0, 0]}]
+    assert "trains under both" in run("corpus", "overlap", str(out)).out
+
+
+def test_an_overlap_of_no_corpora_and_of_no_folder(run: Run, tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        done = run("corpus", "overlap", str(folder))
+        assert done.code == 2
+        assert "no corpora" in done.err or "no such folder" in done.err

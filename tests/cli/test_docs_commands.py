@@ -172,7 +172,7 @@ def test_policies_are_asked_as_the_page_says(shell: Any) -> None:
 
 @pytest.mark.slow
 def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_path: Path) -> None:
-    [builds, plans, splits, signs, _, _, opens] = blocks("docs/corpora.md")
+    [builds, plans, splits, signs, compares, _, _, opens] = blocks("docs/corpora.md")
     shell(f"govray keys new ~/govray-keys/data-office.pem\n{builds}")
     told = shell(plans)
     assert "Nothing was written" in told
@@ -186,6 +186,7 @@ def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_p
         "web_MIT_US",
     }  # fmt: skip
     assert told.count(" signed") == len(signed)
+    assert "None of 430 records" in shell(compares)
     kept = json.loads((tmp_path / "data/corpora/web.quarantine.json").read_text())
     assert kept["quarantined"] == 7
     assert "Opened record 7 of pump-notes" in shell(opens)

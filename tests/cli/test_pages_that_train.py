@@ -42,7 +42,7 @@ def test_the_tutorial_and_a_mixed_table_end_in_verified_models(tmp_path: Path) -
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 2
     assert "IDENTICAL" in told
 
-    headings = ("One licence", "A licence for each", "Sign", "Train")
+    headings = ("One licence", "A licence for each", "Sign", "The same", "Train")
     told = shell("".join(section(CORPORA, each) for each in headings))
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     [model] = (tmp_path / "my-deployment" / "runs").glob("web-*/model")
