@@ -254,6 +254,4 @@ def test_records_in_two_corpora_are_counted(run: Run, tmp_path: Path) -> None:
 
 def test_an_overlap_of_no_corpora_and_of_no_folder(run: Run, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
-        done = run("corpus", "overlap", str(folder))
-        assert done.code == 2
-        assert "no corpora" in done.err or "no such folder" in done.err
+        assert str(folder) in run("corpus", "overlap", str(folder), code=2).err
