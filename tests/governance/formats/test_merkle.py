@@ -118,6 +118,24 @@ def test_the_running_root_is_that_of_the_leaves_so_far(leaves: list[bytes]) -> N
             running.add(leaves[count])
 
 
+@given(st.lists(st.lists(st.binary(min_size=5, max_size=5), max_size=9), max_size=9))
+def test_leaves_in_buffers_have_the_same_root(buffers: list[list[bytes]]) -> None:
+    leaves = [leaf for buffer in buffers for leaf in buffer]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merkle, "_BLOCK", 4 * merkle.HASH_SIZE)
+        plain, hashed = merkle.BulkRoot(), merkle.BulkRoot()
+        for buffer in buffers:
+            plain.add(b"".join(buffer), 5)
+            hashed.add_hashes(b"".join(map(merkle.leaf_hash, buffer)))
+        assert plain.root() == hashed.root() == merkle.root(leaves)
+
+
+@pytest.mark.parametrize("size", range(9))
+def test_golden_roots_of_a_buffer(size: int) -> None:
+    found = merkle.root_of_buffer(b"".join(map(merkle.leaf_hash, INPUTS[:size])))
+    assert found == bytes.fromhex(ROOTS[size])
+
+
 @pytest.mark.parametrize(("index", "size", "proof"), INCLUSION)
 def test_golden_inclusion_proofs(index: int, size: int, proof: list[str]) -> None:
     assert inclusion_proof(INPUTS[:size], index) == hashes(proof)
