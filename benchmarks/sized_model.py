@@ -1,8 +1,8 @@
 """A signed model folder of any number of rows, and what attesting and verifying it takes.
 
-Records and weights are made up: a model of one tensor, a corpus with a record for every two rows.
-A manifest has room for about 620,000 records. The rest is what a run leaves: manifest, plan, and a
-ledger with a leaf a step. Each phase runs in a process of its own. So its peak memory is its own.
+Records and weights are made up: a model of one tensor, a corpus under commitments with a record for
+every two rows. The rest is what a run leaves: manifest and files of records, plan, and a ledger
+with a leaf a step. Each phase runs in a process of its own. So its peak memory is its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from benchmarks.one_corpus import CORPUS, OneCorpus
+from govray.data import records_file
 from govray.data.corpus import Built, unsigned_credential
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import (
@@ -31,28 +32,37 @@ from govray.governance.attestation.model_attestation import (
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.record_columns import TRAIN, RecordColumns
 from govray.governance.formats.statement import Subject, seal, self_subject
-from govray.governance.policy.credential import Period, seal_credential, verify_credential
+from govray.governance.policy import record_commitment
+from govray.governance.policy.credential import (
+    Credential,
+    Period,
+    seal_credential,
+    verify_credential,
+)
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.environment import Environment
 from govray.governance.record.ledger import CorpusUse, Leaf, Ledger
 from govray.governance.record.prepare_manifest import (
-    Manifest,
-    ManifestRecord,
-    Part,
-    PreparedCorpus,
-    Reserve,
-    RowGroup,
+    BoundCorpus,
+    BoundManifest,
+    BoundPart,
+    DrawnReserve,
+    SplitCounts,
     TokenizerIdentity,
+    verify_manifest,
 )
 from govray.governance.record.row_counts import step_counts
-from govray.governance.trust.trust_state import TrustState
+from govray.governance.trust.trust_state import TrustState, Verified
 from govray.governance.verify.trace import trace
 from govray.governance.verify.verifier import VerifiedModel, verify
 
 CONTEXT, QUOTA = 511, 256
 _PER_RECORD = 2
+_PER_PART = 1 << 17
+_SECRET = hashlib.sha256(b"the made-up corpus's secret").digest()
 _ZERO = "sha256:" + "0" * 64
 _GROUPS = [LayerGroup(group="embedding", parameters=("weight",))]
 
@@ -77,19 +87,26 @@ def prepare(folder: Path, rows: int) -> None:
     made = OneCorpus.deploy(folder / "deployment", 1)
     trust = TrustState.load(made.root.read_bytes(), at=made.at)
     policy = verify_policy(trust, made.policy.read_bytes(), at=made.at)
-    records = [
-        ManifestRecord(_sha256(number), 700 + number * 37 % 647, "train")
-        for number in range(max(1, rows // _PER_RECORD))
-    ]
-    root = "sha256:" + merkle.root([bytes.fromhex(each.entry) for each in records]).hex()
-    built = Built(made.built.folder, CORPUS, root, len(records), 1)
+    count = max(1, rows // _PER_RECORD)
+    reserve = DrawnReserve(share=0.0, salt="00" * 16)
+    found = merkle.BulkRoot()
+    columns = []
+    for start in range(0, count, _PER_PART):
+        columns.append(_columns(start, min(start + _PER_PART, count)))
+        found.add_hashes(columns[-1].entries.tobytes())
+    root = "sha256:" + found.root().hex()
+    built = Built(made.built.folder, CORPUS, root, count, 1, record_commitment.commitment(_SECRET))
     valid = Period(from_=format_time(made.at), until="2099-01-01T00:00:00Z")
     unsigned = unsigned_credential(built, license="MIT", issuer="benchmark", valid=valid)
     sealed = seal_credential(unsigned, [made.signer])
     credential = verify_credential(trust, sealed, at=made.at)
-    manifest = _manifest(records, credential.digest, unsigned.credential_class.digest)
+    manifest = _manifest(columns, reserve, credential)
+    for part, each in zip(manifest.corpora[0].parts, columns, strict=True):
+        path = folder / "deployment" / "prepared" / part.records_file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        records_file.write(path, each)
     envelope = seal(manifest, [self_subject("manifest", manifest)], [made.signer])
-    pinned = trust.verify(Manifest, envelope, role="operator", at=made.at)
+    pinned = verify_manifest(trust, envelope, at=made.at)
     _, routes = admitted_corpora(policy.document, {CORPUS: credential}, ["embedding"])
     label = policy.document.decide(credential.document.credential_class).label
     train_rows = manifest.train_rows(CORPUS)
@@ -137,28 +154,50 @@ def prepare(folder: Path, rows: int) -> None:
     (folder / "deployment" / "at").write_text(format_time(made.at))
 
 
-def _manifest(records: list[ManifestRecord], credential: str, class_digest: str) -> Manifest:
-    tokens = sum(each.tokens + 1 for each in records)
-    rows = tokens // (CONTEXT + 1) + (tokens % (CONTEXT + 1) >= 2)
-    part = Part(
-        source="records-00000.parquet",
-        records=(0, len(records)),
-        tokens=tokens,
-        rows=rows,
-        file=f"class={class_digest[7:19]}/{CORPUS}-00000.parquet",
-        row_groups=(RowGroup(rows=rows, digest=_ZERO),),
+def _columns(start: int, stop: int) -> RecordColumns:
+    entries = b"".join(
+        record_commitment.entry(_record(number), _SECRET) for number in range(start, stop)
     )
-    return Manifest(
+    numbers = np.arange(start, stop, dtype=np.int64)
+    return RecordColumns(
+        np.frombuffer(entries, np.uint8).reshape(-1, 32),
+        700 + numbers * 37 % 647,
+        np.zeros(stop - start, np.uint8),
+    )
+
+
+def _manifest(
+    columns: list[RecordColumns], reserve: DrawnReserve, credential: Verified[Credential]
+) -> BoundManifest:
+    class_digest = credential.document.credential_class.digest
+    parts, stop = [], 0
+    for number, each in enumerate(columns):
+        start, stop = stop, stop + len(each)
+        tokens = each.stream_tokens(TRAIN)
+        parts.append(
+            BoundPart(
+                source=f"records-{number:05}.parquet",
+                records=(start, stop),
+                splits=SplitCounts(train=len(each), reserve=0, empty=0),
+                tokens=tokens,
+                rows=tokens // (CONTEXT + 1) + (tokens % (CONTEXT + 1) >= 2),
+                file=f"class={class_digest[7:19]}/{CORPUS}-{number:05}.parquet",
+                rows_per_group=64,
+                groups_digest=_ZERO,
+                records_digest=each.digest,
+            )
+        )
+    return BoundManifest(
         tokenizer=TokenizerIdentity(name="bytes", digest=_ZERO, vocabulary=257, separator=256),
         context=CONTEXT,
-        reserve=Reserve(share=0.0, salt="00" * 16),
+        reserve=reserve,
         corpora=(
-            PreparedCorpus(
+            BoundCorpus(
                 corpus=CORPUS,
-                credential=credential,
+                credential=credential.digest,
                 class_digest=class_digest,
-                records=tuple(records),
-                parts=(part,),
+                commitment=credential.document.records.commitment,
+                parts=tuple(parts),
             ),
         ),
     )
@@ -180,9 +219,7 @@ def attest(folder: Path) -> int:
             model_folder.LEDGER,
         )
     }
-    manifest = trust.verify(
-        Manifest, governance[model_folder.MANIFEST], role="operator", at=parse_time(at)
-    )
+    manifest = verify_manifest(trust, governance[model_folder.MANIFEST], at=parse_time(at))
     plan = BatchPlan.from_json(
         canonical_json.parse_canonical((deployment / "plan.json").read_bytes()), where="plan"
     )
@@ -194,6 +231,7 @@ def attest(folder: Path) -> int:
         policy=verify_policy(trust, governance[model_folder.POLICY], at=parse_time(at)),
         trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),
         manifest=manifest,
+        records=records_file.open_records(deployment / "prepared", manifest.document),
         plan=plan,
         credentials={CORPUS: verify_credential(trust, credential, at=parse_time(at))},
         groups=_GROUPS,
@@ -223,25 +261,37 @@ def attest(folder: Path) -> int:
     return _rows(ledger)
 
 
-def verify_all(folder: Path) -> int:
-    """`govray verify`; returns the rows."""
-    return _rows(_verified(folder).ledger)
+def verify_summary(folder: Path) -> int:
+    """`govray verify` of the model folder alone; returns the rows."""
+    return _rows(_verified(folder, read=False).ledger)
+
+
+def verify_sample(folder: Path) -> int:
+    """`govray verify --records … --sample 1e-4`; returns the rows."""
+    return _rows(_verified(folder, sample=1e-4).ledger)
+
+
+def verify_full(folder: Path) -> int:
+    """`govray verify --records …`; returns the rows."""
+    found = _verified(folder)
+    assert found.depth == "full"
+    return _rows(found.ledger)
 
 
 def trace_one(folder: Path) -> int:
     """`govray trace` of the first record: verifies, then looks for it; returns the rows."""
     verified = _verified(folder)
-    [found] = trace(verified, _sha256(0))
+    [found] = trace(verified, _record(0).hex(), {CORPUS: _SECRET})
     assert found.steps
     return _rows(verified.ledger)
 
 
-def _sha256(number: int) -> str:
-    """Of a made-up record."""
-    return hashlib.sha256(b"%d" % number).hexdigest()
+def _record(number: int) -> bytes:
+    """SHA-256 of a made-up record."""
+    return hashlib.sha256(b"%d" % number).digest()
 
 
-def _verified(folder: Path) -> VerifiedModel:
+def _verified(folder: Path, *, read: bool = True, sample: float | None = None) -> VerifiedModel:
     deployment = folder / "deployment"
     return verify(
         folder,
@@ -249,6 +299,8 @@ def _verified(folder: Path) -> VerifiedModel:
         at=parse_time((deployment / "at").read_text()),
         max_rows=None,
         allow_uncovered=("deployment/*",),
+        records=records_file.reader(deployment / "prepared") if read else None,
+        sample=sample,
     )
 
 

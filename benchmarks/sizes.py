@@ -18,12 +18,27 @@ import govray
 from benchmarks.command import positive, run
 from benchmarks.intervals import paired_ratio
 from benchmarks.ledger_appends import EARLY, timed_appends
-from benchmarks.sized_model import Cost, attest, in_own_process, prepare, trace_one, verify_all
+from benchmarks.sized_model import (
+    Cost,
+    attest,
+    in_own_process,
+    prepare,
+    trace_one,
+    verify_full,
+    verify_sample,
+    verify_summary,
+)
 
 _STEP, _APPENDS = 1_000_000, 2000
 _QUICK_STEP, _QUICK_APPENDS = 20_000, 200
-_PHASES = {"attest": attest, "verify": verify_all, "trace": trace_one}
-_SIZES, _QUICK_SIZES = [100_000, 1_000_000], [1000]
+_PHASES = {
+    "attest": attest,
+    "summary": verify_summary,
+    "sample": verify_sample,
+    "full": verify_full,
+    "trace": trace_one,
+}
+_SIZES, _QUICK_SIZES = [100_000, 1_000_000, 10_000_000], [1000]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -87,7 +102,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sizes", description=__doc__)
     parser.add_argument("--step", type=positive, help=f"the late one; {_STEP:,} by default")
     parser.add_argument("--appends", type=positive, help=f"pairs; {_APPENDS} by default")
-    parser.add_argument("--sizes", type=positive, nargs="+", help="rows of the models; 1e5 and 1e6")
+    parser.add_argument("--sizes", type=positive, nargs="+", help="rows of the models; 1e5 to 1e7")
     parser.add_argument("--runs", type=positive, default=3, help="of each phase")
     parser.add_argument("--quick", action="store_true", help="a short run and few pairs")
     options = parser.parse_args(argv)

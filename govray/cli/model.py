@@ -26,6 +26,7 @@ from govray.cli.output import (
     table,
 )
 from govray.cli.run_corpora import run_corpora
+from govray.cli.run_records import run_records
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
 from govray.errors import CouldNotCheck, Refused, UsageError
 
@@ -69,6 +70,7 @@ def register(
 
     Nothing is written unless it verifies.
     """
+    from govray.governance.attestation.model_folder import find_model
     from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.verifier import verify
     from govray.store import registry
@@ -81,7 +83,12 @@ def register(
     number = str(parse_version(version))
     labels = _pairs(label or [], "--label")
     metrics = {key: _number(key, text) for key, text in _pairs(metric or [], "--metric").items()}
-    verified = verify(folder, trust_root=anchor, at=trust.reference_time(at))
+    verified = verify(
+        folder,
+        trust_root=anchor,
+        at=trust.reference_time(at),
+        records=run_records(find_model(folder) or folder),
+    )
     stated = {name: each.document.records for name, each in verified.credentials.items()}
     with opened_session(store, create=True) as session:
         index_model(
@@ -108,6 +115,8 @@ def register(
     line(f"Registered {name} {number}", style="bold")
     field("verified", f"{len(verified.subjects)} files, signer {verified.signer}")
     field("attests", verified.digest)
+    if verified.depth == "summary":
+        field("records", "not at hand, so nobody finds them: register it beside its run's data")
     field("stage", "none: nothing uses it until it is promoted")
 
 

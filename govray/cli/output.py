@@ -56,6 +56,14 @@ Delegations = Annotated[
         "--delegation", metavar="FILE", help="A delegation that the trust root signed. Repeatable."
     ),
 ]
+Records = Annotated[
+    Path | None,
+    typer.Option(
+        "--records",
+        metavar="DIR",
+        help="The prepared folder that the model's run read, with the files of its records.",
+    ),
+]
 AllowUncovered = Annotated[
     list[str] | None,
     typer.Option(

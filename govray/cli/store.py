@@ -12,6 +12,7 @@ import typer
 from govray.cli import trust
 from govray.cli.output import RevocationLists, TrustRoot, field, line, note, report
 from govray.cli.run_corpora import run_corpora
+from govray.cli.run_records import run_records
 from govray.errors import GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def rebuild(
                         settings[0].anchor(),
                         settings[0].key,
                         corpora=run_corpora(Path(folder)),
+                        records=run_records(Path(folder)),
                     )
                     session.commit()
                 whole.models += 1

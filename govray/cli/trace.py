@@ -18,6 +18,7 @@ from govray.cli import trust, user_files
 from govray.cli.output import (
     AllowUncovered,
     At,
+    Records,
     RevocationLists,
     TrustRoot,
     field,
@@ -25,6 +26,7 @@ from govray.cli.output import (
     report,
 )
 from govray.cli.run_corpora import run_corpora
+from govray.cli.run_records import given_records, run_records
 from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def trace(
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=1000, help="Show at most this many near copies.")
     ] = 20,
+    records: Records = None,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
     allow_uncovered: AllowUncovered = None,
@@ -75,13 +78,22 @@ def trace(
     Exact matches compare bytes. Near copies share sequences of five words, and need the records on
     this machine. Exit code 0 whether found or not: the text or the JSON says which.
     """
+    from govray.governance.attestation.model_folder import find_model
     from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.trace import trace as find
 
     digest = user_files.sha256(path)
     verified = trust.verify_model(
-        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
+        model,
+        root=trust_root,
+        revocations=revocations,
+        allow_uncovered=allow_uncovered,
+        at=at,
+        records=run_records(find_model(model) or model)
+        if records is None
+        else given_records(records),
     )
+    _ = verified.records  # without them nothing can be looked for
     if opening is not None:
         if corpora is not None:
             raise UsageError("give --opening or --corpora, not both", where="trace")
@@ -207,7 +219,6 @@ def _search(
                 do=f"It was trained on {', '.join(names[:5])}.",
             )
         return _Searched([], (), missing)
-    manifest = model.manifest.document
     try:
         from govray.data.near_copies import MAX_BYTES, near
 
@@ -216,8 +227,12 @@ def _search(
         found = near(
             user_files.read(path),
             folder,
-            {name: manifest.merkle_root(name) for name in here},
-            {name: [r.entry for r in manifest.corpus(name).records] for name in here},
+            {name: model.credentials[name].document.records.root for name in here},
+            lambda name, number: (
+                model.records.record(name, number).entry
+                if number < model.records.count(name)
+                else None
+            ),
             secrets,
             least=least,
             limit=limit,

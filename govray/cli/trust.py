@@ -17,6 +17,7 @@ from govray.cli import user_files
 from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
 
 if TYPE_CHECKING:
+    from govray.governance.record.prepared_records import ReadPart
     from govray.governance.trust.anchor import PinnedLists, TrustAnchor
     from govray.governance.trust.trust_state import TrustState
     from govray.governance.verify.verifier import VerifiedModel
@@ -87,6 +88,7 @@ def verify_model(
     revocations: Sequence[Path] | None,
     allow_uncovered: Sequence[str] | None,
     at: str | None,
+    records: ReadPart | None = None,
 ) -> VerifiedModel:
     """The model folder, verified against the options of a verb. Raises as `anchor` and `verify`."""
     from govray.governance.verify.verifier import verify
@@ -96,6 +98,7 @@ def verify_model(
         trust_root=anchor(root, revocations),
         at=reference_time(at),
         allow_uncovered=allow_uncovered or (),
+        records=records,
     )
 
 

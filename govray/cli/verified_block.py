@@ -31,6 +31,7 @@ def print_verdict(model: VerifiedModel) -> None:
     )
     policy = model.policy
     field("policy", f"{policy.document}, signed by {policy.authority.name}")
+    field("records", _records(model))
     field("ledger", f"{len(model.ledger.steps)} steps, run {attestation.run.id}")
     for head in model.heads:
         field("also", f"its first {head.size} leaves are those of a head signed elsewhere")
@@ -53,6 +54,19 @@ def print_verdict(model: VerifiedModel) -> None:
     field("trust", f"root {model.trust_root.root.name} v{model.trust_root.root.version}")
     for told in _uncovered(model):
         field("NOT COVERED", told)
+
+
+def _records(model: VerifiedModel) -> str:
+    """How much was read of the records, and what remains the signer's word."""
+    checked, of = model.checked.parts
+    if model.depth == "full":
+        return "all read: roots, splits, tokens and rows follow from them"
+    if model.depth == "sample":
+        return (
+            f"{checked} of {of} parts read, and they are as stated. One wrong part would be among "
+            f"them with probability {model.checked.detection:.2g}"
+        )
+    return "not read (summary): their counts, splits and packing are the signer's word"
 
 
 def _uncovered(model: VerifiedModel) -> list[str]:
@@ -118,6 +132,8 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         },
         "run": attestation.run.to_json(),
         "policy": attestation.policy.to_json(),
+        "depth": model.depth,
+        "recordParts": {"read": model.checked.parts[0], "all": model.checked.parts[1]},
         "ledger": attestation.ledger.to_json(),
         "alsoHeads": [
             {"size": str(head.size), "root": "sha256:" + head.root.hex()} for head in model.heads

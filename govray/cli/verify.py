@@ -18,12 +18,14 @@ from govray.cli.output import (
     AllowUncovered,
     At,
     Delegations,
+    Records,
     RevocationLists,
     TrustRoot,
     field,
     line,
     report,
 )
+from govray.cli.run_records import given_records
 from govray.errors import CouldNotCheck, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -71,10 +73,23 @@ def verify(
             "code 3.",
         ),
     ] = None,
+    records: Records = None,
+    sample: Annotated[
+        float | None,
+        typer.Option(
+            "--sample",
+            metavar="SHARE",
+            help="Read this share of the records' parts, one at least, drawn by the attestation's "
+            "digest. With --records.",
+        ),
+    ] = None,
     allow_uncovered: AllowUncovered = None,
     at: At = None,
 ) -> None:
     """Check signatures, digests and totals, from the files alone.
+
+    With --records it also reads the records that the run was prepared from. Without them the
+    verdict says what remains the signer's word.
 
     Exit code 0: all of it holds. 1: something does not. 3: it could not be checked. A trust root,
     an attestation, a ledger or a fresh revocation list is missing, or there are too many rows to
@@ -102,12 +117,20 @@ def verify(
             moment,
             also or [],
             max_rows,
+            records,
+            sample,
         )
     else:
         if also or max_rows is not None:
             raise UsageError(
                 "heads and rows belong to the ledger of a model folder",
                 where="--also" if also else "--max-rows",
+                do="Give a model folder, or leave the option out.",
+            )
+        if records is not None or sample is not None:
+            raise UsageError(
+                "records belong to the manifest of a model folder",
+                where="--sample" if records is None else "--records",
                 do="Give a model folder, or leave the option out.",
             )
         if allow_uncovered:
@@ -147,6 +170,8 @@ def _model(
     at: datetime,
     also: Sequence[Path],
     max_rows: int | None,
+    records: Path | None,
+    sample: float | None,
 ) -> tuple[dict[str, Any], Callable[[], None], TrustState]:
     from govray.governance.verify.ledger_step import MAX_ROWS
     from govray.governance.verify.verifier import verify as verify_model
@@ -159,6 +184,8 @@ def _model(
         max_rows=MAX_ROWS if max_rows is None else max_rows,
         allow_uncovered=allowed,
         at=at,
+        records=None if records is None else given_records(records),
+        sample=sample,
     )
     inside = path.resolve().relative_to(model.path.resolve()).as_posix()
     found = verified_block.to_json(model)
@@ -267,7 +294,11 @@ def _verified(
         check_unrevoked_credential,
         check_unrevoked_policy,
     )
-    from govray.governance.record.prepare_manifest import Manifest
+    from govray.governance.record.prepare_manifest import (
+        BoundManifest,
+        InlineManifest,
+        verify_manifest,
+    )
     from govray.governance.trust.revocation_list import (
         RevocationList,
         Revocations,
@@ -285,8 +316,8 @@ def _verified(
         verified = verify_credential(state, data, at=at)
         check_unrevoked_credential(state, verified, at=at)
         kind, name = "credential", verified.document.corpus
-    elif predicate_type == Manifest.PREDICATE_TYPE:
-        verified = state.verify(Manifest, data, role="operator", at=at)
+    elif predicate_type in (BoundManifest.PREDICATE_TYPE, InlineManifest.PREDICATE_TYPE):
+        verified = verify_manifest(state, data, at=at)
         kind, name = "prepare manifest", path.name
     elif predicate_type == RevocationList.PREDICATE_TYPE:
         verified = verify_revocations(state, data, at=at)

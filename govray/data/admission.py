@@ -31,32 +31,33 @@ from pathlib import Path
 from govray.data import canary_planting
 from govray.data.corpus import (
     CREDENTIAL_FILE,
-    check_records,
+    check_root,
     list_corpora,
 )
-from govray.data.packing import Item, Packed, Packing, Progress, cannot_write, items_of, pack_all
+from govray.data.packing import Packing, Progress, cannot_write, items_of, pack_all
+from govray.data.records_file import MANIFEST_FILE, open_records
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
 from govray.files.folder_lock import folder_lock
 from govray.files.staged_folder import staged_folder
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
-from govray.governance.formats.statement import Sealed, Subject, read, seal
+from govray.governance.formats.statement import Sealed, Subject, seal
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential, verify_credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.record import prepare_manifest as manifests
 from govray.governance.record.canary import Canaries
 from govray.governance.record.prepare_manifest import (
+    BoundCorpus,
+    BoundManifest,
+    BoundPart,
+    DrawnReserve,
     Manifest,
-    Part,
-    PreparedCorpus,
     Quarantined,
-    Reserve,
+    read_manifest,
 )
 from govray.governance.trust.trust_state import TrustState, Verified
-
-MANIFEST_FILE = "manifest.dsse.json"
 
 _AGAIN = "Remove the folder, or prepare into another one."
 
@@ -77,7 +78,7 @@ class Prepared:
     def sealed(self) -> Sealed[Manifest]:
         """The manifest as it stands in the envelope."""
         where = str(self.folder / MANIFEST_FILE)
-        return read(Manifest, Envelope.parse(self.envelope, where=where), where=where)
+        return read_manifest(Envelope.parse(self.envelope, where=where), where=where)
 
     @property
     def manifest(self) -> Manifest:
@@ -261,7 +262,7 @@ def prepare(
 
     if found := made():
         return found
-    reserve = Reserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
+    reserve = DrawnReserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
     try:
         with folder_lock(folder):
             if found := made():  # while this process waited for the lock
@@ -269,8 +270,10 @@ def prepare(
             with staged_folder(folder) as staged:
                 packing = Packing(staged, tokenizer, context, reserve)
                 manifest = _fill(packing, corpora, credentials, admission, planted, progress)
+                # What was packed has these roots.
                 subjects = [
-                    Subject.of(c.corpus, manifest.merkle_root(c.corpus)) for c in manifest.corpora
+                    Subject.of(c.corpus, credentials[c.corpus].document.records.root)
+                    for c in manifest.corpora
                 ]
                 done = Prepared(folder, seal(manifest, subjects, [signer]))
                 _ = done.sealed  # what cannot be read back is not committed
@@ -287,7 +290,7 @@ def _fill(
     admission: Admission,
     canaries: Mapping[str, Canaries],
     progress: Progress,
-) -> Manifest:
+) -> BoundManifest:
     """Write every shard below ``packing.folder``, and check every corpus. Raises as ``prepare``."""
     items = {
         corpus: tuple(items_of(corpora / corpus, credentials[corpus].document, packing.folder))
@@ -302,18 +305,37 @@ def _fill(
     total = sum(credentials[corpus].document.records.count for corpus in items)
     work = [item for parts in items.values() for item in parts]
     packed = pack_all(packing, work, total, progress)
-    prepared = [
-        _checked(corpora / corpus, credentials[corpus], [(i, packed[i]) for i in parts])
+    corpora_made = tuple(
+        _bound(credentials[corpus], [packed[item].part for item in parts])
         for corpus, parts in items.items()
-    ]
-    return Manifest(
+    )
+    manifest = BoundManifest(
         tokenizer=_described(packing.tokenizer),
         context=packing.context,
         reserve=packing.reserve,
-        corpora=canary_planting.plant(
-            prepared, canaries, secrets, packing.folder, packing.tokenizer, packing.context
-        ),
+        corpora=corpora_made,
         quarantine=admission.quarantine,
+    )
+    records = open_records(packing.folder, manifest)
+    for made in corpora_made:
+        stated = credentials[made.corpus].document.records
+        held, root = manifest.records(made.corpus), records.merkle_root(made.corpus)
+        check_root(corpora / made.corpus, held, root, stated)
+    planted = canary_planting.plant(
+        corpora_made,
+        records,
+        canaries,
+        secrets,
+        packing.folder,
+        packing.tokenizer,
+        packing.context,
+    )
+    return BoundManifest(
+        tokenizer=manifest.tokenizer,
+        context=manifest.context,
+        reserve=manifest.reserve,
+        corpora=planted,
+        quarantine=manifest.quarantine,
     )
 
 
@@ -347,36 +369,19 @@ def _made_from(
     )
 
 
-def _checked(
-    folder: Path,
-    credential: Verified[Credential],
-    packed: Sequence[tuple[Item, Packed]],
-) -> PreparedCorpus:
-    """The manifest's entry of one corpus, if its records are those of its credential."""
+def _bound(credential: Verified[Credential], packed: Sequence[BoundPart]) -> BoundCorpus:
+    """The manifest's entry of one corpus. Its records are not yet compared with the credential."""
     document = credential.document
-    records = tuple(record for _, part in packed for record in part.records)
-    check_records(folder, [bytes.fromhex(each.entry) for each in records], document.records)
-    parts: list[Part] = []
+    parts: list[BoundPart] = []
     stop = 0
-    for item, part in packed:
-        start, stop = stop, stop + len(part.records)
-        parts.append(
-            Part(
-                source=item.source.name,
-                records=(start, stop),
-                tokens=part.tokens,
-                rows=sum(group.rows for group in part.row_groups),
-                file=item.file,
-                row_groups=part.row_groups,
-                reserve=part.reserve,
-            )
-        )
-    return PreparedCorpus(
+    for part in packed:
+        start, stop = stop, stop + part.records[1]
+        parts.append(part.model_copy(update={"records": (start, stop)}))
+    return BoundCorpus(
         corpus=document.corpus,
         credential=credential.digest,
         class_digest=document.credential_class.digest,
         commitment=document.records.commitment,
-        records=records,
         parts=tuple(parts),
     )
 

@@ -17,9 +17,11 @@ import numpy as np
 from govray.data import shard_file
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
+from govray.governance.formats.record_columns import ManifestRecord
 from govray.governance.policy import record_commitment
 from govray.governance.record.canary import Canaries
-from govray.governance.record.prepare_manifest import ManifestRecord, Planted, PreparedCorpus
+from govray.governance.record.prepare_manifest import BoundCorpus, Planted
+from govray.governance.record.prepared_records import PreparedRecords
 
 FILE = "planted.parquet"
 
@@ -35,17 +37,19 @@ def check_corpora(canaries: Mapping[str, Canaries], admitted: Collection[str]) -
 
 
 def plant(
-    corpora: Sequence[PreparedCorpus],
+    corpora: Sequence[BoundCorpus],
+    records: PreparedRecords,
     canaries: Mapping[str, Canaries],
     secrets: Mapping[str, bytes | None],
     folder: Path,
     tokenizer: Tokenizer,
     context: int,
-) -> tuple[PreparedCorpus, ...]:
+) -> tuple[BoundCorpus, ...]:
     """The corpora, with their canaries planted.
 
     Args:
         corpora: As prepared.
+        records: Theirs.
         canaries: By corpus.
         secrets: Of every corpus, what its records are committed under, if they are.
         folder: That of the shards.
@@ -57,16 +61,18 @@ def plant(
         Refused: A corpus has a canary's text as a record.
         OSError: The disk refused.
     """
-    records = {each.corpus: {r.entry for r in each.records} for each in corpora if canaries}
     found = []
     for corpus in corpora:
         asked = canaries.get(corpus.corpus)
         if asked:
             planted = _planted(corpus, asked, folder, tokenizer, context)
+            made = [bytes.fromhex(canary.entry) for canary in planted.records]
             if any(
-                record_commitment.entry(bytes.fromhex(canary.entry), secrets[other]).hex() in held
-                for other, held in records.items()
-                for canary in planted.records
+                columns.any_of(
+                    record_commitment.entry(each, secrets[other.corpus]) for each in made
+                )
+                for other in corpora
+                for columns in records.columns(other.corpus)
             ):
                 raise Refused(
                     "a canary is also a record of a corpus, so it would measure nothing",
@@ -79,7 +85,7 @@ def plant(
 
 
 def _planted(
-    corpus: PreparedCorpus, canaries: Canaries, folder: Path, tokenizer: Tokenizer, context: int
+    corpus: BoundCorpus, canaries: Canaries, folder: Path, tokenizer: Tokenizer, context: int
 ) -> Planted:
     dtype = shard_file.storage_dtype(tokenizer.vocabulary)
     records, rows, lengths = [], [], []

@@ -335,21 +335,34 @@ def check_records(folder: Path, entries: Sequence[bytes], records: Records) -> N
     Raises:
         Refused: names the first that differs. A root alone cannot say which record it was.
     """
-    do = "Restore the records that were signed, or have the supplier sign these."
-    if len(entries) != records.count:
-        raise Refused(
-            f"{len(entries)} records, the credential was signed for {records.count}",
-            where=str(folder),
-            do=do,
-        )
+    # The count is cheap, and a wrong one says more than a wrong root.
+    _check_count(folder, len(entries), records)
     found = record_commitment.root(entries, committed=records.commitment is not None)
-    if found != records.root:
+    check_root(folder, len(entries), found, records)
+
+
+def check_root(folder: Path, count: int, root: str, records: Records) -> None:
+    """The same of records whose count and root are known. Raises as `check_records`."""
+    _check_count(folder, count, records)
+    if root != records.root:
         raise Refused(
-            f"the records' Merkle root is {found}, the credential was signed for {records.root}: "
+            f"the records' Merkle root is {root}, the credential was signed for {records.root}: "
             "a record was changed or moved",
             where=str(folder),
-            do=do,
+            do=_RESTORE_SIGNED,
         )
+
+
+def _check_count(folder: Path, count: int, records: Records) -> None:
+    if count != records.count:
+        raise Refused(
+            f"{count} records, the credential was signed for {records.count}",
+            where=str(folder),
+            do=_RESTORE_SIGNED,
+        )
+
+
+_RESTORE_SIGNED = "Restore the records that were signed, or have the supplier sign these."
 
 
 def _check_record(corpus: str, previous: str | None, name: str, content: bytes) -> None:

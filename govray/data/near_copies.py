@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +187,7 @@ def near(
     text: bytes,
     corpora: Path,
     roots: Mapping[str, str],
-    entries: Mapping[str, Sequence[str]],
+    entry_of: Callable[[str, int], str | None],
     secrets: Mapping[str, bytes],
     *,
     least: float,
@@ -199,8 +199,8 @@ def near(
         text: What is asked about.
         corpora: The folder of corpora.
         roots: Corpus → Merkle root of its records, for the corpora that are looked at.
-        entries: Corpus → entry of each of its records in hex, in Merkle order. A record on
-            disk with another content is an error.
+        entry_of: Gives the entry (hex) of a corpus's record by its place in Merkle order; None if
+            there is none. A record on disk with another content is an error.
         secrets: Corpus → what its records are committed under, for corpora where they are.
         least: Smallest overlap of an answer, in (0, 1].
         limit: Answers at most.
@@ -233,7 +233,7 @@ def near(
         for record, content in _contents(corpora / corpus, sorted(found)):
             digest = hashlib.sha256(content).digest()
             entry = record_commitment.entry(digest, secret).hex()
-            if record >= len(entries[corpus]) or entry != entries[corpus][record]:
+            if entry != entry_of(corpus, record):
                 raise UsageError(
                     f"record {record} is not the one that the model was trained on",
                     where=str(corpora / corpus),

@@ -15,21 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import ray.data
 
-from govray.data import shard_file
+from govray.data import records_file, shard_file
 from govray.data.corpus import part_files, read_part
 from govray.data.tokenizer import Tokenizer
 from govray.errors import GovrayError, UsageError
+from govray.governance.formats.record_columns import EMPTY, RESERVE, TRAIN, RecordColumns
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential
 from govray.governance.record.prepare_manifest import (
-    ManifestRecord,
-    Reserve,
-    ReserveShard,
-    RowGroup,
-    Split,
+    BoundPart,
+    BoundShard,
+    DrawnReserve,
+    SplitCounts,
 )
 
 # Bytes of compressed records that make a task worth its overhead of about 30 ms.
@@ -55,12 +56,17 @@ class Item:
 
 @dataclass(frozen=True)
 class Packed:
-    """What became of a part: its records in order, and its rows."""
+    """What became of a part. Its records and rows are in files; ``part`` says what they are.
 
-    records: tuple[ManifestRecord, ...]
-    tokens: int
-    row_groups: tuple[RowGroup, ...]
-    reserve: ReserveShard | None
+    Its range of records begins at 0.
+    """
+
+    part: BoundPart
+
+    @property
+    def records(self) -> int:
+        """How many."""
+        return self.part.records[1]
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class Packing:
     folder: Path
     tokenizer: Tokenizer
     context: int
-    reserve: Reserve
+    reserve: DrawnReserve
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
@@ -92,32 +98,57 @@ class Packing:
         """Read → hash → tokenize → pack → write."""
         dtype = shard_file.storage_dtype(self.tokenizer.vocabulary)
         separator = np.array([self.tokenizer.separator], dtype=dtype).tobytes()
-        streams: dict[Split, bytearray] = {"train": bytearray(), "reserve": bytearray()}
-        records: list[ManifestRecord] = []
         secret = record_commitment.read_secret(item.source.parent, item.commitment)
+        entries = bytearray()
+        packed: list[bytes] = []
         for content in read_part(item.source):
-            entry = record_commitment.entry(hashlib.sha256(content).digest(), secret)
-            tokens = self.tokenizer.encode(content)
-            split: Split = "empty"
-            if tokens.size:
-                split = "reserve" if self.reserve.holds(entry) else "train"
-            if split != "empty":
-                streams[split] += tokens.astype(dtype).tobytes()
-                streams[split] += separator
-            records.append(ManifestRecord(entry.hex(), tokens.size, split))
-        packed, held = (np.frombuffer(streams[split], dtype) for split in ("train", "reserve"))
-        groups = shard_file.write(self.folder / item.file, packed, self.context)
-        reserve = None
-        if held.size:  # a record and its separator make a row
-            file = item.file.replace(".parquet", ".reserve.parquet")
-            of_reserve = shard_file.write(self.folder / file, held, self.context)
-            reserve = ReserveShard(
-                tokens=held.size,
-                rows=sum(group.rows for group in of_reserve),
-                file=file,
-                row_groups=of_reserve,
+            entries += record_commitment.entry(hashlib.sha256(content).digest(), secret)
+            packed.append(self.tokenizer.encode(content).astype(dtype).tobytes())
+        columns = self._columns(bytes(entries), packed, dtype.itemsize)
+        streams = [
+            np.frombuffer(
+                b"".join(packed[i] + separator for i in np.flatnonzero(columns.splits == split)),
+                dtype,
             )
-        return Packed(tuple(records), packed.size, groups, reserve)
+            for split in (TRAIN, RESERVE)
+        ]
+        del packed
+        train, reserve, empty = columns.counts()
+        groups = shard_file.write(self.folder / item.file, streams[0], self.context)
+        part = BoundPart(
+            source=item.source.name,
+            records=(0, len(columns)),
+            splits=SplitCounts(train=train, reserve=reserve, empty=empty),
+            tokens=streams[0].size,
+            rows=sum(group.rows for group in groups),
+            file=item.file,
+            rows_per_group=shard_file.rows_per_group(self.context),
+            groups_digest=shard_file.groups_digest(groups),
+            records_digest=columns.digest,
+            reserve=self._reserve(item, streams[1]),
+        )
+        records_file.write(self.folder / part.records_file, columns)
+        return Packed(part)
+
+    def _columns(self, entries: bytes, packed: Sequence[bytes], width: int) -> RecordColumns:
+        """The part's records, split."""
+        each = np.frombuffer(entries, np.uint8).reshape(-1, 32)
+        tokens = np.fromiter((len(data) // width for data in packed), np.int64, len(packed))
+        splits = np.where(self.reserve.held(each), RESERVE, TRAIN)
+        return RecordColumns(each, tokens, np.where(tokens == 0, EMPTY, splits).astype(np.uint8))
+
+    def _reserve(self, item: Item, stream: npt.NDArray[np.unsignedinteger]) -> BoundShard | None:
+        if not stream.size:  # a record and its separator make a row
+            return None
+        file = item.file.replace(".parquet", ".reserve.parquet")
+        groups = shard_file.write(self.folder / file, stream, self.context)
+        return BoundShard(
+            tokens=stream.size,
+            rows=sum(group.rows for group in groups),
+            file=file,
+            rows_per_group=shard_file.rows_per_group(self.context),
+            groups_digest=shard_file.groups_digest(groups),
+        )
 
 
 def items_of(corpus: Path, credential: Credential, folder: Path) -> Iterator[Item]:
@@ -151,7 +182,7 @@ def pack_all(
         item, result = pickle.loads(row["result"])  # noqa: S301  made by our own task
         results[item] = result
         if isinstance(result, Packed):
-            done += len(result.records)
+            done += result.records
             progress(done, total)
     packed: dict[Item, Packed] = {}
     for item in items:

@@ -19,11 +19,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows, Tokens
+from govray.governance.formats.record_columns import Split
 from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan, round_keys
 from govray.governance.record.incidents import LEAST_ROWS
-from govray.governance.record.prepare_manifest import Manifest, Split
+from govray.governance.record.prepare_manifest import Manifest
 
 _CHUNK = 1 << 16
 """Positions of the plan that are looked at together, from the newest back."""
@@ -63,6 +65,7 @@ class Probes:
     def __init__(self, folder: Path, manifest: Manifest, plan: BatchPlan) -> None:
         self._manifest = manifest
         self._plan = plan
+        self._records = open_records(folder, manifest)
         self._trained = ArrowRows(folder, manifest)
         self._reserve = ArrowRows(folder, manifest, reserve=True)
 
@@ -89,8 +92,8 @@ class Probes:
             corpus,
             trained,
             chosen,
-            self._records(corpus, trained, "train"),
-            self._records(corpus, chosen, "reserve"),
+            self._entries(corpus, trained, "train"),
+            self._entries(corpus, chosen, "reserve"),
         )
 
     def read(self, chosen: Chosen, part: range) -> tuple[Tokens, npt.NDArray[np.int64]]:
@@ -118,12 +121,12 @@ class Probes:
             tokens[place, : len(row)] = row
         return tokens, lengths
 
-    def _records(self, corpus: str, rows: Sequence[int], split: Split) -> tuple[str, ...]:
+    def _entries(self, corpus: str, rows: Sequence[int], split: Split) -> tuple[str, ...]:
         found = []
         for row in rows:
-            spans = self._manifest.row_records(corpus, row, split)
+            spans = self._records.row_records(corpus, row, split)
             most = max(spans, key=lambda span: (span.stop - span.start, -span.record))
-            found.append(self._manifest.record(corpus, most.record).entry)
+            found.append(self._records.record(corpus, most.record).entry)
         return tuple(found)
 
 

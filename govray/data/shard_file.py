@@ -7,6 +7,9 @@ of Python source, binary with LZ4 wrote 2.4 times as fast. It read a row group i
 and made smaller files. A row group holds about ``ROW_GROUP_TOKENS`` tokens: it is what one random
 row costs to read and to hash.
 
+A shard's own metadata lists the digests of its row groups (``GROUPS``, 64 hex digits each). A
+manifest binds the list by one digest, or states it itself.
+
 A row group's digest is the SHA-256 of its decoded content, whatever the width and the compression.
 For each row that is the token count, then the tokens, all as little-endian uint32.
 
@@ -17,6 +20,7 @@ other rows, is an error that names file and row group.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +34,9 @@ from govray.governance.record.prepare_manifest import RowGroup
 
 ROW_GROUP_TOKENS = 1 << 15
 SCHEMA = pa.schema([("tokens", pa.binary())])
+
+GROUPS = b"govray.row_groups"
+"""Key of the list in the file's key-value metadata."""
 
 _RESTORE = "Remove the prepared folder and prepare the data again."
 
@@ -92,7 +99,7 @@ def write(
 
 def write_rows(path: Path, rows: Rows, context: int) -> tuple[RowGroup, ...]:
     """Write rows that are cut already, each of at most ``context + 1`` tokens; else as `write`."""
-    per_group = max(1, ROW_GROUP_TOKENS // (context + 1))
+    per_group = rows_per_group(context)
     starts = np.cumsum(rows.lengths) - rows.lengths
     groups = []
     with pq.ParquetWriter(
@@ -103,7 +110,22 @@ def write_rows(path: Path, rows: Rows, context: int) -> tuple[RowGroup, ...]:
             group = Rows(rows.values[start : start + int(lengths.sum())], lengths)
             writer.write_table(_table(group))
             groups.append(RowGroup(rows=len(lengths), digest=group.digest))
+        writer.add_key_value_metadata({GROUPS: _raw(groups).hex()})
     return tuple(groups)
+
+
+def rows_per_group(context: int) -> int:
+    """Rows of every row group but the last."""
+    return max(1, ROW_GROUP_TOKENS // (context + 1))
+
+
+def groups_digest(groups: Sequence[RowGroup]) -> str:
+    """One digest of row groups: SHA-256 over theirs, 32 bytes each, ``sha256:<hex>``."""
+    return "sha256:" + hashlib.sha256(_raw(groups)).hexdigest()
+
+
+def _raw(groups: Sequence[RowGroup]) -> bytes:
+    return b"".join(bytes.fromhex(each.digest.removeprefix("sha256:")) for each in groups)
 
 
 class ShardFile:
@@ -116,6 +138,7 @@ class ShardFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._listed: dict[str, bytes] = {}
         try:
             self._file = pq.ParquetFile(path, memory_map=True)
             fits = self._file.schema_arrow == SCHEMA
@@ -125,6 +148,32 @@ class ShardFile:
             raise Malformed("not a readable shard", where=str(path), do=_RESTORE) from error
         if not fits:
             raise Malformed("not a shard of packed rows", where=str(path), do=_RESTORE)
+
+    def listed(self, digest: str) -> bytes:
+        """The digests of the row groups as the file lists them, 32 bytes each.
+
+        Args:
+            digest: The one that the manifest states for the list.
+
+        Raises:
+            Malformed: The file has no such list.
+            Refused: It lists others.
+        """
+        if digest not in self._listed:
+            text = (self._file.metadata.metadata or {}).get(GROUPS, b"")
+            try:
+                found = bytes.fromhex(text.decode("ascii"))
+            except ValueError:
+                where = str(self._path)
+                raise Malformed("it lists no row groups", where=where, do=_RESTORE) from None
+            if "sha256:" + hashlib.sha256(found).hexdigest() != digest:
+                raise Refused(
+                    "its row groups are not those that the manifest was signed for",
+                    where=str(self._path),
+                    do=_RESTORE,
+                )
+            self._listed[digest] = found
+        return self._listed[digest]
 
     def read(self, group: int, digest: str, dtype: np.dtype[np.unsignedinteger]) -> Rows:
         """The rows of one row group, verified.

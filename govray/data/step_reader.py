@@ -47,7 +47,7 @@ from govray.data.shard_file import Rows, ShardFile, storage_dtype
 from govray.errors import GovrayError, Refused
 from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan, rank_slice
-from govray.governance.record.prepare_manifest import Manifest, PreparedCorpus
+from govray.governance.record.prepare_manifest import AnyCorpus, BoundPart, BoundShard, Manifest
 
 Tokens = npt.NDArray[np.uint32]
 Where = tuple[str, int, int]
@@ -155,13 +155,15 @@ class ArrowRows:
         """
         corpus, number, group = where
         part = self._corpora[corpus][number]
-        digest = "sha256:" + part.digests[32 * group : 32 * (group + 1)].hex()
         path = str(self._folder / part.file)
         try:
             stamp = os.stat(path).st_mtime_ns
         except OSError:
             stamp = 0  # missing: opening it says so
-        return _shard(path, stamp).read(group, digest, self._dtype)
+        shard = _shard(path, stamp)
+        digests = part.digests if part.bound is None else shard.listed(part.bound)
+        digest = "sha256:" + digests[32 * group : 32 * (group + 1)].hex()
+        return shard.read(group, digest, self._dtype)
 
 
 class StepReader:
@@ -337,14 +339,16 @@ def planned_rows(
 class _PartIndex:
     """Where a part's rows lie: rows ``[start, stop)`` of the corpus.
 
-    ``group_stops[g]`` is the part's row just past row group g, ``digests`` their raw digests.
+    ``group_stops[g]`` is the part's row just past row group g, ``digests`` their raw digests. If
+    the shard lists those itself, ``bound`` is the digest of the list.
     """
 
     file: str
     start: int
     stop: int
-    group_stops: tuple[int, ...]
+    group_stops: Sequence[int]
     digests: bytes
+    bound: str | None = None
 
 
 @dataclass(frozen=True)
@@ -365,12 +369,20 @@ class _Planned:
     rows: tuple[_PlannedRow, ...]
 
 
-def _index(corpus: PreparedCorpus, reserve: bool) -> tuple[_PartIndex, ...]:
+def _index(corpus: AnyCorpus, reserve: bool) -> tuple[_PartIndex, ...]:
     parts: list[_PartIndex] = []
     start = 0
     shards = [part.reserve if reserve else part for part in corpus.parts]
     planted = [] if reserve else [corpus.planted]  # their rows come behind the corpus's own
     for shard in (each for each in (*shards, *planted) if each is not None):
+        if isinstance(shard, BoundPart | BoundShard):
+            # The last one may stop behind the shard's rows, in which no row is.
+            per_group = shard.rows_per_group
+            stops = range(per_group, shard.rows + per_group, per_group)
+            bound = shard.groups_digest
+            parts.append(_PartIndex(shard.file, start, start + shard.rows, stops, b"", bound))
+            start += shard.rows
+            continue
         groups = shard.row_groups
         parts.append(
             _PartIndex(

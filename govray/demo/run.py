@@ -116,7 +116,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         prepared = trainer.prepare()
         manifest = prepared.manifest
     refusals = _refusals(manifest.quarantine, deployment.sources)
-    admitted = sum(len(corpus.records) for corpus in manifest.corpora)
+    admitted = sum(manifest.records(corpus.corpus) for corpus in manifest.corpora)
     quarantined = sum(entry.records for entry in manifest.quarantine)
     screen.stage(2, "admission", f"{admitted:,} records admitted, {quarantined:,} quarantined")
     for refusal in refusals:

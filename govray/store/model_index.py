@@ -83,7 +83,7 @@ def index_model(
         write_tiles(tile_folder(tiles), model.ledger.lines, files.checkpoint)
     with TemporaryFile("w+") as sighted:
         # Before the lock too: minutes for a million records, which nobody should wait for.
-        if session.get(tables.Attestation, model.digest) is None:
+        if _lacks_records(session, model):
             _sight(model, sighted)
         begin_writing(session)
         secret_fingerprint.claim(session, key)
@@ -124,14 +124,33 @@ def _write(
             row.trust_root = model.trust_root.digest
     session.flush()
     if not known:
-        if not sighted.tell():  # a rebuild took it away since
-            _sight(model, sighted)
         _insert(session, tables.Subject, _subjects(model))
         _insert(session, tables.Coverage, _coverage(document))
         _insert(session, tables.CorpusUse, _uses(model))
-        _insert(session, tables.Record, _records(session, model, sighted, key))
+    if not known or _lacks_records(session, model):
+        _add_records(session, model, sighted, key)
     add_decisions(session, model)
     return row
+
+
+def _lacks_records(session: Session, model: VerifiedModel) -> bool:
+    """Whether the index has no records of the model."""
+    if session.get(tables.Attestation, model.digest) is None:
+        return True
+    return session.get(tables.AbsentRecords, model.digest) is not None
+
+
+def _add_records(session: Session, model: VerifiedModel, sighted: TextIO, key: bytes) -> None:
+    absent = session.get(tables.AbsentRecords, model.digest)
+    if model.checked.records is None:
+        if absent is None:
+            session.add(tables.AbsentRecords(attestation=model.digest))
+        return
+    if not sighted.tell():  # a rebuild took the model away since
+        _sight(model, sighted)
+    _insert(session, tables.Record, _records(session, model, sighted, key))
+    if absent is not None:
+        session.delete(absent)
 
 
 def add_decisions(session: Session, model: VerifiedModel) -> None:
@@ -353,7 +372,9 @@ def _coverage(document: lineage.Lineage) -> Iterator[dict[str, Any]]:
 
 def _uses(model: VerifiedModel) -> Iterator[dict[str, Any]]:
     stated = model.attestation
-    totals = corpus_totals(model.ledger.steps, stated.plan, model.manifest.document)
+    totals = corpus_totals(
+        model.ledger.steps, stated.plan, model.manifest.document, model.record_counts
+    )
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for leaf in model.ledger.steps:
@@ -376,7 +397,9 @@ def _uses(model: VerifiedModel) -> Iterator[dict[str, Any]]:
 
 
 def _sight(model: VerifiedModel, out: TextIO) -> None:
-    """Where all records stand, a line each, to be read by `_records`."""
+    """Where all records stand, a line each, to be read by `_records`; none are at a summary."""
+    if model.checked.records is None:
+        return
     for seen in sightings(model):
         steps = seen.steps[:MAX_STEPS]
         line = [seen.corpus, seen.record, seen.split, seen.tokens, len(seen.steps), steps]
@@ -386,14 +409,14 @@ def _sight(model: VerifiedModel, out: TextIO) -> None:
 def _records(
     session: Session, model: VerifiedModel, sighted: TextIO, key: bytes
 ) -> Iterator[dict[str, Any]]:
-    manifest = model.manifest.document
     confidential = {
-        each.corpus: corpus_is_confidential(session, each.corpus) for each in manifest.corpora
+        each.corpus: corpus_is_confidential(session, each.corpus)
+        for each in model.manifest.document.corpora
     }
     sighted.seek(0)
     for line in sighted:
         corpus, record, split, tokens, step_count, steps = json.loads(line)
-        entry = manifest.record(corpus, record).entry
+        entry = model.records.record(corpus, record).entry
         yield {
             "record_key": record_key(entry, confidential=confidential[corpus], key=key),
             "attestation": model.digest,

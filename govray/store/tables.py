@@ -302,6 +302,12 @@ class Record(SQLModel, table=True):
     steps: list[int] = Field(sa_type=JSON)
 
 
+class AbsentRecords(SQLModel, table=True):
+    """A model whose records are not in the index: they were not at hand when it was indexed."""
+
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+
+
 class Ledger(SQLModel, table=True):
     """The longest signed head of a run's ledger, and the folder of its tiles: empty if none."""
 

@@ -24,6 +24,8 @@ from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Data, parse_experiment
+from govray.train.inputs.recorded_inputs import prepared_folder
+from govray.train.inputs.run_record import read_record
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
@@ -48,6 +50,11 @@ def run(here: Deployment) -> Path:
     found = trainer.train()
     write_model(found, trainer.signer())
     return found
+
+
+@pytest.fixture(scope="module")
+def prepared(run: Path) -> Path:
+    return prepared_folder(run, read_record(run))
 
 
 @pytest.fixture
@@ -106,7 +113,7 @@ def test_the_text_says_what_the_json_says(here: Deployment, ask: Command) -> Non
 
 
 def test_what_keeps_near_copies_from_being_looked_for_is_said(
-    here: Deployment, ask: Command, run: Path, tmp_path: Path
+    here: Deployment, ask: Command, run: Path, prepared: Path, tmp_path: Path
 ) -> None:
     code, out, err = ask(b"three words only")
     assert (code, "too few" in out) == (0, True), err
@@ -116,13 +123,18 @@ def test_what_keeps_near_copies_from_being_looked_for_is_said(
     model = tmp_path / "given" / "model"
     shutil.copytree(run / "model", model)
     text = content(here, "acme", 5) + b"."
-    code, out, _ = ask(text, model=model)
+    code, _, err = ask(text, model=model)
+    assert (code, "the model's records are not here" in err, "--records" in err) == (3, True, True)
+    away = ("--records", prepared)
+    code, out, _ = ask(text, *away, model=model)
     assert (code, "--corpora" in out, "Near copy in" in out) == (0, True, False)
-    code, out, _ = ask(text, "--corpora", here.corpora, model=model)
+    code, out, _ = ask(text, "--corpora", here.corpora, *away, model=model)
     assert (code, "Near copy in acme, record 5" in out) == (0, True)
     for folder, says in [(tmp_path, "none of the model's corpora"), (Path("none"), "not a folder")]:
-        code, _, err = ask(text, "--corpora", folder, model=model)
+        code, _, err = ask(text, "--corpora", folder, *away, model=model)
         assert (code, says in err) == (2, True), err
+    code, _, err = ask(text, "--records", tmp_path, model=model)
+    assert (code, "not a prepared folder" in err) == (2, True), err
 
 
 def test_other_records_than_those_trained_on_are_refused(
@@ -142,23 +154,24 @@ def test_other_records_than_those_trained_on_are_refused(
 
 
 def test_a_model_alone_tells_nothing_of_a_record_and_an_opening_tells_of_it(
-    here: Deployment, ask: Command, command: Command, run: Path, tmp_path: Path
+    here: Deployment, ask: Command, command: Command, run: Path, prepared: Path, tmp_path: Path
 ) -> None:
     model = tmp_path / "given" / "model"
     shutil.copytree(run / "model", model)
+    away = ("--records", prepared)
     text = content(here, "acme", 5)
     record, opening = tmp_path / "record", tmp_path / "opening.json"
     record.write_bytes(text)
     # Without secrets the answer for a record is that for any other bytes, and it says so.
     answers = []
     for asked in (text, text + b"?"):
-        code, out, err = ask(asked, "--json", model=model)
+        code, out, err = ask(asked, *away, "--json", model=model)
         assert code == 0, err
         answers.append({k: v for k, v in json.loads(out).items() if k != "record"})
     assert answers[0] == answers[1]
     assert (answers[0]["found"], answers[0]["sightings"]) == (False, [])
     assert list(answers[0]["closed"]) == ["acme", "open-one", "open-two", "weak-one"]
-    _, out, _ = ask(text, model=model)
+    _, out, _ = ask(text, *away, model=model)
     assert "Not found in the corpora that could be searched" in out
     assert "Not searched: acme" in out
     # No file of the model holds what opens a record.
@@ -170,21 +183,21 @@ def test_a_model_alone_tells_nothing_of_a_record_and_an_opening_tells_of_it(
     for value in (secret, digest):
         assert not [each for each in kept if value in each or value.hex().encode() in each]
     # The control: with the secrets, and with the opening.
-    code, out, err = ask(text, "--corpora", here.corpora, "--json", model=model)
+    code, out, err = ask(text, "--corpora", here.corpora, *away, "--json", model=model)
     assert (code, json.loads(out)["closed"]) == (0, {}), err
     whole = json.loads(out)["sightings"]
     assert [(each["corpus"], each["record"]) for each in whole] == [("acme", 5)]
     code, out, err = command("corpus", "open", here.corpora / "acme", record, "--out", opening)
     assert (code, "Opened record 5 of acme" in out) == (0, True), err
     assert stat.S_IMODE(opening.stat().st_mode) == 0o600
-    code, out, err = ask(text, "--opening", opening, "--json", model=model)
+    code, out, err = ask(text, "--opening", opening, *away, "--json", model=model)
     assert (code, json.loads(out)["sightings"]) == (0, whole), err
-    _, out, _ = ask(text, "--opening", opening, model=model)
+    _, out, _ = ask(text, "--opening", opening, *away, model=model)
     assert "Found in acme, record 5" in out
     # It opens this record, in this corpus, and no other.
-    code, _, err = ask(content(here, "acme", 6), "--opening", opening, model=model)
+    code, _, err = ask(content(here, "acme", 6), "--opening", opening, *away, model=model)
     assert (code, "it opens another record" in err) == (1, True), err
-    code, _, err = ask(text, "--opening", opening, "--corpora", here.corpora, model=model)
+    code, _, err = ask(text, "--opening", opening, "--corpora", here.corpora, *away, model=model)
     assert (code, "not both" in err) == (2, True), err
     for field, value, says in [
         ("corpus", "mystery", "was not trained on a corpus"),
@@ -195,7 +208,7 @@ def test_a_model_alone_tells_nothing_of_a_record_and_an_opening_tells_of_it(
         changed = tmp_path / "changed.json"
         stated = json.loads(opening.read_bytes()) | {field: value}
         changed.write_bytes(canonical_json.encode(stated))
-        code, _, err = ask(text, "--opening", changed, model=model)
+        code, _, err = ask(text, "--opening", changed, *away, model=model)
         assert (code, says in err, str(changed) in err) == (1, True, True), err
 
 
@@ -225,6 +238,7 @@ def test_the_pages_commands_run(
     here: Deployment,
     run: Path,
     command: Command,
+    prepared: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -244,6 +258,7 @@ def test_the_pages_commands_run(
     ]
     assert len(commands) == 8
     for each in commands:
+        each = each.replace("prepared/NAME", f"prepared/{prepared.name}")
         words = shlex.split(each.replace("WITHOUT", run.name).replace("RUN", run.name))
         words = [f"runs/{run.name}/model" if word == "MODEL" else word for word in words]
         if words[0] == "trace":

@@ -16,11 +16,13 @@ import tokenizers
 
 from govray.data import admission, corpus
 from govray.data.admission import Prepared
+from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows
 from govray.data.tokenizer import FileTokenizer, load_tokenizer
 from govray.errors import GovrayError, Malformed, Refused, Untrusted, UsageError
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.record_columns import SPLITS
 from govray.governance.policy.credential import Period
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.record_commitment import SECRET_FILE, entry, read_secret
@@ -95,17 +97,25 @@ def test_the_reserve_has_rows_of_its_own(full_shelf: Shelf, prepared: Prepared, 
     assert [rows.row(name, row).tolist() for row in range(len(held))] == held
     parts = corpus.part_files(full_shelf.corpora / name)
     contents = [bytes(content) for part in parts for content in corpus.read_part(part)]
+    records = open_records(prepared.folder, manifest)
     for row, tokens in enumerate(held):
-        spans = manifest.row_records(name, row, "reserve")
+        spans = records.row_records(name, row, "reserve")
         pieces = [list(contents[record][start:stop]) for record, start, stop in spans]
         assert [token for piece in pieces for token in piece] == [
             token for token in tokens if token != SEPARATOR
         ]
-        assert all(manifest.corpus(name).records[s.record].split == "reserve" for s in spans)
+        assert all(records.record(name, s.record).split == "reserve" for s in spans)
+
+
+def splits(prepared: Prepared, name: str) -> list[str]:
+    """Of each of a corpus's records."""
+    columns = open_records(prepared.folder, prepared.manifest).columns(name)
+    return [SPLITS[code] for each in columns for code in each.splits]
 
 
 def test_the_manifest_states_what_was_read(full_shelf: Shelf, prepared: Prepared) -> None:
     manifest = prepared.manifest
+    records = open_records(prepared.folder, manifest)
     credentials = admission.verify_credentials(
         full_shelf.corpora, admission.read_credentials(full_shelf.corpora), full_shelf.trust, at=NOW
     )
@@ -114,15 +124,15 @@ def test_the_manifest_states_what_was_read(full_shelf: Shelf, prepared: Prepared
         credential = credentials[c.corpus]
         assert c.credential == credential.digest
         assert c.class_digest == credential.document.credential_class.digest
-        assert manifest.merkle_root(c.corpus) == credential.document.records.root
-        assert len(c.records) == credential.document.records.count
+        assert records.check(c.corpus) == credential.document.records.root
+        assert manifest.records(c.corpus) == credential.document.records.count
     assert len(manifest.corpus("mit").parts) > 3
-    assert {r.split for r in manifest.corpus("mit").records} == {"train", "reserve", "empty"}
+    assert set(splits(prepared, "mit")) == {"train", "reserve", "empty"}
     envelope = Envelope.parse(prepared.envelope)
     assert envelope.signed_by([full_shelf.signer.public_key])
     assert (prepared.folder / "manifest.dsse.json").read_bytes() == prepared.envelope
     assert {s.name: s.sha256 for s in prepared.sealed.subjects} == {
-        c.corpus: manifest.merkle_root(c.corpus) for c in manifest.corpora
+        c.corpus: records.merkle_root(c.corpus) for c in manifest.corpora
     }
 
 
@@ -134,7 +144,9 @@ def test_shards_are_partitioned_by_class(prepared: Prepared) -> None:
         p.relative_to(prepared.folder).as_posix() for p in prepared.folder.rglob("*.parquet")
     }
     parts = [p for c in prepared.manifest.corpora for p in c.parts]
-    assert on_disk == {p.file for p in parts} | {p.reserve.file for p in parts if p.reserve}
+    assert on_disk == {p.file for p in parts} | {p.records_file for p in parts} | {
+        p.reserve.file for p in parts if p.reserve
+    }
 
 
 def test_quarantine_is_counted_and_never_read(prepared: Prepared) -> None:
@@ -148,11 +160,12 @@ def test_equal_records_of_a_corpus_share_their_split(full_shelf: Shelf, prepared
     secrets = {name: read_secret(full_shelf.corpora / name, stated[name]) for name in stated}
     assert all(secrets.values())
     digest = hashlib.sha256(TWIN).hexdigest()
-    assert prepared.manifest.find(digest) == ()
-    places = prepared.manifest.find(digest, {k: v for k, v in secrets.items() if v})
+    records = open_records(prepared.folder, prepared.manifest)
+    assert records.find(digest) == ()
+    places = records.find(digest, {k: v for k, v in secrets.items() if v})
     assert [c for c, _ in places] == ["mit", "mit", "mpl"]
-    splits = [prepared.manifest.corpus(c).records[i].split for c, i in places]
-    assert splits[0] == splits[1]
+    held = [records.record(c, i).split for c, i in places]
+    assert held[0] == held[1]
 
 
 def test_a_corpus_of_an_earlier_version_is_prepared_as_it_was(
@@ -168,13 +181,14 @@ def test_a_corpus_of_an_earlier_version_is_prepared_as_it_was(
         parts.add(*record)
     parts.flush()
     shelf.sign(parts.built(folder))
-    found = shelf.prepare().manifest
+    done = shelf.prepare()
+    found, prepared = done.manifest, open_records(done.folder, done.manifest)
     hashes = [hashlib.sha256(content).hexdigest() for _, content in records]
     assert found.corpus("plain").commitment is None
-    assert [each.entry for each in found.corpus("plain").records] == hashes
+    assert [prepared.record("plain", i).entry for i in range(40)] == hashes
     held = [found.reserve.holds(bytes.fromhex(each)) for each in hashes]
-    assert [each.split == "reserve" for each in found.corpus("plain").records] == held
-    assert found.find(hashes[3]) == (("plain", 3),)
+    assert [each == "reserve" for each in splits(done, "plain")] == held
+    assert prepared.find(hashes[3]) == (("plain", 3),)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +229,8 @@ def trained(shelf: Shelf, prepared: Prepared, name: str) -> set[bytes]:
 def test_the_reserve_is_in_no_row(full_shelf: Shelf, prepared: Prepared, cluster: None) -> None:
     (part,) = corpus.part_files(full_shelf.corpora / "mpl")
     contents = list(map(bytes, corpus.read_part(part)))
-    records = prepared.manifest.corpus("mpl").records
-    reserve = {c for c, r in zip(contents, records, strict=True) if r.split == "reserve"}
+    held = splits(prepared, "mpl")
+    reserve = {c for c, split in zip(contents, held, strict=True) if split == "reserve"}
     assert 2 <= len(reserve) <= 20
     assert not reserve & trained(full_shelf, prepared, "mpl")
     # Control: without a reserve the same records are in the rows.
@@ -224,7 +238,7 @@ def test_the_reserve_is_in_no_row(full_shelf: Shelf, prepared: Prepared, cluster
     assert reserve <= trained(full_shelf, everything, "mpl")
     # Another salt chooses other records.
     salted = full_shelf.prepare("other-salt", salt=b"\x08" * 32)
-    assert [r.split for r in salted.manifest.corpus("mpl").records] != [r.split for r in records]
+    assert splits(salted, "mpl") != held
 
 
 def test_preparing_again_gives_the_same_manifest(
@@ -305,7 +319,8 @@ def test_a_tokenizer_file_by_path(shelf: Shelf, cluster: None) -> None:
     assert tokenizer.encode(b"mpl 1 <|end|> x \xff").tolist() == [1, 4, 9, 0, 0]
     shelf.add("mit", {"a": b"mit 1 2", "b": b" \n", "c": b"lorem 3"})
     done = shelf.prepare(tokenizer=tokenizer, reserve_share=0.0, context=4)
-    assert [r.tokens for r in done.manifest.corpus("mit").records] == [3, 0, 2]
+    [columns] = open_records(done.folder, done.manifest).columns("mit")
+    assert columns.tokens.tolist() == [3, 0, 2]
     assert list(packed(done, "mit")) == [[2, 4, 5, 10, 3], [6, 10]]
     assert done.manifest.tokenizer.digest == tokenizer.digest
 

@@ -383,3 +383,29 @@ def test_the_schemas_use_no_rule_that_the_browser_would_pass_over(page: Page) ->
         made["kinds"],
     )
     assert found == []
+
+
+def test_records_that_stand_in_files_are_not_said_to_be_checked(
+    page: Page, tmp_path: Path, world: World, folder: dict[str, bytes]
+) -> None:
+    bound = World(bound=True, steps=2)
+    path = bound.deploy(tmp_path / "model")
+    files = {name: (path / name).read_bytes() for name in model_folder.Bundle(path).names()}
+    step = checked(page, bound.root, files)[7]
+    assert step["state"] == "partly"
+    assert "counts are the signer's" in " ".join(step["not"])
+    assert "Merkle roots" not in " ".join(step["did"])
+    # Where they stand in the manifest, their roots are computed.
+    assert "Merkle roots" in " ".join(checked(page, world.root, folder)[7]["did"])
+
+
+def test_a_bound_manifest_of_other_counts_fails(page: Page, tmp_path: Path) -> None:
+    bound = World(bound=True, steps=2)
+
+    def fewer(records):  # type: ignore[no-untyped-def]
+        first, *rest = records["beta"]
+        return records | {"beta": [first[:-1], *rest]}
+
+    path = bound.deploy(tmp_path / "model", records=fewer)
+    files = {name: (path / name).read_bytes() for name in model_folder.Bundle(path).names()}
+    assert checked(page, bound.root, files)[7]["state"] == "failed"

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
+
 from govray.governance.formats import canonical_json
+from govray.governance.formats.record_columns import EMPTY, TRAIN, ManifestRecord, RecordColumns
+from govray.governance.formats.record_columns import RESERVE as RESERVE_CODE
 from govray.governance.record.prepare_manifest import (
+    BoundCorpus,
+    BoundManifest,
+    BoundPart,
+    BoundShard,
+    DrawnReserve,
+    InlineManifest,
     Manifest,
-    ManifestRecord,
     Part,
     PreparedCorpus,
     Reserve,
     RowGroup,
+    SplitCounts,
     TokenizerIdentity,
 )
+from govray.governance.record.prepared_records import PreparedRecords
 
 DIGEST = canonical_json.sha256(b"any")
 
@@ -53,10 +64,75 @@ def corpus(name: str, parts: list[list[int]], context: int) -> PreparedCorpus:
     )
 
 
-def make_manifest(*corpora: PreparedCorpus, context: int = 7) -> Manifest:
-    return Manifest(
+def make_manifest(*corpora: PreparedCorpus, context: int = 7) -> InlineManifest:
+    return InlineManifest(
         tokenizer=TokenizerIdentity(name="bytes", digest=DIGEST, vocabulary=257, separator=256),
         context=context,
         reserve=RESERVE,
         corpora=corpora,
     )
+
+
+def records_of(manifest: Manifest) -> PreparedRecords:
+    """The records that stand in a manifest."""
+    found = PreparedRecords.inline(manifest)
+    assert found is not None
+    return found
+
+
+def bind(
+    inline: InlineManifest, reserve: DrawnReserve
+) -> tuple[BoundManifest, dict[tuple[str, int], RecordColumns]]:
+    """The same manifest with its records in columns, split by ``reserve``."""
+    read: dict[tuple[str, int], RecordColumns] = {}
+    row = inline.context + 1
+    corpora = []
+    for corpus in inline.corpora:
+        whole = RecordColumns.of(corpus.records)
+        splits = np.where(reserve.held(whole.entries), RESERVE_CODE, TRAIN)
+        splits = np.where(whole.tokens == 0, EMPTY, splits).astype(np.uint8)
+        whole = RecordColumns(whole.entries, whole.tokens, splits)
+        parts = []
+        for k, part in enumerate(corpus.parts):
+            columns = read[corpus.corpus, k] = whole.slice(*part.records)
+            train, held, empty = columns.counts()
+            tokens, kept = columns.stream_tokens(TRAIN), columns.stream_tokens(RESERVE_CODE)
+            shard = {"rows_per_group": 4, "groups_digest": DIGEST}
+            parts.append(
+                BoundPart(
+                    source=part.source,
+                    records=part.records,
+                    splits=SplitCounts(train=train, reserve=held, empty=empty),
+                    tokens=tokens,
+                    rows=tokens // row + (tokens % row >= 2),
+                    file=part.file,
+                    records_digest=columns.digest,
+                    reserve=BoundShard(
+                        tokens=kept,
+                        rows=kept // row + (kept % row >= 2),
+                        file=part.file.replace(".parquet", ".reserve.parquet"),
+                        **shard,
+                    )
+                    if held
+                    else None,
+                    **shard,
+                )
+            )
+        corpora.append(
+            BoundCorpus(
+                corpus=corpus.corpus,
+                credential=corpus.credential,
+                class_digest=corpus.class_digest,
+                commitment=corpus.commitment,
+                parts=tuple(parts),
+                planted=corpus.planted,
+            )
+        )
+    bound = BoundManifest(
+        tokenizer=inline.tokenizer,
+        context=inline.context,
+        reserve=reserve,
+        corpora=tuple(corpora),
+        quarantine=inline.quarantine,
+    )
+    return bound, read

@@ -16,7 +16,7 @@ from govray.governance.record.entropy_profile import EntropyProfile, Measure, Mo
 from govray.governance.record.gates import Gate, gated
 from govray.governance.record.incidents import Incidents, Trained, measured, subjects_of
 from govray.governance.record.ledger import AnyLeaf, CorpusUse, Leaf
-from govray.governance.record.prepare_manifest import Manifest, Reserve
+from govray.governance.record.prepare_manifest import InlineManifest, Reserve
 from govray.governance.verify.verifier import verify
 from tests.support.row_by_row import corpus_counts
 from tests.support.world import AT, GROUPS, POLICY, World, unchecked
@@ -93,7 +93,7 @@ class Monitored(World):
         section = read_policy(self.policy_text).memorization
         assert section is not None
         plan: BatchPlan = self.made["plan"]
-        manifest: Manifest = self.made["manifest"]
+        manifest: InlineManifest = self.made["manifest"]
         told = Incidents(section, self.subjects())
         trained = Trained()
         leaves: list[Leaf] = []

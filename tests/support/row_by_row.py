@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import Leaf
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepared_records import PreparedRecords
 from govray.governance.record.row_counts import CorpusTotal
 
 
@@ -23,7 +24,7 @@ def corpus_counts(
 
 
 def corpus_totals(
-    leaves: Iterable[Leaf], plan: BatchPlan, manifest: Manifest
+    leaves: Iterable[Leaf], plan: BatchPlan, manifest: Manifest, records: PreparedRecords
 ) -> dict[str, CorpusTotal]:
     """Corpus → what the leaves' ranges read of it; corpora that were not read are absent."""
     rows: dict[str, set[int]] = {}
@@ -39,7 +40,7 @@ def corpus_totals(
                 steps.setdefault(corpus, set()).add((leaf.branch, leaf.step))
     return {
         corpus: CorpusTotal(
-            records=len({s.record for r in read for s in manifest.row_records(corpus, r)}),
+            records=len({s.record for r in read for s in records.row_records(corpus, r)}),
             rows=len(read),
             tokens=tokens[corpus],
             steps=len(steps[corpus]),

@@ -26,6 +26,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Document
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.record_columns import ManifestRecord, RecordColumns
 from govray.governance.formats.statement import Subject, read, seal, self_subject
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential, Period, Records, seal_credential
@@ -44,8 +45,11 @@ from govray.governance.record.ledger import (
     MeasuredPass,
 )
 from govray.governance.record.prepare_manifest import (
+    AnyCorpus,
+    BoundManifest,
+    DrawnReserve,
+    InlineManifest,
     Manifest,
-    ManifestRecord,
     Part,
     PreparedCorpus,
     Quarantined,
@@ -54,8 +58,10 @@ from govray.governance.record.prepare_manifest import (
     RowGroup,
     TokenizerIdentity,
 )
+from govray.governance.record.prepared_records import PreparedRecords
 from govray.governance.trust.authority import Authority, Delegation, Scope, TrustRoot
 from govray.governance.trust.trust_state import TrustState, Verified, sign_delegation, sign_root
+from tests.support.manifests import bind
 from tests.support.row_by_row import corpus_counts
 
 D = TypeVar("D", bound=Document)
@@ -189,10 +195,13 @@ class World:
         context: int = 7,
         name: str = "example-org",
         secrets: Mapping[str, bytes] | None = None,
+        bound: bool = False,
     ) -> None:
         self.name = name
         self.secrets = dict(secrets or {})  # corpora under commitments
         self.keys = Keys()
+        self.bound = bound  # records stand in columns, not in the manifest
+        self.columns: dict[tuple[str, int], RecordColumns] = {}
         self.context = context
         self.steps = steps
         self.quotas = dict(quotas or {"everything": 3, "upper_half": 1, "removable": 1})
@@ -325,9 +334,9 @@ class World:
 
     def prepare(
         self, records: RecordLists, credentials: Mapping[str, Verified[Credential]]
-    ) -> Manifest:
+    ) -> InlineManifest:
         """The manifest that admission writes for these records."""
-        return Manifest(
+        return InlineManifest(
             tokenizer=TokenizerIdentity(name="bytes", digest=DIGEST, vocabulary=257, separator=256),
             context=self.context,
             reserve=self.reserve,
@@ -403,7 +412,8 @@ class World:
         policy: bytes | None = None,
         credentials: Mapping[str, bytes] | None = None,
         records: Hook[RecordLists] = same,
-        manifest: Hook[Manifest] = same,
+        manifest: Hook[InlineManifest] = same,
+        bound: Hook[BoundManifest] = same,
         plan: Hook[BatchPlan] = same,
         leaves: Hook[list[Leaf]] = same,
         norms: Hook[list[GradientNorms]] = same,
@@ -422,7 +432,12 @@ class World:
         envelopes = dict(sorted((self.credentials | dict(credentials or {})).items()))
         verified = {c: unchecked(Credential, e, self.operator) for c, e in envelopes.items()}
         ruled = unchecked(attesting.Policy, policy, self.operator)
-        prepared = manifest(self.prepare(records(self.records), verified))
+        prepared: Manifest = manifest(self.prepare(records(self.records), verified))
+        if self.bound:
+            assert isinstance(prepared, InlineManifest)
+            reserve = DrawnReserve(share=0.25, salt=self.reserve.salt)
+            prepared, self.columns = bind(prepared, reserve)
+            prepared = bound(prepared)
         sealed = seal(prepared, [self_subject("manifest", prepared)], [operator])
         # Not read back: a hook may have made a manifest that no reader accepts.
         digest = canonical_json.sha256(Envelope.parse(sealed).payload)
@@ -479,6 +494,7 @@ class World:
                         name=self.name, version=root.document.version, digest=root.digest
                     ),
                     "manifest": pinned,
+                    "records": self.records_of(prepared),
                     "plan": planned,
                     "credentials": verified,
                     "groups": GROUPS,
@@ -494,6 +510,14 @@ class World:
             write(folder / name, data)
         self.attest(folder, document, operator=operator)
         return folder
+
+    def records_of(self, manifest: Manifest) -> PreparedRecords:
+        """The records of a manifest that this world made last."""
+        return PreparedRecords.inline(manifest) or PreparedRecords(manifest, self.read_part)
+
+    def read_part(self, corpus: AnyCorpus, number: int) -> RecordColumns:
+        """The records of a part, as its file would have them."""
+        return self.columns[corpus.corpus, number]
 
     def attest(
         self,

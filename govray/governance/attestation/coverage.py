@@ -60,6 +60,7 @@ from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import GradientNorms, Leaf
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepared_records import RecordCounts
 from govray.governance.record.row_counts import corpus_totals
 
 # Products of counts below 2**63 and shortest float decimals fit; a rounding would raise.
@@ -110,6 +111,7 @@ def coverage(
     routes: Mapping[str, Route],
     plan: BatchPlan,
     manifest: Manifest,
+    records: RecordCounts,
 ) -> tuple[Coverage, ...]:
     """One entry per (corpus, group) that a recorded gradient updated, sorted by both.
 
@@ -117,6 +119,7 @@ def coverage(
         steps: The ledger's leaves of steps.
         norms: The ledger's gradient norms.
         routes: Corpus → route, for at least every corpus of the plan.
+        records: Says how many records rows hold; what it raises is raised.
     """
     shares = norm_shares(norms)
     return tuple(
@@ -129,7 +132,7 @@ def coverage(
             steps=total.steps,
             gradient_norm_share=shares.get((corpus, group)),
         )
-        for corpus, total in corpus_totals(steps, plan, manifest).items()
+        for corpus, total in corpus_totals(steps, plan, manifest, records).items()
         for group, weight in sorted(group_weights(routes[corpus]).items())
     )
 

@@ -34,6 +34,7 @@ from govray.governance.record.environment import Environment
 from govray.governance.record.incidents import Findings, Incidents, follow, subjects_of
 from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest, Quarantined
+from govray.governance.record.prepared_records import RecordCounts
 from govray.governance.record.selection_taint import Selection
 from govray.governance.trust.trust_state import Verified
 
@@ -332,6 +333,7 @@ def build(
     policy: Verified[Policy],
     trust_root: Reference,
     manifest: Verified[Manifest],
+    records: RecordCounts,
     plan: BatchPlan,
     credentials: Mapping[str, Verified[Credential]],
     groups: Sequence[LayerGroup],
@@ -349,6 +351,7 @@ def build(
     """The attestation of a finished run.
 
     Args:
+        records: Those of the manifest.
         credentials: Corpus → credential, of the corpora that the plan reads.
         groups: The base model's layer groups, in model order.
         ledger: All leaves.
@@ -378,7 +381,9 @@ def build(
         buffers=tuple(sorted(buffers)),
         domains=frozen,
         adapters=run_adapters(routes, adapter_tensors),
-        coverage=coverage.coverage(ledger.steps, ledger.norms, routes, plan, manifest.document),
+        coverage=coverage.coverage(
+            ledger.steps, ledger.norms, routes, plan, manifest.document, records
+        ),
         taint=group_taint(routes, base, plan, frozen, initial),
         selection_taint=tuple(selections) or None,
         pretrained=initial,

@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from govray.governance.formats.record_columns import Rows
 from govray.governance.record.batch_plan import BatchPlan, half_width
-from govray.governance.record.prepare_manifest import Rows
 
 Indices: TypeAlias = npt.NDArray[np.uint64]
 

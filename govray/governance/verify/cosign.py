@@ -114,10 +114,11 @@ def require_verified(model: VerifiedModel, name: str, envelope: Envelope, *, at:
         Damaged: Its payload is another.
         Refused: A signature in it is not its operator's.
     """
-    kind, digest = {
-        model_folder.MANIFEST: (Manifest, model.manifest.digest),
+    kinds: dict[str, tuple[type[Manifest] | type[Attestation], str]] = {
+        model_folder.MANIFEST: (type(model.manifest.document), model.manifest.digest),
         model_folder.ATTESTATION: (Attestation, model.digest),
-    }[name]
+    }
+    kind, digest = kinds[name]
     if canonical_json.sha256(envelope.payload) != digest:
         raise model_folder.changed(name)
     own = model.trust_root.each_key_counts("operator")

@@ -14,12 +14,14 @@ from govray.governance.attestation.model_attestation import (
 from govray.governance.policy.route import Route
 from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepared_records import RecordCounts
 
 
 def check_coverage(
     attestation: Attestation,
     ledger: Ledger,
     manifest: Manifest,
+    records: RecordCounts,
     routes: Mapping[str, Route],
 ) -> None:
     """What the attestation states is what its ledger and routes give.
@@ -28,7 +30,7 @@ def check_coverage(
         Refused: Names the corpus or layer group.
     """
     base, plan = attestation.base_groups, attestation.plan
-    derived = coverage.coverage(ledger.steps, ledger.norms, routes, plan, manifest)
+    derived = coverage.coverage(ledger.steps, ledger.norms, routes, plan, manifest, records)
     computed = {(r.corpus, r.group): r for r in derived}
     stated = {(r.corpus, r.group): r for r in attestation.coverage}
     for place in sorted(computed.keys() | stated.keys()):

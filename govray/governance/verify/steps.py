@@ -70,8 +70,9 @@ CREDENTIALS = Step(
 MANIFEST = Step(
     7,
     "manifest",
-    "signed by an operator, and pinned by its statement or its bytes; its records have the "
-    "credentials' Merkle roots.",
+    "signed by an operator, and pinned by its statement or its bytes; it counts as many records "
+    "as the credentials. The records, where they are at hand, have the credentials' Merkle roots, "
+    "and splits, tokens and rows follow from them.",
     needs="the prepare manifest in the model folder",
 )
 ROUTES = Step(

@@ -20,8 +20,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from govray.errors import Refused, UsageError
+from govray.governance.formats.record_columns import Split
 from govray.governance.policy.record_commitment import RecordOpening
-from govray.governance.record.prepare_manifest import Split
 from govray.governance.verify.verifier import VerifiedModel, verify
 
 MANY_ROWS = 4096
@@ -73,6 +73,7 @@ def trace(
     Raises:
         UsageError: not a SHA-256.
         VerificationFailed: the folder does not verify.
+        CouldNotCheck: The model's records are not at hand.
     """
     if not isinstance(model, VerifiedModel):
         model = verify(model)
@@ -81,7 +82,7 @@ def trace(
         raise UsageError(
             "not a SHA-256", where=record_sha256[:80], do="Give the 64 hex digits of the record."
         )
-    places = model.manifest.document.find(digest, secrets)
+    places = model.records.find(digest, secrets)
     return [sighting(model, corpus, record) for corpus, record in places]
 
 
@@ -116,7 +117,7 @@ def sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
         Malformed: The manifest has no such corpus.
         ValueError: The corpus has no such record.
     """
-    if len(model.manifest.document.record_rows(corpus, record)) > MANY_ROWS:
+    if len(model.records.record_rows(corpus, record)) > MANY_ROWS:
         rows_read = _read(model).get(corpus, {})
         return _sighting(model, corpus, record, _Read(rows_read), _holdings(model, corpus))
     # A gate leaves rows of the plan out, which the leaf's corpora show.
@@ -143,7 +144,7 @@ def sightings(model: VerifiedModel) -> Iterator[Sighting]:
         planted = prepared.planted.records if prepared.planted else ()
         steps_of = _Read(read.get(prepared.corpus, {}))
         holds = lru_cache(maxsize=4)(_holdings(model, prepared.corpus))  # neighbours share a row
-        for record in range(len(prepared.records) + len(planted)):
+        for record in range(model.records.count(prepared.corpus) + len(planted)):
             yield _sighting(model, prepared.corpus, record, steps_of, holds)
 
 
@@ -176,7 +177,7 @@ def _holdings(model: VerifiedModel, corpus: str) -> Callable[[int], Mapping[int,
 
     def holds(row: int) -> dict[int, int]:
         tokens: dict[int, int] = {}
-        for span in model.manifest.document.row_records(corpus, row):
+        for span in model.records.row_records(corpus, row):
             tokens[span.record] = tokens.get(span.record, 0) + span.stop - span.start
         return tokens
 
@@ -192,8 +193,8 @@ def _sighting(
 ) -> Sighting:
     """``read`` gives the rows of a range and the recorded steps that read them, ``holds`` what
     stands in a row."""
-    manifest = model.manifest.document
-    rows = manifest.record_rows(corpus, record)
+    records = model.records
+    rows = records.record_rows(corpus, record)
     steps: set[int] = set()
     tokens = 0
     for row, by in read(rows):
@@ -203,8 +204,8 @@ def _sighting(
     return Sighting(
         corpus=corpus,
         record=record,
-        split=manifest.record(corpus, record).split,
-        planted=record >= len(manifest.corpus(corpus).records),
+        split=records.record(corpus, record).split,
+        planted=record >= records.count(corpus),
         rows=rows,
         steps=tuple(sorted(steps)),
         groups=tuple(sorted(model.routes[corpus].groups)) if steps else (),

@@ -47,6 +47,12 @@ from govray.governance.policy.route import Route
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepared_records import (
+    PreparedRecords,
+    ReadPart,
+    RecordCounts,
+    StatedRecords,
+)
 from govray.governance.trust.anchor import TrustAnchor, read_file, read_lists
 from govray.governance.trust.revocation_list import Revocations, Revoked
 from govray.governance.trust.trust_state import TrustState, Verified
@@ -66,6 +72,7 @@ from govray.governance.verify.envelope_steps import (
 from govray.governance.verify.files_step import check_files
 from govray.governance.verify.ledger_step import MAX_ROWS, check_ledger
 from govray.governance.verify.plan_steps import check_plan, check_routes
+from govray.governance.verify.records_step import CheckedRecords, Depth, check_prepared
 from govray.governance.verify.replay_step import Replayer, check_replays
 from govray.governance.verify.revocation_step import check_revocations
 from govray.governance.verify.steps import Step
@@ -85,6 +92,7 @@ class VerifiedModel:
         signer: Name of the operator authority that signed.
         keyids: Its keys that signed.
         trust_root: The root that everything was checked against.
+        checked: What was read of the manifest's records.
         routes: Corpus → route.
         ledger: Its leaves of steps and its gradient norms.
         gates: Which corpora the run left out, from which step on.
@@ -108,6 +116,7 @@ class VerifiedModel:
     policy: Verified[Policy]
     credentials: Mapping[str, Verified[Credential]]
     manifest: Verified[Manifest]
+    checked: CheckedRecords
     routes: Mapping[str, Route]
     ledger: Ledger
     gates: tuple[Gate, ...]
@@ -121,6 +130,31 @@ class VerifiedModel:
     def assurance_level(self) -> AssuranceLevel:
         """What the signatures here amount to; the attestation alone is `selfAttested`."""
         return "replayChecked" if self.replay_checks else self.attestation.assurance_level
+
+    @property
+    def depth(self) -> Depth:
+        """How much was read of the manifest's records."""
+        return self.checked.depth
+
+    @property
+    def records(self) -> PreparedRecords:
+        """The manifest's records.
+
+        Raises:
+            CouldNotCheck: They are not at hand.
+        """
+        if self.checked.records is None:
+            raise CouldNotCheck(
+                "the model's records are not here: its manifest has counts and digests of them",
+                where=str(self.path),
+                do="Name the prepared folder of its run with --records",
+            )
+        return self.checked.records
+
+    @property
+    def record_counts(self) -> RecordCounts:
+        """How many records rows hold: counted, or as stated in a summary."""
+        return _record_counts(self.checked, self.manifest.document, self.attestation)
 
     @cached_property
     def coverage(self) -> CoverageTable:
@@ -138,6 +172,8 @@ def verify(
     also: Sequence[Path | str | bytes] = (),
     max_rows: int | None = MAX_ROWS,
     allow_uncovered: Sequence[str] = (),
+    records: ReadPart | None = None,
+    sample: float | None = None,
 ) -> VerifiedModel:
     """Verify a model folder, or the one that a file lies in, from its files alone.
 
@@ -156,6 +192,9 @@ def verify(
             None can allow a file below ``adapters/`` or ``governance/``, or another spelling of
             an attested name.
         at: Reference time, aware; now by default.
+        records: Reads the manifest's records, if they stand in files of the prepared folder
+            (`govray.data.records_file`). Without it such a model is verified as a summary.
+        sample: Share of the records' parts to read; None for all of them.
 
     Raises:
         VerificationFailed: a step failed. The message begins with its number and name.
@@ -164,7 +203,16 @@ def verify(
         UsageError: no such path; or a glob that is none.
     """
     return _verify(
-        path, trust_root, revocations, at, replay_checks, also, max_rows, allow_uncovered
+        path,
+        trust_root,
+        revocations,
+        at,
+        replay_checks,
+        also,
+        max_rows,
+        allow_uncovered,
+        records,
+        sample,
     )
 
 
@@ -195,6 +243,8 @@ def _verify(
     also: Sequence[Path | str | bytes],
     max_rows: int | None,
     allow_uncovered: Sequence[str],
+    read: ReadPart | None = None,
+    sample: float | None = None,
     *,
     one_key: bool = False,
 ) -> VerifiedModel:
@@ -222,6 +272,9 @@ def _verify(
         credentials = check_credentials(folder, trust, attestation, gates)
     with _step(steps.MANIFEST):
         manifest = check_manifest(folder, trust, attestation, credentials, at)
+        checked = check_prepared(
+            manifest.document, credentials, read, share=sample, seed=attested.digest
+        )
     with _step(steps.ROUTES):
         routes = check_routes(weights, attestation, policy.document, credentials)
     with _step(steps.PLAN):
@@ -232,7 +285,8 @@ def _verify(
         )
         heads = check_heads(trust, ledger, _apart(also, "head", model_folder.MAX_NOTE))
     with _step(steps.COVERAGE):
-        check_coverage(attestation, ledger, manifest.document, routes)
+        counts = _record_counts(checked, manifest.document, attestation)
+        check_coverage(attestation, ledger, manifest.document, counts, routes)
         replayed_by = check_replays(folder, trust, attested, at=at)
     with _step(steps.ASSURANCE):
         check_assurance(attestation)
@@ -256,6 +310,7 @@ def _verify(
         policy=policy,
         credentials=credentials,
         manifest=manifest,
+        checked=checked,
         routes=routes,
         ledger=ledger,
         gates=gates,
@@ -265,6 +320,14 @@ def _verify(
         heads=heads,
         replayed_by=replayed_by,
     )
+
+
+def _record_counts(
+    checked: CheckedRecords, manifest: Manifest, attestation: Attestation
+) -> RecordCounts:
+    if checked.depth == "full":
+        return checked.require()
+    return StatedRecords(manifest, {each.corpus: each.records for each in attestation.coverage})
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from govray.governance.attestation.model_attestation import DISCLAIMER, Attestat
 from govray.governance.formats.document import Document
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
-from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepare_manifest import BoundManifest, InlineManifest
 from govray.governance.trust.authority import Delegation, TrustRoot
 from govray.governance.verify.steps import STEPS
 
@@ -21,7 +21,8 @@ _KINDS: dict[str, type[Document]] = {
     "attestation": Attestation,
     "credential": Credential,
     "delegation": Delegation,
-    "manifest": Manifest,
+    "inlineManifest": InlineManifest,
+    "manifest": BoundManifest,
     "policy": Policy,
     "trustRoot": TrustRoot,
 }

@@ -2,7 +2,8 @@
 
 A record is found by the SHA-256 of its exact bytes, nothing less: one changed byte is another
 record. Where records are under commitments, the index has their leaves. The store's masked secrets
-open those of the corpora that the caller may read; ``closed`` names the ones it has no secret of.
+open those of the corpora that the caller may read; ``closed`` names those of which it has no
+secret or no records.
 Records of confidential corpora are indexed by keyed hash, so the tables alone confirm no
 guess. Here only staff and the corpus's own supplier find them. For everyone else the answer is that
 of a record which is in no corpus, from the same query.
@@ -34,6 +35,7 @@ from govray.store.ledger_search import leaves_of_step
 from govray.store.record_key import KEY_BYTES, mask_secret, record_key
 from govray.store.secret_fingerprint import key_of
 from govray.store.tables import (
+    AbsentRecords,
     Attestation,
     Corpus,
     CorpusUse,
@@ -121,7 +123,9 @@ class RecordAnswer(Answer):
     limits: str = LIMITS
     sightings: list[Sighting]
     closed: list[str] = Field(
-        default=[], description="Corpora that could not be searched: the store lacks their secrets."
+        default=[],
+        description="Corpora that could not be searched: the store lacks their secrets, or the "
+        "records of a model that was trained on them.",
     )
     more: bool = Field(description=f"Whether there are more than the {MAX_SIGHTINGS} listed.")
 
@@ -210,7 +214,7 @@ def _key(session: Session, store: str) -> bytes:
 def _leaves(
     session: Session, caller: Caller, sha256: str, key: bytes
 ) -> tuple[list[str], list[str]]:
-    """The leaves that the record has in corpora under commitments, and the corpora without secret.
+    """The leaves that the record has in corpora under commitments, and what was not searched.
 
     Of all that the caller may read. Only leaves that are in the index are returned, so few.
     """
@@ -233,7 +237,19 @@ def _leaves(
         some = column.in_(keys[at : at + _KEYS_AT_ONCE])
         there.update(session.scalars(select(column).where(some).distinct()))
     closed = {corpus for corpus, each in commitments if each.secret is None}
+    closed |= set(session.scalars(_absent(caller)))
     return sorted({by_key[each] for each in there}), sorted(closed)
+
+
+def _absent(caller: Caller) -> Any:
+    """Corpora of models whose records are not in the index."""
+    return (
+        select(col(CorpusUse.corpus))
+        .join(AbsentRecords, col(AbsentRecords.attestation) == col(CorpusUse.attestation))
+        .join(Corpus, col(Corpus.name) == col(CorpusUse.corpus))
+        .where(own_corpora(caller))
+        .distinct()
+    )
 
 
 def _statement(caller: Caller, sha256: str, leaves: list[str], key: bytes) -> Any:

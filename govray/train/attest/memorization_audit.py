@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows
 from govray.engine.batch import IGNORED
 from govray.engine.memorization.counterfactual import gap
@@ -47,10 +48,12 @@ from govray.governance.attestation.memorization_manifest import (
     RecordEvidence,
     Unchecked,
 )
+from govray.governance.formats.record_columns import Split
 from govray.governance.policy.route import Route
 from govray.governance.record.canary import Canary
 from govray.governance.record.entropy_profile import Measure
-from govray.governance.record.prepare_manifest import Manifest, Planted, Split
+from govray.governance.record.prepare_manifest import Manifest, Planted
+from govray.governance.record.prepared_records import PreparedRecords
 from govray.train.attest.audited_model import AuditedModel, load_model, tokenizer_of
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 
@@ -138,6 +141,10 @@ class _Auditor:
         return self.recorded.manifest.document
 
     @cached_property
+    def records(self) -> PreparedRecords:
+        return open_records(self.recorded.prepared, self.manifest)
+
+    @cached_property
     def _lens(self) -> Lens:
         tokens = torch.zeros(1, min(8, self.manifest.context), dtype=torch.long)
         rows = {"tokens": tokens, "targets": tokens}
@@ -196,13 +203,13 @@ class _Auditor:
 
     def _rows(self, corpus: str, rows: Sequence[int], split: Split) -> list[Row]:
         reader = ArrowRows(self.recorded.prepared, self.manifest, reserve=split == "reserve")
-        records = self.manifest.corpus(corpus).records
         found = []
         for number in rows:
             tokens = reader.row(corpus, number).tolist()
             holders: list[str | None] = [None] if tokens[0] == self._separator else []
-            for span in self.manifest.row_records(corpus, number, split):
-                holders += [records[span.record].entry] * (span.stop - span.start) + [None]
+            for span in self.records.row_records(corpus, number, split):
+                entry = self.records.record(corpus, span.record).entry
+                holders += [entry] * (span.stop - span.start) + [None]
             found.append(Row(tokens, holders))
         return found
 
@@ -304,12 +311,12 @@ class _Auditor:
         self, corpus: str, planted: Planted, encode: Callable[[str], list[int]]
     ) -> Iterator[CanaryEvidence]:
         plan, steps = self.audited.record.plan, self.audited.steps[corpus]
-        first = len(self.manifest.corpus(corpus).records)
+        first = self.records.count(corpus)
         for index, canary in enumerate(planted.canaries.planted(corpus)):
             shown = self._exposure(canary, planted.canaries.candidates, encode)
             tokens = encode(canary.prefix + canary.secret)
             start = min(len(encode(canary.prefix)), len(tokens) - 1)
-            rows = self.manifest.record_rows(corpus, first + index)
+            rows = self.records.record_rows(corpus, first + index)
             yield CanaryEvidence(
                 record=f"sha256:{canary.sha256}",
                 reads=sum(len(steps.intersection(plan.reads(corpus, row))) for row in rows),

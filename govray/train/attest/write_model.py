@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.checkpoint import commit_folder, whole_file
+from govray.data.records_file import open_records
 from govray.errors import CouldNotCheck
 from govray.files.staged_folder import staged_folder
 from govray.governance.attestation import model_folder
@@ -40,9 +41,11 @@ from govray.governance.policy.credential import verify_credential
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.record.environment import Environment
 from govray.governance.record.ledger import Ledger
-from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepare_manifest import Manifest, verify_manifest
+from govray.governance.record.prepared_records import PreparedRecords
 from govray.governance.trust.trust_state import TrustState, Verified
 from govray.train.inputs.gating import GATES
+from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.state import snapshot
 
@@ -70,7 +73,8 @@ def write_model(
         The model folder. An earlier one is replaced only once the new one is whole.
 
     Raises:
-        CouldNotCheck: The run has no whole checkpoint of its last step.
+        CouldNotCheck: The run has no whole checkpoint of its last step, or its prepared data is
+            not in its storage.
         Refused: What the run recorded about itself does not verify.
     """
     record = read_record(run)
@@ -79,7 +83,7 @@ def write_model(
     committed = final_checkpoint(run, record, early=stopped is not None)
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
     own = trust.each_key_counts("operator")  # other keys may sign later
-    manifest = own.verify(Manifest, record.manifest, role="operator", at=record.started)
+    manifest = verify_manifest(own, record.manifest, at=record.started)
     ledger = Ledger.read(record.run_id, committed.files["ledger.jsonl"])
     governance = {
         model_folder.POLICY: record.policy,
@@ -95,7 +99,11 @@ def write_model(
         governance[model_folder.GATES] = committed.files[GATES]
     if outcomes:
         governance[model_folder.REPLAYS] = _lines(outcomes)
-    attestation = _attestation(record, committed, trust, manifest, ledger, governance, replays)
+    inline = PreparedRecords.inline(manifest.document)
+    records = inline or open_records(prepared_folder(run, record), manifest.document)
+    attestation = _attestation(
+        record, committed, trust, manifest, records, ledger, governance, replays
+    )
     with staged_folder(run / MODEL, replace=True) as folder:
         digests = {
             model_folder.CONFIG: _put(
@@ -184,6 +192,7 @@ def _attestation(
     committed: commit_folder.Committed,
     trust: TrustState,
     manifest: Verified[Manifest],
+    records: PreparedRecords,
     ledger: Ledger,
     governance: Mapping[str, bytes],
     replays: Sequence[Replay],
@@ -207,6 +216,7 @@ def _attestation(
         policy=verify_policy(trust, record.policy, at=at),
         trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),
         manifest=manifest,
+        records=records,
         plan=record.plan,
         credentials={
             corpus: verify_credential(trust, record.credentials[corpus], at=at)

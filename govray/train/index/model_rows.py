@@ -7,11 +7,13 @@ from pathlib import Path
 
 from sqlmodel import Session, select
 
+from govray.data.records_file import find_prepared, reader
 from govray.errors import Malformed
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import verify_memorization_manifest
 from govray.governance.formats import canonical_json
 from govray.governance.policy.record_commitment import read_secrets
+from govray.governance.record.prepared_records import ReadPart
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
 from govray.store import tables
@@ -43,12 +45,27 @@ def index_run_model(session: Session, folder: Path, anchor: TrustAnchor, key: by
             tables.Attestation.folder == str(model),
         )
     ).first()
-    root = None if held is None else session.get_one(tables.TrustRoot, held.trust_root)
-    if root is not None and root.envelope == anchor.root:
+    known = (
+        held is not None
+        and session.get_one(tables.TrustRoot, held.trust_root).envelope == anchor.root
+    )
+    if known and held and session.get(tables.AbsentRecords, held.digest) is None:
         return 0
-    experiment = read_record(folder).experiment
+    record = read_record(folder)
+    prepared = find_prepared(folder, record.plan.manifest)
+    if known and prepared is None:
+        return 0
+    experiment = record.experiment
     corpora = Path(experiment.data.corpora) if experiment else None
-    index_folder(session, model, anchor, key, tiles=folder.resolve() / TILES, corpora=corpora)
+    index_folder(
+        session,
+        model,
+        anchor,
+        key,
+        tiles=folder.resolve() / TILES,
+        corpora=corpora,
+        records=None if prepared is None else reader(prepared),
+    )
     return 1
 
 
@@ -60,15 +77,18 @@ def index_folder(
     *,
     tiles: Path | None = None,
     corpora: Path | None = None,
+    records: ReadPart | None = None,
 ) -> None:
     """Verify and index one model folder; with ``tiles``, write its ledger there too.
 
-    The secrets of its corpora are taken from the folder ``corpora``, as far as they are there.
+    The secrets of its corpora are taken from the folder ``corpora``, as far as they are there. Its
+    records are read by ``records``, if they do not stand in its manifest. Without it nobody finds
+    them.
 
     Raises:
         VerificationFailed, CouldNotCheck: It does not verify by the anchor.
     """
-    verified = verify(model, trust_root=anchor)
+    verified = verify(model, trust_root=anchor, records=records)
     place = None if tiles is None else str(tiles)
     if tiles is not None:
         write_table(LocalTileFolder(tiles), verified.ledger.leaves)

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from govray.data.admission import MANIFEST_FILE
+from govray.data.records_file import MANIFEST_FILE
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.policy.credential import Credential, verify_credential
 from govray.governance.policy.depth_policy import Policy, verify_policy
 from govray.governance.policy.route import Route
-from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepare_manifest import Manifest, verify_manifest
 from govray.governance.trust.trust_state import TrustState, Verified
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.planning import routes_of
@@ -71,7 +71,7 @@ def recorded_inputs(run: Path, record: RunRecord) -> RecordedInputs:
     trust = TrustState.load(record.root, at=at, delegations=record.delegations)
     policy = verify_policy(trust, record.policy, at=at)
     own = trust.each_key_counts("operator")
-    manifest = own.verify(Manifest, record.manifest, role="operator", at=at)
+    manifest = verify_manifest(own, record.manifest, at=at)
     if manifest.digest != plan.manifest:
         raise Refused("the recorded plan is over another manifest", where=str(run))
     credentials: dict[str, Verified[Credential]] = {
@@ -96,12 +96,16 @@ def recorded_inputs(run: Path, record: RunRecord) -> RecordedInputs:
         policy=policy,
         manifest=manifest,
         routes=routes,
-        prepared=_prepared(run, record),
+        prepared=prepared_folder(run, record),
     )
 
 
-def _prepared(run: Path, record: RunRecord) -> Path:
-    """The folder whose manifest is, byte for byte, the recorded one."""
+def prepared_folder(run: Path, record: RunRecord) -> Path:
+    """The folder whose manifest is, byte for byte, the recorded one.
+
+    Raises:
+        CouldNotCheck: It is not in the run's storage.
+    """
     places = prepared_places(run)
     for storage in places:
         for manifest in sorted(storage.glob(f"[!.]*/{MANIFEST_FILE}")):
@@ -110,6 +114,6 @@ def _prepared(run: Path, record: RunRecord) -> Path:
     raise CouldNotCheck(
         "the data that the run read is not here: no prepared folder has its manifest",
         where=str(places[0]),
-        do="Replay where the run's storage is, or restore the folder; prepared again, it has "
+        do="Do this where the run's storage is, or restore the folder; prepared again, it has "
         "another salt and so other rows",
     )

@@ -24,7 +24,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import PublicKey, Signer
 from govray.governance.record.ledger import Ledger
-from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepare_manifest import verify_manifest
 from govray.governance.trust.trust_state import Verified
 from govray.governance.verify.verifier import VerifiedModel
 from govray.train.attest.write_model import model_digests
@@ -96,7 +96,7 @@ def sign_replay(
     committed = commit_folder.open_commit(commits(replayed)[outcome.stop])
     # The run's own copy lacks later cosignatures; the model's files decide.
     own = model.trust_root.each_key_counts("operator")
-    manifest = own.verify(Manifest, record.manifest, role="operator", at=at)
+    manifest = verify_manifest(own, record.manifest, at=at)
     made = model_digests(record, committed, manifest.document)
     for subject in model.subjects:
         if made.get(subject.name) != subject.sha256:

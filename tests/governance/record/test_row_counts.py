@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.governance.record import plan_rows, prepare_manifest, row_counts
+from govray.governance.formats.record_columns import ManifestRecord
+from govray.governance.record import plan_rows, prepared_records, row_counts
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.canary import Canaries
 from govray.governance.record.ledger import CorpusUse, Leaf
 from govray.governance.record.prepare_manifest import (
-    Manifest,
-    ManifestRecord,
+    InlineManifest,
     Planted,
     PreparedCorpus,
     RowGroup,
 )
 from tests.support import row_by_row
-from tests.support.manifests import DIGEST, corpus, make_manifest
+from tests.support.manifests import DIGEST, corpus, make_manifest, records_of
 
 NAMES = ["a", "b", "c"]
 STREAMS = ["sha256:" + digit * 64 for digit in "01"]
@@ -41,7 +41,7 @@ def with_canaries(prepared: PreparedCorpus) -> PreparedCorpus:
 
 
 @st.composite
-def manifests(draw: st.DrawFn) -> Manifest:
+def manifests(draw: st.DrawFn) -> InlineManifest:
     context = (
         draw(st.integers(14, 20)) if (canaries := draw(st.booleans())) else draw(st.integers(1, 9))
     )
@@ -53,7 +53,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
 
 
 @st.composite
-def plans(draw: st.DrawFn, manifest: Manifest) -> BatchPlan:
+def plans(draw: st.DrawFn, manifest: InlineManifest) -> BatchPlan:
     streams = {name: (draw(st.sampled_from(STREAMS)), "all") for name in NAMES}
     rows = {name: manifest.train_rows(name) for name in NAMES}
     plan = BatchPlan(
@@ -84,7 +84,7 @@ def test_both_count_the_same(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:  # so that everything is cut into pieces
         patch.setattr(plan_rows, "_AT_ONCE", data.draw(st.integers(1, 40)))
         patch.setattr(row_counts, "_PENDING", data.draw(st.integers(0, 20)))
-        patch.setattr(prepare_manifest, "_ROWS_AT_ONCE", data.draw(st.integers(1, 20)))
+        patch.setattr(prepared_records, "_AT_ONCE", data.draw(st.integers(1, 20)))
         counted = row_counts.step_counts(plan, manifest, steps)
         assert counted == [row_by_row.corpus_counts(plan, manifest, each) for each in steps]
         leaves = [
@@ -104,8 +104,9 @@ def test_both_count_the_same(data: st.DataObject) -> None:
             for branch in range(2)
             for step, (ranges, counts) in enumerate(zip(steps, counted, strict=True))
         ]
-        assert row_counts.corpus_totals(leaves, plan, manifest) == row_by_row.corpus_totals(
-            leaves, plan, manifest
+        inline = records_of(manifest)
+        assert row_counts.corpus_totals(leaves, plan, manifest, inline) == row_by_row.corpus_totals(
+            leaves, plan, manifest, inline
         )
 
 
@@ -136,8 +137,9 @@ def test_more_tokens_than_64_bits_count_are_still_counted() -> None:
         for step in range(2)
     ]
     for some in (leaves, leaves[:1]):
-        found = row_counts.corpus_totals(some, plan, manifest)
-        assert found == row_by_row.corpus_totals(some, plan, manifest)
+        inline = records_of(manifest)
+        found = row_counts.corpus_totals(some, plan, manifest, inline)
+        assert found == row_by_row.corpus_totals(some, plan, manifest, inline)
 
 
 def test_a_position_behind_the_last_epoch_is_refused_as_by_the_walk() -> None:

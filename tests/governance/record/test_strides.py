@@ -10,7 +10,7 @@ import pytest
 from govray.errors import VerificationFailed
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan
 from govray.governance.record.ledger import Leaf
-from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepare_manifest import InlineManifest
 from govray.governance.verify.trace import trace
 from govray.governance.verify.verifier import verify
 from tests.support.world import AT, World, record
@@ -46,7 +46,7 @@ def test_a_run_that_kept_another_phase_is_refused(tmp_path: Path) -> None:
     world = World()
     stages: dict[str, Any] = {}
 
-    def manifest(made: Manifest) -> Manifest:
+    def manifest(made: InlineManifest) -> InlineManifest:
         stages["manifest"] = made
         return made
 

@@ -96,7 +96,7 @@ def test_a_record_of_a_tera_token_is_traced_within_seconds(world: World, tmp_pat
         for r, each in enumerate(model.manifest.document.corpus("alpha").records)
         if each.tokens == 1 << 43
     )
-    assert model.manifest.document.record("alpha", index).split == "train"
+    assert model.records.record("alpha", index).split == "train"
     one = sighting(model, "alpha", index)
     assert len(one.rows) > 1 << 39
     assert one.steps

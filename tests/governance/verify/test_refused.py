@@ -38,7 +38,7 @@ from govray.governance.record.ledger import (
     MeasuredPass,
     read_leaves,
 )
-from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepare_manifest import InlineManifest
 from govray.governance.verify import ledger_step, plan_steps, verifier
 from govray.governance.verify.verifier import verify
 from tests.support.world import (
@@ -174,7 +174,7 @@ def swap(records: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return records
 
 
-def smuggle_reserve(manifest: Manifest) -> Manifest:
+def smuggle_reserve(manifest: InlineManifest) -> InlineManifest:
     """Mark a reserved record as training data, with every count adjusted to it."""
     corpora = list(manifest.corpora)
     for c, corpus in enumerate(corpora):
@@ -198,7 +198,7 @@ def smuggle_reserve(manifest: Manifest) -> Manifest:
     raise AssertionError("no record in reserve")
 
 
-def other_credential(manifest: Manifest) -> Manifest:
+def other_credential(manifest: InlineManifest) -> InlineManifest:
     first, *rest = manifest.corpora
     changed = first.model_copy(update={"credential": DIGEST})
     return manifest.model_copy(update={"corpora": (changed, *rest)})
@@ -589,7 +589,7 @@ def fresh_root_without_delegations(world: World, folder: Path) -> None:
 
 
 CASES = [
-    # Manifest and credentials
+    # InlineManifest and credentials
     Case(
         "record added",
         with_records(lambda r: [*r, ("ab" * 32, 5)]),

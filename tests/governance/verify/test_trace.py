@@ -10,7 +10,7 @@ import pytest
 from govray.errors import Refused, UsageError, VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.policy.record_commitment import RecordOpening
-from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepare_manifest import InlineManifest
 from govray.governance.trust.pinned_root import pinned_trust_root
 from govray.governance.verify.trace import Sighting, closed, trace, trace_opening
 from govray.governance.verify.verifier import VerifiedModel, verify
@@ -28,7 +28,7 @@ def recount(model: VerifiedModel, corpus: str, index: int) -> tuple[set[int], se
     for leaf in model.ledger.steps:
         for rows in model.attestation.plan.rows(leaf.step).values():
             for _, name, row in rows:
-                for span in model.manifest.document.row_records(name, row):
+                for span in model.records.row_records(name, row):
                     if (name, span.record) == (corpus, index):
                         steps.add(leaf.step)
                         tokens |= {(row, t) for t in range(span.start, span.stop)}
@@ -134,7 +134,7 @@ def test_records_under_commitments_are_found_with_the_secret_only(
         [seen] = trace(committed, sha256, SECRETS)
         assert (seen.corpus, seen.record) == (corpus, index)
         # Nor does the leaf, which anyone reads, pass for a record's hash.
-        leaf = committed.manifest.document.record(corpus, index).entry
+        leaf = committed.records.record(corpus, index).entry
         assert trace(committed, leaf, SECRETS) == []
     assert closed(committed, {}) == ("acme", "gamma")
     assert closed(committed, others) == (corpus,)
@@ -163,7 +163,7 @@ def test_an_opening_is_a_proof_against_the_credential_alone(
 def test_a_manifest_states_the_commitment_of_its_credential(
     committed_world: World, tmp_path: Path
 ) -> None:
-    def plain(manifest: Manifest) -> Manifest:
+    def plain(manifest: InlineManifest) -> InlineManifest:
         corpora = [c.model_copy(update={"commitment": None}) for c in manifest.corpora]
         return manifest.model_copy(update={"corpora": tuple(corpora)})
 

@@ -14,6 +14,7 @@ import pytest
 
 from govray.cli import main
 from govray.data.corpus import record_hashes
+from govray.data.records_file import open_records, reader
 from govray.data.step_reader import ArrowRows
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation import model_folder
@@ -28,7 +29,6 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import read, seal
 from govray.governance.policy.record_commitment import read_secret
-from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.trust_state import TrustState
 from govray.governance.verify.trace import trace
 from govray.governance.verify.verifier import verify
@@ -114,13 +114,19 @@ def test_a_planted_secret_is_exposed_and_one_that_was_not_planted_is_not(
 def test_the_evidence_names_corpora_layers_and_records(
     found: MemorizationManifest, run: Path
 ) -> None:
-    manifest = read(Manifest, Envelope.parse(read_record(run).manifest)).document
+    recorded = recorded_inputs(run, read_record(run))
+    manifest = recorded.manifest.document
+    prepared = open_records(recorded.prepared, manifest)
     assert [each.corpus for each in found.corpora] == sorted(c.corpus for c in manifest.corpora)
     assert of(found, "acme").groups == ("adapter:acme",)
     assert of(found, "weak-one").groups == ("block.1", "final_norm", "head")
     for each in found.corpora:
         assert {m.layer for m in each.measures} == {"block.0", "head"}
-        records = {r.entry: r for r in manifest.corpus(each.corpus).records}
+        records = {
+            r.entry: r
+            for i in range(prepared.count(each.corpus))
+            for r in [prepared.record(each.corpus, i)]
+        }
         assert each.extraction is not None
         # The salt decides which records share a row; a corpus's last may be too short to try.
         assert SMALL.rows - 1 <= each.extraction.rows <= SMALL.rows
@@ -141,14 +147,14 @@ def test_the_same_audit_gives_the_same_evidence(found: MemorizationManifest, run
 def test_canaries_are_read_whole_never_held_back_and_known_as_planted(
     here: Deployment, run: Path
 ) -> None:
-    model = verify(run / "model", trust_root=here.root)
-    manifest = model.manifest.document
     prepared = recorded_inputs(run, read_record(run)).prepared
+    model = verify(run / "model", trust_root=here.root, records=reader(prepared))
+    manifest = model.manifest.document
     rows = ArrowRows(prepared, manifest)
     for name in PLANTED["corpora"]:
         planted = manifest.corpus(name).planted
         assert planted is not None
-        own = len(manifest.corpus(name).records)
+        own = manifest.records(name)
         for index, canary in enumerate(planted.canaries.planted(name)):
             [sighting] = trace(model, canary.sha256)
             assert (sighting.planted, sighting.split) == (True, "train")
@@ -156,7 +162,7 @@ def test_canaries_are_read_whole_never_held_back_and_known_as_planted(
             assert len(sighting.rows) == PLANTED["repeats"]
             for row in sighting.rows:
                 assert rows.row(name, row).tolist() == [*canary.content, 256]
-                [span] = manifest.row_records(name, row)
+                [span] = model.records.row_records(name, row)
                 assert span.record == own + index
     # The controls were never planted, so nobody finds them.
     [control] = planted.canaries.controls(name, 1)
@@ -164,7 +170,7 @@ def test_canaries_are_read_whole_never_held_back_and_known_as_planted(
     secret = read_secret(here.corpora / name, manifest.corpus(name).commitment)
     assert secret
     records = list(record_hashes(here.corpora / name))
-    trained = [r.split == "train" for r in manifest.corpus(name).records].index(True)
+    trained = next(i for i in range(own) if model.records.record(name, i).split == "train")
     assert not trace(model, records[trained].hex(), {name: secret})[0].planted
 
 

@@ -19,10 +19,16 @@ from tests.support.deployment import Deployment
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 
+def copied(finished: Path, place: Path) -> Path:
+    """A copy of the run, with the prepared data whose records it is attested by."""
+    shutil.copytree(finished.parent / "prepared", place / "prepared")
+    return Path(shutil.copytree(finished, place / "run"))
+
+
 def test_attesting_reads_no_weights_and_gives_the_same_subjects(
     finished: Path, deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+    run = copied(finished, tmp_path)
     before = govray.verify(run / "model", trust_root=deployment.root).subjects
     read = commit_folder._read
 
@@ -44,7 +50,7 @@ def test_attesting_reads_no_weights_and_gives_the_same_subjects(
 def test_a_bit_that_flipped_since_the_commit_is_found_by_verify(
     finished: Path, deployment: Deployment, tmp_path: Path
 ) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+    run = copied(finished, tmp_path)
     found = snapshot.latest(run)
     assert found is not None
     weights = found[0] / model_folder.WEIGHTS

@@ -19,6 +19,7 @@ from safetensors.torch import load
 
 from govray.checkpoint import commit_folder
 from govray.data.corpus import build, unsigned_credential
+from govray.data.records_file import open_records
 from govray.engine.memorization import exposure
 from govray.engine.model.gpt import GPT
 from govray.governance.attestation import model_folder
@@ -28,6 +29,8 @@ from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.recorded_inputs import prepared_folder
+from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import events
 from govray.train.state.snapshot import latest
 from tests.support.deployment import POLICY, Deployment
@@ -126,9 +129,11 @@ def mean_exposure(run: Path, model: VerifiedModel) -> float:
     gpt.load_state_dict(load(weights))
     gpt.eval()
     draw = random.Random(7)
-    splits = [r.split for r in model.manifest.document.corpus(PLANTED).records]
+    prepared = open_records(prepared_folder(run, read_record(run)), model.manifest.document)
     trained = [
-        text.encode() for (_, text), s in zip(records(), splits, strict=True) if s == "train"
+        text.encode()
+        for number, (_, text) in enumerate(records())
+        if prepared.record(PLANTED, number).split == "train"
     ]
     measured = []
     for record in trained:

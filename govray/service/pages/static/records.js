@@ -44,7 +44,7 @@ async function show(body) {
       "",
       "Not found in the recorded data",
       (body.closed.length
-        ? `These were not searched, since the store lacks their secrets: ${body.closed.join(", ")}. No other`
+        ? `These were not searched, since the store lacks their secrets or records: ${body.closed.join(", ")}. No other`
         : "No") + " corpus that you may read has a record with this hash. See below what that does not say.",
     );
     return;

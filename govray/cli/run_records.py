@@ -1,0 +1,51 @@
+"""Where the records of a model's run lie: in its prepared folder, if that is at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from govray.errors import CouldNotCheck, GovrayError, UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.record.prepared_records import ReadPart
+
+
+def given_records(folder: Path) -> ReadPart:
+    """Reads the records of a prepared folder that the user named.
+
+    Raises:
+        UsageError: It is no prepared folder.
+        CouldNotCheck: The package that reads its files is not installed.
+    """
+    if not (folder / "manifest.dsse.json").is_file():
+        raise UsageError(
+            "not a prepared folder: it has no manifest.dsse.json",
+            where=str(folder),
+            do="Name the folder below prepared/ that the model's run read.",
+        )
+    try:
+        from govray.data.records_file import reader
+    except ModuleNotFoundError as error:
+        raise CouldNotCheck(
+            f"records cannot be read without {error.name}",
+            where=str(folder),
+            do="Install it: pip install 'govray[train]'. Or leave --records out, for a summary.",
+        ) from error
+    return reader(folder)
+
+
+def run_records(model: Path) -> ReadPart | None:
+    """Reads the records of the run that a model lies in; None if its prepared folder is gone."""
+    from govray.governance.formats import canonical_json
+
+    run = model.resolve().parent
+    record = run / "record" / "run.json"
+    try:
+        from govray.data.records_file import find_prepared, reader
+
+        summary: Any = canonical_json.parse_canonical(record.read_bytes(), where=str(record))
+        folder = find_prepared(run, summary["plan"]["manifest"])
+    except (ModuleNotFoundError, OSError, GovrayError, KeyError, TypeError):
+        return None
+    return None if folder is None else reader(folder)

@@ -1,0 +1,141 @@
+"""Records files: the records of one part, in Parquet beside the part's shard.
+
+Columns ``entry: fixed_size_binary[32]``, ``tokens: int64``, ``split: uint8`` (its place in
+``record_columns.SPLITS``), a row for each record in Merkle order. The manifest binds the decoded
+columns (`RecordColumns.digest`), whatever the compression. None of it goes into a model folder.
+
+Whoever reads compares with the manifest: `PreparedRecords`, for which `open_records` is the way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from govray.errors import CouldNotCheck, Malformed, Refused
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.record_columns import RecordColumns
+from govray.governance.record.prepare_manifest import AnyCorpus, BoundPart, Manifest
+from govray.governance.record.prepared_records import PreparedRecords, ReadPart
+
+SCHEMA = pa.schema([("entry", pa.binary(32)), ("tokens", pa.int64()), ("split", pa.uint8())])
+
+MANIFEST_FILE = "manifest.dsse.json"
+"""The signed manifest of a prepared folder."""
+PREPARED = "prepared"
+"""Folder of prepared folders, in the storage that holds the runs."""
+
+_GROUP = 1 << 16
+_RESTORE = "Restore the prepared folder, or name the one that the model's run read."
+# Hashes do not get smaller.
+_COMPRESSION = {"entry": "NONE", "tokens": "ZSTD", "split": "ZSTD"}
+
+
+def write(path: Path, columns: RecordColumns) -> None:
+    """Write the records of one part.
+
+    Raises:
+        OSError: The disk's.
+    """
+    entries = pa.py_buffer(np.ascontiguousarray(columns.entries))
+    table = pa.table(
+        [
+            pa.Array.from_buffers(pa.binary(32), len(columns), [None, entries]),
+            pa.array(columns.tokens, pa.int64()),
+            pa.array(columns.splits, pa.uint8()),
+        ],
+        schema=SCHEMA,
+    )
+    pq.write_table(
+        table,
+        path,
+        row_group_size=_GROUP,
+        compression=_COMPRESSION,
+        use_dictionary=False,
+        write_statistics=False,
+    )
+
+
+def read(path: Path, count: int) -> RecordColumns:
+    """The records of one part, as the file has them.
+
+    Args:
+        path: The file.
+        count: How many there are.
+
+    Raises:
+        CouldNotCheck: The file is missing.
+        Malformed: It is no readable file of these columns, or of as many records.
+    """
+    where = str(path)
+    try:
+        with pq.ParquetFile(path) as file:
+            if file.schema_arrow != SCHEMA:
+                raise Malformed("not a file of records", where=where, do=_RESTORE)
+            if file.metadata.num_rows != count:  # before anything is decoded
+                raise Malformed(
+                    f"it has {file.metadata.num_rows} records, the manifest says {count}",
+                    where=where,
+                    do=_RESTORE,
+                )
+            table = file.read(use_threads=False).combine_chunks()
+        table.validate(full=True)
+    except FileNotFoundError:
+        raise CouldNotCheck("the file of records is missing", where=where, do=_RESTORE) from None
+    except (OSError, pa.ArrowException) as error:
+        raise Malformed("not a readable file of records", where=where, do=_RESTORE) from error
+    if len(table) != count or any(column.null_count for column in table.columns):
+        raise Malformed("the records do not decode", where=where, do=_RESTORE)
+    if not count:
+        return RecordColumns.of(())
+    entry = table.column("entry").chunk(0)
+    _, data = entry.buffers()
+    return RecordColumns(
+        np.frombuffer(data, np.uint8, 32 * count, 32 * entry.offset).reshape(count, 32),
+        table.column("tokens").to_numpy(),
+        table.column("split").to_numpy(),
+    )
+
+
+def reader(folder: Path) -> ReadPart:
+    """Reads the records of a prepared folder, not yet compared with a manifest."""
+
+    def part(corpus: AnyCorpus, number: int) -> RecordColumns:
+        found = corpus.parts[number]
+        assert isinstance(found, BoundPart)  # records of the other form stand in the manifest
+        start, stop = found.records
+        return read(folder / found.records_file, stop - start)
+
+    return part
+
+
+def find_prepared(run: Path, digest: str) -> Path | None:
+    """The prepared folder of a run, or of the search or run that it belongs to, if it is there.
+
+    Args:
+        run: The run's folder.
+        digest: Its manifest's, of the statement: a further signature changes an envelope's bytes.
+    """
+    for above in run.resolve().parents[:3]:
+        for path in sorted((above / PREPARED).glob(f"[!.]*/{MANIFEST_FILE}")):
+            try:
+                envelope = Envelope.parse(path.read_bytes(), where=str(path))
+            except (OSError, Refused):
+                continue
+            if canonical_json.sha256(envelope.payload) == digest:
+                return path.parent
+    return None
+
+
+def open_records(folder: Path, manifest: Manifest) -> PreparedRecords:
+    """The records of a prepared folder, from its manifest or its files. Reads none yet.
+
+    Args:
+        folder: The prepared folder.
+        manifest: Its manifest, verified.
+    """
+    return PreparedRecords.inline(manifest) or PreparedRecords(manifest, reader(folder))

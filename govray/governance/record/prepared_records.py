@@ -1,0 +1,424 @@
+"""The records of a prepare manifest: where each stands, checked against what was signed.
+
+A manifest states counts and digests. The records themselves come as columns, part by part, from
+the document (v1) or from the files that it binds (v2). Whoever reads those files gives a function
+that returns a part's columns; here they are compared with the manifest before they are used.
+
+Invariants
+
+* No part is used whose records are not those that the manifest binds: by digest in v2, by its own
+  construction in v1.
+* A few parts are in memory at a time, whatever their number.
+
+Records count through a corpus's parts in Merkle order, and its canaries behind them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from govray.errors import Refused
+from govray.governance.formats import merkle
+from govray.governance.formats.record_columns import (
+    RESERVE,
+    TRAIN,
+    ManifestRecord,
+    RecordColumns,
+    Rows,
+    Split,
+)
+from govray.governance.policy import record_commitment
+from govray.governance.record.prepare_manifest import (
+    AnyCorpus,
+    AnyPart,
+    BoundPart,
+    InlineManifest,
+    Manifest,
+    check_canaries,
+    check_splits,
+    check_streams,
+)
+
+ReadPart: TypeAlias = Callable[[AnyCorpus, int], RecordColumns]
+"""Gives the records of a corpus's part, by the part's number."""
+
+_DO = "Get the prepared folder's files as they were signed."
+_AT_ONCE = 1 << 16
+_PARTS = 8
+"""Parts that are kept in memory."""
+
+
+class RecordSpan(NamedTuple):
+    """A record's share of a row: its index in the corpus and the half-open range of its tokens."""
+
+    record: int
+    start: int
+    stop: int
+
+
+class RecordCounts(Protocol):
+    """Whatever can say how many records some rows hold."""
+
+    def distinct_records(self, corpus: str, rows: Rows) -> int:
+        """How many records any of these rows, ascending and distinct, holds tokens of."""
+
+
+class PreparedRecords:
+    """The records of a manifest.
+
+    Args:
+        manifest: As verified.
+        read: Where they come from; what it raises is raised.
+    """
+
+    def __init__(self, manifest: Manifest, read: ReadPart) -> None:
+        self._manifest = manifest
+        self._read = read
+        self._part = lru_cache(maxsize=_PARTS)(self._open)
+
+    @classmethod
+    def inline(cls, manifest: Manifest) -> PreparedRecords | None:
+        """The records that stand in the manifest itself; None if they stand in files."""
+        if not isinstance(manifest, InlineManifest):
+            return None
+        columns = manifest.columns()
+        return cls(
+            manifest,
+            lambda corpus, number: columns[corpus.corpus].slice(*corpus.parts[number].records),
+        )
+
+    def part(self, corpus: str, number: int) -> PartRecords:
+        """The records of one part.
+
+        Raises:
+            Refused: They are not those that the manifest binds.
+        """
+        return self._part(corpus, number)
+
+    def _open(self, corpus: str, number: int) -> PartRecords:
+        prepared = self._manifest.corpus(corpus)
+        part = prepared.parts[number]
+        columns = self._read(prepared, number)
+        if isinstance(part, BoundPart):
+            start, stop = part.records
+            if (
+                len(columns) != stop - start
+                or not columns.within_bounds
+                or columns.digest != part.records_digest
+            ):
+                raise Refused(
+                    "the records are not those that the manifest was signed for",
+                    where=part.records_file,
+                    do=_DO,
+                )
+        reserve_rows = part.reserve.rows if part.reserve else 0
+        return PartRecords(columns, self._manifest.context + 1, part.rows, reserve_rows)
+
+    def columns(self, corpus: str) -> Iterator[RecordColumns]:
+        """The corpus's own records, part by part."""
+        for number in range(len(self._manifest.corpus(corpus).parts)):
+            yield self.part(corpus, number).columns
+
+    def check(self, corpus: str) -> str:
+        """The Merkle root of the corpus's records, once all that follows from them is compared.
+
+        Splits follow from entries and salt, and part by part tokens, counts and rows from the
+        records. None of them is a canary.
+
+        Returns:
+            ``sha256:<hex>``.
+
+        Raises:
+            Refused: Names the first record or part that does not follow.
+        """
+        parts = range(len(self._manifest.corpus(corpus).parts))
+        return self._root(corpus, (self.check_part(corpus, number) for number in parts))
+
+    def check_part(self, corpus: str, number: int) -> RecordColumns:
+        """The same of one part; returns its records."""
+        part, columns = (
+            self._manifest.corpus(corpus).parts[number],
+            self.part(corpus, number).columns,
+        )
+        if isinstance(self._manifest, InlineManifest):
+            return columns  # its construction has compared them
+        try:
+            check_splits(self._manifest, corpus, part.records[0], columns)
+            check_streams(corpus, number, part, columns)
+            check_canaries(self._manifest, columns)
+        except ValueError as error:
+            raise Refused(str(error), where=f"records of {corpus}", do=_DO) from None
+        return columns
+
+    def merkle_root(self, corpus: str) -> str:
+        """The RFC 9162 root over the corpus's records, ``sha256:<hex>``."""
+        return self._root(corpus, self.columns(corpus))
+
+    def _root(self, corpus: str, parts: Iterable[RecordColumns]) -> str:
+        found = merkle.BulkRoot()
+        committed = self._manifest.corpus(corpus).commitment is not None
+        for columns in parts:
+            entries = columns.entries.tobytes()
+            if committed:
+                found.add_hashes(entries)
+            else:
+                found.add(entries, 32)
+        return "sha256:" + found.root().hex()
+
+    def count(self, corpus: str) -> int:
+        """How many records of its own the corpus has; its canaries count on from there."""
+        return self._manifest.records(corpus)
+
+    def record(self, corpus: str, index: int) -> ManifestRecord:
+        """A record of a corpus; behind its own ones, its canaries.
+
+        Raises:
+            ValueError: There is no such record.
+        """
+        prepared, own = self._manifest.corpus(corpus), self.count(corpus)
+        if 0 <= index < own:
+            number, first = self._part_of(prepared, index)
+            return self.part(corpus, number).columns.record(index - first)
+        planted = prepared.planted.records if prepared.planted else ()
+        if not 0 <= index - own < len(planted):
+            raise ValueError(f"record {index} of {corpus} does not exist")
+        return planted[index - own]
+
+    def row_records(self, corpus: str, row: int, split: Split = "train") -> tuple[RecordSpan, ...]:
+        """The records that a row holds tokens of, in order; of the reserve with that ``split``.
+
+        Ranges are in the record's own tokens, without its separator; a record of which the row
+        holds the separator alone is not listed.
+
+        Raises:
+            ValueError: There is no such row.
+        """
+        prepared = self._manifest.corpus(corpus)
+        shards = [part.reserve if split == "reserve" else part for part in prepared.parts]
+        before = row
+        for number, shard in enumerate(shards):
+            rows = shard.rows if shard else 0
+            if 0 <= before < rows:
+                first = prepared.parts[number].records[0]
+                spans = self.part(corpus, number).spans(before, split)
+                return tuple(span._replace(record=first + span.record) for span in spans)
+            before -= rows
+        planted = prepared.planted if split == "train" else None
+        if row < 0 or planted is None or before >= planted.rows:
+            raise ValueError(f"row {row} of {corpus} is outside its rows")
+        index = before // planted.canaries.repeats
+        return (RecordSpan(self.count(corpus) + index, 0, planted.records[index].tokens),)
+
+    def record_rows(self, corpus: str, record: int) -> range:
+        """The rows that hold tokens of a record; empty if it does not train.
+
+        Raises:
+            ValueError: There is no such record.
+        """
+        prepared, own = self._manifest.corpus(corpus), self.count(corpus)
+        planted = prepared.planted
+        if planted and own <= record < own + len(planted.records):
+            repeats = planted.canaries.repeats
+            first = self._manifest.own_rows(corpus) + (record - own) * repeats
+            return range(first, first + repeats)
+        if not 0 <= record < own:
+            raise ValueError(f"record {record} of {corpus} does not exist")
+        number, first = self._part_of(prepared, record)
+        rows = self.part(corpus, number).rows_of(record - first)
+        before = sum(part.rows for part in prepared.parts[:number]) if rows else 0
+        return range(before + rows.start, before + rows.stop)
+
+    def distinct_records(self, corpus: str, rows: Rows) -> int:
+        """How many records any of these rows, ascending and distinct, holds tokens of."""
+        return _distinct(
+            self._manifest,
+            corpus,
+            rows,
+            lambda number, some: self.part(corpus, number).distinct(some),
+        )
+
+    def find(
+        self, sha256: str, secrets: Mapping[str, bytes] | None = None
+    ) -> tuple[tuple[str, int], ...]:
+        """Every (corpus, record index) of the record with this SHA-256 (hex), sorted.
+
+        ``secrets`` has those of corpora with commitments, by name. In the others with commitments
+        only canaries are found.
+        """
+        digest = bytes.fromhex(sha256)
+        found: list[tuple[str, int]] = []
+        for prepared in self._manifest.corpora:
+            name, own = prepared.corpus, self.count(prepared.corpus)
+            secret = (secrets or {}).get(name)
+            planted = prepared.planted.records if prepared.planted else ()
+            found += [(name, own + i) for i, each in enumerate(planted) if each.entry == sha256]
+            if prepared.commitment is not None and secret is None:
+                continue
+            entry = record_commitment.entry(digest, secret if prepared.commitment else None)
+            for number, columns in enumerate(self.columns(name)):
+                first = prepared.parts[number].records[0]
+                found += [(name, first + place) for place in columns.places(entry)]
+        return tuple(sorted(found))
+
+    @staticmethod
+    def _part_of(prepared: AnyCorpus, record: int) -> tuple[int, int]:
+        """The part that holds a record, and the part's first record."""
+        number = bisect_right(prepared.parts, record, key=lambda part: part.records[1])
+        return number, prepared.parts[number].records[0]
+
+
+class PartRecords:
+    """The records of one part, and the rows that they make.
+
+    Rows never cross parts, so each part's arithmetic is its own. Here records and rows count from
+    0 within the part.
+
+    Args:
+        columns: The records.
+        width: Tokens of a full row: T+1.
+        rows: Packed rows of the training records.
+        reserve_rows: Those of the reserve; 0 if it was not packed.
+    """
+
+    def __init__(self, columns: RecordColumns, width: int, rows: int, reserve_rows: int) -> None:
+        self.columns = columns
+        self._width = width
+        self._counts = {TRAIN: rows, RESERVE: reserve_rows}
+
+    @cached_property
+    def _train(self) -> _Stream:
+        return _Stream(self.columns, TRAIN, self._width, self._counts[TRAIN])
+
+    @cached_property
+    def _reserve(self) -> _Stream:
+        return _Stream(self.columns, RESERVE, self._width, self._counts[RESERVE])
+
+    def spans(self, row: int, split: Split = "train") -> Iterator[RecordSpan]:
+        """The records that a row holds tokens of, in order."""
+        return (self._reserve if split == "reserve" else self._train).spans(row)
+
+    def rows_of(self, record: int) -> range:
+        """The training rows that hold tokens of a record; empty if it does not train."""
+        return self._train.rows_of(record)
+
+    def distinct(self, rows: Rows) -> int:
+        """How many records any of these training rows, ascending and distinct, holds tokens of."""
+        return self._train.distinct(rows)
+
+
+class _Stream:
+    """The records of one split behind each other, and the rows that they are cut into.
+
+    ``starts[j]`` is where the split's j-th record begins, its separator follows it.
+    """
+
+    def __init__(self, columns: RecordColumns, split: int, width: int, rows: int) -> None:
+        self._columns = columns
+        self._width = width
+        self._rows = rows
+        self._records = np.flatnonzero(columns.splits == split)
+        self._starts = np.zeros(self._records.size + 1, np.int64)
+        np.cumsum(columns.tokens[self._records] + 1, out=self._starts[1:])
+
+    def spans(self, row: int) -> Iterator[RecordSpan]:
+        start = row * self._width
+        stop = min(start + self._width, int(self._starts[-1]))
+        begins = int(np.searchsorted(self._starts, start, side="right")) - 1
+        for j in range(begins, int(np.searchsorted(self._starts, stop))):
+            begin, record = int(self._starts[j]), int(self._records[j])
+            first = max(start - begin, 0)
+            last = min(stop - begin, int(self._columns.tokens[record]))
+            if first < last:
+                yield RecordSpan(record, first, last)
+
+    def rows_of(self, record: int) -> range:
+        j = int(np.searchsorted(self._records, record))
+        if j == self._records.size or self._records[j] != record:
+            return range(0)
+        start = int(self._starts[j])
+        stop = start + int(self._columns.tokens[record])
+        # A dropped last token lies past the last row.
+        first, last = start // self._width, (stop - 1) // self._width + 1
+        return range(min(first, self._rows), min(last, self._rows))
+
+    def distinct(self, rows: Rows) -> int:
+        if rows.size == self._rows:  # each of its tokens but a last separator is in some row
+            return self._records.size if self._rows else 0
+        found = 0
+        for at in range(0, self._records.size, _AT_ONCE):
+            some = slice(at, at + _AT_ONCE)
+            start = self._starts[:-1][some]
+            stop = start + self._columns.tokens[self._records[some]]
+            first = np.minimum(start // self._width, self._rows)
+            last = np.minimum((stop - 1) // self._width + 1, self._rows)
+            below = np.searchsorted(rows, last) - np.searchsorted(rows, first)
+            found += int(np.count_nonzero(below))
+        return found
+
+
+class StatedRecords:
+    """How many records rows hold, by somebody's word, as far as the counts allow it.
+
+    Args:
+        manifest: Whose counts.
+        stated: Corpus → records.
+    """
+
+    def __init__(self, manifest: Manifest, stated: Mapping[str, int]) -> None:
+        self._manifest = manifest
+        self._stated = stated
+
+    def distinct_records(self, corpus: str, rows: Rows) -> int:
+        """The stated count of a corpus.
+
+        Raises:
+            Refused: Rows of these numbers cannot hold as many records, or as few.
+        """
+
+        def most(number: int, some: Rows) -> int:
+            part = self._part(corpus, number)
+            # A row holds at most one record for two tokens, and the rest of one that began before.
+            held = some.size * ((self._manifest.context + 1) // 2 + 1)
+            return part.splits.train if some.size == part.rows else min(part.splits.train, held)
+
+        def least(number: int, some: Rows) -> int:
+            part = self._part(corpus, number)
+            return part.splits.train if some.size == part.rows else min(some.size, 1)
+
+        stated = self._stated.get(corpus, 0)
+        low = _distinct(self._manifest, corpus, rows, least)
+        high = _distinct(self._manifest, corpus, rows, most)
+        if not low <= stated <= high:
+            raise Refused(
+                f"it states {stated} records, the rows that were read hold {low} to {high}",
+                where=f"coverage of {corpus}",
+            )
+        return stated
+
+    def _part(self, corpus: str, number: int) -> BoundPart:
+        part = self._manifest.corpus(corpus).parts[number]
+        assert isinstance(part, BoundPart)  # the other form has its records
+        return part
+
+
+def _distinct(
+    manifest: Manifest, corpus: str, rows: Rows, of_part: Callable[[int, Rows], int]
+) -> int:
+    """Records that rows of a corpus hold, its canaries included; no record is in two parts."""
+    prepared = manifest.corpus(corpus)
+    parts: Sequence[AnyPart] = prepared.parts
+    found, first = 0, 0
+    for number, part in enumerate(parts):
+        start, stop = np.searchsorted(rows, (first, first + part.rows))
+        if start < stop:
+            found += of_part(number, rows[start:stop] - first)
+        first += part.rows
+    planted = rows[np.searchsorted(rows, first) :] - first
+    if prepared.planted is not None:
+        found += np.unique(planted // prepared.planted.canaries.repeats).size
+    return found
