@@ -17,6 +17,8 @@ Invariants:
 * Weights are float32, whatever the folder holds.
 * Under ``torch.device("meta")`` no weights are read: names and shapes follow
   from the configuration.
+* With a separator, records of a row are kept apart (``document_mask.py``). transformers masks by
+  the positions that it is given. A model whose records still meet is refused when it is built.
 * Dropout inside attention, and dropping of whole layers, is off: their masks come
   from a generator that all rows of a call share. Other dropout is as configured.
 
@@ -41,6 +43,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from govray.engine.model import document_mask
 from govray.engine.model.gpt import loss
 from govray.errors import CouldNotCheck, GovrayError, UsageError, nearest, suggestion
 
@@ -66,6 +69,7 @@ class CausalLM(nn.Module):
         config: ``model_type`` and fields of that architecture's configuration;
             weights are fresh, from torch's global generator. ``vocab_size`` is
             ``vocabulary`` unless given.
+        separator: The token id that begins a record, if records of a row are kept apart.
 
     Attributes:
         language_model: The model as transformers has it. It and this module hold the
@@ -85,6 +89,7 @@ class CausalLM(nn.Module):
         vocabulary: int,
         path: str | None = None,
         config: Mapping[str, Any] | None = None,
+        separator: int | None = None,
     ) -> None:
         super().__init__()
         if (path is None) == (config is None):
@@ -101,6 +106,7 @@ class CausalLM(nn.Module):
         else:
             model = _from_fields(transformers, dict(config or {}), context, vocabulary)
         self.context = context
+        self.separator = separator
         # Not a child: that would put a prefix before every name. Both share what they hold,
         # so a submodule or parameter replaced in one is replaced in the other.
         object.__setattr__(self, "language_model", model)
@@ -112,6 +118,8 @@ class CausalLM(nn.Module):
         self._buffers = model._buffers
         self._non_persistent_buffers_set = model._non_persistent_buffers_set
         self.train()
+        if separator is not None:
+            self._refuse_mixing(separator)
 
     @staticmethod
     def starts_from(hyperparameters: Mapping[str, Any]) -> list[Path]:
@@ -148,14 +156,41 @@ class CausalLM(nn.Module):
                 where="CausalLM",
                 do="Prepare the data with the model's context",
             )
-        # A learned position is looked up once for all rows, so a row's part of the gradient is
-        # unknown. Given as ids, it is looked up for every row.
         places = {}
-        if self._learns_positions:
+        if self.separator is not None:
+            places["position_ids"] = document_mask.places(tokens, self.separator)
+        elif self._learns_positions:
+            # A learned position is looked up once for all rows, so a row's part of the gradient is
+            # unknown. Given as ids, it is looked up for every row.
             places["position_ids"] = torch.arange(tokens.shape[1], device=tokens.device).expand_as(
                 tokens
             )
         return self.language_model(input_ids=tokens, use_cache=False, **places).logits
+
+    def _refuse_mixing(self, separator: int) -> None:
+        """Return if a record's logits do not depend on the record before it.
+
+        Raises:
+            UsageError: They do, or the model takes no positions.
+        """
+        parameters = [*self.parameters()]
+        takes_positions = "position_ids" in signature(self.language_model.forward).parameters
+        apart = takes_positions
+        if takes_positions and not any(parameter.is_meta for parameter in parameters):
+            one, other, *_ = (each for each in range(3) if each != separator)
+            # Rows of one shape, so that nothing but the first record can tell them apart.
+            rows = [torch.tensor([[separator, each, separator, one]]) for each in (one, other)]
+            self.eval()
+            with torch.no_grad():
+                first, second = (self(row.to(parameters[0].device))[:, 2:] for row in rows)
+            self.train()
+            apart = torch.equal(first, second)
+        if not apart:
+            raise UsageError(
+                f"{type(self.language_model).__name__} does not keep the records of a row apart",
+                where="data.attention",
+                do="Leave the field out, or choose a model whose attention masks by position_ids",
+            )
 
 
 def _transformers() -> ModuleType:

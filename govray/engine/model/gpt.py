@@ -10,7 +10,8 @@ Dropout acts on the residual stream only, through ``nn.Dropout`` modules, which
 govray can key by row. There is none inside the fused attention kernel: its
 masks come from a generator that all rows of a call share.
 
-A packed row is of one class, and attention may cross its documents.
+A packed row is of one class. Attention crosses its records, unless the model is told which token
+begins one (``document_mask.py``).
 
 Source: Radford et al. 2019 (GPT-2): pre-norm blocks, learned positions, GELU,
 and residual projections initialised smaller by the square root of their number.
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from govray.engine.batch import IGNORED
+from govray.engine.model import document_mask
 from govray.errors import UsageError
 
 _HEAD_WIDTH = 64
@@ -44,6 +46,7 @@ class GPT(nn.Module):
         heads: Attention heads; by default one for every 64 channels, fewer if that
             does not divide ``width``.
         dropout: Probability of zeroing a channel on the residual stream.
+        separator: The token id that begins a record, if records of a row are kept apart.
 
     Raises:
         UsageError: If a size is not positive, ``heads`` does not divide
@@ -59,6 +62,7 @@ class GPT(nn.Module):
         tied: bool = False,
         heads: int | None = None,
         dropout: float = 0.0,
+        separator: int | None = None,
     ) -> None:
         super().__init__()
         if heads is None:
@@ -85,6 +89,7 @@ class GPT(nn.Module):
                 f"dropout is {dropout}", where="GPT", do="Give a probability in [0, 1)"
             )
         self.context = context
+        self.separator = separator
         self.embedding = Embedding(vocabulary, context, width, dropout)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(blocks))
         self.final_norm = nn.LayerNorm(width, bias=False)
@@ -122,9 +127,13 @@ class GPT(nn.Module):
                 where="GPT",
                 do="Prepare the data with the model's context",
             )
-        hidden = self.embedding(tokens)
+        places = mask = None
+        if self.separator is not None:
+            places = document_mask.places(tokens, self.separator)
+            mask = document_mask.attention_mask(places)
+        hidden = self.embedding(tokens, places)
         for block in self.blocks:
-            hidden = block(hidden)
+            hidden = block(hidden, mask)
         return self.head(self.final_norm(hidden))
 
 
@@ -137,10 +146,16 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Embed integer ids by value and by place, in the parameters' dtype and device."""
+    def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+        """Embed integer ids by value and by place, in the parameters' dtype and device.
+
+        Args:
+            tokens: Of shape (rows, tokens).
+            places: Of the same shape; by default those in the row.
+        """
         # Looked up for every row, so that a row's part of the gradient can be told apart.
-        places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        if places is None:
+            places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         return self.dropout(self.tokens(tokens) + self.positions(places))
 
 
@@ -154,9 +169,9 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, bias=False)
         self.mlp = MLP(width, dropout)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(rows, tokens, width) → the same shape, dtype and device."""
-        hidden = hidden + self.attention(self.attention_norm(hidden))
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(rows, tokens, width) → the same shape, dtype and device; ``mask`` as in `Attention`."""
+        hidden = hidden + self.attention(self.attention_norm(hidden), mask)
         return hidden + self.mlp(self.mlp_norm(hidden))
 
 
@@ -170,13 +185,21 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(rows, tokens, width) → the same shape, dtype and device."""
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(rows, tokens, width) → the same shape, dtype and device.
+
+        Args:
+            hidden: The residual stream, normalised.
+            mask: bool of shape (rows, 1, tokens, tokens), on the same device: which tokens a token
+                sees. By default those before it, and itself.
+        """
         rows, tokens, width = hidden.shape
         projected = self.query_key_value(hidden)
         projected = projected.view(rows, tokens, 3, self.heads, width // self.heads)
         query, key, value = projected.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None
+        )
         return self.dropout(self.out(mixed.transpose(1, 2).reshape(rows, tokens, width)))
 
 

@@ -440,11 +440,7 @@ class GovernedTrainer(RunSettings):
 def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:
     """The trainer that an experiment file describes."""
     tokenizer = load_tokenizer(tokenizer_path(experiment.data.tokenizer))
-    resolved = experiment.model_copy(
-        update={
-            "hyperparameters": {"vocabulary": tokenizer.vocabulary} | experiment.hyperparameters
-        }
-    )
+    resolved = experiment.resolved(tokenizer.vocabulary, tokenizer.separator)
     resources, data, governance = experiment.resources, experiment.data, experiment.governance
     num_workers: Any = resources.num_workers  # of a pair Ray's annotation does not know
     trainer = GovernedTrainer(

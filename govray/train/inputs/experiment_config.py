@@ -96,6 +96,10 @@ class Data(Section):
         description="profile name to rows a step; each route stream of that profile reads so many"
     )
     epochs: Positive = 1
+    attention: Literal["row", "record"] = Field(
+        "row",
+        description="what a token sees: what stands before it in its packed row, or in its record",
+    )
     exclude: tuple[str, ...] = Field((), description="corpora left out, as tombstones of the plan")
     canaries: PlantedCanaries | None = Field(None, description="planted for `govray audit`")
 
@@ -232,6 +236,18 @@ class Experiment(Section):
     def context(self) -> int:
         """Loss targets of a full row (T); a row holds T + 1 tokens."""
         return int(self.hyperparameters["context"])
+
+    def resolved(self, vocabulary: int, separator: int) -> Experiment:
+        """The same, with the hyperparameters that follow from the tokenizer.
+
+        Args:
+            vocabulary: Its ids.
+            separator: The id that begins a record.
+        """
+        follows = {"vocabulary": vocabulary}
+        if self.data.attention == "record":
+            follows["separator"] = separator
+        return self.model_copy(update={"hyperparameters": follows | self.hyperparameters})
 
     @model_validator(mode="after")
     def _has_context(self) -> Experiment:

@@ -305,10 +305,8 @@ def _pin(folder: Path, steps: Iterable[int]) -> None:
 
 def _config(inputs: RecordedInputs) -> dict[str, Any]:
     """The loop's configuration, from the experiment and the tokenizer that made the rows."""
-    experiment = inputs.experiment
-    vocabulary = {"vocabulary": inputs.manifest.document.tokenizer.vocabulary}
-    hyperparameters = vocabulary | experiment.hyperparameters
-    resolved = experiment.model_copy(update={"hyperparameters": hyperparameters})
+    tokenizer = inputs.manifest.document.tokenizer
+    resolved = inputs.experiment.resolved(tokenizer.vocabulary, tokenizer.separator)
     return resolved.model_dump(mode="json")
 
 

@@ -74,6 +74,18 @@ def load_entrypoint(experiment: Experiment) -> tuple[nn.Module, LossFn]:
         UsageError: The module, class, loss or an argument does not exist.
     """
     factory, loss = resolve(experiment)
+    known = signature(factory).parameters.values()
+    if (
+        experiment.data.attention == "record"
+        and "separator" not in {each.name for each in known}
+        and not any(each.kind is each.VAR_KEYWORD for each in known)
+    ):
+        raise UsageError(
+            f"the model {experiment.entrypoint} does not take the separator of records",
+            where="data.attention",
+            do="Leave the field out, or give the class an argument `separator`: the token id that "
+            "begins a record",
+        )
     try:
         signature(factory).bind(**experiment.hyperparameters)
     except TypeError as error:
