@@ -93,12 +93,12 @@ def trace(
         if records is None
         else given_records(records),
     )
-    _ = verified.records  # without them nothing can be looked for
     if opening is not None:
         if corpora is not None:
             raise UsageError("give --opening or --corpora, not both", where="trace")
         _tell_opened(path, digest, model, verified, opening)
         return
+    _ = verified.records  # without them nothing can be looked for
     folder = corpora or run_corpora(verified.path)
     stated = {name: each.document.records for name, each in verified.credentials.items()}
     secrets, unread = read_secrets(folder, stated)
@@ -148,7 +148,7 @@ def _tell_opened(
     path: Path, digest: str, model: Path, verified: VerifiedModel, opening: Path
 ) -> None:
     from govray.governance.policy.record_commitment import RecordOpening
-    from govray.governance.verify.trace import trace_opening
+    from govray.governance.verify.trace import check_opening, sighting
 
     opened = RecordOpening.read(opening)
     if opened.record != digest:
@@ -157,22 +157,32 @@ def _tell_opened(
             where=str(opening),
             do=f"Name the file of that record: {path} is sha256:{digest}.",
         )
-    found = trace_opening(verified, opened, where=str(opening))
+    check_opening(verified, opened, where=str(opening))
+    read = verified.depth != "summary"  # else nobody can tell which rows the record became
+    found = sighting(verified, opened.corpus, opened.index) if read else None
     report(
         {
             "record": f"sha256:{digest}",
             "model": str(model),
             "attestation": verified.digest,
             "found": True,
-            "sightings": [_to_json(found)],
+            "corpus": opened.corpus,
+            "index": opened.index,
+            "sightings": [_to_json(found)] if found else None,
             "opening": str(opening),
         }
     )
     line(f"{path}   sha256:{digest}")
     line()
-    line(f"Found in {found.corpus}, record {found.record}", style="bold")
+    line(f"Found in {opened.corpus}, record {opened.index}", style="bold")
     field("proof", f"leads to the root that the credential signs: {opened.root}")
-    _tell(found)
+    if found:
+        _tell(found)
+        return
+    field(
+        "layers", f"its corpus may train {', '.join(sorted(verified.routes[opened.corpus].groups))}"
+    )
+    field("steps", "not known: name the prepared folder of the model's run with --records")
 
 
 def _closed(

@@ -194,6 +194,12 @@ def test_a_model_alone_tells_nothing_of_a_record_and_an_opening_tells_of_it(
     assert (code, json.loads(out)["sightings"]) == (0, whole), err
     _, out, _ = ask(text, "--opening", opening, *away, model=model)
     assert "Found in acme, record 5" in out
+    # The model folder alone shows that the record is in the corpus, and not which rows it became.
+    code, out, err = ask(text, "--opening", opening, "--json", model=model)
+    told = json.loads(out)
+    assert (code, told["found"], told["sightings"]) == (0, True, None), err
+    assert (told["corpus"], told["index"]) == ("acme", 5)
+    assert "not known: name the prepared folder" in ask(text, "--opening", opening, model=model)[1]
     # It opens this record, in this corpus, and no other.
     code, _, err = ask(content(here, "acme", 6), "--opening", opening, *away, model=model)
     assert (code, "it opens another record" in err) == (1, True), err

@@ -92,8 +92,10 @@ def closed(model: VerifiedModel, secrets: Mapping[str, bytes]) -> tuple[str, ...
     return tuple(c.corpus for c in corpora if c.commitment and c.corpus not in secrets)
 
 
-def trace_opening(model: VerifiedModel, opening: RecordOpening, *, where: str) -> Sighting:
-    """Where the record that an opening shows stands.
+def check_opening(model: VerifiedModel, opening: RecordOpening, *, where: str) -> None:
+    """Return if the record that an opening shows is in one of the model's corpora.
+
+    The corpus's credential shows it. The list of records is not needed.
 
     Raises:
         Refused: Its corpus is not among the model's, or the proof does not lead to the root that
@@ -107,6 +109,16 @@ def trace_opening(model: VerifiedModel, opening: RecordOpening, *, where: str) -
             do="Use an opening of one of its corpora: govray show lists them",
         )
     opening.verify(credential.document.records, where=where)
+
+
+def trace_opening(model: VerifiedModel, opening: RecordOpening, *, where: str) -> Sighting:
+    """Where the record that an opening shows stands.
+
+    Raises:
+        Refused: As `check_opening`.
+        CouldNotCheck: The model's records are not at hand.
+    """
+    check_opening(model, opening, where=where)
     return sighting(model, opening.corpus, opening.index)
 
 

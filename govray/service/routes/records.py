@@ -2,8 +2,8 @@
 
 A record is found by the SHA-256 of its exact bytes, nothing less: one changed byte is another
 record. Where records are under commitments, the index has their leaves. The store's masked secrets
-open those of the corpora that the caller may read; ``closed`` names those of which it has no
-secret or no records.
+open those of the corpora that the caller may read. ``closed`` names the corpora without a secret or
+without records in the store.
 Records of confidential corpora are indexed by keyed hash, so the tables alone confirm no
 guess. Here only staff and the corpus's own supplier find them. For everyone else the answer is that
 of a record which is in no corpus, from the same query.
