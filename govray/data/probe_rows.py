@@ -23,9 +23,10 @@ from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows, Tokens
 from govray.governance.formats.record_columns import Split
 from govray.governance.record import plan_rows
-from govray.governance.record.batch_plan import BatchPlan, round_keys
+from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.incidents import LEAST_ROWS
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.row_order import round_keys
 
 _CHUNK = 1 << 16
 """Positions of the plan that are looked at together, from the newest back."""
@@ -150,12 +151,10 @@ def newest_rows(
     found: dict[int, None] = {}
     stop = stream.positions(due).stop
     while stop and len(found) < count:
-        # A chunk lies in one epoch, for each has a permutation of its own.
-        epoch = (stop - 1) // stream.n
-        start = max(epoch * stream.n, stop - _CHUNK)
-        positions = np.arange(start, stop, dtype=np.uint64) - np.uint64(epoch * stream.n)
-        keys = plan.epoch_keys(stream.id, epoch)
-        rows = plan_rows.permute(keys, stream.n, positions).astype(np.int64) - before
+        # A chunk lies in one epoch: within it no row comes twice.
+        start = max((stop - 1) // stream.n * stream.n, stop - _CHUNK)
+        rows = plan_rows.stream_rows(plan, stream.id, np.arange(start, stop, dtype=np.uint64))
+        rows -= before
         own = rows[(rows >= 0) & (rows < bound)]
         for row in own[::-1][: count + len(found)].tolist():
             found[row] = None

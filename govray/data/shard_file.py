@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,16 @@ class Rows:
         content[body] = self.values
         return "sha256:" + hashlib.sha256(content.data).hexdigest()
 
+    @cached_property
+    def matrix(self) -> npt.NDArray[np.unsignedinteger]:
+        """Token ids ``[rows, longest row]``, zeros beyond a row's length."""
+        count, longest = self.lengths.size, int(self.lengths.max(initial=0))
+        if self.values.size == count * longest:
+            return self.values.reshape(count, longest)
+        matrix = np.zeros((count, longest), self.values.dtype)
+        matrix[np.arange(longest) < self.lengths[:, None]] = self.values
+        return matrix
+
     def row(self, index: int) -> npt.NDArray[np.unsignedinteger]:
         """Token ids ``[k]`` of one row."""
         stop = int(self.lengths[: index + 1].sum())
@@ -74,6 +85,11 @@ class Rows:
 def storage_dtype(vocabulary: int) -> np.dtype[np.unsignedinteger]:
     """The little-endian dtype in which ids below ``vocabulary`` are stored."""
     return np.dtype("<u2") if vocabulary <= 1 << 16 else np.dtype("<u4")
+
+
+def rows_per_group(context: int) -> int:
+    """Rows of a full row group, where a full row has ``context`` loss targets."""
+    return max(1, ROW_GROUP_TOKENS // (context + 1))
 
 
 def write(

@@ -6,11 +6,18 @@ import pytest
 
 from govray.data.probe_rows import newest_rows
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
+from govray.governance.record.row_order import RowOrder
 
 DIGEST = "sha256:" + "0" * 64
 
 
-def plan(*, every: int = 1, phase: int | None = None, epochs: int = 3) -> BatchPlan:
+def plan(
+    *,
+    every: int = 1,
+    phase: int | None = None,
+    epochs: int = 3,
+    order: RowOrder | None = None,
+) -> BatchPlan:
     stream = StreamPlan(
         id=DIGEST,
         profile="p",
@@ -20,16 +27,19 @@ def plan(*, every: int = 1, phase: int | None = None, epochs: int = 3) -> BatchP
         phase=phase,
         epochs=epochs,
     )
-    return BatchPlan(seed=3, max_steps=40, manifest=DIGEST, context=4, streams=(stream,))
+    return BatchPlan(
+        seed=3, max_steps=40, manifest=DIGEST, context=4, order=order, streams=(stream,)
+    )
 
 
 @pytest.mark.parametrize(("every", "phase"), [(1, None), (3, 2), (4, None)])
 @pytest.mark.parametrize("step", [0, 1, 2, 7, 39])
 @pytest.mark.parametrize("corpus", ["one", "two"])
+@pytest.mark.parametrize("order", [None, RowOrder(block=4, window=10)])
 def test_the_newest_rows_are_those_that_steps_read(
-    every: int, phase: int | None, step: int, corpus: str
+    every: int, phase: int | None, step: int, corpus: str, order: RowOrder | None
 ) -> None:
-    made = plan(every=every, phase=phase)
+    made = plan(every=every, phase=phase, order=order)
     read = [
         row
         for each in range(step + 1)

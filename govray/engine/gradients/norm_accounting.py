@@ -42,7 +42,7 @@ from torch.distributed.tensor import DTensor
 from govray.engine.gradients.layer_coverage import parameter_gradients, takes_rows, uncovered
 from govray.engine.model.adapters import ALPHA_PER_RANK, Adapters
 from govray.errors import UsageError
-from govray.governance.record.batch_plan import mix
+from govray.governance.record.row_order import mix
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The batch plan: which row every position of every route stream reads, at every step.
 
-The plan is a document and a handful of pure functions on it. It holds no order: the order is a
+The plan is a document and a handful of pure functions on it. It lists no order: the order is a
 permutation that is *computed*, position by position. So reading at step 10,000 costs what reading
 at step 0 costs, and resuming needs only a step number. A row can be traced back to the steps that
 read it (``BatchPlan.reads``).
@@ -10,7 +10,7 @@ Invariants
 * **World size does not appear.** Steps are global; ranks take contiguous slices of a step's
   positions (``rank_slice``), which may be empty and always concatenate to the whole.
 * **Streams are independent.** A stream's order is a function of (seed, stream id, epoch, its own
-  row count) alone. Adding, dropping or excluding a stream moves no other one.
+  row count, the plan's ``order``) alone. Adding, dropping or excluding a stream moves no other one.
 * **Every row once per epoch**, since the order is a bijection on ``[0, n)``.
 * **Exclusions are tombstones.** A position that falls on a row of an excluded corpus stays where
   it is and is not read; nothing is re-drawn in its place.
@@ -19,34 +19,18 @@ Invariants
   steps ≡ phase (mod k). Its phase is drawn from its id (``stream_phase``). So m streams of stride k
   bring m/k a step on average, with binomial spread.
 
-The permutation
+Which row a position reads is the order's (``row_order.py``): all rows of an epoch permuted at once,
+or, in plans that state an ``order``, locally.
 
-``permute`` is a balanced Feistel network on ``2h`` bits, the fewest with ``4**h >= n``, walked
-until it lands below ``n`` (cycle walking). That takes fewer than four evaluations on average (Black
-and Rogaway, *Ciphers with Arbitrary Finite Domains*, CT-RSA 2002). With ``L, R`` the high and the
-low ``h`` bits, each of the eight rounds does::
+A golden vector (``tests/governance/record/test_batch_plan.py`` holds more)::
 
-    L, R  =  R, L ^ (mix(R ^ key[round]) & (2**h - 1))
-
-and ``mix`` is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014). Arithmetic is
-modulo 2**64, so an array library's ``uint64`` computes exactly the same numbers. The eight 64-bit
-round keys are the big-endian words of the SHA-512 of the canonical JSON
-``{"epoch": …, "seed": …, "stream": …}``. This is a shuffle, not a cipher: nothing secret depends on
-it.
-
-Golden vectors (``tests/governance/record/test_batch_plan.py`` holds more)::
-
-    keys = round_keys(17, "sha256:" + "00" * 32, 0)
-    keys[0]                                    ==  0x010eef4af250431c
-    [permute(keys, 10, i) for i in range(10)]  ==  [2, 1, 6, 9, 7, 0, 5, 3, 8, 4]
     stream_phase("sha256:" + "00" * 31 + "ff", 100)  ==  55
 """
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate
 from typing import Self
@@ -57,70 +41,10 @@ from govray.errors import Malformed, UsageError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import MAX_EXACT, Natural, Positive
 from govray.governance.formats.document import Digest, Document, Name
+from govray.governance.record.row_order import EpochOrder, RowOrder, epoch_order
 
-_MASK = (1 << 64) - 1
-
-
-def mix(value: int) -> int:
-    """Splitmix64's finaliser: a bijection on ``[0, 2**64)`` in which every bit moves every bit."""
-    value ^= value >> 30
-    value = value * 0xBF58476D1CE4E5B9 & _MASK
-    value ^= value >> 27
-    value = value * 0x94D049BB133111EB & _MASK
-    return value ^ value >> 31
-
-
-def round_keys(seed: int, stream: str, epoch: int) -> tuple[int, ...]:
-    """The eight 64-bit round keys of one epoch of one stream."""
-    name = canonical_json.encode({"seed": seed, "stream": stream, "epoch": epoch})
-    digest = hashlib.sha512(name).digest()
-    return tuple(int.from_bytes(digest[i : i + 8], "big") for i in range(0, 64, 8))
-
-
-def half_width(n: int) -> int:
-    """Bits in one half of the network that permutes ``[0, n)``: the least h with 4**h >= n."""
-    return max(1, ((n - 1).bit_length() + 1) // 2)
-
-
-def permute(keys: Sequence[int], n: int, i: int) -> int:
-    """The image of ``i`` under the permutation of ``[0, n)`` that ``keys`` name.
-
-    Raises:
-        ValueError: ``i`` is outside ``[0, n)``.
-    """
-    _check_domain(n, i)
-    half = half_width(n)
-    mask = (1 << half) - 1
-    while True:
-        left, right = i >> half, i & mask
-        for key in keys:
-            left, right = right, left ^ mix(right ^ key) & mask
-        i = left << half | right
-        if i < n:
-            return i
-
-
-def invert(keys: Sequence[int], n: int, i: int) -> int:
-    """The ``j`` with ``permute(keys, n, j) == i``.
-
-    Raises:
-        ValueError: ``i`` is outside ``[0, n)``.
-    """
-    _check_domain(n, i)
-    half = half_width(n)
-    mask = (1 << half) - 1
-    while True:
-        left, right = i >> half, i & mask
-        for key in reversed(keys):
-            left, right = right ^ mix(left ^ key) & mask, left
-        i = left << half | right
-        if i < n:
-            return i
-
-
-def _check_domain(n: int, i: int) -> None:
-    if not 0 <= i < n:
-        raise ValueError(f"{i} is outside [0, {n})")
+_ORDERS_KEPT = 4096
+"""Orders of epochs that a plan keeps at hand: a kilobyte each."""
 
 
 def rank_slice(positions: range, rank: int, world: int) -> range:
@@ -225,7 +149,8 @@ class BatchPlan(Document):
     """The deterministic, resumable order in which every route stream is read.
 
     ``manifest`` is the digest of the prepare manifest whose rows are meant, ``context`` the loss
-    targets of a full row. ``excluded`` names the corpora whose rows are tombstones.
+    targets of a full row. ``excluded`` names the corpora whose rows are tombstones. ``order`` has
+    the sizes of the local order; plans without it permute each epoch as a whole.
     """
 
     seed: Natural
@@ -233,6 +158,7 @@ class BatchPlan(Document):
     manifest: Digest
     context: Positive
     excluded: tuple[Name, ...] = ()
+    order: RowOrder | None = None
     streams: tuple[StreamPlan, ...]
 
     @model_validator(mode="after")
@@ -271,8 +197,8 @@ class BatchPlan(Document):
         return found
 
     @cached_property
-    def _keys(self) -> dict[tuple[str, int], tuple[int, ...]]:
-        """Round keys already derived, by (stream id, epoch)."""
+    def _orders(self) -> dict[tuple[str, int], EpochOrder]:
+        """Orders already derived, by (stream id, epoch)."""
         return {}
 
     @property
@@ -309,11 +235,19 @@ class BatchPlan(Document):
         """The stream that reads ``corpus``, or None."""
         return self._by_corpus.get(corpus)
 
-    def epoch_keys(self, stream_id: str, epoch: int) -> tuple[int, ...]:
-        """The round keys of ``permute`` for one epoch of one stream."""
-        found = self._keys.get((stream_id, epoch))
+    def epoch_order(self, stream_id: str, epoch: int) -> EpochOrder:
+        """The order in which one epoch of one stream is read.
+
+        Raises:
+            Malformed: The plan has no such stream.
+        """
+        found = self._orders.get((stream_id, epoch))
         if found is None:
-            found = self._keys[stream_id, epoch] = round_keys(self.seed, stream_id, epoch)
+            rows = self.stream(stream_id).n
+            found = epoch_order(self.order, rows, seed=self.seed, stream=stream_id, epoch=epoch)
+            if len(self._orders) >= _ORDERS_KEPT:
+                self._orders.clear()
+            self._orders[stream_id, epoch] = found
         return found
 
     def positions(self, step: int) -> dict[str, range]:
@@ -337,7 +271,7 @@ class BatchPlan(Document):
         if not 0 <= position < stream.length:
             raise ValueError(f"position {position} is outside [0, {stream.length})")
         epoch, offset = divmod(position, stream.n)
-        return permute(self.epoch_keys(stream_id, epoch), stream.n, offset)
+        return self.epoch_order(stream_id, epoch).row(offset)
 
     def read(self, stream_id: str, positions: range) -> Iterator[tuple[int, str, int]]:
         """(position, corpus, row in corpus) for each position that is not a tombstone."""
@@ -370,7 +304,7 @@ class BatchPlan(Document):
         epochs = min(stream.epochs, -(-readings * stream.quota // stream.n))
         steps = []
         for epoch in range(epochs):
-            offset = invert(self.epoch_keys(stream.id, epoch), stream.n, index)
+            offset = self.epoch_order(stream.id, epoch).offset(index)
             reading = (epoch * stream.n + offset) // stream.quota
             step = reading * stream.every + stream.first_step
             if step < self.max_steps:

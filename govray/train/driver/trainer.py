@@ -42,7 +42,7 @@ from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import Experiment, Quota
 from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order
-from govray.train.inputs.planning import Planned, advice, make_plan, routes_of
+from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
 from govray.train.inputs.pretrained import Start, check_fits, find_weights, read_start
 from govray.train.inputs.recorded_inputs import PREPARED, prepared_places
 from govray.train.inputs.run_record import RunRecord, read_record
@@ -232,6 +232,7 @@ class GovernedTrainer(RunSettings):
             exclude=self.exclude,
             seed=self.seed,
             max_steps=self.max_steps,
+            order=record.plan.order if record else local_order(prepared.manifest.context),
         )
         for each in advice(planned.plan):
             logging.getLogger(__name__).warning(each)

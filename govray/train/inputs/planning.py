@@ -7,17 +7,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from govray.data.shard_file import rows_per_group
 from govray.errors import UsageError
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy, PolicyDecision
 from govray.governance.policy.route import Route, resolve
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan, plan_streams, stream_phase
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.row_order import RowOrder
 from govray.train.inputs.experiment_config import Quota
 
 MOST_DUE = 16
 """With more streams of one profile at one step, `advice` warns. Each stream in a domain of its own
 needs a forward and a backward of its own."""
+BLOCK_GROUPS = 2
+"""Row groups' worth of rows in a block of new plans. A block that does not begin where a row group
+does touches one more."""
+WINDOW_TOKENS = 1 << 22
+"""About how many tokens a window of new plans holds: some megabytes of decoded row groups."""
+LEAST_WINDOW = 2048
+"""Rows of a window at least, however long they are."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,16 @@ def routes_of(
     return admitted, {c: resolve(d, groups) for c, d in admitted.items()}
 
 
+def local_order(context: int) -> RowOrder:
+    """The order of new plans, for rows of ``context`` loss targets: nothing else changes it.
+
+    A window is a whole number of blocks.
+    """
+    block = BLOCK_GROUPS * rows_per_group(context)
+    rows = max(WINDOW_TOKENS // (context + 1), LEAST_WINDOW)
+    return RowOrder(block=block, window=-(-rows // block) * block)
+
+
 def make_plan(
     manifest: Manifest,
     manifest_digest: str,
@@ -63,8 +82,11 @@ def make_plan(
     exclude: Sequence[str],
     seed: int,
     max_steps: int,
+    order: RowOrder | None,
 ) -> Planned:
     """The batch plan over the manifest's rows.
+
+    ``order`` is `local_order` for a new run, and for one that goes on what its plan states.
 
     Raises:
         UsageError: A profile in use has no quota, a quota names an unknown profile, or an excluded
@@ -90,6 +112,7 @@ def make_plan(
         manifest=manifest_digest,
         context=manifest.context,
         excluded=tuple(sorted(exclude)),
+        order=order,
         streams=plan_streams(
             labels,
             {c: manifest.train_rows(c) for c in prepared},

@@ -39,7 +39,7 @@ DATASET = "train"
 WINDOWS_AHEAD = 1
 """Windows that wait, while another one is being read."""
 ROWS_PER_BLOCK = 1024
-"""About how many rows one Ray Data task reads: a task alone costs tens of milliseconds."""
+"""About how many rows one Ray Data task reads at least: a task alone costs tens of milliseconds."""
 READ_CPUS = 0.5
 """CPUs a read task reserves; workers and readers must fit into the cluster together."""
 
@@ -80,7 +80,10 @@ class PlannedRows:
         if not items:
             return
         rows = sum(stream.quota for stream in self.reader.plan.streams)
-        steps = max(1, ROWS_PER_BLOCK * self.reader.world // rows)
+        # A task decodes the row groups of each window of the order that its steps touch.
+        order = self.reader.plan.order
+        together = max(ROWS_PER_BLOCK * self.reader.world, order.window if order else 0)
+        steps = max(1, together // rows)
         dataset = ray.data.from_items(
             items, override_num_blocks=-(-len(items) // steps)
         ).map_batches(self.reader.load, batch_size=None, batch_format="pyarrow", num_cpus=READ_CPUS)

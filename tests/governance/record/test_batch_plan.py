@@ -4,34 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import GovrayError, Malformed, UsageError
 from govray.governance.formats import canonical_json
+from govray.governance.record import batch_plan
 from govray.governance.record.batch_plan import (
     BatchPlan,
     StreamCorpus,
     StreamPlan,
-    half_width,
-    invert,
-    mix,
-    permute,
     plan_streams,
     rank_slice,
-    round_keys,
     slice_rank,
     stream_phase,
 )
+from govray.governance.record.row_order import RowOrder
 
 MANIFEST = canonical_json.sha256(b"a manifest")
 ZERO = "sha256:" + "00" * 32
 
 few = settings(max_examples=40)
-
-keys = st.builds(round_keys, st.integers(0, 2**53 - 1), st.just(ZERO), st.integers(0, 1000))
 
 
 def stream(name: str, corpora: dict[str, int], **settings: Any) -> StreamPlan:
@@ -66,15 +60,20 @@ def plans(draw: st.DrawFn) -> BatchPlan:
                 epochs=draw(st.integers(1, 3)),
             )
         )
+    block = draw(st.integers(1, 4))
+    window = draw(st.integers(block, 9))
     return make_plan(
-        *streams, seed=draw(st.integers(0, 2**53 - 1)), max_steps=draw(st.integers(1, 60))
+        *streams,
+        seed=draw(st.integers(0, 2**53 - 1)),
+        max_steps=draw(st.integers(1, 60)),
+        order=draw(st.sampled_from([None, RowOrder(block=block, window=window)])),
     )
 
 
 def enough_steps(plan: BatchPlan) -> BatchPlan:
     """The plan with so many steps that every epoch is read to its end."""
     steps = max(s.every * (s.length // s.quota + 2) for s in plan.streams)
-    return make_plan(*plan.streams, seed=plan.seed, max_steps=steps)
+    return make_plan(*plan.streams, seed=plan.seed, max_steps=steps, order=plan.order)
 
 
 def all_rows(plan: BatchPlan) -> list[tuple[int, str, int, str, int]]:
@@ -84,94 +83,6 @@ def all_rows(plan: BatchPlan) -> list[tuple[int, str, int, str, int]]:
         for stream, rows in plan.rows(step).items()
         for position, corpus, row in rows
     ]
-
-
-# The permutation
-
-
-@given(keys, st.integers(1, 300))
-def test_permute_is_a_bijection(keys: tuple[int, ...], n: int) -> None:
-    assert sorted(permute(keys, n, i) for i in range(n)) == list(range(n))
-
-
-@given(keys, st.integers(1, 2**60), st.data())
-def test_invert_inverts(keys: tuple[int, ...], n: int, data: st.DataObject) -> None:
-    i = data.draw(st.integers(0, n - 1))
-    assert invert(keys, n, permute(keys, n, i)) == i
-    assert permute(keys, n, invert(keys, n, i)) == i
-
-
-@given(st.integers(1, 2**60))
-def test_the_domain_is_the_smallest_balanced_one(n: int) -> None:
-    half = half_width(n)
-    assert 4**half >= n
-    assert half == 1 or 4 ** (half - 1) < n
-
-
-@pytest.mark.parametrize("i", [-1, 5])
-def test_permute_refuses_what_lies_outside(i: int) -> None:
-    with pytest.raises(ValueError, match="outside"):
-        permute(round_keys(1, ZERO, 0), 5, i)
-    with pytest.raises(ValueError, match="outside"):
-        invert(round_keys(1, ZERO, 0), 5, i)
-
-
-def test_golden_vectors() -> None:
-    """These numbers leave the process: shards are read by them and ledgers signed over them."""
-    found = round_keys(17, ZERO, 0)
-    assert [hex(key) for key in found] == [
-        "0x10eef4af250431c",
-        "0x9c8431a68ae5a788",
-        "0x34a67f266bb44f70",
-        "0x5f958f4196de7bc5",
-        "0x5398c25c80c5d51b",
-        "0x133000b9e3cb9b7f",
-        "0x7fdba1b0703d6b87",
-        "0x3c08536af23fc28b",
-    ]
-    # The published first outputs of splitmix64 from state 0 are mix() of the golden-ratio steps.
-    step = 0x9E3779B97F4A7C15
-    assert [hex(mix(step * k % 2**64)) for k in (1, 2, 3)] == [
-        "0xe220a8397b1dcdaf",
-        "0x6e789e6aa1b965f4",
-        "0x6c45d188009454f",
-    ]
-    assert [permute(found, 10, i) for i in range(10)] == [2, 1, 6, 9, 7, 0, 5, 3, 8, 4]
-    assert [permute(found, 1000, i) for i in range(8)] == [43, 572, 31, 307, 418, 304, 94, 623]
-    assert [permute(found, 10**12, i) for i in range(4)] == [
-        852652697834,
-        305525513084,
-        744308991488,
-        555822302617,
-    ]
-    assert [stream_phase(ZERO[:-2] + "ff", every) for every in (1, 2, 100, 256)] == [0, 1, 55, 255]
-
-
-def test_arithmetic_is_that_of_uint64_arrays() -> None:
-    values = np.random.default_rng(5).integers(0, 2**64, 1000, dtype=np.uint64)
-    z = values.copy()
-    z ^= z >> np.uint64(30)
-    z *= np.uint64(0xBF58476D1CE4E5B9)
-    z ^= z >> np.uint64(27)
-    z *= np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    assert [mix(int(v)) for v in values] == [int(v) for v in z]
-
-
-def test_first_rows_look_drawn_at_random() -> None:
-    """Chi-squared over where the first of 16 rows lands, 1,600 seeds: mean 15, 99.9 % below 37.7.
-
-    The control is a network of one round, which the same bound refuses.
-    """
-
-    def chi_squared(rounds: int) -> float:
-        counts = [0] * 16
-        for seed in range(1600):
-            counts[permute(round_keys(seed, ZERO, 0)[:rounds], 16, 0)] += 1
-        return sum((count - 100) ** 2 / 100 for count in counts)
-
-    assert chi_squared(8) < 37.7
-    assert chi_squared(1) > 37.7
 
 
 # The plan
@@ -230,10 +141,58 @@ def test_no_rank_holds_what_is_outside_the_slice(offset: int) -> None:
 @given(plans())
 def test_dropping_a_stream_moves_no_other(plan: BatchPlan) -> None:
     dropped = plan.streams[0].id
-    rest = make_plan(*plan.streams[1:], seed=plan.seed, max_steps=plan.max_steps)
+    rest = make_plan(*plan.streams[1:], seed=plan.seed, max_steps=plan.max_steps, order=plan.order)
     for step in range(plan.max_steps):
         kept = {i: rows for i, rows in plan.rows(step).items() if i != dropped}
         assert rest.rows(step) == kept
+
+
+@few
+@given(plans(), st.integers(1, 9))
+def test_more_rows_in_one_stream_move_no_other(plan: BatchPlan, more: int) -> None:
+    first, *others = plan.streams
+    corpus, *rest = first.corpora
+    grown = StreamCorpus(corpus=corpus.corpus, rows=corpus.rows + more)
+    changed = StreamPlan(**dict(first) | {"corpora": (grown, *rest)})
+    with_more = make_plan(
+        changed, *others, seed=plan.seed, max_steps=plan.max_steps, order=plan.order
+    )
+    for step in range(plan.max_steps):
+        before, after = plan.rows(step), with_more.rows(step)
+        assert all(before.get(s.id) == after.get(s.id) for s in others)
+
+
+@pytest.mark.parametrize("order", [None, RowOrder(block=2, window=6)])
+def test_more_rows_do_move_those_of_their_own_stream(order: RowOrder | None) -> None:
+    """The control: the order follows from the stream's count."""
+    fewer, more = (make_plan(stream("s", {"a": rows}), order=order) for rows in (30, 31))
+    assert [fewer.rows(step) for step in range(5)] != [more.rows(step) for step in range(5)]
+
+
+def test_golden_phases() -> None:
+    assert [stream_phase(ZERO[:-2] + "ff", every) for every in (1, 2, 100, 256)] == [0, 1, 55, 255]
+
+
+def test_a_plan_without_order_reads_as_it_always_did() -> None:
+    """Models that were attested before plans had an ``order`` still verify."""
+    old = StreamPlan(
+        id=ZERO, profile="p", corpora=(StreamCorpus(corpus="a", rows=10),), quota=3, epochs=2
+    )
+    plan = make_plan(old)
+    assert "order" not in plan.to_json()
+    assert [plan.row(ZERO, i) for i in range(10)] == [2, 1, 6, 9, 7, 0, 5, 3, 8, 4]
+    small = make_plan(old, order=RowOrder(block=2, window=10))
+    assert [small.row(ZERO, i) for i in range(20)] == [plan.row(ZERO, i) for i in range(20)]
+    local = make_plan(old, order=RowOrder(block=2, window=9))
+    assert [local.row(ZERO, i) for i in range(10)] != [plan.row(ZERO, i) for i in range(10)]
+
+
+def test_a_plan_keeps_few_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_plan, "_ORDERS_KEPT", 5)
+    plan = make_plan(stream("s", {"a": 3}, epochs=100), order=RowOrder(block=1, window=2))
+    for epoch in range(100):
+        plan.epoch_order(plan.streams[0].id, epoch)
+        assert len(plan._orders) <= 5
 
 
 @few
@@ -274,9 +233,10 @@ def test_an_excluded_stream_reads_nothing() -> None:
     assert silent.reads("unheard-of", 0) == ()
 
 
-def test_reading_late_steps_costs_what_early_ones_cost() -> None:
+@pytest.mark.parametrize("order", [None, RowOrder(block=126, window=8190)])
+def test_reading_late_steps_costs_what_early_ones_cost(order: RowOrder | None) -> None:
     """A billion rows and a step in the middle of them: no order is ever built."""
-    plan = make_plan(stream("s", {"a": 10**9}, quota=4), max_steps=10**8)
+    plan = make_plan(stream("s", {"a": 10**9}, quota=4), max_steps=10**8, order=order)
     [(_, rows)] = plan.rows(10**7).items()
     assert [position for position, _, _ in rows] == [4 * 10**7 + i for i in range(4)]
     assert plan.reads("a", rows[0][2]) == (10**7,)
@@ -317,6 +277,8 @@ def test_golden_digest() -> None:
         (lambda p: p["streams"][0].update(phase=1), "phase 1 is not below 1"),
         (lambda p: p["streams"][0].update(every=3, phase=0), "phase"),
         (lambda p: p.update(shuffle=True), "shuffle"),
+        (lambda p: p.update(order={"block": 3, "window": 2}), "window of 2 rows holds no block of"),
+        (lambda p: p.update(order={"block": 0, "window": 2}), "order.block"),
     ],
 )
 def test_inconsistent_plans_are_refused(change: Any, says: str) -> None:
@@ -330,6 +292,12 @@ def test_inconsistent_plans_are_refused(change: Any, says: str) -> None:
 def test_excluding_what_is_not_there_is_an_error() -> None:
     with pytest.raises(GovrayError, match="zeta"):
         make_plan(stream("s", {"a": 1})).without("zeta")
+
+
+def test_golden_digest_with_an_order() -> None:
+    plan = make_plan(stream("s", {"a": 3}), order=RowOrder(block=2, window=6))
+    text = canonical_json.encode(plan.to_json())
+    assert b'"maxSteps":40,"order":{"block":2,"window":6},"seed":17,"streams":[' in text
 
 
 def test_golden_digest_with_a_phase() -> None:
