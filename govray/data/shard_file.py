@@ -87,11 +87,6 @@ def storage_dtype(vocabulary: int) -> np.dtype[np.unsignedinteger]:
     return np.dtype("<u2") if vocabulary <= 1 << 16 else np.dtype("<u4")
 
 
-def rows_per_group(context: int) -> int:
-    """Rows of a full row group, where a full row has ``context`` loss targets."""
-    return max(1, ROW_GROUP_TOKENS // (context + 1))
-
-
 def write(
     path: Path, stream: npt.NDArray[np.unsignedinteger], context: int
 ) -> tuple[RowGroup, ...]:

@@ -20,9 +20,10 @@ Invariants
   plan's, at any world size.
 * **No row is returned unverified.** A row group's digest is checked whenever it is decoded; what
   is kept in memory is what was checked.
-* **A row group is decoded once for all steps that are read together.** Rows come at random, so
-  one at a time each would cost the decoding and hashing of some hundred others. Windows begin
-  with one step and double, so that the first step of a run, resumed or not, waits for itself.
+* **A row group is decoded once for all steps that are read together**, and kept for those that
+  follow while there is room. One row alone would cost the decoding and hashing of its whole group.
+  Windows begin with one step and double, so that the first step of a run, resumed or not, waits
+  for itself.
 * **A step that cannot be read is still a step.** Its ``StepRows`` carries the error, so that the
   rank can tell the others.
 
@@ -36,13 +37,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from govray.data.group_cache import GroupCache, GroupKey
 from govray.data.shard_file import Rows, ShardFile, storage_dtype
 from govray.errors import GovrayError, Refused
 from govray.governance.record import plan_rows
@@ -50,13 +52,13 @@ from govray.governance.record.batch_plan import BatchPlan, rank_slice
 from govray.governance.record.prepare_manifest import AnyCorpus, BoundPart, BoundShard, Manifest
 
 Tokens = npt.NDArray[np.uint32]
-Where = tuple[str, int, int]
-"""A row group: corpus, number of the part, number of the group in it."""
-
 WINDOW_TOKENS = 1 << 22
 """About how many tokens a rank reads in one window: 16 MB."""
 WINDOW_STEPS = 1024
 """Steps in one window at most."""
+
+CACHED_BYTES = 1 << 27
+"""Decoded row groups that a process keeps: those of five to ten windows of a plan's order."""
 
 # A shard's footer is about 64 kB in memory.
 _CACHED_SHARDS = 128
@@ -112,12 +114,20 @@ class ArrowRows:
     def __init__(self, folder: Path, manifest: Manifest, *, reserve: bool = False) -> None:
         self._folder = folder
         self._dtype = storage_dtype(manifest.tokenizer.vocabulary)
-        self._corpora = {c.corpus: _index(c, reserve) for c in manifest.corpora}
+        self._parts: list[_PartIndex] = []
+        self._corpora: dict[str, _CorpusIndex] = {}
+        groups = 0
+        for corpus in manifest.corpora:
+            parts = _index(corpus, reserve)
+            self._corpora[corpus.corpus] = _corpus_index(parts, len(self._parts), groups)
+            self._parts += parts
+            groups += sum(len(part.group_stops) for part in parts)
+        self._ends = tuple(accumulate(len(part.group_stops) for part in self._parts))
 
     def rows_in(self, corpus: str) -> int:
         """Packed rows of a corpus; 0 if the folder does not hold it."""
-        parts = self._corpora.get(corpus, ())
-        return parts[-1].stop if parts else 0
+        index = self._corpora.get(corpus)
+        return int(index.stops[-1]) if index is not None and index.stops.size else 0
 
     def row(self, corpus: str, row: int) -> npt.NDArray[np.unsignedinteger]:
         """Token ids ``[k]`` of a row, 2 <= k <= T+1, in the storage dtype.
@@ -127,43 +137,68 @@ class ArrowRows:
             Refused: the rows are not those of the manifest, or the shard is missing.
             ValueError: no such row.
         """
-        where, index = self.locate(corpus, row)
-        return self.group(where).row(index)
+        [group], [place] = self.locate(corpus, np.array([row]))
+        return self.group(int(group)).row(int(place))
 
-    def locate(self, corpus: str, row: int) -> tuple[Where, int]:
-        """The row group that holds a row, and the row's place in it.
+    def locate(
+        self, corpus: str, rows: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The row group that holds each of ``[rows]``, and the row's place in it.
+
+        Row groups are numbered through all corpora and their parts.
 
         Raises:
             ValueError: no such row.
         """
-        if not 0 <= row < self.rows_in(corpus):
-            raise ValueError(f"row {row} of {corpus} is outside [0, {self.rows_in(corpus)})")
-        parts = self._corpora[corpus]
-        number = bisect_right(parts, row, key=lambda p: p.stop)
-        part = parts[number]
-        offset = row - part.start
-        group = bisect_right(part.group_stops, offset)
-        first = part.group_stops[group - 1] if group else 0
-        return (corpus, number, group), offset - first
+        outside = (rows < 0) | (rows >= self.rows_in(corpus))
+        if outside.any():
+            odd = int(rows[outside][0])
+            raise ValueError(f"row {odd} of {corpus} is outside [0, {self.rows_in(corpus)})")
+        index = self._corpora[corpus]
+        parts = np.searchsorted(index.stops, rows, side="right")
+        offsets = rows - index.starts[parts]
+        sizes = index.rows_per_group[parts]
+        groups, places = np.divmod(offsets, np.maximum(sizes, 1))
+        for part in np.unique(parts[sizes == 0]).tolist():
+            here = parts == part
+            stops = np.array(self._parts[index.first_part + part].group_stops, np.int64)
+            found = np.searchsorted(stops, offsets[here], side="right")
+            groups[here], places[here] = found, offsets[here] - np.append(0, stops)[found]
+        return index.first_groups[parts] + groups, places
 
-    def group(self, where: Where) -> Rows:
-        """The rows of a row group, verified.
+    def group(self, group: int) -> Rows:
+        """The rows of a row group, by its number, verified.
 
         Raises:
             Malformed: it does not decode. Names file and row group.
             Refused: its rows are not those of the manifest, or the shard is missing.
         """
-        corpus, number, group = where
-        part = self._corpora[corpus][number]
+        key = self._key(group)
+        rows = DECODED.get(key)
+        if rows is None:
+            shard = _shard(key.path, key.stamp)
+            part = self._parts[bisect_right(self._ends, group)]
+            digests = part.digests if part.bound is None else shard.listed(part.bound)
+            digest = "sha256:" + digests[32 * key.group : 32 * (key.group + 1)].hex()
+            rows = shard.read(key.group, digest, self._dtype)
+            DECODED.keep(key, rows)
+        return rows
+
+    def keeps(self, group: int) -> bool:
+        """Whether a row group is in memory."""
+        return self._key(group) in DECODED
+
+    def _key(self, group: int) -> GroupKey:
+        number = bisect_right(self._ends, group)
+        part = self._parts[number]
+        place = group - (self._ends[number - 1] if number else 0)
         path = str(self._folder / part.file)
         try:
             stamp = os.stat(path).st_mtime_ns
         except OSError:
             stamp = 0  # missing: opening it says so
-        shard = _shard(path, stamp)
-        digests = part.digests if part.bound is None else shard.listed(part.bound)
-        digest = "sha256:" + digests[32 * group : 32 * (group + 1)].hex()
-        return shard.read(group, digest, self._dtype)
+        digest = part.bound or part.digests[32 * place : 32 * (place + 1)].hex()
+        return GroupKey(path, stamp, place, digest, self._dtype.str)
 
 
 class StepReader:
@@ -188,6 +223,8 @@ class StepReader:
         self._folder = folder
         self._rows = ArrowRows(folder, manifest)
         self._rank = rank
+        self._streams = [stream.id for stream in plan.streams]
+        self._corpora = plan.corpora
         self.plan = plan
         self.world = world
         for corpus in (c for stream in plan.streams for c in stream.corpora):
@@ -220,65 +257,123 @@ class StepReader:
         """
         size, stop = 1, self.plan.max_steps if stop is None else stop
         while start < stop:
-            window: list[_Planned] = []
-            tokens = 0
-            while len(window) < size and tokens < WINDOW_TOKENS and start < stop:
-                window.append(self._planned(start))
-                tokens += len(window[-1].rows) * (self.plan.context + 1)
-                start += 1
-            yield self._read(window)
-            size = min(2 * size, WINDOW_STEPS)
+            end, tokens = start, 0
+            while end < min(start + size, stop) and tokens < WINDOW_TOKENS:
+                rows = sum(len(self._mine(each)) for each in self.plan.positions(end).values())
+                tokens += rows * (self.plan.context + 1)
+                end += 1
+            yield self._read(range(start, end))
+            start, size = end, min(2 * size, WINDOW_STEPS)
 
     def read(self, step: int) -> StepRows:
         """The rows of one step; an unreadable row makes ``error``, not an exception."""
-        [rows] = self._read([self._planned(step)])
+        [rows] = self._read([step])
         return rows
 
-    def _read(self, planned: Sequence[_Planned]) -> list[StepRows]:
+    def _read(self, steps: Sequence[int]) -> list[StepRows]:
         """The rows of some steps, each row group decoded once."""
-        wanted = sorted({row.where for step in planned for row in step.rows})
-        places: dict[Where, list[tuple[StepRows, int, int]]] = {where: [] for where in wanted}
-        found = [_empty(step, self.plan.context) for step in planned]
-        for target, step in zip(found, planned, strict=True):
-            for i, row in enumerate(step.rows):
-                places[row.where].append((target, i, row.index))
-        errors: dict[Where, GovrayError] = {}
-        for where, targets in places.items():
+        planned = self._planned(steps)
+        total = planned.groups.size
+        tokens = np.zeros((total, self.plan.context + 1), dtype=np.uint32)
+        lengths = np.zeros(total, dtype=np.int64)
+        errors: dict[int, GovrayError] = {}
+        order = np.argsort(planned.groups, kind="stable")
+        bounds = np.flatnonzero(np.diff(planned.groups[order])) + 1
+        wanted = [
+            (int(planned.groups[rows[0]]), rows) for rows in np.split(order, bounds) if rows.size
+        ]
+        # What is kept comes first: what is decoded may take its place.
+        for group, targets in sorted(wanted, key=lambda each: not self._rows.keeps(each[0])):
             try:
-                group = self._rows.group(where)
+                rows = self._rows.group(group)
             except GovrayError as error:
-                errors[where] = error
+                errors[group] = error
                 continue
-            stops = np.cumsum(group.lengths).tolist()
-            for target, i, index in targets:
-                begin = stops[index - 1] if index else 0
-                length = target.lengths[i] = stops[index] - begin
-                target.tokens[i, :length] = group.values[begin : stops[index]]
-        if not errors:
-            return found
-        # A step has the error of its first bad row, whichever steps are read with it.
-        first = [
-            next((errors[r.where] for r in s.rows if r.where in errors), None) for s in planned
-        ]
-        return [
-            rows
-            if error is None
-            else _empty(_Planned(rows.step, ()), self.plan.context, str(error))
-            for rows, error in zip(found, first, strict=True)
-        ]
+            places = planned.places[targets]
+            lengths[targets] = rows.lengths[places]
+            tokens[targets, : rows.matrix.shape[1]] = rows.matrix[places]
+        failed = np.isin(planned.groups, list(errors))
+        found = []
+        for step, (start, stop) in zip(steps, pairwise(planned.bounds), strict=True):
+            why = None
+            if errors and failed[start:stop].any():
+                # A step has the error of its first bad row, whichever steps are read with it.
+                first = start + int(np.argmax(failed[start:stop]))
+                why = str(errors[int(planned.groups[first])])
+                stop = start
+            found.append(
+                StepRows(
+                    step=step,
+                    tokens=tokens[start:stop],
+                    lengths=lengths[start:stop],
+                    streams=tuple(planned.streams[start:stop]),
+                    positions=planned.positions[start:stop],
+                    corpora=tuple(planned.corpora[start:stop]),
+                    error=why,
+                )
+            )
+        return found
 
-    def _planned(self, step: int) -> _Planned:
-        rows = []
-        for stream_id, positions in self.plan.positions(step).items():
-            mine = rank_slice(positions, self._rank, self.world)
-            for position, corpus, row in planned_rows(self.plan, stream_id, mine):
-                where, index = self._rows.locate(corpus, row)
-                rows.append(_PlannedRow(stream_id, position - positions.start, where, index))
-        return _Planned(step, tuple(rows))
+    def _planned(self, steps: Sequence[int]) -> _Planned:
+        """What this rank reads at some steps."""
+        ranges: dict[str, list[tuple[int, int, int, int]]] = {}
+        for number, step in enumerate(steps):
+            for stream, positions in self.plan.positions(step).items():
+                mine = self._mine(positions)
+                ranges.setdefault(stream, []).append(
+                    (number, mine.start, mine.stop, positions.start)
+                )
+        pieces = [self._planned_of(stream, each) for stream, each in sorted(ranges.items())]
+        columns = np.concatenate([np.empty((6, 0), np.int64), *pieces], axis=1)
+        # Within a step, streams stay in their order.
+        columns = columns[:, np.argsort(columns[0], kind="stable")]
+        owners, streams, corpora, positions, groups, places = columns
+        return _Planned(
+            bounds=np.searchsorted(owners, np.arange(len(steps) + 1)).tolist(),
+            streams=[self._streams[number] for number in streams.tolist()],
+            corpora=[self._corpora[number] for number in corpora.tolist()],
+            positions=positions,
+            groups=groups,
+            places=places,
+        )
+
+    def _mine(self, positions: range) -> range:
+        return rank_slice(positions, self._rank, self.world)
+
+    def _planned_of(
+        self, stream: str, ranges: Sequence[tuple[int, int, int, int]]
+    ) -> npt.NDArray[np.int64]:
+        """What one stream brings, tombstones left out.
+
+        Args:
+            ranges: Number of a step, half-open range of this rank's positions at it, and the first
+                position of all ranks.
+
+        Returns:
+            ``[6, rows]``: number of the step, number of the stream, number of the corpus, and
+            `_Planned`'s last three.
+        """
+        numbers, starts, stops, firsts = np.array(ranges, np.int64).T
+        where = plan_rows.range_positions(starts, stops)
+        members, rows = plan_rows.corpus_rows(self.plan, stream, where)
+        found = np.empty((6, rows.size), np.int64)
+        found[0] = np.repeat(numbers, stops - starts)
+        found[1] = self._streams.index(stream)
+        found[3] = where.astype(np.int64) - np.repeat(firsts, stops - starts)
+        kept = np.ones(rows.size, dtype=bool)
+        for member in np.unique(members).tolist():
+            here = members == member
+            corpus = self.plan.stream(stream).corpora[member].corpus
+            if corpus in self.plan.excluded:
+                kept[here] = False
+            else:
+                found[2, here] = self._corpora.index(corpus)
+                found[4, here], found[5, here] = self._rows.locate(corpus, rows[here])
+        return found[:, kept]
 
     def load(self, items: pa.Table) -> pa.Table:
         """For ``map_batches``: ``plan_items`` rows in, one encoded ``StepRows`` each out."""
-        found = self._read([self._planned(step) for step in items.column("step").to_pylist()])
+        found = self._read(items.column("step").to_pylist())
         return pa.Table.from_pylist(
             [
                 {
@@ -324,15 +419,12 @@ def planned_rows(
 
     Yields (position, corpus, row in corpus); tombstones are left out.
     """
-    stream = plan.stream(stream_id)
-    stops = np.cumsum([c.rows for c in stream.corpora])
+    corpora = [each.corpus for each in plan.stream(stream_id).corpora]
     where = np.arange(positions.start, positions.stop, dtype=np.uint64)
-    rows = plan_rows.stream_rows(plan, stream_id, where)
-    members = np.searchsorted(stops, rows, side="right")
-    for position, member, row in zip(positions, members, rows, strict=True):
-        corpus = stream.corpora[member]
-        if corpus.corpus not in plan.excluded:
-            yield position, corpus.corpus, int(row - (stops[member] - corpus.rows))
+    members, rows = plan_rows.corpus_rows(plan, stream_id, where)
+    for position, member, row in zip(positions, members, rows.tolist(), strict=True):
+        if corpora[member] not in plan.excluded:
+            yield position, corpora[member], row
 
 
 @dataclass(frozen=True)
@@ -352,21 +444,41 @@ class _PartIndex:
 
 
 @dataclass(frozen=True)
-class _PlannedRow:
-    """A row of a step, and where it lies: row ``index`` of row group ``where``."""
+class _CorpusIndex:
+    """Where a corpus's parts lie, one entry of each array for each of them.
 
-    stream: str
-    position: int
-    where: Where
-    index: int
+    Attributes:
+        first_part: Number of its first part, of all corpora's.
+        starts, stops: The corpus's rows that the part has.
+        first_groups: Number of the part's first row group, of all corpora's.
+        rows_per_group: Of each row group but the last; 0 if the manifest lists row groups.
+    """
+
+    first_part: int
+    starts: npt.NDArray[np.int64]
+    stops: npt.NDArray[np.int64]
+    first_groups: npt.NDArray[np.int64]
+    rows_per_group: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a rank reads at a step."""
+    """What a rank reads at some steps, one entry for each row, in the order of steps.
 
-    step: int
-    rows: tuple[_PlannedRow, ...]
+    Attributes:
+        bounds: Where each step's rows begin, and where the last one's end.
+        streams, corpora: Names.
+        positions: ``[rows]``, as in `StepRows`.
+        groups: ``[rows]``, the row group's number.
+        places: ``[rows]``, the row's place in its row group.
+    """
+
+    bounds: list[int]
+    streams: list[str]
+    corpora: list[str]
+    positions: npt.NDArray[np.int64]
+    groups: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
 
 
 def _index(corpus: AnyCorpus, reserve: bool) -> tuple[_PartIndex, ...]:
@@ -397,24 +509,27 @@ def _index(corpus: AnyCorpus, reserve: bool) -> tuple[_PartIndex, ...]:
     return tuple(parts)
 
 
+def _corpus_index(parts: Sequence[_PartIndex], first_part: int, first_group: int) -> _CorpusIndex:
+    stops = [part.group_stops for part in parts]
+    counts = np.array([len(each) for each in stops], np.int64)
+    return _CorpusIndex(
+        first_part=first_part,
+        starts=np.array([part.start for part in parts], np.int64),
+        stops=np.array([part.stop for part in parts], np.int64),
+        first_groups=first_group + np.cumsum(counts) - counts,
+        rows_per_group=np.array(
+            [each.step if isinstance(each, range) else 0 for each in stops], np.int64
+        ),
+    )
+
+
 # The process's, since Ray Data unpickles the reader for every task.
+
+DECODED = GroupCache(CACHED_BYTES)
+"""The verified row groups that this process keeps."""
 
 
 @lru_cache(maxsize=_CACHED_SHARDS)
 def _shard(path: str, stamp: int) -> ShardFile:
     """An open shard; ``stamp`` tells a rewritten file from the one that was mapped."""
     return ShardFile(Path(path))
-
-
-def _empty(planned: _Planned, context: int, error: str | None = None) -> StepRows:
-    """A step's rows, whose tokens and lengths are still to be read."""
-    rows = planned.rows
-    return StepRows(
-        step=planned.step,
-        tokens=np.zeros((len(rows), context + 1), dtype=np.uint32),
-        lengths=np.zeros(len(rows), dtype=np.int64),
-        streams=tuple(row.stream for row in rows),
-        positions=np.array([row.position for row in rows], dtype=np.int64),
-        corpora=tuple(row.where[0] for row in rows),
-        error=error,
-    )
