@@ -1,19 +1,21 @@
-"""Four ways to read a prepared folder: ours by two sources, Ray Data's own, and pyarrow alone.
+"""Ways to read a prepared folder: ours by two sources, Ray Data's own, and pyarrow alone.
 
 Each is a function from a `Prepared` folder and a number of steps to the tokens read. All yield
 batches of token ids with ``ROWS`` rows. Only ours verify what they read, follow the plan's order
 and know each row's corpus.
 
-``pyarrow`` reads the shards from start to end. ``pyarrow_plan`` reads the plan's rows in the
-plan's order, with a cache of row groups like ours: what the order alone costs.
+``pyarrow`` reads the shards from start to end and hashes nothing. ``pyarrow_plan`` reads the plan's
+rows in the plan's order, with a cache of row groups like ours: what the order alone costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,8 @@ import ray.data
 import torch
 
 from benchmarks.one_corpus import CORPUS
-from govray.data.step_reader import StepReader, plan_items, planned_rows, step_rows
+from govray.data.shard_file import Rows, ShardFile, rows_per_group
+from govray.data.step_reader import DECODED, StepReader, plan_items, planned_rows, step_rows
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.prepare_manifest import Manifest
 
@@ -60,22 +63,34 @@ class Prepared:
         """Tokens of a full row."""
         return self.manifest.context + 1
 
-    def reader(self) -> StepReader:
-        """One rank that reads everything."""
-        return StepReader(self.folder, self.manifest, self.plan, rank=0, world=1)
+    def reader(self, world: int = 1) -> StepReader:
+        """The first rank of ``world``, which has decoded nothing so far."""
+        DECODED.clear()
+        return StepReader(self.folder, self.manifest, self.plan, rank=0, world=world)
+
+    def in_whole_order(self) -> Prepared:
+        """The same data by a plan without ``order``, which permutes each epoch at once."""
+        fields = {name: getattr(self.plan, name) for name in BatchPlan.model_fields}
+        return replace(self, plan=BatchPlan(**fields | {"order": None}))
 
 
 def governed_local(prepared: Prepared, steps: int) -> int:
-    """`StepReader.steps`: memory-mapped, in this process."""
+    """`StepReader.windows`: memory-mapped, in this process."""
     reader = prepared.reader()
     return sum(int(r.lengths.sum()) for w in reader.windows(0, steps) for r in w)
+
+
+def governed_whole(prepared: Prepared, steps: int) -> int:
+    """The same by a plan without ``order``."""
+    return governed_local(prepared.in_whole_order(), steps)
 
 
 def governed_ray(prepared: Prepared, steps: int) -> int:
     """`StepReader.load` in Ray Data tasks, as a run's shard does it."""
     items = plan_items(prepared.plan)[:steps]
+    window = prepared.plan.order.window if prepared.plan.order else 0
     dataset = ray.data.from_items(
-        items, override_num_blocks=-(-len(items) // _BLOCK_STEPS)
+        items, override_num_blocks=-(-len(items) // max(_BLOCK_STEPS, window // ROWS))
     ).map_batches(prepared.reader().load, batch_size=None, batch_format="pyarrow", num_cpus=0.5)
     dataset.context.execution_options.preserve_order = True
     [iterator] = dataset.streaming_split(1)
@@ -141,10 +156,27 @@ def pyarrow_plan(prepared: Prepared, steps: int) -> int:
     return read
 
 
+def decodings(prepared: Prepared, steps: int, world: int) -> float:
+    """How often the first rank decodes a row group, for each that ``steps`` steps would fill."""
+    decoded = 0
+    read = ShardFile.read
+
+    def counted(file: ShardFile, group: int, digest: str, dtype: Any) -> Rows:
+        nonlocal decoded
+        decoded += 1
+        return read(file, group, digest, dtype)
+
+    with patch.object(ShardFile, "read", counted):
+        for _ in prepared.reader(world).windows(0, steps):
+            pass
+    return decoded / (steps * ROWS / rows_per_group(prepared.manifest.context))
+
+
 READERS: Mapping[str, Callable[[Prepared, int], int]] = {
     "pyarrow": pyarrow,
     "pyarrow_plan": pyarrow_plan,
     "governed_local": governed_local,
+    "governed_whole": governed_whole,
     "governed_ray": governed_ray,
     "iter_torch_batches": iter_torch_batches,
 }

@@ -24,19 +24,23 @@ from benchmarks.command import positive, run
 from benchmarks.hashing import HASHERS, Hashed
 from benchmarks.intervals import paired_ratio
 from benchmarks.one_corpus import CORPUS, OneCorpus
-from benchmarks.readers import BYTES, READERS, ROWS, Prepared
+from benchmarks.readers import BYTES, READERS, ROWS, Prepared, decodings
 from govray.data.admission import prepare, read_credentials, verify_credentials
 from govray.data.tokenizer import ByteTokenizer
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.trust.trust_state import TrustState
 from govray.train.driver.ray_cluster import ray_running
+from govray.train.inputs.planning import local_order
 
 _MB = 1_000_000
 _PAIRS = 10
 _QUICK_PAIRS = 2
 _READ_MB, _HASH_MB = 64, 24
 """A part holds 32 MiB, so what is hashed is one file."""
+_REFERENCES = ("pyarrow", "pyarrow_plan", "iter_torch_batches")
+WORLDS = (1, 4)
+"""Numbers of ranks for which decodings are counted."""
 _QUICK_MB = 1
 
 Subject = TypeVar("Subject")
@@ -65,15 +69,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         hashed = Hashed(deployment, options.hash_mb * _MB)
         hashing = _interleaved(HASHERS, hashed, options.pairs)
         hash_bytes = hashed.file.stat().st_size
+        decoded = {str(world): decodings(prepared, steps, world) for world in WORLDS}
     rows = steps * ROWS
     read_bytes = rows * (options.context + 1) * BYTES
     report = {
-        "readers": _report(reading, read_bytes, ("pyarrow", "pyarrow_plan"), rows=rows),
+        # By where the prepared folder is.
+        "disk": _report(reading, read_bytes, _REFERENCES, rows=rows),
+        "decodings": {"disk": decoded},
         "hashing": _report(hashing, hash_bytes, ("sha256sum",)),
         "pairs": options.pairs,
     }
-    print(_table(report["readers"], "pyarrow", "pyarrow_plan"))
+    print(_table(report["disk"], *_REFERENCES))
     print(_table(report["hashing"], "sha256sum"))
+    for world, times in decoded.items():
+        print(f"a rank of {world} decodes each row group {times:.2f} times")
     print(json.dumps(report))
 
 
@@ -135,6 +144,7 @@ def _prepare(folder: Path, size: int, context: int) -> Prepared:
         max_steps=rows // ROWS,
         manifest=prepared.digest,
         context=context,
+        order=local_order(context),
         streams=(stream,),
     )
     return Prepared(prepared.folder, prepared.manifest, plan)
@@ -151,7 +161,7 @@ def _report(
     for name, times in seconds.items():
         report[name] = {"mb_per_s": size / _MB / median(times)}
         if rows:
-            report[name]["rows_per_s"] = rows / median(times)
+            report[name]["rows_per_second"] = rows / median(times)
         for reference in references:
             ratio = paired_ratio(seconds[reference], times)
             assert ratio is not None
@@ -162,13 +172,13 @@ def _report(
 
 def _table(report: Mapping[str, Mapping[str, Any]], *references: str) -> str:
     head = f"{'':<22}{'MB/s':>9}{'rows/s':>10}"
-    lines = [head + "".join(f"{'÷ ' + name:>16}  {'95 % interval':<15}" for name in references)]
+    lines = [head + "".join(f"{'÷ ' + name:>22}  {'95 % interval':<15}" for name in references)]
     for name, row in report.items():
-        rows = f"{row['rows_per_s']:.0f}" if "rows_per_s" in row else ""
+        rows = f"{row['rows_per_second']:.0f}" if "rows_per_second" in row else ""
         line = f"{name:<22}{row['mb_per_s']:>9.1f}{rows:>10}"
         for reference in references:
             low, high = row[f"vs_{reference}_interval"]
-            line += f"{row[f'vs_{reference}']:>16.3f}  {f'{low:.3f} … {high:.3f}':<15}"
+            line += f"{row[f'vs_{reference}']:>22.3f}  {f'{low:.3f} … {high:.3f}':<15}"
         lines.append(line.rstrip())
     return "\n".join(lines)
 

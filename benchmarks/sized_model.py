@@ -58,6 +58,7 @@ from govray.governance.record.row_counts import step_counts
 from govray.governance.trust.trust_state import TrustState, Verified
 from govray.governance.verify.trace import trace
 from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.train.inputs.planning import local_order
 
 CONTEXT, QUOTA = 511, 256
 _PER_RECORD = 2
@@ -115,6 +116,7 @@ def prepare(folder: Path, rows: int) -> None:
         max_steps=-(-train_rows // QUOTA),
         manifest=pinned.digest,
         context=CONTEXT,
+        order=local_order(CONTEXT),
         streams=plan_streams(
             {CORPUS: (routes[CORPUS].digest, label)},
             {CORPUS: train_rows},

@@ -31,11 +31,19 @@ def closed(properties: dict[str, object]) -> dict[str, object]:
 
 REPORT = closed(
     {
-        "readers": table(
-            ["pyarrow", "pyarrow_plan", "governed_local", "governed_ray", "iter_torch_batches"],
-            ["mb_per_s", "rows_per_s"],
-            ["pyarrow", "pyarrow_plan"],
+        "disk": table(
+            [
+                "pyarrow",
+                "pyarrow_plan",
+                "governed_local",
+                "governed_whole",
+                "governed_ray",
+                "iter_torch_batches",
+            ],
+            ["mb_per_s", "rows_per_second"],
+            ["pyarrow", "pyarrow_plan", "iter_torch_batches"],
         ),
+        "decodings": closed({"disk": closed({"1": POSITIVE, "4": POSITIVE})}),
         "hashing": table(
             ["sha256sum", "file_digest", "admission_check", "corpus_build", "dsse_sign"],
             ["mb_per_s"],
@@ -53,5 +61,5 @@ def test_reading_prints_tables_and_one_json_line(
     reading.main(["--quick", "--pairs", "1"])
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     jsonschema.validate(report, REPORT)
-    assert report["readers"]["pyarrow"]["vs_pyarrow"] == 1.0
+    assert report["disk"]["pyarrow"]["vs_pyarrow"] == 1.0
     assert report["hashing"]["sha256sum"]["vs_sha256sum"] == 1.0
