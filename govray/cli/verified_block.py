@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from govray.cli.output import field, line
 
 if TYPE_CHECKING:
-    from govray.governance.record.selection_taint import Selection
+    from govray.governance.attestation.selection_taint import Selection
     from govray.governance.trust.revocation_list import Revocations
     from govray.governance.trust.trust_state import TrustState
     from govray.governance.verify.verifier import VerifiedModel

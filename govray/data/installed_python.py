@@ -5,8 +5,8 @@ file. The licence is what the distribution's own metadata states and nothing els
 
 1. ``License-Expression`` (PEP 639), an SPDX expression.
 2. Otherwise the ``License`` field and the trove classifiers, read through the table in
-   ``trove_classifiers.py``. Every name found has to be understood, and together they have to leave
-   exactly one licence.
+   ``sources/trove_classifiers.py``. Every name found has to be understood, and together they have
+   to leave exactly one licence.
 3. Otherwise ``NOASSERTION``, with the reason in words.
 
 Code of other projects inside a distribution (``pip/_vendor/certifi``) is not under the
@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageMetadata, distributions
 from pathlib import Path, PurePosixPath
 
-from govray.data import trove_classifiers
 from govray.data.corpus import read_file
+from govray.data.sources import trove_classifiers
 from govray.errors import Malformed
 from govray.governance.trust import license as spdx
 

@@ -31,10 +31,10 @@ from ray import tune
 from ray.tune.logger import TBXLoggerCallback
 
 from govray.errors import GovrayError, Stopped, UsageError
+from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats.keys import Signer
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.record.prepare_manifest import Manifest
-from govray.governance.record.selection_taint import Selection
 from govray.train.attest.write_model import MODEL, write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
 from govray.train.inputs import run_listing

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from govray.data import trove_classifiers
 from govray.data.installed_python import (
     NOASSERTION,
     STANDARD_LIBRARY,
@@ -17,6 +16,7 @@ from govray.data.installed_python import (
     python_source,
     standard_library,
 )
+from govray.data.sources import trove_classifiers
 from govray.governance.trust import license as spdx
 
 BSD = "License :: OSI Approved :: BSD License"

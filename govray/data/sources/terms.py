@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from govray.data import trove_classifiers
+from govray.data.sources import trove_classifiers
 from govray.data.sources.columns import TERMS
 from govray.errors import Malformed, UsageError, nearest
 from govray.governance.policy.credential import LANGUAGE

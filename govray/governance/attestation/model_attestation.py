@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
+from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats.bounds import Positive, PositiveShare, ShortText
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
 from govray.governance.policy.credential import Credential, CredentialClass
@@ -35,7 +36,6 @@ from govray.governance.record.incidents import Findings, Incidents, follow, subj
 from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest, Quarantined
 from govray.governance.record.prepared_records import RecordCounts
-from govray.governance.record.selection_taint import Selection
 from govray.governance.trust.trust_state import Verified
 
 DISCLAIMER = (

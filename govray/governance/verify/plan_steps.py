@@ -13,11 +13,11 @@ from govray.governance.attestation.model_attestation import (
     run_adapters,
 )
 from govray.governance.attestation.model_folder import TensorFile
+from govray.governance.attestation.selection_taint import check_selection
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import Route
 from govray.governance.record.prepare_manifest import Manifest
-from govray.governance.record.selection_taint import check_selection
 from govray.governance.trust.trust_state import Verified
 
 

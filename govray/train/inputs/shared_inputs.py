@@ -19,7 +19,7 @@ from datetime import datetime
 
 from govray.data.admission import Prepared
 from govray.errors import Refused
-from govray.governance.record.selection_taint import Selection
+from govray.governance.attestation.selection_taint import Selection
 from govray.train.inputs.run_record import RunRecord
 from govray.train.inputs.verified_inputs import Inputs
 

@@ -24,14 +24,14 @@ def local(plan: BatchPlan, *, window: int = 2) -> BatchPlan:
 def test_a_local_order_is_recomputed_and_traced(tmp_path: Path) -> None:
     world = World()
     model = verify(world.deploy(tmp_path / "m", plan=local), trust_root=world.root, at=AT)
-    plan, manifest = model.attestation.plan, model.manifest.document
+    plan = model.attestation.plan
     assert plan.order == RowOrder(block=1, window=2)
     assert any(stream.n > 2 for stream in plan.streams)
     read: dict[tuple[str, int], set[int]] = {}
     for leaf in model.ledger.steps:
         for rows in plan.rows(leaf.step).values():
             for _, corpus, row in rows:
-                for span in manifest.row_records(corpus, row):
+                for span in model.records.row_records(corpus, row):
                     read.setdefault((corpus, span.record), set()).add(leaf.step)
     for corpus, parts in world.records.items():
         for number, digest in enumerate(digest for part in parts for digest, *_ in part):

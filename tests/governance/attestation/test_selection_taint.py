@@ -9,8 +9,12 @@ import pytest
 
 from govray.errors import Refused, VerificationFailed
 from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.attestation.selection_taint import (
+    Selection,
+    check_selection,
+    selecting_corpora,
+)
 from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.record.selection_taint import Selection, check_selection, selecting_corpora
 from govray.governance.verify import plan_steps
 from govray.governance.verify.verifier import VerifiedModel, verify
 from tests.support.world import AT, World
