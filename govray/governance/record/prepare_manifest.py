@@ -249,7 +249,7 @@ class Reserve(Document):
 
 
 class DrawnReserve(Document):
-    """The same, by SipHash-2-4: a tenth of the time, over arrays.
+    """The same, by SipHash-2-4: an eighth of the time, over arrays.
 
     The key is the first 16 bytes of SHA-256(salt). A record is held when ``SipHash(key, entry) <
     share · 2**64``. The salt is drawn after the suppliers signed. So that nobody can aim at a split
