@@ -64,8 +64,11 @@ class RecordSpan(NamedTuple):
 class RecordCounts(Protocol):
     """Whatever can say how many records some rows hold."""
 
-    def distinct_records(self, corpus: str, rows: Rows) -> int:
-        """How many records any of these rows, ascending and distinct, holds tokens of."""
+    def distinct_records(self, corpus: str, rows: Rows | None) -> int:
+        """How many records any of these rows, ascending and distinct, holds tokens of.
+
+        None stands for all of the corpus's training rows.
+        """
 
 
 class PreparedRecords:
@@ -233,14 +236,19 @@ class PreparedRecords:
         before = sum(part.rows for part in prepared.parts[:number]) if rows else 0
         return range(before + rows.start, before + rows.stop)
 
-    def distinct_records(self, corpus: str, rows: Rows) -> int:
-        """How many records any of these rows, ascending and distinct, holds tokens of."""
-        return _distinct(
-            self._manifest,
-            corpus,
-            rows,
-            lambda number, some: self.part(corpus, number).distinct(some),
-        )
+    def distinct_records(self, corpus: str, rows: Rows | None) -> int:
+        """How many records any of these rows, ascending and distinct, holds tokens of.
+
+        None stands for all of the corpus's training rows.
+        """
+
+        def held(number: int, some: Rows | None) -> int:
+            part = self._manifest.corpus(corpus).parts[number]
+            if some is None and isinstance(part, BoundPart):
+                return part.splits.train  # nothing has to be read
+            return self.part(corpus, number).distinct(some)
+
+        return _distinct(self._manifest, corpus, rows, held)
 
     def find(
         self, sha256: str, secrets: Mapping[str, bytes] | None = None
@@ -306,8 +314,11 @@ class PartRecords:
         """The training rows that hold tokens of a record; empty if it does not train."""
         return self._train.rows_of(record)
 
-    def distinct(self, rows: Rows) -> int:
-        """How many records any of these training rows, ascending and distinct, holds tokens of."""
+    def distinct(self, rows: Rows | None) -> int:
+        """How many records any of these training rows, ascending and distinct, holds tokens of.
+
+        None stands for all of the part's.
+        """
         return self._train.distinct(rows)
 
 
@@ -346,9 +357,9 @@ class _Stream:
         first, last = start // self._width, (stop - 1) // self._width + 1
         return range(min(first, self._rows), min(last, self._rows))
 
-    def distinct(self, rows: Rows) -> int:
-        if rows.size == self._rows:  # each of its tokens but a last separator is in some row
-            return self._records.size if self._rows else 0
+    def distinct(self, rows: Rows | None) -> int:
+        if rows is None:  # each of their tokens but a last separator is in some row
+            return self._records.size
         found = 0
         for at in range(0, self._records.size, _AT_ONCE):
             some = slice(at, at + _AT_ONCE)
@@ -373,22 +384,21 @@ class StatedRecords:
         self._manifest = manifest
         self._stated = stated
 
-    def distinct_records(self, corpus: str, rows: Rows) -> int:
+    def distinct_records(self, corpus: str, rows: Rows | None) -> int:
         """The stated count of a corpus.
 
         Raises:
             Refused: Rows of these numbers cannot hold as many records, or as few.
         """
 
-        def most(number: int, some: Rows) -> int:
-            part = self._part(corpus, number)
+        def most(number: int, some: Rows | None) -> int:
+            train = self._part(corpus, number).splits.train
             # A row holds at most one record for two tokens, and the rest of one that began before.
-            held = some.size * ((self._manifest.context + 1) // 2 + 1)
-            return part.splits.train if some.size == part.rows else min(part.splits.train, held)
+            most_of_row = (self._manifest.context + 1) // 2 + 1
+            return train if some is None else min(train, some.size * most_of_row)
 
-        def least(number: int, some: Rows) -> int:
-            part = self._part(corpus, number)
-            return part.splits.train if some.size == part.rows else min(some.size, 1)
+        def least(number: int, some: Rows | None) -> int:
+            return self._part(corpus, number).splits.train if some is None else 1
 
         stated = self._stated.get(corpus, 0)
         low = _distinct(self._manifest, corpus, rows, least)
@@ -407,18 +417,31 @@ class StatedRecords:
 
 
 def _distinct(
-    manifest: Manifest, corpus: str, rows: Rows, of_part: Callable[[int, Rows], int]
+    manifest: Manifest, corpus: str, rows: Rows | None, of_part: Callable[[int, Rows | None], int]
 ) -> int:
-    """Records that rows of a corpus hold, its canaries included; no record is in two parts."""
+    """Records that rows of a corpus hold, its canaries included; no record is in two parts.
+
+    ``of_part`` gives those of a part, for some of its rows, or for None: all of them.
+    """
     prepared = manifest.corpus(corpus)
     parts: Sequence[AnyPart] = prepared.parts
     found, first = 0, 0
     for number, part in enumerate(parts):
-        start, stop = np.searchsorted(rows, (first, first + part.rows))
-        if start < stop:
-            found += of_part(number, rows[start:stop] - first)
+        some = None if rows is None else _between(rows, first, first + part.rows)
+        if some is None or some.size == part.rows:
+            found += of_part(number, None) if part.rows else 0
+        elif some.size:
+            found += of_part(number, some)
         first += part.rows
-    planted = rows[np.searchsorted(rows, first) :] - first
-    if prepared.planted is not None:
-        found += np.unique(planted // prepared.planted.canaries.repeats).size
+    if (planted := prepared.planted) is not None:
+        if rows is None:
+            return found + len(planted.records)
+        behind = _between(rows, first, first + planted.rows)
+        found += np.unique(behind // planted.canaries.repeats).size
     return found
+
+
+def _between(rows: Rows, start: int, stop: int) -> Rows:
+    """Those of ascending rows that are in ``[start, stop)``, counted from there."""
+    first, last = np.searchsorted(rows, (start, stop))
+    return rows[first:last] - start

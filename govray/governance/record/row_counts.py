@@ -6,7 +6,7 @@ Memory is bounded: the rows of a stream are computed in pieces, and only distinc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,39 +61,75 @@ def step_counts(
 def corpus_totals(
     leaves: Iterable[Leaf], plan: BatchPlan, manifest: Manifest, records: RecordCounts
 ) -> dict[str, CorpusTotal]:
-    """Corpus → what the leaves' ranges read of it; corpora that were not read are absent.
+    """Corpus → what the leaves read of it; corpora that were not read are absent.
 
-    ``records`` says how many records the rows hold; what it raises is raised.
+    Tokens are those that the leaves state (``verify/ledger_step.py`` compares them with the plan).
+    Where an epoch was read whole, so were all rows, and the plan's order need not be asked.
+
+    Args:
+        records: Says how many records rows hold; what it raises is raised.
     """
     leaves = list(leaves)
-    rows: dict[str, _Distinct] = {}
     tokens: dict[str, int] = {}
     steps: dict[str, set[tuple[int, int]]] = {}
+    for leaf in leaves:
+        for corpus, use in leaf.corpora.items():
+            tokens[corpus] = tokens.get(corpus, 0) + use.targets
+            steps.setdefault(corpus, set()).add((leaf.branch, leaf.step))
+    rows: dict[str, Rows | None] = {}
     for stream, ranges in _by_stream([leaf.streams for leaf in leaves]).items():
-        for corpus, owners, read in read_ranges(plan, stream, ranges):
-            bounds = _bounds(owners)
-            used = np.array([corpus in leaves[owner].corpora for owner in owners[bounds]])
-            if not used.any():
-                continue
-            if not used.all():  # a gate left the corpus out
-                kept = np.repeat(used, np.diff(bounds, append=owners.size))
-                owners, read = owners[kept], read[kept]
-                bounds = _bounds(owners)
-            rows.setdefault(corpus, _Distinct()).add(read)
-            targets = _sums(manifest.targets_of(corpus, read), np.zeros(1, np.int64))
-            tokens[corpus] = tokens.get(corpus, 0) + sum(targets)
-            steps.setdefault(corpus, set()).update(
-                (leaves[owner].branch, leaves[owner].step) for owner in owners[bounds]
-            )
+        names = [each.corpus for each in plan.stream(stream).corpora]
+        read = [corpus for corpus in names if corpus in tokens and corpus not in plan.excluded]
+        partly = []
+        for corpus in read:
+            used = [(a, b) for owner, a, b in ranges if corpus in leaves[owner].corpora]
+            if _covers_an_epoch(used, plan.stream(stream).n):
+                rows[corpus] = None
+            else:
+                partly.append(corpus)
+        if partly:
+            rows |= _distinct_rows(leaves, plan, stream, ranges, partly)
     return {
         corpus: CorpusTotal(
-            records=records.distinct_records(corpus, read.rows),
-            rows=read.rows.size,
+            records=records.distinct_records(corpus, read),
+            rows=manifest.train_rows(corpus) if read is None else read.size,
             tokens=tokens[corpus],
             steps=len(steps[corpus]),
         )
         for corpus, read in sorted(rows.items())
     }
+
+
+def _covers_an_epoch(ranges: Iterable[tuple[int, int]], n: int) -> bool:
+    """Whether half-open ranges of positions hold all of some epoch of ``n``."""
+    begin, end = 0, -1
+    for start, stop in sorted(ranges):
+        if start > end:
+            begin = start
+        end = max(end, stop)
+        if (-(-begin // n) + 1) * n <= end:
+            return True
+    return False
+
+
+def _distinct_rows(
+    leaves: Sequence[Leaf],
+    plan: BatchPlan,
+    stream: str,
+    ranges: Sequence[tuple[int, int, int]],
+    corpora: Collection[str],
+) -> dict[str, Rows]:
+    """Corpus → its rows that the leaves' ranges of a stream read, ascending, each once."""
+    found = {corpus: _Distinct() for corpus in corpora}
+    for corpus, owners, read in read_ranges(plan, stream, ranges):
+        if corpus not in found:
+            continue
+        bounds = _bounds(owners)
+        used = np.array([corpus in leaves[owner].corpora for owner in owners[bounds]])
+        if not used.all():  # a gate left the corpus out
+            read = read[np.repeat(used, np.diff(bounds, append=owners.size))]
+        found[corpus].add(read)
+    return {corpus: each.rows for corpus, each in found.items() if each.rows.size}
 
 
 class _Distinct:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -139,7 +140,24 @@ def test_more_tokens_than_64_bits_count_are_still_counted() -> None:
     for some in (leaves, leaves[:1]):
         inline = records_of(manifest)
         found = row_counts.corpus_totals(some, plan, manifest, inline)
-        assert found == row_by_row.corpus_totals(some, plan, manifest, inline)
+        walked = row_by_row.corpus_totals(some, plan, manifest, inline)
+        # No leaf can state as many targets; its own word is what counts.
+        assert walked["a"].tokens > 2**62
+        assert found == {"a": replace(walked["a"], tokens=len(some))}
+    steps = [leaf.streams for leaf in leaves]
+    assert row_counts.step_counts(plan, manifest, steps) == [
+        row_by_row.corpus_counts(plan, manifest, each) for each in steps
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9))), st.integers(1, 8))
+def test_an_epoch_is_covered_if_each_of_its_positions_is(
+    ranges: list[tuple[int, int]], n: int
+) -> None:
+    stretches = [(start, start + length) for start, length in ranges]
+    held = {position for start, stop in stretches for position in range(start, stop)}
+    expected = any(held >= set(range(e * n, (e + 1) * n)) for e in range(40))
+    assert row_counts._covers_an_epoch(stretches, n) == expected
 
 
 def test_a_position_behind_the_last_epoch_is_refused_as_by_the_walk() -> None:
