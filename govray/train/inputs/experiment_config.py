@@ -99,6 +99,7 @@ class Data(Section):
     attention: Literal["row", "record"] = Field(
         "row",
         description="what a token sees: what stands before it in its packed row, or in its record",
+        exclude_if=lambda value: bool(value == "row"),  # records of earlier runs do not have it
     )
     exclude: tuple[str, ...] = Field((), description="corpora left out, as tombstones of the plan")
     canaries: PlantedCanaries | None = Field(None, description="planted for `govray audit`")
