@@ -196,7 +196,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__)
     parser.add_argument("--pairs", type=positive, help=f"rounds; {_PAIRS} by default")
     parser.add_argument("--read-mb", type=positive, help=f"text; {_READ_MB} by default")
-    parser.add_argument("--steps", type=positive, default=400, help="of a reading, at most")
+    parser.add_argument("--steps", type=positive, default=1200, help="of a reading, at most")
     parser.add_argument("--context", type=positive, default=512, help="loss targets of a row")
     parser.add_argument("--quick", action="store_true", help="little data and 2 rounds")
     options = parser.parse_args(argv)

@@ -173,32 +173,51 @@ class ArrowRows:
             Malformed: it does not decode. Names file and row group.
             Refused: its rows are not those of the manifest, or the shard is missing.
         """
-        key = self._key(group)
-        rows = DECODED.get(key)
-        if rows is None:
-            shard = _shard(key.path, key.stamp)
-            part = self._parts[bisect_right(self._ends, group)]
-            digests = part.digests if part.bound is None else shard.listed(part.bound)
-            digest = "sha256:" + digests[32 * key.group : 32 * (key.group + 1)].hex()
-            rows = shard.read(key.group, digest, self._dtype)
-            DECODED.keep(key, rows)
+        [(_, rows)] = self.groups([group])
+        if isinstance(rows, GovrayError):
+            raise rows
         return rows
 
-    def keeps(self, group: int) -> bool:
-        """Whether a row group is in memory."""
-        return self._key(group) in DECODED
+    def groups(self, groups: Sequence[int]) -> Iterator[tuple[int, Rows | GovrayError]]:
+        """The rows of each row group, verified, or what `group` raises, in any order."""
+        keys = self._keys(groups)
+        # What is kept comes first: what is decoded may take its place.
+        for group in sorted(groups, key=lambda each: keys[each] not in DECODED):
+            key = keys[group]
+            rows = DECODED.get(key)
+            if rows is None:
+                try:
+                    rows = self._decoded(group, key)
+                except GovrayError as error:
+                    yield group, error
+                    continue
+                DECODED.keep(key, rows)
+            yield group, rows
 
-    def _key(self, group: int) -> GroupKey:
-        number = bisect_right(self._ends, group)
-        part = self._parts[number]
-        place = group - (self._ends[number - 1] if number else 0)
-        path = str(self._folder / part.file)
-        try:
-            stamp = os.stat(path).st_mtime_ns
-        except OSError:
-            stamp = 0  # missing: opening it says so
-        digest = part.bound or part.digests[32 * place : 32 * (place + 1)].hex()
-        return GroupKey(path, stamp, place, digest, self._dtype.str)
+    def _decoded(self, group: int, key: GroupKey) -> Rows:
+        shard = _shard(key.path, key.stamp)
+        part = self._parts[bisect_right(self._ends, group)]
+        digests = part.digests if part.bound is None else shard.listed(part.bound)
+        digest = "sha256:" + digests[32 * key.group : 32 * (key.group + 1)].hex()
+        return shard.read(key.group, digest, self._dtype)
+
+    def _keys(self, groups: Sequence[int]) -> dict[int, GroupKey]:
+        """The key of each row group; each file is looked at once."""
+        files: dict[int, tuple[str, int]] = {}
+        keys: dict[int, GroupKey] = {}
+        for group in groups:
+            number = bisect_right(self._ends, group)
+            part = self._parts[number]
+            if number not in files:
+                path = str(self._folder / part.file)
+                try:
+                    files[number] = path, os.stat(path).st_mtime_ns
+                except OSError:
+                    files[number] = path, 0  # missing: opening it says so
+            place = group - (self._ends[number - 1] if number else 0)
+            digest = part.bound or part.digests[32 * place : 32 * (place + 1)].hex()
+            keys[group] = GroupKey(*files[number], place, digest, self._dtype.str)
+        return keys
 
 
 class StepReader:
@@ -278,17 +297,13 @@ class StepReader:
         lengths = np.zeros(total, dtype=np.int64)
         errors: dict[int, GovrayError] = {}
         order = np.argsort(planned.groups, kind="stable")
-        bounds = np.flatnonzero(np.diff(planned.groups[order])) + 1
-        wanted = [
-            (int(planned.groups[rows[0]]), rows) for rows in np.split(order, bounds) if rows.size
-        ]
-        # What is kept comes first: what is decoded may take its place.
-        for group, targets in sorted(wanted, key=lambda each: not self._rows.keeps(each[0])):
-            try:
-                rows = self._rows.group(group)
-            except GovrayError as error:
-                errors[group] = error
+        wanted, firsts = np.unique(planned.groups[order], return_index=True)
+        targets_of = dict(zip(wanted.tolist(), np.split(order, firsts[1:]), strict=False))
+        for group, rows in self._rows.groups(wanted.tolist()):
+            if isinstance(rows, GovrayError):
+                errors[group] = rows
                 continue
+            targets = targets_of[group]
             places = planned.places[targets]
             lengths[targets] = rows.lengths[places]
             tokens[targets, : rows.matrix.shape[1]] = rows.matrix[places]

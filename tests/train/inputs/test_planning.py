@@ -1,12 +1,14 @@
-"""What a plan's author is told about quotas that many streams share."""
+"""What a plan's author is told about quotas that many streams share, and the order of new plans."""
 
 from __future__ import annotations
 
 import pytest
 
+from govray.data.shard_file import rows_per_group
 from govray.governance.formats import canonical_json
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
-from govray.train.inputs.planning import MOST_DUE, advice, busiest
+from govray.governance.record.row_order import RowOrder
+from govray.train.inputs.planning import MOST_DUE, WINDOW_TOKENS, advice, busiest, local_order
 
 
 def plan(customers: int, every: int, max_steps: int = 2000, excluded: int = 0) -> BatchPlan:
@@ -60,3 +62,17 @@ def test_streams_whose_turn_never_comes_are_counted(steps: int) -> None:
     [said] = advice(short)
     assert f"{301 - len(read)} of the 300 streams" in said
     assert "not read at all" in said
+
+
+@pytest.mark.parametrize("context", [1, 8, 512, 2048, 8192, 1 << 15, 1 << 17])
+def test_windows_hold_whole_blocks_of_whole_row_groups(context: int) -> None:
+    order = local_order(context)
+    assert order.block % rows_per_group(context) == 0
+    assert order.window % order.block == 0
+    least = max(2048, WINDOW_TOKENS // (context + 1))
+    assert least <= order.window < least + order.block
+
+
+def test_the_order_of_a_common_context() -> None:
+    """The numbers that docs/streams.md has."""
+    assert local_order(512) == RowOrder(block=126, window=8190)
