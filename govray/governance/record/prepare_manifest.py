@@ -413,6 +413,10 @@ class Manifest(Document):
         """`targets` of each of many rows, any shape, same shape."""
         return self._rows_of(corpus).lengths(rows) - 1
 
+    def short_rows(self, corpus: str) -> tuple[Rows, Rows]:
+        """The corpus's own rows that are not full, ascending, and the tokens of each."""
+        return self._rows_of(corpus).short
+
 
 class InlineManifest(Manifest):
     """The form in which every record stands in the document (v1)."""

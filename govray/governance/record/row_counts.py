@@ -6,6 +6,7 @@ Memory is bounded: the rows of a stream are computed in pieces, and only distinc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ Ranges = Mapping[str, tuple[int, int]]
 
 _HALF = 32
 _LOW = (1 << _HALF) - 1
+_PER_SEARCH = 256
+"""Rows that are computed in the time of looking one up."""
 _PENDING = 1 << 20
 """Rows that wait to be merged into the distinct ones."""
 
@@ -56,6 +59,53 @@ def step_counts(
                 rows_before, targets_before = found[owner].get(corpus, (0, 0))
                 found[owner][corpus] = rows_before + int(count), targets_before + target
     return found
+
+
+def planned_counts(
+    plan: BatchPlan, manifest: Manifest, steps: Sequence[tuple[int, Ranges]]
+) -> list[dict[str, tuple[int, int]]]:
+    """`step_counts` of steps of the plan, given with the ranges that it has for them.
+
+    Where a stream has one corpus, its rows need not be computed. The few that are not full are
+    found by inverting the plan's order.
+    """
+    found: list[dict[str, tuple[int, int]]] = [{} for _ in steps]
+    others: list[dict[str, tuple[int, int]]] = [{} for _ in steps]
+    for stream, ranges in _by_stream([each for _, each in steps]).items():
+        rows = sum(stop - start for _, start, stop in ranges)
+        short = _short_targets(plan, manifest, stream, rows // _PER_SEARCH)
+        for owner, start, stop in ranges:
+            if short is None:
+                others[owner][stream] = start, stop
+                continue
+            corpus, missing = short
+            full = (stop - start) * manifest.context
+            found[owner][corpus] = stop - start, full - missing[steps[owner][0]]
+    if any(others):
+        for each, more in zip(found, step_counts(plan, manifest, others), strict=True):
+            each |= more
+    return found
+
+
+def _short_targets(
+    plan: BatchPlan, manifest: Manifest, stream: str, most: int
+) -> tuple[str, Counter[int]] | None:
+    """A stream's one corpus, and by step how many targets its rows lack to be full.
+
+    None if it has several corpora, one that is left out, or more than ``most`` rows to look up.
+    """
+    planned = plan.stream(stream)
+    corpus = planned.corpora[0].corpus
+    if len(planned.corpora) > 1 or corpus in plan.excluded:
+        return None
+    rows, lengths = manifest.short_rows(corpus)
+    if manifest.own_rows(corpus) < manifest.train_rows(corpus) or rows.size * planned.epochs > most:
+        return None
+    missing: Counter[int] = Counter()
+    for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
+        for step in plan.reads(corpus, row):
+            missing[step] += manifest.context + 1 - length
+    return corpus, missing
 
 
 def corpus_totals(

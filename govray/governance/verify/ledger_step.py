@@ -181,7 +181,8 @@ def _check_leaves(
         except Refused as error:
             refused = error
             break
-    counted = row_counts.step_counts(attestation.plan, manifest, planned)
+    steps = [(leaf.step, ranges) for leaf, ranges in zip(leaves, planned, strict=False)]
+    counted = row_counts.planned_counts(attestation.plan, manifest, steps)
     for leaf, counts in zip(leaves, counted, strict=False):
         _check_counts(leaf, counts, gated(gates, leaf.branch, leaf.step))
     if refused:

@@ -88,6 +88,12 @@ def test_both_count_the_same(data: st.DataObject) -> None:
         patch.setattr(prepared_records, "_AT_ONCE", data.draw(st.integers(1, 20)))
         counted = row_counts.step_counts(plan, manifest, steps)
         assert counted == [row_by_row.corpus_counts(plan, manifest, each) for each in steps]
+        patch.setattr(row_counts, "_PER_SEARCH", data.draw(st.sampled_from([1, 4, 256])))
+        order = data.draw(st.permutations(range(plan.max_steps)))
+        planned = [(step, steps[step]) for step in order]
+        assert row_counts.planned_counts(plan, manifest, planned) == [
+            counted[step] for step in order
+        ]
         leaves = [
             Leaf(
                 branch=branch,
