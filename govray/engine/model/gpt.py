@@ -127,13 +127,13 @@ class GPT(nn.Module):
                 where="GPT",
                 do="Prepare the data with the model's context",
             )
-        places = mask = None
+        places, apart = None, {}
         if self.separator is not None:
             places = document_mask.places(tokens, self.separator)
-            mask = document_mask.attention_mask(places)
+            apart = {"mask": document_mask.attention_mask(places)}
         hidden = self.embedding(tokens, places)
         for block in self.blocks:
-            hidden = block(hidden, mask)
+            hidden = block(hidden, **apart)  # without a mask, as blocks of others take it
         return self.head(self.final_norm(hidden))
 
 
