@@ -179,6 +179,7 @@ def test_digests_of_the_weights_repeat_and_follow_case_and_steps() -> None:
     assert weights_digests(0, setting, ["upper_50"], 3) != {"upper_50": first["upper_50"]}
 
 
+@pytest.mark.slow
 def test_step_prints_digests_of_both_ranks_weights(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--quick", "--digests", "--pairs", "2", "--cases", "mix_50_30_20"])
     report = json.loads(capsys.readouterr().out.splitlines()[-1])

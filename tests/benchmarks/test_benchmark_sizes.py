@@ -11,6 +11,7 @@ import pytest
 from tests.support.tree import ROOT
 
 
+@pytest.mark.slow
 def test_it_prints_a_table_and_one_json_line() -> None:
     """The ratio was 7 at this step when an append looked through all earlier ones."""
     ran = subprocess.run(

@@ -139,6 +139,7 @@ def test_a_long_answer_is_not_cut(address: tuple[str, int]) -> None:
     assert httpx.get(f"http://{host}:{port}/slow", timeout=20).text == "ok"
 
 
+@pytest.mark.slow
 def test_a_reader_that_takes_nothing_loses_the_connection(address: tuple[str, int]) -> None:
     connection = connect(address, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
     time.sleep(2)

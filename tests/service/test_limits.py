@@ -71,6 +71,7 @@ def test_a_body_is_bounded_announced_or_not(bounded: Service) -> None:
         assert answer.headers["content-type"] == MEDIA_TYPE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/slow", "/hang"])
 def test_an_answer_that_is_late_is_a_503(bounded: Service, path: str) -> None:
     answer = bounded.client("public").get(path)

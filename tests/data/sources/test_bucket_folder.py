@@ -145,6 +145,7 @@ def test_every_reader_notices_a_change(bucket: Bucket, tmp_path: Path, name: str
         list(reader.read(found))
 
 
+@pytest.mark.slow
 def test_storage_that_disappears_is_named_with_the_row(tmp_path: Path) -> None:
     own = object_server.start()
     try:

@@ -157,6 +157,7 @@ def test_the_parts_are_what_one_rank_would_have_gathered(
     assert not garbage_collection.inventory(tmp_path).leftovers
 
 
+@pytest.mark.slow
 def test_it_loads_into_any_number_of_ranks(two: RankPool, four: RankPool, tmp_path: Path) -> None:
     by_two, by_four = tmp_path / "two", tmp_path / "four"
     ended_two, ended_four = two.run(train, by_two, 0, 1)[0], four.run(train, by_four, 0, 1)[0]

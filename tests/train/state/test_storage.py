@@ -521,6 +521,7 @@ def test_a_storage_file_that_is_none_is_refused(tmp_path: Path, text: str) -> No
         latest(tmp_path)
 
 
+@pytest.mark.slow
 def test_ray_is_shown_a_folder_that_names_the_commit(remote: Path, tmp_path: Path) -> None:
     trained(remote, 1)
     place = commit_of(remote, 1)
