@@ -1,10 +1,14 @@
 """An entrypoint whose runs report a made-up memorization: as much as a hyperparameter says.
 
-It stands for the monitor. What a trial reports grows with its steps, as memorization does.
+It stands for the monitor. What a trial reports grows with its steps, as memorization does. With
+`SECONDS` in the environment, the trial that memorizes most takes so long for each step between its
+two commits.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +16,8 @@ from torch import Tensor, nn
 
 from govray.engine.model import gpt
 from govray.train.worker.run import Run
+
+SECONDS = "MEMORIZER_SECONDS"
 
 _memorizes = 0.0
 
@@ -32,6 +38,8 @@ def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
 def _measured(step: Any) -> Any:
     def measured(run: Run, batch: Any, loss_fn: Any) -> dict[str, float]:
+        if _memorizes == 2.0 and 8 <= batch.step < 15:
+            time.sleep(float(os.environ.get(SECONDS, "0")))
         metrics = step(run, batch, loss_fn)
         return metrics | {"memorization": _memorizes * (metrics["step"] + 1) / 16}
 
