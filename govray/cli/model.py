@@ -70,7 +70,6 @@ def register(
 
     Nothing is written unless it verifies.
     """
-    from govray.governance.attestation.model_folder import find_model
     from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.verifier import verify
     from govray.store import registry
@@ -87,7 +86,7 @@ def register(
         folder,
         trust_root=anchor,
         at=trust.reference_time(at),
-        records=run_records(find_model(folder) or folder),
+        records=run_records(folder),
     )
     stated = {name: each.document.records for name, each in verified.credentials.items()}
     with opened_session(store, create=True) as session:

@@ -18,9 +18,11 @@ def given_records(folder: Path) -> ReadPart:
         UsageError: It is no prepared folder.
         CouldNotCheck: The package that reads its files is not installed.
     """
-    if not (folder / "manifest.dsse.json").is_file():
+    from govray.governance.record.prepare_manifest import MANIFEST_FILE
+
+    if not (folder / MANIFEST_FILE).is_file():
         raise UsageError(
-            "not a prepared folder: it has no manifest.dsse.json",
+            f"not a prepared folder: it has no {MANIFEST_FILE}",
             where=str(folder),
             do="Name the folder below prepared/ that the model's run read.",
         )
@@ -36,10 +38,15 @@ def given_records(folder: Path) -> ReadPart:
 
 
 def run_records(model: Path) -> ReadPart | None:
-    """Reads the records of the run that a model lies in; None if its prepared folder is gone."""
+    """Reads the records of the run that a model lies in; None if its prepared folder is gone.
+
+    Args:
+        model: The model folder, or a path in it.
+    """
+    from govray.governance.attestation.model_folder import find_model
     from govray.governance.formats import canonical_json
 
-    run = model.resolve().parent
+    run = (find_model(model) or model).resolve().parent
     record = run / "record" / "run.json"
     try:
         from govray.data.records_file import find_prepared, reader

@@ -78,7 +78,6 @@ def trace(
     Exact matches compare bytes. Near copies share sequences of five words, and need the records on
     this machine. Exit code 0 whether found or not: the text or the JSON says which.
     """
-    from govray.governance.attestation.model_folder import find_model
     from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.trace import trace as find
 
@@ -89,9 +88,7 @@ def trace(
         revocations=revocations,
         allow_uncovered=allow_uncovered,
         at=at,
-        records=run_records(find_model(model) or model)
-        if records is None
-        else given_records(records),
+        records=run_records(model) if records is None else given_records(records),
     )
     if opening is not None:
         if corpora is not None:
@@ -148,7 +145,7 @@ def _tell_opened(
     path: Path, digest: str, model: Path, verified: VerifiedModel, opening: Path
 ) -> None:
     from govray.governance.policy.record_commitment import RecordOpening
-    from govray.governance.verify.trace import check_opening, sighting
+    from govray.governance.verify.trace import check_opening, trace_opening
 
     opened = RecordOpening.read(opening)
     if opened.record != digest:
@@ -157,9 +154,11 @@ def _tell_opened(
             where=str(opening),
             do=f"Name the file of that record: {path} is sha256:{digest}.",
         )
-    check_opening(verified, opened, where=str(opening))
-    read = verified.depth != "summary"  # else nobody can tell which rows the record became
-    found = sighting(verified, opened.corpus, opened.index) if read else None
+    found = None
+    if verified.depth == "summary":  # nobody can tell which rows the record became
+        check_opening(verified, opened, where=str(opening))
+    else:
+        found = trace_opening(verified, opened, where=str(opening))
     report(
         {
             "record": f"sha256:{digest}",

@@ -35,7 +35,7 @@ from govray.data.corpus import (
     list_corpora,
 )
 from govray.data.packing import Packing, Progress, cannot_write, items_of, pack_all
-from govray.data.records_file import MANIFEST_FILE, open_records
+from govray.data.records_file import open_records
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
 from govray.files.folder_lock import folder_lock
@@ -49,6 +49,7 @@ from govray.governance.policy.depth_policy import Policy
 from govray.governance.record import prepare_manifest as manifests
 from govray.governance.record.canary import Canaries
 from govray.governance.record.prepare_manifest import (
+    MANIFEST_FILE,
     BoundCorpus,
     BoundManifest,
     BoundPart,

@@ -19,13 +19,16 @@ from govray.errors import CouldNotCheck, Malformed, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.record_columns import RecordColumns
-from govray.governance.record.prepare_manifest import AnyCorpus, BoundPart, Manifest
+from govray.governance.record.prepare_manifest import (
+    MANIFEST_FILE,
+    AnyCorpus,
+    BoundPart,
+    Manifest,
+)
 from govray.governance.record.prepared_records import PreparedRecords, ReadPart
 
 SCHEMA = pa.schema([("entry", pa.binary(32)), ("tokens", pa.int64()), ("split", pa.uint8())])
 
-MANIFEST_FILE = "manifest.dsse.json"
-"""The signed manifest of a prepared folder."""
 PREPARED = "prepared"
 """Folder of prepared folders, in the storage that holds the runs."""
 

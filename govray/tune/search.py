@@ -30,6 +30,7 @@ import ray
 from ray import tune
 from ray.tune.logger import TBXLoggerCallback
 
+from govray.data.records_file import PREPARED
 from govray.errors import GovrayError, Stopped, UsageError
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats.keys import Signer
@@ -38,7 +39,6 @@ from govray.governance.record.prepare_manifest import Manifest
 from govray.train.attest.write_model import MODEL, write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
 from govray.train.inputs import run_listing
-from govray.train.inputs.recorded_inputs import PREPARED
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import driving, hold

@@ -1,11 +1,11 @@
 """The prepare manifest: which records became which packed rows, and what may train.
 
 It is signed by the operator, pinned by the batch plan's digest and checked when shards are read. So
-it binds what the trainer reads to the Merkle roots that the credentials sign. It states the records
-of every corpus in Merkle order, how many tokens each has, and the digests of the shards' row
-groups. A record stands there by its entry (``policy/record_commitment.py``): its leaf, or its plain
-hash in corpora without commitments. The manifest does *not* state which tokens a row holds: that is
-arithmetic, and this module is the one place that does it.
+it binds what the trainer reads to the Merkle roots that the credentials sign. A `BoundManifest`
+(v2) states counts, and digests of the files that hold records and row groups. An `InlineManifest`
+(v1) lists both itself: each record by its entry (``policy/record_commitment.py``) and its tokens.
+Neither states which tokens a row holds. That is arithmetic: of rows here, of the records in them in
+``prepared_records.py``.
 
 Packing
 
@@ -67,6 +67,9 @@ from govray.governance.formats.sip_hash import sip_hash
 from govray.governance.formats.statement import Sealed, claimed_type, read
 from govray.governance.record.canary import Canaries
 from govray.governance.trust.trust_state import TrustState, Verified
+
+MANIFEST_FILE = "manifest.dsse.json"
+"""The signed manifest of a prepared folder."""
 
 ShardName = Annotated[str, Field(pattern=r"^class=[0-9a-f]{12}/[A-Za-z0-9._-]+\.parquet$")]
 ReserveShare = Annotated[float, Field(ge=0, lt=1)]
@@ -220,11 +223,8 @@ def _bound(share: float, bits: int) -> int:
     return int(-(-Fraction(share) * (1 << bits) // 1))
 
 
-class Reserve(Document):
-    """The share of records never trained on, and the salt that chooses them (hex).
-
-    A record is held when ``HMAC-SHA256(salt, entry) < share · 2**256``, both big-endian integers.
-    """
+class ReserveDraw(Document):
+    """The share of records never trained on, and the salt that chooses them (hex)."""
 
     share: ReserveShare
     salt: Salt
@@ -235,8 +235,20 @@ class Reserve(Document):
 
     def held(self, entries: npt.NDArray[np.uint8]) -> Held:
         """`holds` of each of ``entries`` ``[n, 32]``."""
-        if not self.share:
-            return np.zeros(len(entries), np.bool_)
+        return self._chosen(entries) if self.share else np.zeros(len(entries), np.bool_)
+
+    def _chosen(self, entries: npt.NDArray[np.uint8]) -> Held:
+        """`held` for a share above 0."""
+        raise NotImplementedError
+
+
+class Reserve(ReserveDraw):
+    """The draw of v1.
+
+    A record is held when ``HMAC-SHA256(salt, entry) < share · 2**256``, both big-endian integers.
+    """
+
+    def _chosen(self, entries: npt.NDArray[np.uint8]) -> Held:
         inner, outer = _salted(self.salt)
         bound = _bound(self.share, 256).to_bytes(32, "big")
         found = []
@@ -248,25 +260,15 @@ class Reserve(Document):
         return np.array(found, np.bool_)
 
 
-class DrawnReserve(Document):
-    """The same, by SipHash-2-4: an eighth of the time, over arrays.
+class DrawnReserve(ReserveDraw):
+    """The draw of v2, by SipHash-2-4: an eighth of the time, over arrays.
 
     The key is the first 16 bytes of SHA-256(salt). A record is held when ``SipHash(key, entry) <
     share · 2**64``. The salt is drawn after the suppliers signed. So that nobody can aim at a split
     takes a pseudorandom function under an unknown key, which SipHash is meant to be, and no more.
     """
 
-    share: ReserveShare
-    salt: Salt
-
-    def holds(self, record: bytes) -> bool:
-        """Whether the record with this 32-byte entry is held in reserve."""
-        return bool(self.held(np.frombuffer(record, np.uint8).reshape(1, 32))[0])
-
-    def held(self, entries: npt.NDArray[np.uint8]) -> Held:
-        """`holds` of each of ``entries`` ``[n, 32]``."""
-        if not self.share:
-            return np.zeros(len(entries), np.bool_)
+    def _chosen(self, entries: npt.NDArray[np.uint8]) -> Held:
         key = hashlib.sha256(bytes.fromhex(self.salt)).digest()[:16]
         words = np.ascontiguousarray(entries).view("<u8")
         return sip_hash(key, words) < np.uint64(_bound(self.share, 64))

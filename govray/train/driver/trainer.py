@@ -28,6 +28,7 @@ import ray.train
 
 from govray.checkpoint import storage
 from govray.data.admission import Prepared, prepare
+from govray.data.records_file import PREPARED
 from govray.data.tokenizer import load_tokenizer
 from govray.errors import Refused, Stopped, UsageError
 from govray.files.storage_url import check_path
@@ -44,7 +45,7 @@ from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order
 from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
 from govray.train.inputs.pretrained import Start, check_fits, find_weights, read_start
-from govray.train.inputs.recorded_inputs import PREPARED, prepared_places
+from govray.train.inputs.recorded_inputs import prepared_places
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings
 from govray.train.inputs.shared_inputs import Shared

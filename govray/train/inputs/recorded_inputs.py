@@ -11,19 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from govray.data.records_file import MANIFEST_FILE
+from govray.data.records_file import PREPARED
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.policy.credential import Credential, verify_credential
 from govray.governance.policy.depth_policy import Policy, verify_policy
 from govray.governance.policy.route import Route
-from govray.governance.record.prepare_manifest import Manifest, verify_manifest
+from govray.governance.record.prepare_manifest import MANIFEST_FILE, Manifest, verify_manifest
 from govray.governance.trust.trust_state import TrustState, Verified
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.planning import routes_of
 from govray.train.inputs.run_record import RunRecord
-
-PREPARED = "prepared"
-"""Folder of prepared data, in the storage that holds the runs."""
 
 
 def prepared_places(run: Path) -> tuple[Path, Path]:
