@@ -80,7 +80,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
 # decision made here and in pyproject.toml.
 THIRD_PARTY: dict[str, frozenset[str]] = {
     "printable": frozenset(),
-    "files": frozenset(),
+    "files": frozenset({"obstore"}),
     "errors": frozenset(),
     "govray": frozenset(),
     "governance": frozenset(),

@@ -4,6 +4,8 @@ The bytes go to a hidden file beside the place, ``.NAME.<hex>.tmp``. It is synce
 and then the folder is synced. Before the name changes, a kill or a power cut leaves what was there
 before; after it, all of the new bytes. A kill also leaves the hidden file, which nothing reads.
 
+An object of a store is whole or absent by itself: one request writes it.
+
 Writers of one name do not wait for each other: each writes a file of its own, and the last stays.
 
 Source: POSIX rename(2), link(2) and fsync(2).
@@ -15,11 +17,14 @@ import errno
 import os
 from pathlib import Path
 
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
+
 _NAME = 48
 """Characters of the name that the hidden file repeats: with the rest, at most 255 bytes."""
 
 
-def write_whole(path: Path, data: bytes, *, mode: int | None = None, replace: bool = True) -> None:
+def write_whole(path: Place, data: bytes, *, mode: int | None = None, replace: bool = True) -> None:
     """Put ``data`` at ``path``, whole or not at all.
 
     Args:
@@ -30,6 +35,9 @@ def write_whole(path: Path, data: bytes, *, mode: int | None = None, replace: bo
         FileExistsError: The name is taken, even by a dangling link, and ``replace`` is False.
         OSError: The system refuses. Where the folder alone could not be synced, the file is there.
     """
+    if isinstance(path, BucketPath):
+        _ = path.write_bytes(data) if replace else path.create(data)
+        return
     staged = stage_file(path, data, mode=mode)
     try:
         if replace:
@@ -71,7 +79,7 @@ def stage_file(path: Path, data: bytes, *, mode: int | None = None) -> Path:
     return staged
 
 
-def make_folder(path: Path, *, mode: int = 0o777) -> None:
+def make_folder(path: Place, *, mode: int = 0o777) -> None:
     """Make a folder and those above it, as far as they are missing; synced.
 
     Args:
@@ -80,6 +88,8 @@ def make_folder(path: Path, *, mode: int = 0o777) -> None:
     Raises:
         OSError: The system refuses.
     """
+    if isinstance(path, BucketPath):
+        return  # a store has none
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(mode, exist_ok=True)

@@ -11,23 +11,21 @@ machine's or pod's role. Profiles of the AWS command line are not read.
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import obstore
 import pyarrow as pa
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import from_url
 
 from govray.data.sources.stamp import Stamp, changed
 from govray.errors import GovrayError, InfrastructureFailed, UsageError
+from govray.files.bucket import asks_roles, bucket_store
 from govray.files.storage_url import check_url
 
 if TYPE_CHECKING:
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 _LEAST, _MOST = 1 << 16, 1 << 23
 """Bytes of the first and of the largest request."""
 
-_RETRIES = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
-
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -45,11 +41,6 @@ _CREDENTIALS = {
     "abfs": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
     "abfss": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-
-# Where credentials are asked for if the environment has none.
-_ROLES = re.compile(
-    r"performing \w+ https?://(169\.254\.|metadata\.google\.|[^/]+/(\S+/)?latest/api/token\b)"
-)
 
 
 @dataclass(frozen=True)
@@ -115,21 +106,8 @@ class BucketFolder:
 
     @cached_property
     def _store(self) -> Any:
-        base, _, query = self.url.partition("?")
-        options = dict(parse_qsl(query))
-        scheme, _, bucket = base.partition("://")
-        given: dict[str, Any] = {"retry_config": _RETRIES}
-        if endpoint := options.get("endpoint_override"):
-            name = "base_url" if scheme in ("gs", "gcs") else "endpoint"
-            given[name] = f"{options.get('scheme', 'https')}://{endpoint}"
-        if scheme == "s3" and "region" in options:
-            given["region"] = options["region"]
-        named = options.get("scheme") or os.environ.get("AWS_ENDPOINT_URL", "")
-        if named.startswith("http:") or named == "http":
-            given["client_options"] = {"allow_http": True}
-        with _reaching(base):
-            scheme = scheme.replace("gcs", "gs")
-            return from_url(f"{scheme}://{bucket}", **given)
+        with _reaching(self.url.partition("?")[0]):
+            return bucket_store(self.url)
 
 
 class Ranges(io.RawIOBase):
@@ -237,7 +215,7 @@ def _reaching(where: str) -> Iterator[None]:
         text = re.sub(r"\?\S*", "", str(error).partition("\n")[0])
         variables = _CREDENTIALS[where.partition(":")[0]]
         credentials = f"Set {variables}, or run where a role gives them."
-        if _ROLES.search(text) or "Account must be specified" in text:
+        if asks_roles(text):
             what = "no credentials for the store were found"
             raise UsageError(what, where=where, do=credentials) from error
         if isinstance(error, PermissionDeniedError | UnauthenticatedError):
