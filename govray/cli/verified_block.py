@@ -33,6 +33,8 @@ def print_verdict(model: VerifiedModel) -> None:
     field("policy", f"{policy.document}, signed by {policy.authority.name}")
     field("records", _records(model))
     field("ledger", f"{len(model.ledger.steps)} steps, run {attestation.run.id}")
+    if model.targets_bounded:
+        field("targets", "bounded: how many each step has is the signer's word without --records")
     for head in model.heads:
         field("also", f"its first {head.size} leaves are those of a head signed elsewhere")
     if start := _start(model):
@@ -133,6 +135,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "run": attestation.run.to_json(),
         "policy": attestation.policy.to_json(),
         "depth": model.depth,
+        "lossTargets": "bounded" if model.targets_bounded else "exact",
         "recordParts": {"read": model.checked.parts[0], "all": model.checked.parts[1]},
         "ledger": attestation.ledger.to_json(),
         "alsoHeads": [

@@ -36,12 +36,14 @@ from govray.data.corpus import (
 )
 from govray.data.packing import Packing, Progress, cannot_write, items_of, pack_all
 from govray.data.records_file import open_records
+from govray.data.rows.row_words import common_schema
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
 from govray.files.folder_lock import folder_lock
 from govray.files.staged_folder import staged_folder
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
+from govray.governance.formats.row_schema import RowKind
 from govray.governance.formats.statement import Sealed, Subject, seal
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential, verify_credential
@@ -214,6 +216,7 @@ def prepare(
     signer: Signer,
     max_quarantined: float,
     canaries: Mapping[str, Canaries] | None = None,
+    rows: RowKind = "text",
     progress: Progress = lambda done, total: None,
 ) -> Prepared:
     """Admit, pack and sign. Needs Ray, and storage that its nodes share.
@@ -234,6 +237,7 @@ def prepare(
         signer: The operator's key; it stays in this process.
         max_quarantined: As for ``admit``.
         canaries: What to plant in which corpora.
+        rows: What the records are; ``tokenizer`` is of that kind (`row_words.load_words`).
         progress: Called as parts are finished.
 
     Raises:
@@ -242,13 +246,21 @@ def prepare(
         Refused: a corpus's secret is missing, or another one.
         Malformed: a corpus that cannot be read (names the file), or a reserve out of bounds.
         UsageError: a context below 1, a disk that cannot be written; canaries for a corpus that
-            is not admitted, or too long for a row.
+            is not admitted, or too long for a row. Canaries in rows that are no text.
     """
     if context < 1:
         raise UsageError("context is below 1", where="context", do="Give loss targets per row.")
     folder = folder.resolve()
     admission = admit(policy, credentials, max_quarantined=max_quarantined)
     planted = dict(canaries or {})
+    documents = {corpus: each.document for corpus, each in credentials.items()}
+    schema = common_schema(documents, admission.admitted, rows)
+    if schema is not None and planted:
+        raise UsageError(
+            f"canaries are planted in packed text, and the run reads {rows}",
+            where="canaries",
+            do="Leave them out.",
+        )
     canary_planting.check_corpora(planted, admission.admitted)
 
     def made() -> Prepared | None:
@@ -269,7 +281,7 @@ def prepare(
             if found := made():  # while this process waited for the lock
                 return found
             with staged_folder(folder) as staged:
-                packing = Packing(staged, tokenizer, context, reserve)
+                packing = Packing(staged, tokenizer, context, reserve, schema)
                 manifest = _fill(packing, corpora, credentials, admission, planted, progress)
                 # What was packed has these roots.
                 subjects = [
@@ -316,6 +328,7 @@ def _fill(
         reserve=packing.reserve,
         corpora=corpora_made,
         quarantine=admission.quarantine,
+        rows=packing.schema,
     )
     records = open_records(packing.folder, manifest)
     for made in corpora_made:
@@ -337,6 +350,7 @@ def _fill(
         reserve=manifest.reserve,
         corpora=planted,
         quarantine=manifest.quarantine,
+        rows=manifest.rows,
     )
 
 

@@ -304,6 +304,11 @@ def read_part(path: Path) -> Sequence[memoryview]:
     return contents
 
 
+def record_name(path: Path, number: int) -> str:
+    """The name of a record of one records file, by its place. Raises as `read_part`."""
+    return str(_read_column(path, "name")[number].as_py())
+
+
 def record_hashes(folder: Path) -> Iterator[bytes]:
     """The SHA-256 of every record of a corpus, in Merkle order.
 

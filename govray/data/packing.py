@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,21 +20,27 @@ import pyarrow as pa
 import ray.data
 
 from govray.data import records_file, shard_file
-from govray.data.corpus import part_files, read_part
+from govray.data.corpus import part_files, read_part, record_name
+from govray.data.rows import chat, tensor_record
+from govray.data.shard_file import Rows
 from govray.data.tokenizer import Tokenizer
-from govray.errors import GovrayError, UsageError
+from govray.errors import GovrayError, Malformed, UsageError
 from govray.governance.formats.record_columns import EMPTY, RESERVE, TRAIN, RecordColumns
+from govray.governance.formats.row_schema import MASKED, RowSchema
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential
 from govray.governance.record.prepare_manifest import (
     BoundPart,
     BoundShard,
     DrawnReserve,
+    RowTargets,
     SplitCounts,
 )
 
 # Bytes of compressed records that make a task worth its overhead of about 30 ms.
 _TASK_BYTES = 1 << 20
+
+Words = npt.NDArray[np.unsignedinteger]
 
 Progress = Callable[[int, int], None]
 """Called with (records done, records in all) as parts are finished."""
@@ -77,6 +83,7 @@ class Packing:
     tokenizer: Tokenizer
     context: int
     reserve: DrawnReserve
+    schema: RowSchema | None = None
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
@@ -96,57 +103,87 @@ class Packing:
 
     def _pack(self, item: Item) -> Packed:
         """Read → hash → tokenize → pack → write."""
-        dtype = shard_file.storage_dtype(self.tokenizer.vocabulary)
-        separator = np.array([self.tokenizer.separator], dtype=dtype).tobytes()
+        dtype = shard_file.storage_dtype(self.tokenizer.vocabulary, self.schema)
         secret = record_commitment.read_secret(item.source.parent, item.commitment)
         entries = bytearray()
         packed: list[bytes] = []
         for content in read_part(item.source):
             entries += record_commitment.entry(hashlib.sha256(content).digest(), secret)
-            packed.append(self.tokenizer.encode(content).astype(dtype).tobytes())
+            packed.append(self._words(item, len(packed), content).astype(dtype).tobytes())
         columns = self._columns(bytes(entries), packed, dtype.itemsize)
-        streams = [
-            np.frombuffer(
-                b"".join(packed[i] + separator for i in np.flatnonzero(columns.splits == split)),
-                dtype,
-            )
+        trained, held = (
+            self._rows([packed[i] for i in np.flatnonzero(columns.splits == split)], dtype)
             for split in (TRAIN, RESERVE)
-        ]
+        )
         del packed
         train, reserve, empty = columns.counts()
-        groups = shard_file.write(self.folder / item.file, streams[0], self.context)
+        groups = shard_file.write_rows(self.folder / item.file, trained, self._width - 1)
+        if self.schema is not None and self.schema.kind == "chat":
+            columns = replace(columns, row_targets=chat.row_targets(trained))
         part = BoundPart(
             source=item.source.name,
             records=(0, len(columns)),
             splits=SplitCounts(train=train, reserve=reserve, empty=empty),
-            tokens=streams[0].size,
+            tokens=columns.stream_tokens(TRAIN),
             rows=sum(group.rows for group in groups),
             file=item.file,
-            rows_per_group=shard_file.rows_per_group(self.context),
+            rows_per_group=shard_file.rows_per_group(self._width - 1),
             groups_digest=shard_file.groups_digest(groups),
             records_digest=columns.digest,
-            reserve=self._reserve(item, streams[1]),
+            reserve=self._reserve(item, held, columns.stream_tokens(RESERVE)),
+            targets=None if columns.row_targets is None else RowTargets.of(columns.row_targets),
         )
         records_file.write(self.folder / part.records_file, columns)
         return Packed(part)
 
+    @property
+    def _tensors(self) -> bool:
+        return self.schema is not None and self.schema.kind == "tensors"
+
+    @property
+    def _width(self) -> int:
+        """Words of a full row."""
+        return self.schema.bytes if self.schema and self._tensors else self.context + 1
+
+    def _words(self, item: Item, number: int, content: memoryview) -> Words:
+        """One record's words, without separator."""
+        try:
+            if self.schema and self._tensors:
+                return tensor_record.row(self.schema, content)
+            return self.tokenizer.encode(content)
+        except Malformed as error:
+            name = record_name(item.source, number)
+            where = f"corpus {item.corpus}, {item.source.name}, record {number} ({name})"
+            raise Malformed(error.what, where=where, do=error.do) from None
+
+    def _rows(self, packed: Sequence[bytes], dtype: np.dtype[np.unsignedinteger]) -> Rows:
+        """The rows of one split's records."""
+        if self._tensors:
+            values = np.frombuffer(b"".join(packed), dtype)
+            return Rows(values, np.full(len(packed), self._width, np.int64))
+        masked = MASKED if self.schema else 0  # a separator teaches nothing in conversations
+        separator = np.array([self.tokenizer.separator | masked], dtype=dtype).tobytes()
+        stream = b"".join(each + separator for each in packed)
+        return shard_file.cut(np.frombuffer(stream, dtype), self.context)
+
     def _columns(self, entries: bytes, packed: Sequence[bytes], width: int) -> RecordColumns:
-        """The part's records, split."""
+        """The part's records, split. One of tensors counts as one token."""
         each = np.frombuffer(entries, np.uint8).reshape(-1, 32)
-        tokens = np.fromiter((len(data) // width for data in packed), np.int64, len(packed))
+        per_token = self._width if self._tensors else width
+        tokens = np.fromiter((len(data) // per_token for data in packed), np.int64, len(packed))
         splits = np.where(self.reserve.held(each), RESERVE, TRAIN)
         return RecordColumns(each, tokens, np.where(tokens == 0, EMPTY, splits).astype(np.uint8))
 
-    def _reserve(self, item: Item, stream: npt.NDArray[np.unsignedinteger]) -> BoundShard | None:
-        if not stream.size:  # a record and its separator make a row
+    def _reserve(self, item: Item, held: Rows, tokens: int) -> BoundShard | None:
+        if not tokens:  # a record and its separator make a row
             return None
         file = item.file.replace(".parquet", ".reserve.parquet")
-        groups = shard_file.write(self.folder / file, stream, self.context)
+        groups = shard_file.write_rows(self.folder / file, held, self._width - 1)
         return BoundShard(
-            tokens=stream.size,
+            tokens=tokens,
             rows=sum(group.rows for group in groups),
             file=file,
-            rows_per_group=shard_file.rows_per_group(self.context),
+            rows_per_group=shard_file.rows_per_group(self._width - 1),
             groups_digest=shard_file.groups_digest(groups),
         )
 

@@ -1,5 +1,8 @@
 """Records files: the records of one part, in Parquet beside the part's shard.
 
+Of rows in which some tokens are no loss targets, the file's metadata has each row's targets
+(``ROW_TARGETS``, eight hex digits each, little-endian uint32).
+
 Columns ``entry: fixed_size_binary[32]``, ``tokens: int64``, ``split: uint8`` (its place in
 ``record_columns.SPLITS``), a row for each record in Merkle order. The manifest binds the decoded
 columns (`RecordColumns.digest`), whatever the compression. None of it goes into a model folder.
@@ -9,6 +12,7 @@ Whoever reads compares with the manifest: `PreparedRecords`, for which `open_rec
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +22,7 @@ import pyarrow.parquet as pq
 from govray.errors import CouldNotCheck, Malformed, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.record_columns import RecordColumns
+from govray.governance.formats.record_columns import RecordColumns, Rows
 from govray.governance.record.prepare_manifest import (
     MANIFEST_FILE,
     AnyCorpus,
@@ -28,6 +32,9 @@ from govray.governance.record.prepare_manifest import (
 from govray.governance.record.prepared_records import PreparedRecords, ReadPart
 
 SCHEMA = pa.schema([("entry", pa.binary(32)), ("tokens", pa.int64()), ("split", pa.uint8())])
+
+ROW_TARGETS = b"govray.row_targets"
+"""Key of the counts in the file's key-value metadata."""
 
 PREPARED = "prepared"
 """Folder of prepared folders, in the storage that holds the runs."""
@@ -53,6 +60,9 @@ def write(path: Path, columns: RecordColumns) -> None:
         ],
         schema=SCHEMA,
     )
+    if columns.row_targets is not None:
+        counts = columns.row_targets.astype("<u4").tobytes()
+        table = table.replace_schema_metadata({ROW_TARGETS: counts.hex()})
     pq.write_table(
         table,
         path,
@@ -85,23 +95,33 @@ def read(path: Path, count: int) -> RecordColumns:
                     where=where,
                     do=_RESTORE,
                 )
+            targets = _row_targets(file)
             table = file.read(use_threads=False).combine_chunks()
         table.validate(full=True)
     except FileNotFoundError:
         raise CouldNotCheck("the file of records is missing", where=where, do=_RESTORE) from None
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise Malformed("not a readable file of records", where=where, do=_RESTORE) from error
     if len(table) != count or any(column.null_count for column in table.columns):
         raise Malformed("the records do not decode", where=where, do=_RESTORE)
     if not count:
-        return RecordColumns.of(())
+        return replace(RecordColumns.of(()), row_targets=targets)
     entry = table.column("entry").chunk(0)
     _, data = entry.buffers()
     return RecordColumns(
         np.frombuffer(data, np.uint8, 32 * count, 32 * entry.offset).reshape(count, 32),
         table.column("tokens").to_numpy(),
         table.column("split").to_numpy(),
+        targets,
     )
+
+
+def _row_targets(file: pq.ParquetFile) -> Rows | None:
+    """Raises ``ValueError`` for text that is no list of counts."""
+    text = (file.metadata.metadata or {}).get(ROW_TARGETS)
+    if text is None:
+        return None
+    return np.frombuffer(bytes.fromhex(text.decode("ascii")), "<u4").astype(np.int64)
 
 
 def reader(folder: Path) -> ReadPart:

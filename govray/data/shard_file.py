@@ -1,11 +1,12 @@
 """Shards: packed rows in Parquet, and the digests that bind their contents.
 
 A shard has one column, ``tokens: binary``: a row's token ids, little-endian, two bytes each if the
-vocabulary fits and four otherwise (``storage_dtype``). The type is binary rather than
-``list<uint16>``, because Parquet would store each id in four bytes with levels beside it. On 26 MB
-of Python source, binary with LZ4 wrote 2.4 times as fast. It read a row group in 0.6 of the time
-and made smaller files. A row group holds about ``ROW_GROUP_TOKENS`` tokens: it is what one random
-row costs to read and to hash.
+vocabulary fits and four otherwise (``storage_dtype``). In rows of conversations each id has a bit
+beside it, and rows of tensors are bytes (``formats/row_schema.py``). All are called words. The type
+is binary rather than ``list<uint16>``, because Parquet would store each id in four bytes with
+levels beside it. On 26 MB of Python source, binary with LZ4 wrote 2.4 times as fast. It read a row
+group in 0.6 of the time and made smaller files. A row group holds about ``ROW_GROUP_TOKENS`` words:
+it is what one random row costs to read and to hash.
 
 A shard's own metadata lists the digests of its row groups (``GROUPS``, 64 hex digits each). A
 manifest binds the list by one digest, or states it itself.
@@ -31,6 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from govray.errors import Malformed, Refused
+from govray.governance.formats.row_schema import RowSchema
 from govray.governance.record.prepare_manifest import RowGroup
 
 ROW_GROUP_TOKENS = 1 << 15
@@ -82,30 +84,42 @@ class Rows:
         return self.values[stop - int(self.lengths[index]) : stop]
 
 
-def storage_dtype(vocabulary: int) -> np.dtype[np.unsignedinteger]:
-    """The little-endian dtype in which ids below ``vocabulary`` are stored."""
+def storage_dtype(vocabulary: int, schema: RowSchema | None = None) -> np.dtype[np.unsignedinteger]:
+    """The little-endian dtype in which words are stored.
+
+    Args:
+        vocabulary: Ids are below it.
+        schema: Of rows that are no packed text: bytes of tensors, or ids and a bit of their own.
+    """
+    if schema is not None:
+        return np.dtype("u1") if schema.kind == "tensors" else np.dtype("<u4")
     return np.dtype("<u2") if vocabulary <= 1 << 16 else np.dtype("<u4")
 
 
 def write(
     path: Path, stream: npt.NDArray[np.unsignedinteger], context: int
 ) -> tuple[RowGroup, ...]:
-    """Cut a part stream into rows of ``context + 1`` tokens and write them.
-
-    Args:
-        path: The shard; its folder exists.
-        stream: ``[n]`` token ids in the storage dtype. The last row may be shorter; a last row
-            of one token is dropped.
-        context: Loss targets of a full row.
+    """`cut` a part stream and write its rows to ``path``, whose folder exists.
 
     Raises:
         OSError: the disk's.
+    """
+    return write_rows(path, cut(stream, context), context)
+
+
+def cut(stream: npt.NDArray[np.unsignedinteger], context: int) -> Rows:
+    """Cut a part stream into rows of ``context + 1`` tokens.
+
+    Args:
+        stream: ``[n]`` token ids in the storage dtype. The last row may be shorter; a last row
+            of one token is dropped.
+        context: Loss targets of a full row.
     """
     row = context + 1
     lengths = np.full(len(stream) // row, row, dtype=np.int64)
     if (rest := len(stream) % row) >= 2:
         lengths = np.append(lengths, rest)
-    return write_rows(path, Rows(stream, lengths), context)
+    return Rows(stream[: int(lengths.sum())], lengths)
 
 
 def write_rows(path: Path, rows: Rows, context: int) -> tuple[RowGroup, ...]:

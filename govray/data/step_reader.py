@@ -84,8 +84,9 @@ class StepRows:
 
     Attributes:
         step: The step.
-        tokens: ``[rows, T+1]`` token ids; zeros beyond a row's length.
-        lengths: ``[rows]`` tokens of each row, at least 2; a row has length − 1 loss targets.
+        tokens: ``[rows, T+1]`` words, of packed text token ids; zeros beyond a row's length.
+        lengths: ``[rows]`` words of each row, at least 2. ``worker/planned_batch.py`` says how many
+            loss targets they make.
         streams: Stream id of each row.
         positions: ``[rows]`` place of each row within its stream's quota of this step, over all
             ranks. Tombstones keep their place.
@@ -113,7 +114,7 @@ class ArrowRows:
 
     def __init__(self, folder: Path, manifest: Manifest, *, reserve: bool = False) -> None:
         self._folder = folder
-        self._dtype = storage_dtype(manifest.tokenizer.vocabulary)
+        self._dtype = storage_dtype(manifest.tokenizer.vocabulary, manifest.row_schema)
         self._parts: list[_PartIndex] = []
         self._corpora: dict[str, _CorpusIndex] = {}
         groups = 0
@@ -244,6 +245,7 @@ class StepReader:
         self._rank = rank
         self._streams = [stream.id for stream in plan.streams]
         self._corpora = plan.corpora
+        self._width = manifest.width
         self.plan = plan
         self.world = world
         for corpus in (c for stream in plan.streams for c in stream.corpora):
@@ -279,7 +281,7 @@ class StepReader:
             end, tokens = start, 0
             while end < min(start + size, stop) and tokens < WINDOW_TOKENS:
                 rows = sum(len(self._mine(each)) for each in self.plan.positions(end).values())
-                tokens += rows * (self.plan.context + 1)
+                tokens += rows * self._width
                 end += 1
             yield self._read(range(start, end))
             start, size = end, min(2 * size, WINDOW_STEPS)
@@ -293,7 +295,7 @@ class StepReader:
         """The rows of some steps, each row group decoded once."""
         planned = self._planned(steps)
         total = planned.groups.size
-        tokens = np.zeros((total, self.plan.context + 1), dtype=np.uint32)
+        tokens = np.zeros((total, self._width), dtype=np.uint32)
         lengths = np.zeros(total, dtype=np.int64)
         errors: dict[int, GovrayError] = {}
         order = np.argsort(planned.groups, kind="stable")

@@ -44,11 +44,14 @@ class RecordColumns:
         entries: ``[n, 32]`` bytes, contiguous (``policy/record_commitment.py``).
         tokens: ``[n]`` tokens of each record, without its separator; below 2**53.
         splits: ``[n]`` codes, places in ``SPLITS``.
+        row_targets: ``[rows]`` loss targets of each training row that a part's records make, where
+            its file states them. No part of ``digest``.
     """
 
     entries: npt.NDArray[np.uint8]
     tokens: Rows
     splits: npt.NDArray[np.uint8]
+    row_targets: Rows | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)

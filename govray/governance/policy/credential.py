@@ -29,6 +29,7 @@ from govray.errors import Malformed, Untrusted
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp, parse_time
 from govray.governance.formats.keys import Signer
+from govray.governance.formats.row_schema import RowSchema
 from govray.governance.formats.statement import Subject, seal
 from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.jurisdiction import JURISDICTIONS
@@ -179,6 +180,7 @@ class Credential(Document):
         opt_out: How opt-outs of rights-holders were handled.
         personal_data: What the issuer knows about personal data in it.
         normalisation: How its text was changed before it was hashed; absent if it was not.
+        rows: What its records are, if not text: conversations, or named tensors.
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/credential/v1"
@@ -207,6 +209,7 @@ class Credential(Document):
     opt_out: _Text | None = None
     personal_data: Literal["none", "pseudonymised", "present", "unknown"] | None = None
     normalisation: Annotated[tuple[Normalisation, ...], Field(min_length=1)] | None = None
+    rows: RowSchema | None = None
 
     @model_validator(mode="after")
     def _states_what_the_license_allows(self) -> Self:

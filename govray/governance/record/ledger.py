@@ -58,10 +58,13 @@ SquaredNorm = Annotated[float, Field(ge=0, le=MAX_SQUARED_NORM)]
 
 
 class CorpusUse(Document):
-    """What one step used of one corpus, over all ranks."""
+    """What one step used of one corpus, over all ranks.
+
+    Rows of conversations may have no loss target; of packed text each has one or more.
+    """
 
     rows: Positive
-    targets: Positive
+    targets: Natural
 
 
 class Leaf(Document):

@@ -15,6 +15,11 @@ T+1 tokens (T = ``context``) without overlap: row i covers ``[i(T+1), (i+1)(T+1)
 may be shorter; a last row of one token has no loss target and is dropped. A row of k tokens has k−1
 loss targets. Rows count through a corpus's parts in order.
 
+A manifest with a row schema (``formats/row_schema.py``) says what else its rows are. Rows of
+``chat`` are packed likewise, but k−1 bounds their loss targets: how many each has stands beside the
+records, bound by ``RowTargets``. Of ``tensors`` each record is a row, counted as one token and its
+separator under a context of 1.
+
 Reserve
 
 A record is held in reserve by a keyed function of its entry, under the manifest's salt
@@ -63,6 +68,7 @@ from govray.governance.formats.record_columns import (
     RecordColumns,
     Rows,
 )
+from govray.governance.formats.row_schema import RowSchema
 from govray.governance.formats.sip_hash import sip_hash
 from govray.governance.formats.statement import Sealed, claimed_type, read
 from govray.governance.record.canary import Canaries
@@ -131,13 +137,31 @@ class BoundShard(Document):
     groups_digest: Digest
 
 
+class RowTargets(Document):
+    """The loss targets of a part's rows, where some tokens are none.
+
+    ``digest`` is the SHA-256 of the rows' counts, each a little-endian uint32. They stand in the
+    metadata of the part's records file.
+    """
+
+    total: Natural
+    digest: Digest
+
+    @classmethod
+    def of(cls, targets: Rows) -> RowTargets:
+        """Of the counts ``[rows]``, each below 2**32."""
+        data = targets.astype("<u4").tobytes()
+        return cls(total=int(targets.sum()), digest="sha256:" + hashlib.sha256(data).hexdigest())
+
+
 class BoundPart(Document):
     """A ``Part`` whose records and row groups stand in files that it binds.
 
     Row groups hold ``rows_per_group`` rows, the last one the rest. ``groups_digest`` is the SHA-256
     of their digests (as in ``RowGroup``, 32 bytes each) behind each other. The list stands in the
     shard's own metadata. ``records_digest`` is `RecordColumns.digest` of the part's records, which
-    stand in ``records_file``. ``reserve`` is absent where no record is in reserve.
+    stand in ``records_file``. ``reserve`` is absent where no record is in reserve. ``targets`` is
+    there for rows of chat alone.
     """
 
     source: Source
@@ -150,6 +174,7 @@ class BoundPart(Document):
     groups_digest: Digest
     records_digest: Digest
     reserve: BoundShard | None = None
+    targets: RowTargets | None = None
 
     @property
     def records_file(self) -> str:
@@ -309,6 +334,8 @@ class Manifest(Document):
             raise ValueError("quarantine entries are not sorted or not distinct")
         if self.tokenizer.separator >= self.tokenizer.vocabulary:
             raise ValueError("the separator is outside the vocabulary")
+        if self.row_schema is not None:
+            self._check_schema(self.row_schema)
         parts = [part for c in self.corpora for part in c.parts]
         files = [part.file for part in parts] + [p.reserve.file for p in parts if p.reserve]
         files += [c.planted.file for c in self.corpora if c.planted]
@@ -323,9 +350,36 @@ class Manifest(Document):
                 self._check_planted(corpus.corpus, corpus.planted, inline.values())
         return self
 
+    def _check_schema(self, rows: RowSchema) -> None:
+        if rows.kind == "tensors" and self.context != 1:
+            raise ValueError("a row of tensors has one loss target, so the context is 1")
+        for corpus in self.corpora:
+            if corpus.planted:
+                raise ValueError(f"{corpus.corpus}: canaries are planted in packed text alone")
+            parts: Sequence[AnyPart] = corpus.parts
+            for k, part in enumerate(parts):
+                trained = part.splits.train if isinstance(part, BoundPart) else 0
+                if rows.kind == "tensors" and part.tokens != 2 * trained:
+                    raise ValueError(f"{corpus.corpus}: part {k}: each record is a row of its own")
+
     def _inline(self) -> dict[str, RecordColumns]:
         """Corpus → its records, where they stand in the document."""
         return {}
+
+    @property
+    def row_schema(self) -> RowSchema | None:
+        """What rows hold; None for packed text."""
+        return None
+
+    @property
+    def masked(self) -> bool:
+        """Whether some tokens are no loss targets, so that rows' targets have to be looked up."""
+        return self.row_schema is not None and self.row_schema.kind == "chat"
+
+    @property
+    def width(self) -> int:
+        """Words of a full row as shards store it: tokens, or the bytes of tensors."""
+        return (self.row_schema.bytes if self.row_schema else 0) or self.context + 1
 
     def _check_parts(self, corpus: AnyCorpus, inline: RecordColumns | None) -> None:
         if inline is not None:
@@ -346,8 +400,15 @@ class Manifest(Document):
                 self._check_rows(f"{name}, reserve,", part.reserve)
             if isinstance(part, BoundPart):
                 _check_counts(name, part)
+                self._check_targets(name, part)
         if inline is not None and stop != len(inline):
             raise ValueError(f"{corpus.corpus}: the parts end at record {stop}")
+
+    def _check_targets(self, name: str, part: BoundPart) -> None:
+        if (part.targets is not None) != self.masked:
+            raise ValueError(f"{name}: only rows of chat state their loss targets, and each part's")
+        if part.targets is not None and part.targets.total > part.rows * self.context:
+            raise ValueError(f"{name} says more loss targets than its rows have tokens for")
 
     def _check_rows(self, name: str, shard: AnyPart | ReserveShard | BoundShard) -> None:
         row = self.context + 1
@@ -408,12 +469,18 @@ class Manifest(Document):
         return int(self._rows_of(corpus).lengths(np.array(row, np.int64)))
 
     def targets(self, corpus: str, row: int) -> int:
-        """Loss targets in a row: its tokens less one."""
+        """Loss targets in a row: its tokens less one. An upper bound if the rows are ``masked``."""
         return self.row_length(corpus, row) - 1
 
     def targets_of(self, corpus: str, rows: Rows) -> Rows:
         """`targets` of each of many rows, any shape, same shape."""
         return self._rows_of(corpus).lengths(rows) - 1
+
+    def stated_targets(self, corpus: str) -> int:
+        """Loss targets of all training rows, where rows are masked and parts state them."""
+        parts = self.corpus(corpus).parts
+        stated = [part.targets for part in parts if isinstance(part, BoundPart)]
+        return sum(each.total for each in stated if each)
 
     def short_rows(self, corpus: str) -> tuple[Rows, Rows]:
         """The corpus's own rows that are not full, ascending, and the tokens of each."""
@@ -443,6 +510,11 @@ class BoundManifest(Manifest):
 
     reserve: DrawnReserve
     corpora: tuple[BoundCorpus, ...]
+    rows: RowSchema | None = None
+
+    @property
+    def row_schema(self) -> RowSchema | None:
+        return self.rows
 
 
 def check_splits(manifest: Manifest, corpus: str, first: int, columns: RecordColumns) -> None:
@@ -489,6 +561,29 @@ def check_streams(corpus: str, number: int, part: AnyPart, columns: RecordColumn
                 f"{name} says {stated_counts} records to train, in reserve and empty, "
                 f"its records are {counts}"
             )
+
+
+def check_row_targets(corpus: str, number: int, manifest: Manifest, columns: RecordColumns) -> None:
+    """Return if the loss targets of a part's rows are such as these rows can have.
+
+    Args:
+        corpus: Names the part in errors.
+        number: The part's.
+        manifest: As verified.
+        columns: What the part's file has.
+
+    Raises:
+        ValueError: They are not.
+    """
+    parts = manifest.corpus(corpus).parts
+    part = parts[number]
+    if columns.row_targets is None or not part.rows:
+        return
+    last = sum(each.rows for each in parts[: number + 1]) - 1
+    most = np.full(part.rows, manifest.context, np.int64)
+    most[-1] = manifest.targets(corpus, last)
+    if (columns.row_targets > most).any():
+        raise ValueError(f"{corpus}: part {number} has a row with more loss targets than tokens")
 
 
 def check_canaries(manifest: Manifest, columns: RecordColumns) -> None:

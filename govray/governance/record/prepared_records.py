@@ -21,6 +21,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from govray.errors import Refused
 from govray.governance.formats import merkle
@@ -39,7 +40,9 @@ from govray.governance.record.prepare_manifest import (
     BoundPart,
     InlineManifest,
     Manifest,
+    RowTargets,
     check_canaries,
+    check_row_targets,
     check_splits,
     check_streams,
 )
@@ -71,6 +74,13 @@ class RecordCounts(Protocol):
         """
 
 
+class TargetCounts(Protocol):
+    """Whatever can say how many loss targets rows have."""
+
+    def targets_of(self, corpus: str, rows: Rows) -> Rows:
+        """Loss targets of each of many training rows, any shape, same shape."""
+
+
 class PreparedRecords:
     """The records of a manifest.
 
@@ -83,6 +93,7 @@ class PreparedRecords:
         self._manifest = manifest
         self._read = read
         self._part = lru_cache(maxsize=_PARTS)(self._open)
+        self._targets: dict[str, npt.NDArray[np.uint32]] = {}
 
     @classmethod
     def inline(cls, manifest: Manifest) -> PreparedRecords | None:
@@ -119,8 +130,41 @@ class PreparedRecords:
                     where=part.records_file,
                     do=_DO,
                 )
+            self._check_targets(part, columns)
         reserve_rows = part.reserve.rows if part.reserve else 0
         return PartRecords(columns, self._manifest.context + 1, part.rows, reserve_rows)
+
+    @staticmethod
+    def _check_targets(part: BoundPart, columns: RecordColumns) -> None:
+        stated, found = part.targets, columns.row_targets
+        if stated is not None and (
+            found is None or found.size != part.rows or RowTargets.of(found) != stated
+        ):
+            raise Refused(
+                "the loss targets of its rows are not those that the manifest was signed for",
+                where=part.records_file,
+                do=_DO,
+            )
+
+    def targets_of(self, corpus: str, rows: Rows) -> Rows:
+        """Loss targets of each of many training rows, any shape, same shape.
+
+        Where rows are masked, 4 bytes stay in memory for each row of the corpus.
+
+        Raises:
+            Refused: The counts are not those that the manifest binds.
+        """
+        if not self._manifest.masked:
+            return self._manifest.targets_of(corpus, rows)
+        if corpus not in self._targets:
+            parts = range(len(self._manifest.corpus(corpus).parts))
+            counts = [self.part(corpus, number).columns.row_targets for number in parts]
+            self._targets[corpus] = np.concatenate(
+                [np.empty(0, np.uint32), *(each for each in counts if each is not None)],
+                dtype=np.uint32,
+                casting="unsafe",
+            )
+        return self._targets[corpus][rows].astype(np.int64)
 
     def columns(self, corpus: str) -> Iterator[RecordColumns]:
         """The corpus's own records, part by part."""
@@ -154,6 +198,7 @@ class PreparedRecords:
             check_splits(self._manifest, corpus, part.records[0], columns)
             check_streams(corpus, number, part, columns)
             check_canaries(self._manifest, columns)
+            check_row_targets(corpus, number, self._manifest, columns)
         except ValueError as error:
             raise Refused(str(error), where=f"records of {corpus}", do=_DO) from None
         return columns

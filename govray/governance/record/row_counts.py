@@ -17,7 +17,7 @@ from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import Leaf
 from govray.governance.record.plan_rows import read_ranges
 from govray.governance.record.prepare_manifest import Manifest
-from govray.governance.record.prepared_records import RecordCounts
+from govray.governance.record.prepared_records import RecordCounts, TargetCounts
 
 Ranges = Mapping[str, tuple[int, int]]
 """Stream → half-open range of plan positions, of one step."""
@@ -46,29 +46,41 @@ class CorpusTotal:
 
 
 def step_counts(
-    plan: BatchPlan, manifest: Manifest, steps: Sequence[Ranges]
+    plan: BatchPlan,
+    manifest: Manifest,
+    steps: Sequence[Ranges],
+    targets: TargetCounts | None = None,
 ) -> list[dict[str, tuple[int, int]]]:
-    """For each step corpus → (rows, loss targets) in its ranges; only what is non-zero."""
+    """For each step corpus → (rows, loss targets) in its ranges; only what has rows.
+
+    ``targets`` says how many loss targets rows have; by default the manifest does. Where rows are
+    masked, the manifest knows upper bounds alone.
+    """
     found: list[dict[str, tuple[int, int]]] = [{} for _ in steps]
     for stream, ranges in _by_stream(steps).items():
         for corpus, owners, rows in read_ranges(plan, stream, ranges):
             bounds = _bounds(owners)
             counts = np.diff(bounds, append=owners.size)
-            targets = _sums(manifest.targets_of(corpus, rows), bounds)
-            for owner, count, target in zip(owners[bounds], counts, targets, strict=True):
+            sums = _sums((targets or manifest).targets_of(corpus, rows), bounds)
+            for owner, count, target in zip(owners[bounds], counts, sums, strict=True):
                 rows_before, targets_before = found[owner].get(corpus, (0, 0))
                 found[owner][corpus] = rows_before + int(count), targets_before + target
     return found
 
 
 def planned_counts(
-    plan: BatchPlan, manifest: Manifest, steps: Sequence[tuple[int, Ranges]]
+    plan: BatchPlan,
+    manifest: Manifest,
+    steps: Sequence[tuple[int, Ranges]],
+    targets: TargetCounts | None = None,
 ) -> list[dict[str, tuple[int, int]]]:
     """`step_counts` of steps of the plan, given with the ranges that it has for them.
 
     Where a stream has one corpus, its rows need not be computed. The few that are not full are
-    found by inverting the plan's order.
+    found by inverting the plan's order. If ``targets`` are given, each row is looked up.
     """
+    if targets is not None:
+        return step_counts(plan, manifest, [ranges for _, ranges in steps], targets)
     found: list[dict[str, tuple[int, int]]] = [{} for _ in steps]
     others: list[dict[str, tuple[int, int]]] = [{} for _ in steps]
     for stream, ranges in _by_stream([each for _, each in steps]).items():

@@ -1,6 +1,7 @@
 """Step 10: the ledger follows from plan, routes, gates and policy, and its head was signed.
 
-* Each leaf has the plan's ranges and counts, less the corpora that a gate left out.
+* Each leaf has the plan's ranges and counts, less the corpora that a gate left out. Where rows are
+  masked, loss targets are compared row by row if the records were read. Else they are bounded.
 * Gradient norms are of the plan's rows on every rank, and only where a route permits a gradient.
 * Gates for memorization, and branches, follow from the entropy profiles.
 * The first lines are those of the run's ancestors.
@@ -25,6 +26,7 @@ from govray.governance.record.batch_plan import BatchPlan, slice_rank
 from govray.governance.record.gates import Gate, gated
 from govray.governance.record.ledger import GradientNorms, Leaf, Ledger
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepared_records import TargetCounts
 from govray.governance.trust.trust_state import Verified
 
 MAX_ROWS = 1 << 24
@@ -41,11 +43,13 @@ def check_ledger(
     routes: Mapping[str, Route],
     gates: Sequence[Gate],
     max_rows: int | None,
+    targets: TargetCounts | None = None,
 ) -> Ledger:
     """Gates, every leaf, and the head of their tree; returns the ledger.
 
     Args:
         max_rows: Rows that the steps may have read; None for any number.
+        targets: Says how many loss targets masked rows have; None if the records were not read.
 
     Raises:
         Refused: Names the leaf, the gate or the note.
@@ -64,7 +68,10 @@ def check_ledger(
     check_ancestry(attestation.run.id, attestation.run.ancestry or (), ledger.leaves)
     _check_rows(ledger, max_rows)
     for start in range(0, len(ledger.steps), _STEPS_AT_ONCE):
-        _check_leaves(ledger.steps[start : start + _STEPS_AT_ONCE], attestation, manifest, gates)
+        some = ledger.steps[start : start + _STEPS_AT_ONCE]
+        _check_leaves(some, attestation, manifest, gates, targets)
+    if manifest.masked and targets is None:
+        _check_totals(ledger, attestation.plan, manifest)
     _check_gated(gates, ledger)
     steps = {(leaf.branch, leaf.step): leaf for leaf in ledger.steps}
     for norms in ledger.norms:
@@ -170,7 +177,11 @@ def _check_note(folder: Bundle, attested: Verified[Attestation], ledger: Ledger)
 
 
 def _check_leaves(
-    leaves: Sequence[Leaf], attestation: Attestation, manifest: Manifest, gates: Sequence[Gate]
+    leaves: Sequence[Leaf],
+    attestation: Attestation,
+    manifest: Manifest,
+    gates: Sequence[Gate],
+    targets: TargetCounts | None,
 ) -> None:
     """Refuses the first leaf that does not follow. Its rows are counted once its ranges do."""
     planned: list[Mapping[str, tuple[int, int]]] = []
@@ -182,9 +193,10 @@ def _check_leaves(
             refused = error
             break
     steps = [(leaf.step, ranges) for leaf, ranges in zip(leaves, planned, strict=False)]
-    counted = row_counts.planned_counts(attestation.plan, manifest, steps)
+    counted = row_counts.planned_counts(attestation.plan, manifest, steps, targets)
+    exact = targets is not None or not manifest.masked
     for leaf, counts in zip(leaves, counted, strict=False):
-        _check_counts(leaf, counts, gated(gates, leaf.branch, leaf.step))
+        _check_counts(leaf, counts, gated(gates, leaf.branch, leaf.step), exact)
     if refused:
         raise refused
 
@@ -206,13 +218,36 @@ def _check_ranges(leaf: Leaf, attestation: Attestation) -> Mapping[str, tuple[in
     return planned
 
 
-def _check_counts(leaf: Leaf, counts: Mapping[str, tuple[int, int]], left_out: Set[str]) -> None:
+def _check_totals(ledger: Ledger, plan: BatchPlan, manifest: Manifest) -> None:
+    """No branch has more loss targets of a corpus than its epochs have by the manifest's totals."""
+    found: Counter[tuple[int, str]] = Counter()
+    for leaf in ledger.steps:
+        for corpus, use in leaf.corpora.items():
+            found[leaf.branch, corpus] += use.targets
+    for (branch, corpus), targets in sorted(found.items()):
+        stream = plan.stream_of(corpus)
+        most = manifest.stated_targets(corpus) * (stream.epochs if stream else 0)
+        if targets > most:
+            raise Refused(
+                f"it states {targets} loss targets of corpus {corpus}, which has {most} in all "
+                "its epochs",
+                where=f"ledger branch {branch}",
+            )
+
+
+def _check_counts(
+    leaf: Leaf, counts: Mapping[str, tuple[int, int]], left_out: Set[str], exact: bool
+) -> None:
+    """Unless ``exact``, the counted loss targets are upper bounds."""
     where = f"ledger branch {leaf.branch} step {leaf.step}"
     stated = {corpus: (use.rows, use.targets) for corpus, use in leaf.corpora.items()}
     for corpus in sorted(counts.keys() | stated.keys()):
         if corpus in left_out and corpus in stated:
             raise Refused(f"it used corpus {corpus}, which a gate left out", where=where)
-        if corpus not in left_out and counts.get(corpus) != stated.get(corpus):
+        due, said = counts.get(corpus), stated.get(corpus)
+        if not exact and due and said and said[1] <= due[1]:
+            due = due[0], said[1]
+        if corpus not in left_out and due != said:
             raise Refused(
                 f"rows and targets of corpus {corpus} do not follow from the plan", where=where
             )

@@ -93,13 +93,14 @@ LEDGER = Step(
     10,
     "ledger",
     "every step has the plan's ranges and counts, less the corpora that a gate left out from "
-    "that step on, if the policy gates; gradient norms are of the plan's rows on every rank, "
-    "and only where the routes permit a gradient; entropy profiles are those that the policy "
-    "asks for, gates for memorization and branches follow from them, and so does what the "
-    "attestation says of them; size and root are those of the note, which a key that signed "
-    "the attestation signed too; the lines that came from the run's ancestors are theirs by "
-    "root, and end where each handed over; heads that were signed elsewhere for the same run "
-    "are of its first leaves.",
+    "that step on, if the policy gates; loss targets of conversations are those of their rows "
+    "if the records were read, else at most as many as these can have; gradient norms are of "
+    "the plan's rows on every rank, and only where the routes permit a gradient; entropy "
+    "profiles are those that the policy asks for, gates for memorization and branches follow "
+    "from them, and so does what the attestation says of them; size and root are those of the "
+    "note, which a key that signed the attestation signed too; the lines that came from the "
+    "run's ancestors are theirs by root, and end where each handed over; heads that were signed"
+    " elsewhere for the same run are of its first leaves.",
     needs="the ledger and its checkpoint in the model folder",
 )
 COVERAGE = Step(

@@ -137,6 +137,14 @@ class VerifiedModel:
         return self.checked.depth
 
     @property
+    def targets_bounded(self) -> bool:
+        """Whether steps' loss targets were compared with bounds and totals alone.
+
+        So it is for masked rows (conversations) whose records were not all read.
+        """
+        return self.manifest.document.masked and self.depth != "full"
+
+    @property
     def records(self) -> PreparedRecords:
         """The manifest's records.
 
@@ -281,7 +289,14 @@ def _verify(
         check_plan(attestation, manifest.document, routes)
     with _step(steps.LEDGER):
         ledger = check_ledger(
-            folder, attested, policy.document, manifest.document, routes, gates, max_rows
+            folder,
+            attested,
+            policy.document,
+            manifest.document,
+            routes,
+            gates,
+            max_rows,
+            checked.records if checked.depth == "full" and manifest.document.masked else None,
         )
         heads = check_heads(trust, ledger, _apart(also, "head", model_folder.MAX_NOTE))
     with _step(steps.COVERAGE):

@@ -15,7 +15,8 @@ from typing import Any
 from torch import nn
 
 from govray.checkpoint import commit_folder, whole_file
-from govray.data.tokenizer import Tokenizer, load_tokenizer
+from govray.data.rows.row_words import load_words
+from govray.data.tokenizer import Tokenizer
 from govray.engine.gradients.forward import LossFn
 from govray.engine.model.adapters import Adapters
 from govray.errors import CouldNotCheck, Refused, UsageError
@@ -113,7 +114,8 @@ def tokenizer_of(recorded: RecordedInputs, manifest: Manifest) -> Tokenizer:
     """
     name = recorded.experiment.data.tokenizer
     try:
-        found = load_tokenizer(None if name == "bytes" else Path(name))
+        path = None if name == "bytes" else Path(name)
+        found = load_words(path, recorded.experiment.data.rows)
     except (UsageError, Refused) as error:
         raise CouldNotCheck(error.what, where=error.where, do=error.do) from error
     if found.digest != manifest.tokenizer.digest:

@@ -102,12 +102,19 @@ def audit(
         progress: Called before each corpus.
 
     Raises:
-        UsageError: No run's folder, or one that a script started.
+        UsageError: No run's folder, or one that a script started. Or its rows are no text.
         CouldNotCheck: The run has not ended, or its data is not here.
         Refused: What the run recorded does not verify, or stored bytes were changed.
     """
     audited = load_model(run)
     recorded = recorded_inputs(run, audited.record)
+    schema = recorded.manifest.document.row_schema
+    if schema is not None:
+        raise UsageError(
+            f"an audit reads packed text, and the run read {schema.run_kind}",
+            where=str(run),
+            do="Audit a run over text; `govray verify` and `govray replay` take this one too",
+        )
     other = load_model(against) if against else None
     auditor = _Auditor(audited, recorded, settings)
     corpora = sorted(corpus for corpus, steps in audited.steps.items() if steps)

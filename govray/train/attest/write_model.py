@@ -179,6 +179,8 @@ def _config(record: RunRecord, manifest: Manifest) -> bytes:
         "context": record.plan.context,
         "tokenizer": manifest.tokenizer.to_json(),
     }
+    if manifest.row_schema is not None:
+        config["rows"] = manifest.row_schema.to_json()
     if record.experiment:
         config["entrypoint"] = record.experiment.entrypoint
         config["hyperparameters"] = record.config["hyperparameters"]

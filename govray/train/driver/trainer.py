@@ -29,11 +29,12 @@ import ray.train
 from govray.checkpoint import storage
 from govray.data.admission import Prepared, prepare
 from govray.data.records_file import PREPARED
-from govray.data.tokenizer import load_tokenizer
+from govray.data.rows.row_words import load_words
 from govray.errors import Refused, Stopped, UsageError
 from govray.files.storage_url import check_path
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer, read_password
+from govray.governance.formats.row_schema import RowKind
 from govray.governance.record.canary import Canaries
 from govray.train.attest.write_model import write_model
 from govray.train.driver import attempts
@@ -81,6 +82,8 @@ class GovernedTrainer(RunSettings):
         reserve: Share of records that are never trained on.
         exclude: Corpora left out, as tombstones of the plan.
         canaries: What to plant in which corpora, for `govray audit`.
+        rows: What the corpora's records are: ``"text"``, ``"chat"`` or ``"images"``; for images
+            ``context`` is 1.
         epochs: How often a stream may be read before it falls silent.
         seed, clip_norm, max_rows, aggregator, norms_every, collective_timeout_s: How a step
             computes; see `StepSettings`.
@@ -119,6 +122,7 @@ class GovernedTrainer(RunSettings):
     reserve: float = 0.02
     exclude: Sequence[str] = ()
     canaries: Mapping[str, Canaries] | None = None
+    rows: RowKind = "text"
     epochs: int = 1
     checkpoint_storage: str | None = None
     max_quarantined: float = 0.25
@@ -233,7 +237,7 @@ class GovernedTrainer(RunSettings):
             exclude=self.exclude,
             seed=self.seed,
             max_steps=self.max_steps,
-            order=record.plan.order if record else local_order(prepared.manifest.context),
+            order=record.plan.order if record else local_order(prepared.manifest.width - 1),
         )
         for each in advice(planned.plan):
             logging.getLogger(__name__).warning(each)
@@ -339,7 +343,7 @@ class GovernedTrainer(RunSettings):
         return start
 
     def _prepare(self, inputs: Inputs, signer: Signer) -> Prepared:
-        tokenizer = load_tokenizer(tokenizer_path(self.tokenizer))
+        tokenizer = load_words(tokenizer_path(self.tokenizer), self.rows)
         canaries = dict(self.canaries or {})
         key = canonical_json.encode(
             {
@@ -379,6 +383,7 @@ class GovernedTrainer(RunSettings):
             signer=signer,
             max_quarantined=self.max_quarantined,
             canaries=canaries,
+            rows=self.rows,
             progress=self.on_admission,
         )
 
@@ -441,7 +446,7 @@ class GovernedTrainer(RunSettings):
 
 def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:
     """The trainer that an experiment file describes."""
-    tokenizer = load_tokenizer(tokenizer_path(experiment.data.tokenizer))
+    tokenizer = load_words(tokenizer_path(experiment.data.tokenizer), experiment.data.rows)
     resolved = experiment.resolved(tokenizer.vocabulary, tokenizer.separator)
     resources, data, governance = experiment.resources, experiment.data, experiment.governance
     num_workers: Any = resources.num_workers  # of a pair Ray's annotation does not know
@@ -460,6 +465,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         reserve=data.reserve,
         exclude=data.exclude,
         canaries=data.canaries.by_corpus() if data.canaries else None,
+        rows=data.rows,
         epochs=data.epochs,
         pretrained=experiment.pretrained,
         checkpoint_storage=experiment.checkpoint.storage,

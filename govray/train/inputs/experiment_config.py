@@ -31,6 +31,7 @@ from govray.files.storage_url import check_path, check_url
 from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference
+from govray.governance.formats.row_schema import RowKind
 from govray.governance.record.canary import (
     FORMAT,
     Canaries,
@@ -101,8 +102,19 @@ class Data(Section):
         description="what a token sees: what stands before it in its packed row, or in its record",
         exclude_if=lambda value: bool(value == "row"),  # records of earlier runs do not have it
     )
+    rows: RowKind = Field(
+        "text",
+        description="what the corpora's records are; their credentials have to say so too",
+        exclude_if=lambda value: bool(value == "text"),
+    )
     exclude: tuple[str, ...] = Field((), description="corpora left out, as tombstones of the plan")
     canaries: PlantedCanaries | None = Field(None, description="planted for `govray audit`")
+
+    @model_validator(mode="after")
+    def _canaries_are_text(self) -> Data:
+        if self.canaries is not None and self.rows != "text":
+            raise ValueError("canaries: they are planted in rows of text alone, leave them out")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -235,8 +247,8 @@ class Experiment(Section):
 
     @property
     def context(self) -> int:
-        """Loss targets of a full row (T); a row holds T + 1 tokens."""
-        return int(self.hyperparameters["context"])
+        """Loss targets of a full row (T); a row of text holds T + 1 tokens."""
+        return 1 if self.data.rows == "images" else int(self.hyperparameters["context"])
 
     def resolved(self, vocabulary: int, separator: int) -> Experiment:
         """The same, with the hyperparameters that follow from the tokenizer.
@@ -245,14 +257,30 @@ class Experiment(Section):
             vocabulary: Its ids.
             separator: The id that begins a record.
         """
+        if self.data.rows == "images":
+            return self
         follows = {"vocabulary": vocabulary}
         if self.data.attention == "record":
             follows["separator"] = separator
         return self.model_copy(update={"hyperparameters": follows | self.hyperparameters})
 
+    def _refuse_text_settings(self, context: Any) -> None:
+        """Raises ``ValueError`` for what means something for packed text alone."""
+        data = self.data
+        for name, given in (
+            ("hyperparameters.context", context is not None),
+            ("data.attention", data.attention != "row"),
+            ("data.tokenizer", data.tokenizer != "bytes"),
+        ):
+            if given:
+                raise ValueError(f"{name}: rows of images have none, leave it out")
+
     @model_validator(mode="after")
     def _has_context(self) -> Experiment:
         context = self.hyperparameters.get("context")
+        if self.data.rows == "images":
+            self._refuse_text_settings(context)
+            return self
         if not isinstance(context, int) or not 1 <= context <= 1 << 20:
             raise ValueError("hyperparameters.context: give the tokens of a row, such as 256")
         return self

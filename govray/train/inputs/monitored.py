@@ -75,10 +75,18 @@ def monitored(
         excluded: Corpora that the plan does not read.
 
     Raises:
-        Refused: A rule gates or rolls back a corpus whose reserve is too small to measure it.
+        Refused: A rule gates or rolls back a corpus whose reserve is too small to measure it. Or
+            the rows are no packed text.
     """
     if policy.memorization is None:
         return None
+    if manifest.row_schema is not None:
+        raise Refused(
+            "its memorization section measures packed text, and the run reads "
+            f"{manifest.row_schema.run_kind}",
+            where=f"policy {policy}",
+            do="Sign a policy without that section for this run",
+        )
     subjects = subjects_of(policy, rules, routes, base_groups)
     for corpus in sorted(subjects.keys() - set(excluded)):
         if subjects[corpus].action != "flag" and manifest.reserve_rows(corpus) < LEAST_ROWS:

@@ -61,7 +61,7 @@ def routes_of(
 
 
 def local_order(context: int) -> RowOrder:
-    """The order of new plans, for rows of ``context`` loss targets: nothing else changes it.
+    """The order of new plans, for rows of ``context`` + 1 words: nothing else changes it.
 
     A window is a whole number of blocks.
     """

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
+from torch import Tensor
 
+from govray.data.rows import tensor_record
 from govray.data.step_reader import StepRows
 from govray.engine.batch import IGNORED, MicroBatch, StepBatch
+from govray.governance.formats.row_schema import MASKED, TARGETS, RowSchema
 
 
-def step_batch(rows: StepRows, device: torch.device | str = "cpu") -> StepBatch:
+def step_batch(
+    rows: StepRows, device: torch.device | str = "cpu", schema: RowSchema | None = None
+) -> StepBatch:
     """One rank's rows as micro-batches, one for each stream, on the model's device.
 
     Within a stream, rows of one corpus stand together, for that is a piece whose gradient norm is
-    sampled; else they keep the plan's order. A row of k tokens gives inputs 0 … k-2 and targets 1 …
-    k-1. A short row is padded with token 0 and with targets that the loss ignores.
+    sampled; else they keep the plan's order.
+
+    Args:
+        rows: The rank's.
+        device: The model's.
+        schema: What the rows hold; packed text by default.
     """
-    tokens = torch.from_numpy(rows.tokens.astype(np.int64))
-    lengths = torch.from_numpy(rows.lengths)
-    targets = tokens[:, 1:].clone()
-    beyond = torch.arange(targets.shape[1]) >= (lengths - 1).unsqueeze(1)
-    targets[beyond] = IGNORED
+    tensors, counts = _tensors(rows, schema)
     micro_batches = []
     for stream in dict.fromkeys(rows.streams):
         own = [i for i, name in enumerate(rows.streams) if name == stream]
@@ -28,19 +35,16 @@ def step_batch(rows: StepRows, device: torch.device | str = "cpu") -> StepBatch:
         micro_batches.append(
             MicroBatch(
                 stream=stream,
-                tensors={
-                    "tokens": tokens[own, :-1].to(device),
-                    "targets": targets[own].to(device),
-                },
+                tensors={name: each[own].to(device) for name, each in tensors.items()},
                 positions=tuple(int(rows.positions[i]) for i in own),
-                row_targets=tuple(int(rows.lengths[i]) - 1 for i in own),
+                row_targets=tuple(counts[i] for i in own),
                 corpora=tuple(rows.corpora[i] for i in own),
             )
         )
     corpora: dict[str, tuple[int, int]] = {}
-    for corpus, length in zip(rows.corpora, rows.lengths.tolist(), strict=True):
+    for corpus, targets in zip(rows.corpora, counts, strict=True):
         count, held = corpora.get(corpus, (0, 0))
-        corpora[corpus] = (count + 1, held + length - 1)
+        corpora[corpus] = (count + 1, held + targets)
     return StepBatch(
         step=rows.step,
         micro_batches=tuple(micro_batches),
@@ -48,3 +52,29 @@ def step_batch(rows: StepRows, device: torch.device | str = "cpu") -> StepBatch:
         error=rows.error,
         refused=rows.error is not None,  # what a reader reports is a shard that changed or is gone
     )
+
+
+def _tensors(rows: StepRows, schema: RowSchema | None) -> tuple[Mapping[str, Tensor], list[int]]:
+    """The rows' tensors by name, and the loss targets of each row."""
+    if schema is not None and schema.kind == "tensors":
+        found = tensor_record.tensors(schema, rows.tokens)
+        named = {name: torch.from_numpy(each.copy()) for name, each in found.items()}
+        return named, [1] * len(rows.lengths)
+    tokens, targets = packed(rows, masked=schema is not None)
+    return {"tokens": tokens, TARGETS: targets}, (targets != IGNORED).sum(dim=1).tolist()
+
+
+def packed(rows: StepRows, *, masked: bool) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, both ``[rows, T]`` int64, of packed rows.
+
+    A row of k tokens gives inputs 0 … k-2 and targets 1 … k-1. A short row is padded with token 0
+    and with targets that the loss ignores. So are, if ``masked``, targets with the mask's bit.
+    """
+    words = torch.from_numpy(rows.tokens.astype(np.int64))
+    tokens = words & (MASKED - 1) if masked else words
+    targets = tokens[:, 1:].clone()
+    beyond = torch.arange(targets.shape[1]) >= (torch.from_numpy(rows.lengths) - 1).unsqueeze(1)
+    targets[beyond] = IGNORED
+    if masked:
+        targets[words[:, 1:] >= MASKED] = IGNORED
+    return tokens[:, :-1], targets

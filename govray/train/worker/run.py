@@ -137,7 +137,7 @@ class Run:
                     raise trouble
                 if planned.step != step:
                     raise Refused(f"the shard holds step {planned.step} where {step} is due")
-                batch = step_batch(planned, device)
+                batch = step_batch(planned, device, self.order.manifest.row_schema)
                 batch = batch.without(self._gating.left_out(step))
             except Exception as error:  # whatever it is, the other ranks must hear of it
                 batch = StepBatch(

@@ -1,0 +1,1 @@
+"""Rows that are more than packed text: conversations, and named tensors."""
