@@ -45,7 +45,14 @@ from govray.tune.recipe import INVALID
 from govray.tune.search_config import SearchFile
 from govray.tune.search_record import TrialRecord
 from govray.tune.stop_rules import first_reason
-from govray.tune.trial_reports import Measurement, Reporter, copy_reports, read_reports
+from govray.tune.trial_reports import (
+    FILE,
+    Measurement,
+    Reporter,
+    put_unreported_aside,
+    read_reports,
+    reports_until,
+)
 
 NAME = "trial"
 """The one entry of a trial's Tune configuration that is not a hyperparameter. It is right only when
@@ -181,11 +188,12 @@ class GovernedTrainable(tune.Trainable):
             donor, step = self._donor
             config = dict(self._make(setting, experiment).train_loop_config)
             _await(donor / folder_name(step))
-            clone(donor, step, self._run, experiment, config)
-            copy_reports(donor, self._run, step)
+            reports = {FILE: reports_until(donor, step)}
+            clone(donor, step, self._run, experiment, config, reports)
         if setting.keep_at:
             self._run.mkdir(exist_ok=True)
             pin_ahead(self._run, setting.keep_at, "another trial may take it over")
+        put_unreported_aside(self._run)
         return self._make(setting, experiment)
 
     def _make(self, setting: Setting, experiment: Experiment) -> Any:

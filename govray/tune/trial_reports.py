@@ -8,6 +8,7 @@ Invariants:
 
 * A step counts once, with its first line: repeated steps report the same.
 * A last line that a crash cut off is ignored, and written again by the repeated step.
+* A run goes on from a commit that it reported. A report that a crash took along is made again.
 
 `govray.tune.objective` judges reports.
 """
@@ -22,8 +23,11 @@ from typing import Any
 
 import ray.train
 
+from govray.checkpoint import commit_folder
+from govray.checkpoint.storage import SUPERSEDED
 from govray.errors import Malformed, UsageError
 from govray.governance.formats import canonical_json
+from govray.train.state.snapshot import committed_folders
 from govray.train.worker.run import COMMIT_LOSS
 
 FILE = "reports.jsonl"
@@ -129,15 +133,27 @@ def read_reports(folder: Path) -> list[Measurement]:
     return [found[step] for step in sorted(found)]
 
 
-def copy_reports(donor: Path, run: Path, until: int) -> None:
-    """Begin a clone's reports with its donor's, up to their common step."""
+def put_unreported_aside(run: Path) -> None:
+    """Put aside the commits of a run behind its last report, before the run goes on.
+
+    A kill may come between a commit and its report. The run then repeats those steps, and reports
+    them.
+    """
+    reported = max((each.step for each in read_reports(run)), default=0)
+    for step, folder in committed_folders(run):
+        if step > reported:
+            commit_folder.put_aside(folder, SUPERSEDED)
+
+
+def reports_until(donor: Path, until: int) -> bytes:
+    """What a clone's reports begin with: its donor's, up to their common step."""
     lines = [
         {"step": each.step, "loss": _number(each.loss), "memorization": each.memorization}
         for each in read_reports(donor)
         if each.step <= until
     ]
     kept = [{key: value for key, value in line.items() if value is not None} for line in lines]
-    (run / FILE).write_bytes(b"".join(canonical_json.encode(line) + b"\n" for line in kept))
+    return b"".join(canonical_json.encode(line) + b"\n" for line in kept)
 
 
 def _number(value: Any) -> float | None:

@@ -8,14 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from govray.checkpoint import commit_folder
+from govray.checkpoint.storage import folder_name
 from govray.errors import Malformed, UsageError
 from govray.governance.policy.policy_yaml import read_policy
 from govray.train.inputs.experiment_config import Resources
+from govray.train.state.snapshot import committed_folders
 from govray.train.worker.run import COMMIT_LOSS
 from govray.tune.cluster_capacity import TRIAL_CPUS, trials_that_fit
 from govray.tune.search import check_limit
 from govray.tune.search_config import MemorizationLimit
-from govray.tune.trial_reports import FILE, Measurement, Reporter, read_reports
+from govray.tune.trial_reports import (
+    FILE,
+    Measurement,
+    Reporter,
+    put_unreported_aside,
+    read_reports,
+    reports_until,
+)
 
 
 def said(step: int, commit: float | None = None, **more: float | None) -> list[dict[str, object]]:
@@ -129,3 +139,37 @@ def test_a_limit_is_of_what_the_policys_monitor_measures(caplog: pytest.LogCaptu
 @dataclass(frozen=True)
 class Monitored:
     statistic: str
+
+
+def commits(run: Path) -> list[int]:
+    return [step for step, _ in committed_folders(run)]
+
+
+def test_a_commit_whose_report_a_kill_took_along_is_put_aside(tmp_path: Path) -> None:
+    for step in (4, 8, 12):
+        commit_folder.commit(tmp_path / folder_name(step), {"state.json": b"{}"})
+    reporter = Reporter(tmp_path, "loss")
+    for step in (4, 8):
+        reporter.after_report(None, said(step, 3.5), None)
+    put_unreported_aside(tmp_path)
+    assert commits(tmp_path) == [8, 4]
+    # The run goes on at step 8, commits and reports once more: now nothing is left out.
+    commit_folder.commit(tmp_path / folder_name(12), {"state.json": b"{}"})
+    reporter.after_report(None, said(12, 2.5), None)
+    put_unreported_aside(tmp_path)
+    assert commits(tmp_path) == [12, 8, 4]
+    assert [each.step for each in read_reports(tmp_path)] == [4, 8, 12]
+
+
+def test_a_run_that_has_not_begun_has_nothing_to_put_aside(tmp_path: Path) -> None:
+    put_unreported_aside(tmp_path / "absent")
+    put_unreported_aside(tmp_path)
+
+
+def test_a_clones_reports_begin_with_its_donors(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path, "loss")
+    for step in (4, 8, 12):
+        reporter.after_report(None, said(step, 3.5, memorization=0.5), None)
+    (tmp_path / "clone").mkdir()
+    (tmp_path / "clone" / FILE).write_bytes(reports_until(tmp_path, 8))
+    assert read_reports(tmp_path / "clone") == read_reports(tmp_path)[:2]

@@ -17,6 +17,7 @@ The caller chooses the donor, and pins its commit before.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,12 @@ _OPTIMIZER = "optimizer.json"
 
 
 def clone(
-    donor: Path, step: int, run: Path, experiment: Experiment, config: dict[str, Any]
+    donor: Path,
+    step: int,
+    run: Path,
+    experiment: Experiment,
+    config: dict[str, Any],
+    beside: Mapping[str, bytes],
 ) -> None:
     """Make the folder of a run that continues from a donor's commit.
 
@@ -47,6 +53,7 @@ def clone(
         run: The clone's folder, which must not exist; its name is the clone's id.
         experiment: The clone's; it differs from the donor's in ``optimizer`` alone.
         config: What the clone's training loop will get.
+        beside: Further files of the folder: it appears with them or not at all.
 
     Raises:
         GovrayError: The donor has no whole commit of that step.
@@ -77,7 +84,8 @@ def clone(
             ancestry=inherit(record.run_id, record.ancestry, step, leaves),
         ).write(staged)
         commit_folder.commit(staged / folder_name(step), files)
-        (staged / AHEAD).write_bytes(files[LEDGER])
+        for name, content in {AHEAD: files[LEDGER], **beside}.items():
+            (staged / name).write_bytes(content)
 
 
 def _commit(donor: Path, step: int) -> commit_folder.Committed:
