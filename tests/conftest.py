@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.ranks import four_ranks, two_ranks
+
+if TYPE_CHECKING:
+    from govray.files.bucket_path import BucketPath
+    from tests.support.object_server import Server
 
 __all__ = ["four_ranks", "two_ranks"]
 
@@ -118,6 +123,26 @@ def cluster() -> Iterator[None]:
             start_ray(num_cpus=2)
         yield
         ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def store_server() -> Iterator[Server]:
+    """A server of S3, for all tests of a process."""
+    from tests.support import object_server
+
+    started = object_server.start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def store(store_server: Server) -> BucketPath:
+    """A path below a new bucket."""
+    from govray.files.bucket_path import BucketPath
+
+    name = f"paths-{time.monotonic_ns()}"
+    store_server.bucket(name)
+    return BucketPath.parse(store_server.url(name).replace("/commits", "/below/here"))
 
 
 @pytest.hookimpl(wrapper=True)

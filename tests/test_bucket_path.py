@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from govray.files.atomic_file import write_whole
 from govray.files.bucket import Replaced
 from govray.files.bucket_path import BucketPath, Tag
 from govray.files.place import Place, place
-from tests.support import object_server
-from tests.support.object_server import Bucket, Server
+from tests.support.object_server import Server
 
 FILES = {
     "run/record/run.json": b"{}",
@@ -27,27 +25,13 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    started = object_server.start()
-    yield started
-    started.stop()
-
-
 @pytest.fixture
-def root(server: Server) -> BucketPath:
-    name = f"paths-{time.monotonic_ns()}"
-    server.bucket(name)
-    return BucketPath.parse(Bucket(server, name).url("below/here"))
-
-
-@pytest.fixture
-def both(root: BucketPath, tmp_path: Path) -> tuple[BucketPath, Path]:
+def both(store: BucketPath, tmp_path: Path) -> tuple[BucketPath, Path]:
     for name, data in FILES.items():
-        (root / name).write_bytes(data)
+        (store / name).write_bytes(data)
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    return root, tmp_path
+    return store, tmp_path
 
 
 def names(found: Iterator[Place], above: Place) -> list[str]:
@@ -87,26 +71,26 @@ def test_what_is_there_is_what_pathlib_says(both: tuple[BucketPath, Path], name:
         assert list(store.walk_files()) == names(below, disk)
 
 
-def test_a_url_is_read_and_written_as_it_stands(root: BucketPath) -> None:
-    assert place(str(root)) == root
-    assert pickle.loads(pickle.dumps(root)) == root
+def test_a_url_is_read_and_written_as_it_stands(store: BucketPath) -> None:
+    assert place(str(store)) == store
+    assert pickle.loads(pickle.dumps(store)) == store
     assert place("runs/a") == Path("runs/a")
-    assert [each.name for each in (root / "a" / "b").parents][:2] == ["a", "here"]
+    assert [each.name for each in (store / "a" / "b").parents][:2] == ["a", "here"]
     for wrong in ("s4://bucket/a", "s3:/bucket", "s3://user:secret@bucket/a"):
         with pytest.raises(ValueError, match="URL") as refused:
             place(wrong)
         assert "secret" not in str(refused.value)
 
 
-def test_of_two_creators_one_is_refused(root: BucketPath) -> None:
-    write_whole(root / "lock", b"one", replace=False)
+def test_of_two_creators_one_is_refused(store: BucketPath) -> None:
+    write_whole(store / "lock", b"one", replace=False)
     with pytest.raises(FileExistsError):
-        write_whole(root / "lock", b"two", replace=False)
-    assert (root / "lock").read_bytes() == b"one"
+        write_whole(store / "lock", b"two", replace=False)
+    assert (store / "lock").read_bytes() == b"one"
 
 
-def test_a_swap_over_another_version_is_refused(root: BucketPath) -> None:
-    path = root / "fence"
+def test_a_swap_over_another_version_is_refused(store: BucketPath) -> None:
+    path = store / "fence"
     path.create(b"0")
     _, tag = path.read_stamped()
     newer = path.swap(b"1", tag)
@@ -122,8 +106,8 @@ def test_a_swap_over_another_version_is_refused(root: BucketPath) -> None:
     path.unlink(missing_ok=True)
 
 
-def test_counters_of_many_threads_lose_nothing(root: BucketPath) -> None:
-    path = root / "count"
+def test_counters_of_many_threads_lose_nothing(store: BucketPath) -> None:
+    path = store / "count"
     path.create(b"0")
 
     def raise_it() -> None:
@@ -144,8 +128,8 @@ def test_counters_of_many_threads_lose_nothing(root: BucketPath) -> None:
     assert path.read_bytes() == b"20"
 
 
-def test_trouble_is_an_error_of_the_system_that_names_the_object(server: Server) -> None:
-    absent = BucketPath.parse(server.url("no-such-bucket"))
+def test_trouble_is_an_error_of_the_system_that_names_the_object(store_server: Server) -> None:
+    absent = BucketPath.parse(store_server.url("no-such-bucket"))
     with pytest.raises(FileNotFoundError) as missing:
         absent.write_bytes(b"")
     assert "no-such-bucket" in str(missing.value)

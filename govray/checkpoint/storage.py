@@ -1,10 +1,9 @@
 """Where a run's commits lie: in its folder, or at a URL that the folder names.
 
-The run's folder itself (write-ahead ledger, events, locks, fence, pins) is always a path that the
-driver and rank 0 share. It needs appends and locks, which object stores don't have. A run that
-commits elsewhere has a file ``storage.json`` from its start, so that whoever has the folder finds
-the commits. The place at the URL is new for each run: commits of another run of the same name don't
-mix with this one's.
+The run's folder itself (write-ahead ledger, events, locks, fence, pins) is a path that the driver
+and all ranks share, or lies at a URL with its commits. A run of a disk that commits elsewhere has a
+file ``storage.json`` from its start, so that whoever has the folder finds the commits. The place at
+the URL is new for each run: commits of another run of the same name don't mix with this one's.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from typing import Any, Protocol
 from govray.checkpoint.commit_folder import PARTIAL, Folder, committed_at
 from govray.checkpoint.object_store import ObjectStore
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
-from govray.files.atomic_file import write_whole
+from govray.files.atomic_file import make_folder, write_whole
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
 from govray.files.storage_url import below, check_url
 from govray.governance.formats import canonical_json
 
@@ -93,7 +94,7 @@ class RunFolder:
         return {entry.name: (entry, _size(entry)) for entry in sorted(found)}
 
 
-def storage_of(run_folder: Path) -> Storage:
+def storage_of(run_folder: Place) -> Storage:
     """The place where a run's commits lie.
 
     Raises:
@@ -101,7 +102,9 @@ def storage_of(run_folder: Path) -> Storage:
         InfrastructureFailed: The place cannot be looked up.
     """
     chosen = _chosen(run_folder)
-    return ObjectStore(chosen["commits"]) if chosen else RunFolder(run_folder)
+    if chosen:
+        return ObjectStore(chosen["commits"])
+    return RunFolder(run_folder) if isinstance(run_folder, Path) else ObjectStore(str(run_folder))
 
 
 def require_reachable(url: str) -> None:
@@ -118,7 +121,7 @@ def require_reachable(url: str) -> None:
         raise UsageError(error.what, where=error.where, do=error.do) from error
 
 
-def choose(run_folder: Path, url: str | None) -> None:
+def choose(run_folder: Place, url: str | None) -> None:
     """Record, when a run begins, where its commits lie. On resuming, require the same.
 
     Args:
@@ -144,9 +147,11 @@ def choose(run_folder: Path, url: str | None) -> None:
         place = below(url, f"{run_folder.name}.{secrets.token_hex(4)}")
         ObjectStore(place).begin(run_folder.name)
         write_whole(path, canonical_json.encode({"storage": url, "commits": place}))
+    elif isinstance(run_folder, BucketPath):
+        ObjectStore(str(run_folder)).begin(run_folder.name)
 
 
-def shown_to_ray(run_folder: Path, folder: Folder) -> Path:
+def shown_to_ray(run_folder: Place, folder: Folder) -> Place:
     """A path in the run's folder that stands for a commit: Ray accepts no other checkpoint.
 
     The commit itself, or a folder with a file that names it.
@@ -154,12 +159,12 @@ def shown_to_ray(run_folder: Path, folder: Folder) -> Path:
     if isinstance(folder, Path):
         return folder
     pointer = run_folder / POINTER
-    pointer.mkdir(exist_ok=True)
+    make_folder(pointer)
     write_whole(pointer / "commit.json", canonical_json.encode({"commit": str(folder)}))
     return pointer
 
 
-def _chosen(run_folder: Path) -> dict[str, str] | None:
+def _chosen(run_folder: Place) -> dict[str, str] | None:
     path = run_folder / FILE
     try:
         value: Any = canonical_json.parse_canonical(path.read_bytes(), where=str(path))

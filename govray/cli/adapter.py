@@ -72,6 +72,7 @@ def remove(
     """
     from govray.governance.attestation.adapter_removal import countersigned, remove_adapter_files
     from govray.governance.attestation.model_attestation import without_adapter
+    from govray.governance.attestation.model_folder import find_model
     from govray.governance.formats import canonical_json
     from govray.governance.formats.document import format_time
     from govray.governance.formats.statement import seal
@@ -85,7 +86,8 @@ def remove(
     allowed = allow_uncovered or []
     before = verify(model, trust_root=anchor, at=now, allow_uncovered=allowed)
     operator = _operator(before, signer.public_key)
-    signed = countersigned(before.path, before.attestation, signer)
+    folder = find_model(model) or model
+    signed = countersigned(folder, before.attestation, signer)
     after = without_adapter(
         before.attestation,
         before.routes,
@@ -116,10 +118,10 @@ def remove(
 
     staged = None if revoke is None or listed is None else user_files.stage(revoke, listed)
     try:
-        remove_adapter_files(before.path, adapter, envelope, accept=accept, replaced=signed)
+        remove_adapter_files(folder, adapter, envelope, accept=accept, replaced=signed)
     except BaseException as error:
         # Once the folder is the new one, the entry must not be lost, whatever interrupted this.
-        if not _holds(before.path, envelope):
+        if not _holds(folder, envelope):
             if staged is not None:
                 staged.unlink()
             raise

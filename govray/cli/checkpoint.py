@@ -7,21 +7,19 @@ left behind. It does not touch a run that is being driven.
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from govray.cli.output import field, line, print_table, report, table
+from govray.cli.place_argument import Run
 from govray.errors import Malformed, UsageError
 
 app = typer.Typer(help="List a run's checkpoints, and delete those that nothing keeps.")
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
-
 
 @app.command("ls")
-def ls(run: RunFolder) -> None:
+def ls(run: Run) -> None:
     """List what a run has committed, newest first, and why each stays.
 
     Reads names, sizes and manifests, but no tensors.
@@ -77,7 +75,7 @@ def ls(run: RunFolder) -> None:
 
 @app.command("gc")
 def gc(
-    run: RunFolder,
+    run: Run,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")
     ] = False,

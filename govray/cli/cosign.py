@@ -36,6 +36,7 @@ def cosign(
     For operators whose threshold is two or more. The first key trains and attests, and each other
     holder runs this. The model verifies once the last one has signed.
     """
+    from govray.governance.attestation.model_folder import find_model
     from govray.governance.verify.cosign import cosign_model
 
     signer = signing_key.load(key, password_file)
@@ -46,8 +47,9 @@ def cosign(
         at=trust.reference_time(at),
         allow_uncovered=allow_uncovered or [],
     )
+    folder = find_model(model) or model
     for name, envelope in done.files.items():
-        user_files.write(done.model.path / name, envelope)
+        user_files.write(folder / name, envelope)
     report(
         {
             "model": str(done.model.path),

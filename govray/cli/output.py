@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from govray.cli.place_argument import Given, given_place
 from govray.printable import json_text, lines, printable
 
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
@@ -57,11 +58,12 @@ Delegations = Annotated[
     ),
 ]
 Records = Annotated[
-    Path | None,
+    Given | None,
     typer.Option(
         "--records",
         metavar="DIR",
-        help="The prepared folder that the model's run read, with the files of its records.",
+        parser=given_place,
+        help="The prepared folder that the model's run read, or its URL.",
     ),
 ]
 AllowUncovered = Annotated[

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from govray.errors import GovrayError
+from govray.files.place import Place
 
 
-def run_corpora(model: Path) -> Path | None:
+def run_corpora(model: Place) -> Path | None:
     """The corpora of the run whose folder the model lies in, as its record names them."""
     from govray.governance.formats import canonical_json
 

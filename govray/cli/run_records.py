@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from govray.errors import CouldNotCheck, GovrayError, UsageError
+from govray.files.place import Place
 
 if TYPE_CHECKING:
     from govray.governance.record.prepared_records import ReadPart
 
 
-def given_records(folder: Path) -> ReadPart:
+def given_records(folder: Place) -> ReadPart:
     """Reads the records of a prepared folder that the user named.
 
     Raises:
@@ -37,7 +37,7 @@ def given_records(folder: Path) -> ReadPart:
     return reader(folder)
 
 
-def run_records(model: Path) -> ReadPart | None:
+def run_records(model: Place) -> ReadPart | None:
     """Reads the records of the run that a model lies in; None if its prepared folder is gone.
 
     Args:

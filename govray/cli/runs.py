@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli.output import field, line, print_table, report, table
-from govray.cli.train import Run, drive
+from govray.cli.place_argument import Run, Storage
+from govray.cli.train import drive
 from govray.errors import UsageError
+from govray.files.place import Place
 
 if TYPE_CHECKING:
     from govray.train.inputs import run_listing
@@ -23,9 +25,7 @@ _TAIL_BYTES = 1 << 16
 
 @app.command("ls")
 def list_all(
-    storage: Annotated[
-        Path, typer.Argument(metavar="STORAGE", help="The experiments' storage_path.")
-    ] = Path("runs"),
+    storage: Storage = Path("runs"),
 ) -> None:
     """List the runs below a storage path, and their states."""
     from govray.train.inputs import run_listing
@@ -142,7 +142,7 @@ def resume(run: Run) -> None:
     drive(experiment, lambda **more: from_experiment(experiment, resume=run, **more))
 
 
-def _require_driven(run: Path) -> None:
+def _require_driven(run: Place) -> None:
     from govray.train.inputs import run_listing
     from govray.train.run_folder import run_lock
 
@@ -151,7 +151,7 @@ def _require_driven(run: Path) -> None:
         raise UsageError(f"the run is {found.state}, nobody drives it", where=str(run))
 
 
-def _tell_state(run: Path) -> None:
+def _tell_state(run: Place) -> None:
     from govray.train.inputs import run_listing
 
     found = run_listing.inspect(run)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli.output import RevocationLists, TrustRoot, line, note, report
+from govray.cli.place_argument import Given, given_place
 from govray.cli.store import DEFAULT_STORE, Store, indexing_settings, keep_indexed
 from govray.errors import Refused, UsageError
+from govray.files.place import Place
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -54,9 +56,12 @@ def serve(
         ),
     ] = None,
     storage: Annotated[
-        Path | None,
+        Given | None,
         typer.Option(
-            "--storage", metavar="DIR", help="Keep the runs below DIR indexed while serving."
+            "--storage",
+            metavar="DIR",
+            parser=given_place,
+            help="Keep the runs below DIR, a path or URL, indexed while serving.",
         ),
     ] = None,
     trust_root: TrustRoot = None,
@@ -117,7 +122,7 @@ def serve(
         stop.set()
 
 
-def _index(engine: Engine, storage: Path, settings: Indexing, stop: Event) -> None:
+def _index(engine: Engine, storage: Place, settings: Indexing, stop: Event) -> None:
     """Keep ``storage`` indexed until ``stop``. Errors are reported, and indexing is tried again."""
     from govray.cli.error_report import describe
 

@@ -11,9 +11,11 @@ import typer
 
 from govray.cli import trust
 from govray.cli.output import RevocationLists, TrustRoot, field, line, note, report
+from govray.cli.place_argument import Given, Storage, given_place
 from govray.cli.run_corpora import run_corpora
 from govray.cli.run_records import run_records
 from govray.errors import GovrayError, Refused, UsageError
+from govray.files.place import Place
 
 if TYPE_CHECKING:
     from threading import Event
@@ -69,9 +71,7 @@ def upgrade(store: Store = DEFAULT_STORE) -> None:
 
 @app.command("index")
 def index(
-    storage: Annotated[
-        Path, typer.Argument(metavar="STORAGE", help="The experiments' storage_path.")
-    ],
+    storage: Storage,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
     follow: Annotated[
@@ -94,7 +94,7 @@ def index(
     _tell(done)
 
 
-def keep_indexed(engine: Engine, storage: Path, settings: IndexSettings, *, stop: Event) -> None:
+def keep_indexed(engine: Engine, storage: Place, settings: IndexSettings, *, stop: Event) -> None:
     """Index every `_LOOK_S` seconds until ``stop``; report what is left out when it changes."""
     told: dict[str, str] = {}
     while not stop.is_set():
@@ -107,7 +107,10 @@ def keep_indexed(engine: Engine, storage: Path, settings: IndexSettings, *, stop
 @app.command("rebuild")
 def rebuild(
     storages: Annotated[
-        list[Path], typer.Argument(metavar="STORAGE…", help="Every storage path to index.")
+        list[Given],
+        typer.Argument(
+            metavar="STORAGE…", parser=given_place, help="Every storage path to index, or its URL."
+        ),
     ],
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
@@ -150,11 +153,11 @@ def rebuild(
                 with Session(new) as session:
                     index_folder(
                         session,
-                        Path(folder),
+                        given_place(folder),
                         settings[0].anchor(),
                         settings[0].key,
-                        corpora=run_corpora(Path(folder)),
-                        records=run_records(Path(folder)),
+                        corpora=run_corpora(given_place(folder)),
+                        records=run_records(given_place(folder)),
                     )
                     session.commit()
                 whole.models += 1
@@ -196,7 +199,7 @@ def opened_session(store: str, *, create: bool = False) -> Iterator[Session]:
 
 
 def indexing_settings(
-    storage: Path,
+    storage: Place,
     trust_root: Path | None,
     revocations: Sequence[Path] | None,
     project: str,
@@ -219,7 +222,7 @@ def indexing_settings(
     if not storage.is_dir():
         raise UsageError("no such folder", where=str(storage), do="Give a storage path of runs")
     root = trust.root_path(trust_root)
-    if root.resolve().is_relative_to(storage.resolve()):
+    if isinstance(storage, Path) and root.resolve().is_relative_to(storage.resolve()):
         raise Refused(
             "a trust root inside the storage that it verifies is never trusted",
             where=str(root),
@@ -251,12 +254,13 @@ def _key(store: str) -> bytes:
         return indexing_key(session, store)
 
 
-def _index(engine: Engine, storage: Path, settings: IndexSettings) -> IndexReport:
+def _index(engine: Engine, storage: Place, settings: IndexSettings) -> IndexReport:
     from govray.train.index.indexer import IndexedSearch, index_storage
 
     found: list[IndexedSearch] = []
     left_out: dict[str, str] = {}
-    if any(storage.glob("*/search.json")):  # what reads them loads Ray
+    # Searches lie on a disk; what reads them loads Ray.
+    if isinstance(storage, Path) and any(storage.glob("*/search.json")):
         from govray.tune.index_source import searches
 
         found, left_out = searches(storage)

@@ -18,13 +18,13 @@ from govray.cli.output import (
     note,
     report,
 )
+from govray.cli.place_argument import Run
 from govray.cli.progress import StageBar
+from govray.files.place import Place
 
 if TYPE_CHECKING:
     from govray.train.driver.trainer import GovernedTrainer
     from govray.train.inputs.experiment_config import Experiment
-
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, below storage_path.")]
 
 
 def train(
@@ -79,7 +79,7 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     line(following)
 
 
-def _next(run: Path) -> str:
+def _next(run: Place) -> str:
     """What follows an attestation: the signatures of further keys, or verifying."""
     from govray.governance.attestation import model_folder
     from govray.governance.trust.trust_state import TrustState
@@ -88,7 +88,7 @@ def _next(run: Path) -> str:
 
     record = read_record(run)
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
-    missing = missing_signatures(trust, user_files.read(run / "model" / model_folder.ATTESTATION))
+    missing = missing_signatures(trust, (run / "model" / model_folder.ATTESTATION).read_bytes())
     if missing:
         return f"Next  govray cosign {run}/model   {missing} more of the operator's keys must sign"
     return f"Next  govray verify {run}/model --trust-root TRUSTED_ROOT"

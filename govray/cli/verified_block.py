@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from govray.cli.output import field, line
+from govray.files.place import Place
 
 if TYPE_CHECKING:
     from govray.governance.attestation.selection_taint import Selection
@@ -288,8 +289,10 @@ def _replayers(model: VerifiedModel, corpora: set[str], level: int) -> str:
     return f"{', by' if level == 2 else '; replayed by'} {' and '.join(sorted(names))}"
 
 
-def _shown(path: Path) -> Path:
+def _shown(path: Place) -> Place:
     """``path`` as a person in this folder would write it."""
+    if not isinstance(path, Path):
+        return path
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

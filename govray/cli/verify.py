@@ -25,8 +25,10 @@ from govray.cli.output import (
     line,
     report,
 )
+from govray.cli.place_argument import Given, given_place
 from govray.cli.run_records import given_records
 from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.files.place import Place
 
 if TYPE_CHECKING:
     from govray.governance.trust.trust_state import TrustState
@@ -34,9 +36,12 @@ if TYPE_CHECKING:
 
 def verify(
     path: Annotated[
-        Path,
+        Given,
         typer.Argument(
-            metavar="PATH", help="A model folder, a file in one, a corpus or a signed document."
+            metavar="PATH",
+            parser=given_place,
+            help="A model folder, a file in one, a corpus or a signed document. Of a model folder "
+            "also its URL.",
         ),
     ],
     trust_root: TrustRoot = None,
@@ -121,6 +126,12 @@ def verify(
             sample,
         )
     else:
+        if not isinstance(path, Path):
+            raise CouldNotCheck(
+                "there is no attestation here",
+                where=str(path),
+                do="Below a URL only model folders are verified. Copy other documents to a disk.",
+            )
         if also or max_rows is not None:
             raise UsageError(
                 "heads and rows belong to the ledger of a model folder",
@@ -162,7 +173,7 @@ Told = tuple[dict[str, Any], Callable[[], None]]
 
 
 def _model(
-    path: Path,
+    path: Place,
     root: Path | None,
     revocations: Sequence[Path],
     replays: Sequence[Path],
@@ -170,9 +181,10 @@ def _model(
     at: datetime,
     also: Sequence[Path],
     max_rows: int | None,
-    records: Path | None,
+    records: Place | None,
     sample: float | None,
 ) -> tuple[dict[str, Any], Callable[[], None], TrustState]:
+    from govray.governance.attestation import model_folder
     from govray.governance.verify.ledger_step import MAX_ROWS
     from govray.governance.verify.verifier import verify as verify_model
 
@@ -187,7 +199,7 @@ def _model(
         records=None if records is None else given_records(records),
         sample=sample,
     )
-    inside = path.resolve().relative_to(model.path.resolve()).as_posix()
+    inside = model_folder.name_inside(path, model.path)
     found = verified_block.to_json(model)
     if inside != ".":
         if path.is_file() and inside in model.uncovered:

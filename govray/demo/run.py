@@ -156,7 +156,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
 
     model = output / "model"
     replays = [each.replay for each in evidence(run, at=datetime.now(UTC))]
-    shutil.copytree(write_model(run, trainer.signer(), replays), model)
+    shutil.copytree(str(write_model(run, trainer.signer(), replays)), model)
     checking = _Timed()
     with _timing(checking):
         verified = govray.verify(model, trust_root=deployment.root)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
@@ -211,6 +212,13 @@ class BucketPath:
     def write_bytes(self, data: bytes) -> Tag:
         """Write the object, in the place of any that is there. Returns its tag."""
         return self._put(data, "overwrite")
+
+    def upload(self, file: Path) -> None:
+        """Write the object from a file of the disk, in parts if it is large."""
+        import obstore
+
+        with reaching(str(self)):
+            obstore.put(self._store, self.key, file)
 
     def create(self, data: bytes) -> Tag:
         """Write the object. Returns its tag.

@@ -32,6 +32,7 @@ from ray.tune.logger import TBXLoggerCallback
 
 from govray.data.records_file import PREPARED
 from govray.errors import GovrayError, Stopped, UsageError
+from govray.files.place import Place
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats.keys import Signer
 from govray.governance.policy.depth_policy import Policy
@@ -380,7 +381,7 @@ def _fit(
         )
 
 
-def _runs(record: SearchRecord) -> list[Path]:
+def _runs(record: SearchRecord) -> list[Place]:
     """The folders of all runs that trials have begun."""
     return run_listing.list_runs(record.folder)
 

@@ -15,10 +15,13 @@ import os
 import re
 import stat
 from dataclasses import dataclass
-from io import BufferedReader, BytesIO
+from io import BytesIO
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO, overload
 
 from govray.errors import Damaged, Malformed, UsageError
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
 from govray.governance.formats import canonical_json, signed_note, tensor_header
 
 CONFIG = "config.json"
@@ -123,18 +126,31 @@ def check_name(name: str) -> str:
     return name
 
 
-def find_model(path: Path) -> Path | None:
+@overload
+def find_model(path: Path) -> Path | None: ...
+@overload
+def find_model(path: Place) -> Place | None: ...
+def find_model(path: Place) -> Place | None:
     """The model folder that ``path`` is, or lies in; None if it is in none.
 
     Where ``path`` really lies counts, with its ``..`` and links followed: what is reached through
     a model folder is not thereby in it. The folder keeps the name by which it was reached, if it
     has one without ``..``.
     """
+    if isinstance(path, BucketPath):
+        return next((p for p in (path, *path.parents) if (p / ATTESTATION).is_file()), None)
     real = path.resolve()
     root = next((p for p in (real, *real.parents) if (p / ATTESTATION).is_file()), None)
     path = path.absolute()
     named = (p for p in (path, *path.parents) if ".." not in p.parts and p.resolve() == root)
     return next(named, root)
+
+
+def name_inside(path: Place, root: Place) -> str:
+    """What a path in the model folder ``root`` is called there; ``.`` for the folder itself."""
+    if isinstance(path, BucketPath) and isinstance(root, BucketPath):
+        return path.relative_to(root) or "."
+    return Path(str(path)).resolve().relative_to(Path(str(root)).resolve()).as_posix()
 
 
 def read_limit(name: str) -> int | None:
@@ -177,9 +193,9 @@ class TensorFile:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A model folder, opened for reading."""
+    """A model folder, opened for reading: of a disk, or below a bucket, which has no links."""
 
-    root: Path
+    root: Place
 
     def __post_init__(self) -> None:
         if not self.root.is_dir():
@@ -192,6 +208,8 @@ class Bundle:
             Malformed: a symbolic link, a special file, an unsafe name, too many files or too
                 deep a folder.
         """
+        if isinstance(self.root, BucketPath):
+            return self._objects(self.root)
         found: list[str] = []
         pending = [""]
         while pending:
@@ -217,6 +235,17 @@ class Bundle:
                 if len(found) + len(pending) > MAX_FILES:
                     raise Malformed(f"more than {MAX_FILES} files", where=str(self.root))
         return tuple(sorted(found))
+
+    def _objects(self, root: BucketPath) -> tuple[str, ...]:
+        try:
+            found = tuple(sorted(check_name(name) for name in root.walk_files()))
+        except OSError as error:
+            raise Malformed(f"cannot list it: {error.strerror}", where=str(root)) from error
+        if len(found) > MAX_FILES:
+            raise Malformed(f"more than {MAX_FILES} files", where=str(root))
+        if deep := next((name for name in found if name.count("/") > MAX_DEPTH), None):
+            raise Malformed(f"more than {MAX_DEPTH} folders deep", where=deep)
+        return found
 
     def read(self, name: str, *, limit: int, digest: str | None = None) -> bytes:
         """The content of a file of at most ``limit`` bytes.
@@ -291,7 +320,7 @@ class Bundle:
         begin = b""
         with self._open(name) as file:
             # What grows while it is read would else be read for ever.
-            bound = os.fstat(file.fileno()).st_size if limit is None else limit
+            bound = self._size(name, file) if limit is None else limit
             if head:
                 begin = file.read(tensor_header.LENGTH)
                 begin += file.read(tensor_header.header_length(begin, where=name))
@@ -305,7 +334,19 @@ class Bundle:
             )
         return TensorFile(digest.hexdigest(), size, begin)
 
-    def _open(self, name: str) -> BufferedReader:
+    def _size(self, name: str, file: BinaryIO) -> int:
+        if isinstance(self.root, BucketPath):
+            return (self.root / name).stat().st_size
+        return os.fstat(file.fileno()).st_size
+
+    def _open(self, name: str) -> BinaryIO:
+        if isinstance(self.root, BucketPath):
+            try:
+                return (self.root / check_name(name)).open()
+            except FileNotFoundError:
+                raise Malformed("the file is missing", where=name) from None
+            except OSError as error:
+                raise Malformed(f"cannot open it: {error.strerror}", where=name) from error
         *folders, last = check_name(name).split("/")
         # Component by component, relative to open descriptors: no part of the name is a link.
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)

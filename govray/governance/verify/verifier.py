@@ -30,6 +30,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from govray.errors import CouldNotCheck, Refused, UsageError, VerificationFailed
+from govray.files.place import Place, place
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.coverage_table import CoverageTable
 from govray.governance.attestation.model_attestation import AssuranceLevel, Attestation
@@ -105,7 +106,7 @@ class VerifiedModel:
         replayed_by: Corpus → who replayed the run without it and got the same files.
     """
 
-    path: Path
+    path: Place
     attestation: Attestation
     digest: str
     subjects: tuple[Subject, ...]
@@ -171,7 +172,7 @@ class VerifiedModel:
 
 
 def verify(
-    path: Path | str,
+    path: Place | str,
     *,
     trust_root: TrustAnchor | Path | str | bytes | None = None,
     revocations: Sequence[Path | str | bytes] = (),
@@ -225,7 +226,7 @@ def verify(
 
 
 def verify_to_cosign(
-    path: Path | str,
+    path: Place | str,
     *,
     trust_root: TrustAnchor | Path | str | bytes | None = None,
     revocations: Sequence[Path | str | bytes] = (),
@@ -243,7 +244,7 @@ def verify_to_cosign(
 
 
 def _verify(
-    path: Path | str,
+    path: Place | str,
     trust_root: TrustAnchor | Path | str | bytes | None,
     revocations: Sequence[Path | str | bytes],
     at: datetime | None,
@@ -259,7 +260,7 @@ def _verify(
     at = at or datetime.now(UTC)
     for glob in allow_uncovered:
         _check_glob(glob)
-    folder = _open(Path(path))
+    folder = _open(asked := _place(path))
     with _step(steps.TRUST_ROOT):
         anchor = _anchor(folder, trust_root, revocations)
         trust = TrustState.load(anchor.root, at=at, delegations=_delegations(folder))
@@ -312,7 +313,7 @@ def _verify(
     with _step(steps.REPLAY_CHECKS):
         given = _replay_checks(folder, replay_checks)
         checks = verify_replay_checks(trust, given, attested, canonical_json.sha256(data), at=at)
-    _check_asked(Path(path), folder, uncovered)
+    _check_asked(asked, folder, uncovered)
     return VerifiedModel(
         path=folder.root,
         attestation=attestation,
@@ -356,7 +357,14 @@ def _step(step: Step) -> Iterator[None]:
         ) from error
 
 
-def _open(path: Path) -> Bundle:
+def _place(given: Place | str) -> Place:
+    try:
+        return place(given)
+    except ValueError as error:
+        raise UsageError(str(error), where="path") from None
+
+
+def _open(path: Place) -> Bundle:
     if not path.exists():
         raise UsageError("no such file or folder", where=str(path), do="Give a model folder.")
     root = model_folder.find_model(path)
@@ -380,9 +388,9 @@ def _check_glob(glob: str) -> None:
         ) from None
 
 
-def _check_asked(path: Path, folder: Bundle, uncovered: Sequence[str]) -> None:
+def _check_asked(path: Place, folder: Bundle, uncovered: Sequence[str]) -> None:
     """A folder that verifies says nothing about a file in it that is not covered."""
-    asked = path.resolve().relative_to(folder.root.resolve()).as_posix()
+    asked = model_folder.name_inside(path, folder.root)
     if any(name == asked or name.startswith(f"{asked}/") for name in uncovered):
         raise CouldNotCheck(
             "the attestation of its folder says nothing about this file",
@@ -407,7 +415,8 @@ def _anchor(
         anchor = replace(given, revocations=(*given.revocations, *read_lists(revocations)))
     else:
         anchor = TrustAnchor.read(given, revocations)
-    if anchor.source and anchor.source.resolve().is_relative_to(folder.root.resolve()):
+    root, source = folder.root.resolve(), anchor.source
+    if source and isinstance(root, Path) and source.resolve().is_relative_to(root):
         raise Refused(
             "a trust root from inside the folder being verified is never trusted",
             where=str(anchor.source),

@@ -14,6 +14,7 @@ each part with its digest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +23,9 @@ from typing import Any
 from govray.checkpoint import commit_folder, whole_file
 from govray.data.records_file import open_records
 from govray.errors import CouldNotCheck
+from govray.files.place import Place
 from govray.files.staged_folder import staged_folder
+from govray.files.uploaded_folder import uploaded_folder
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import (
     Attestation,
@@ -53,13 +56,13 @@ MODEL = "model"
 
 
 def write_model(
-    run: Path,
+    run: Place,
     signer: Signer,
     replays: Sequence[Replay] = (),
     *,
     outcomes: Sequence[bytes] = (),
     stopped: datetime | None = None,
-) -> Path:
+) -> Place:
     """Write ``run/model``: weights, adapters, config, and the signed governance folder.
 
     Args:
@@ -104,7 +107,7 @@ def write_model(
     attestation = _attestation(
         record, committed, trust, manifest, records, ledger, governance, replays
     )
-    with staged_folder(run / MODEL, replace=True) as folder:
+    with _model_folder(run) as folder:
         digests = {
             model_folder.CONFIG: _put(
                 folder / model_folder.CONFIG, _config(record, manifest.document)
@@ -120,8 +123,15 @@ def write_model(
     return run / MODEL
 
 
+def _model_folder(run: Place) -> AbstractContextManager[Path]:
+    """The folder to fill, which then is the run's model."""
+    if isinstance(run, Path):
+        return staged_folder(run / MODEL, replace=True)
+    return uploaded_folder(run / MODEL, last=model_folder.ATTESTATION)
+
+
 def final_checkpoint(
-    run: Path, record: RunRecord, *, early: bool = False
+    run: Place, record: RunRecord, *, early: bool = False
 ) -> commit_folder.Committed:
     """The committed state after the last step of the plan; its files are checked as they are read.
 
@@ -155,7 +165,7 @@ def model_digests(
     return {model_folder.CONFIG: canonical_json.sha256(_config(record, manifest)), **tensors}
 
 
-def final_digests(run: Path, record: RunRecord) -> dict[str, str]:
+def final_digests(run: Place, record: RunRecord) -> dict[str, str]:
     """The digests of the weights and adapters in the run's last commit, by file name.
 
     Raises:

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -33,6 +32,7 @@ from ray.util.placement_group import get_current_placement_group, remove_placeme
 
 from govray.engine.model.rng_state import seed_generators
 from govray.errors import GovrayError
+from govray.files.place import Place, place
 from govray.train.driver import failures
 from govray.train.driver.discovery import Loop
 from govray.train.driver.progress import ProgressWatch, StepCallback
@@ -77,7 +77,7 @@ def fit(
         GovrayError: What was refused, or which rank failed and why.
         KeyboardInterrupt: The second signal to stop.
     """
-    folder = Path(order.folder)
+    folder = place(order.folder)
     failing = run_config.failure_config
     assert failing is not None  # RunConfig makes one
     max_restarts = failing.max_failures
@@ -138,7 +138,7 @@ class _Trainer(ElasticTrainer):
 class Supervisor(ray.train.UserCallback):
     """Lives in Ray's controller, and decides each time that workers have failed."""
 
-    def __init__(self, folder: Path, max_restarts: int) -> None:
+    def __init__(self, folder: Place, max_restarts: int) -> None:
         self._folder = folder
         self._max_restarts = max_restarts
         self._decided = 0
@@ -181,7 +181,7 @@ class GovernedLoop:
         seed_generators(self.order.settings.seed)
         shard = ray.train.get_dataset_shard(planned_shard.DATASET)
         self.progress.stand.remote(get_current_placement_group())
-        _introduce(Path(self.order.folder), shard.attempt)
+        _introduce(place(self.order.folder), shard.attempt)
         token = current.set(
             Assignment(
                 order=self.order,
@@ -201,7 +201,7 @@ class GovernedLoop:
 class _Journal:
     """Passes steps on to the caller, and now and then to the event log; the last one always."""
 
-    def __init__(self, folder: Path, on_step: StepCallback) -> None:
+    def __init__(self, folder: Place, on_step: StepCallback) -> None:
         self._folder = folder
         self._on_step = on_step
         self._written = 0.0
@@ -222,7 +222,7 @@ class _Journal:
                 events.append(self._folder, held)
 
 
-def _fit(trainer: TorchTrainer, folder: Path, received: list[str]) -> ray.train.Result:
+def _fit(trainer: TorchTrainer, folder: Place, received: list[str]) -> ray.train.Result:
     """``trainer.fit()`` in a thread of its own: in the main one Ray would take SIGINT over."""
     outcome: list[Callable[[], ray.train.Result]] = []
 
@@ -266,7 +266,7 @@ def _raiser(error: BaseException) -> Callable[[], ray.train.Result]:
 
 
 def _note(
-    folder: Path, failure: failures.AttemptFailure, *, max_restarts: int
+    folder: Place, failure: failures.AttemptFailure, *, max_restarts: int
 ) -> failures.RestartDecision:
     """Decide on a failure, with the event log as memory, and log it."""
     past: list[events.Failed] = []
@@ -292,7 +292,7 @@ def _note(
     return decision
 
 
-def _introduce(folder: Path, attempt: int) -> None:
+def _introduce(folder: Place, attempt: int) -> None:
     """Log which process this rank is."""
     try:
         output = os.readlink("/proc/self/fd/1")

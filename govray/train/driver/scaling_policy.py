@@ -40,6 +40,7 @@ from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
 )
 from ray.train.v2._internal.util import time_monotonic
 
+from govray.files.place import Place
 from govray.train.run_folder import events, resize_request
 from govray.train.run_folder.clock import now
 from govray.train.worker.planned_shard import READ_CPUS
@@ -80,7 +81,7 @@ class Elastic(ElasticScalingPolicy):
         run_folder: Where the request to commit before a resize is written.
     """
 
-    def __init__(self, scaling_config: ray.train.ScalingConfig, run_folder: Path) -> None:
+    def __init__(self, scaling_config: ray.train.ScalingConfig, run_folder: Place) -> None:
         super().__init__(scaling_config)  # type: ignore[arg-type]  # of v1
         self._run_folder = run_folder
         self._unsure_since: float | None = None

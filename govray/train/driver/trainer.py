@@ -31,6 +31,8 @@ from govray.data.admission import Prepared, prepare
 from govray.data.records_file import PREPARED
 from govray.data.rows.row_words import load_words
 from govray.errors import Refused, Stopped, UsageError
+from govray.files.atomic_file import make_folder
+from govray.files.place import Place, place
 from govray.files.storage_url import check_path
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer, read_password
@@ -132,7 +134,7 @@ class GovernedTrainer(RunSettings):
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
     experiment: Experiment | None = None
-    resume: str | Path | None = None
+    resume: str | Place | None = None
     shared: Shared | None = None
 
     def __post_init__(self) -> None:
@@ -143,16 +145,19 @@ class GovernedTrainer(RunSettings):
         """
         super().__post_init__()
         names = ("corpora", "policy", "trust_root", "delegations", "revocations", "tokenizer")
-        more = ("pretrained", "resume", "attestation_key_password_file")
+        more = ("pretrained", "attestation_key_password_file")
         given = {name: getattr(self, name) for name in (*names, *more)}
-        if self.run_config:
-            given["run_config.storage_path"] = self.run_config.storage_path
         for name, value in given.items():
             for path in [value] if isinstance(value, str | Path) else value or ():
                 try:
                     check_path(path)
                 except ValueError as error:
                     raise UsageError(str(error), where=name) from None
+        for name, value in (("resume", self.resume), ("storage_path", self._configured)):
+            try:
+                _ = value and place(value)
+            except ValueError as error:
+                raise UsageError(str(error), where=name) from None
 
     def fit(self) -> ray.train.Result:
         """Train, and leave an attested model in ``<result.path>/model``.
@@ -161,7 +166,7 @@ class GovernedTrainer(RunSettings):
             Stopped: The run was asked to stop, and has committed; it can be resumed.
             GovrayError: What was refused, or which rank failed and why.
         """
-        return ray.train.Result.from_path(self.train(attest=True))
+        return ray.train.Result.from_path(str(self.train(attest=True)))
 
     def signer(self) -> Signer:
         """The operator's key, from where ``attestation_key`` says.
@@ -188,7 +193,7 @@ class GovernedTrainer(RunSettings):
         inputs = self._inputs(signer, at)
         return Shared(inputs=inputs, prepared=self._prepare(inputs, signer), at=at)
 
-    def train(self, *, attest: bool = False) -> Path:
+    def train(self, *, attest: bool = False) -> Place:
         """Steps 1 to 5: a trained run without an attestation. Returns the run's folder.
 
         Args:
@@ -199,7 +204,7 @@ class GovernedTrainer(RunSettings):
         """
         if self.checkpoint_storage:
             storage.require_reachable(self.checkpoint_storage)
-        record = read_record(Path(self.resume)) if self.resume else None
+        record = read_record(place(self.resume)) if self.resume else None
         if record and self.shared:
             self.shared.refuse_changes(record)
         elif record:
@@ -259,7 +264,7 @@ class GovernedTrainer(RunSettings):
             start=start,
             selection=self.shared.selection if self.shared else None,
         )
-        folder = Path(order.folder)
+        folder = place(order.folder)
         with hold(folder) as driver:
             storage.choose(folder, self.checkpoint_storage)
             if record:
@@ -290,7 +295,7 @@ class GovernedTrainer(RunSettings):
             on_step=self.on_step,
         )
         if step < order.stop:
-            events.append(Path(order.folder), events.Stopped(at=now(), step=step))
+            events.append(place(order.folder), events.Stopped(at=now(), step=step))
             raise Stopped(
                 f"stopped at step {step} of {order.stop}, as requested",
                 where=f"run {order.run_id}",
@@ -314,7 +319,7 @@ class GovernedTrainer(RunSettings):
             [Path(path) for path in self.delegations],
             [Path(path) for path in self.revocations],
             at=at,
-            resumed=Path(self.resume) if self.resume else None,
+            resumed=place(self.resume) if self.resume else None,
         )
         inputs.check_operator(signer.public_key)
         return inputs
@@ -363,7 +368,7 @@ class GovernedTrainer(RunSettings):
         name = hashlib.sha256(key).hexdigest()[:16]
         folder = self._storage / PREPARED / name
         if self.resume:
-            places = (place / name for place in prepared_places(Path(self.resume)))
+            places = (place / name for place in prepared_places(place(self.resume)))
             folder = next((place for place in places if place.exists()), folder)
         if self.resume and not folder.exists():
             raise Refused(
@@ -397,9 +402,9 @@ class GovernedTrainer(RunSettings):
     ) -> Order:
         run_id = (self.run_config.name if self.run_config else None) or new_run_id("run")
         if self.resume:
-            run_id = Path(self.resume).resolve().name
+            run_id = place(self.resume).resolve().name
         folder = self._storage / run_id
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         read = [corpus for corpus in planned.routes if corpus not in self.exclude]
         return Order(
             run_id=run_id,
@@ -433,11 +438,14 @@ class GovernedTrainer(RunSettings):
         )
 
     @property
-    def _storage(self) -> Path:
+    def _storage(self) -> Place:
         if self.resume:
-            return Path(self.resume).resolve().parent
-        configured = self.run_config.storage_path if self.run_config else None
-        return Path(configured or "runs").resolve()
+            return place(self.resume).resolve().parent
+        return place(self._configured or "runs").resolve()
+
+    @property
+    def _configured(self) -> str | Path | None:
+        return self.run_config.storage_path if self.run_config else None
 
     def _ray_run_config(self, run_id: str) -> ray.train.RunConfig:
         given = self.run_config or ray.train.RunConfig()
@@ -480,7 +488,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         ),
         run_config=ray.train.RunConfig(
             name=new_run_id(experiment.name),
-            storage_path=str(Path(experiment.storage_path).resolve()),
+            storage_path=str(place(experiment.storage_path).resolve()),
             failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
         ),
         experiment=experiment,

@@ -12,13 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlmodel import Session, select
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import CORRUPT, SUPERSEDED, storage_of
 from govray.errors import GovrayError, InfrastructureFailed
+from govray.files.place import Place
 from govray.store import tables
 from govray.store.states import CHECKPOINT, CheckpointState, advance
 
@@ -37,7 +37,7 @@ class Found:
     bytes: int = 0
 
 
-def found_on_storage(run_folder: Path, *, writing: bool) -> dict[int, Found]:
+def found_on_storage(run_folder: Place, *, writing: bool) -> dict[int, Found]:
     """Next step → what storage holds of the commit.
 
     Args:

@@ -27,6 +27,8 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
 from govray.errors import GovrayError, Refused
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
@@ -131,7 +133,7 @@ class IndexReport:
 
 
 def index_storage(
-    engine: Engine, storage: Path, settings: IndexSettings, searches: Sequence[IndexedSearch] = ()
+    engine: Engine, storage: Place, settings: IndexSettings, searches: Sequence[IndexedSearch] = ()
 ) -> IndexReport:
     """Index all runs below a storage path, those of ``searches`` and all replays.
 
@@ -154,8 +156,8 @@ def index_storage(
 
 def _index(
     engine: Engine,
-    storage: Path,
-    folder: Path,
+    storage: Place,
+    folder: Place,
     settings: IndexSettings,
     anchor: TrustAnchor,
     search: IndexedSearch | None,
@@ -175,7 +177,7 @@ def _index(
 
 
 @contextmanager
-def _reported(report: IndexReport, place: Path) -> Iterator[None]:
+def _reported(report: IndexReport, place: Place) -> Iterator[None]:
     """An error in one run, model or audit stops none of the others."""
     try:
         yield
@@ -185,8 +187,8 @@ def _reported(report: IndexReport, place: Path) -> Iterator[None]:
 
 def index_run(
     session: Session,
-    storage: Path,
-    folder: Path,
+    storage: Place,
+    folder: Place,
     settings: IndexSettings,
     search: IndexedSearch | None = None,
 ) -> tables.Trial:
@@ -200,7 +202,7 @@ def index_run(
     begin_writing(session)
     # The size is taken first: what is written meanwhile is read again next time.
     size = events.size(folder)
-    below = str(folder.resolve().relative_to(storage))
+    below = _below(folder, storage)
     of_folder = select(tables.Trial).where(tables.Trial.folder == below)
     here = col(tables.Experiment.storage) == str(storage)
     known = session.exec(of_folder.join(tables.Experiment).where(here)).first()
@@ -259,6 +261,13 @@ def index_run(
     return row
 
 
+def _below(folder: Place, storage: Place) -> str:
+    """The folder's name below the storage path."""
+    if isinstance(folder, BucketPath) and isinstance(storage, BucketPath):
+        return folder.relative_to(storage)
+    return str(Path(str(folder)).resolve().relative_to(Path(str(storage))))
+
+
 def settle_search(session: Session, search: IndexedSearch) -> None:
     """The state of a search, from its own record and its trials'."""
     row = session.get_one(tables.Experiment, search.folder.name)
@@ -275,7 +284,7 @@ def settle_search(session: Session, search: IndexedSearch) -> None:
 
 def _experiment(
     session: Session,
-    storage: Path,
+    storage: Place,
     record: RunRecord,
     settings: IndexSettings,
     search: IndexedSearch | None,

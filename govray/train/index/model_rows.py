@@ -9,6 +9,7 @@ from sqlmodel import Session, select
 
 from govray.data.records_file import find_prepared, reader
 from govray.errors import Malformed
+from govray.files.place import Place
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import verify_memorization_manifest
 from govray.governance.formats import canonical_json
@@ -19,7 +20,7 @@ from govray.governance.verify.verifier import verify
 from govray.store import tables
 from govray.store.ledger_parquet import write_table
 from govray.store.model_index import index_model
-from govray.store.tile_storage import LocalTileFolder
+from govray.store.tile_storage import tile_folder
 from govray.train.inputs.run_record import read_record
 
 MEMORIZATION = "memorization.dsse.json"
@@ -27,7 +28,7 @@ MODEL = "model"
 TILES = "tiles"
 
 
-def index_run_model(session: Session, folder: Path, anchor: TrustAnchor, key: bytes) -> int:
+def index_run_model(session: Session, folder: Place, anchor: TrustAnchor, key: bytes) -> int:
     """Index a run's model folder, and write its ledger's tiles; how many models are new.
 
     Raises:
@@ -71,11 +72,11 @@ def index_run_model(session: Session, folder: Path, anchor: TrustAnchor, key: by
 
 def index_folder(
     session: Session,
-    model: Path,
+    model: Place,
     anchor: TrustAnchor,
     key: bytes,
     *,
-    tiles: Path | None = None,
+    tiles: Place | None = None,
     corpora: Path | None = None,
     records: ReadPart | None = None,
 ) -> None:
@@ -91,7 +92,7 @@ def index_folder(
     verified = verify(model, trust_root=anchor, records=records)
     place = None if tiles is None else str(tiles)
     if tiles is not None:
-        write_table(LocalTileFolder(tiles), verified.ledger.leaves)
+        write_table(tile_folder(str(tiles)), verified.ledger.leaves)
     stated = {name: each.document.records for name, each in verified.credentials.items()}
     index_model(
         session,
@@ -104,7 +105,7 @@ def index_folder(
     )
 
 
-def index_run_audit(session: Session, folder: Path, anchor: TrustAnchor) -> None:
+def index_run_audit(session: Session, folder: Place, anchor: TrustAnchor) -> None:
     """Index the memorization manifest that lies in a run's folder, if one is signed.
 
     Raises:

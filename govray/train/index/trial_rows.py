@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, insert
 from sqlmodel import Session, col, select
 
+from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.store import tables
@@ -24,7 +24,7 @@ _PLACE = re.compile(rb'\{"branch":(\d+),')
 _FIRST = re.compile(rb'"step":(\d+)')
 
 
-def profiles(folder: Path) -> Iterator[MetricValue]:
+def profiles(folder: Place) -> Iterator[MetricValue]:
     """What the monitor measured: a deviation for each corpus and layer, branch by branch."""
     path = folder / WRITE_AHEAD
     if not path.is_file():

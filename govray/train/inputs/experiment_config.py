@@ -27,6 +27,7 @@ from pydantic import (
 
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
 from govray.errors import UsageError, suggestion
+from govray.files.place import place
 from govray.files.storage_url import check_path, check_url
 from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
@@ -52,6 +53,16 @@ def _check_path(value: str, info: ValidationInfo) -> str:
 
 DiskPath = Annotated[str, AfterValidator(_check_path)]
 """A file or folder of a disk, never a URL."""
+
+
+def _check_place(value: str, info: ValidationInfo) -> str:
+    if info.context != RECORDED:
+        place(value)
+    return value
+
+
+StoragePlace = Annotated[str, AfterValidator(_check_place)]
+"""A folder of a disk, or a URL of an object store."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """What every generator of torch and numpy takes."""
@@ -232,7 +243,7 @@ class Experiment(Section):
         StepSettings.collective_timeout_s,
         description="how long ranks wait for each other; a hanging rank ends the attempt",
     )
-    storage_path: DiskPath = "runs"
+    storage_path: StoragePlace = "runs"
     attestation_key: DiskPath = Field(
         "env:GOVRAY_KEY", description="env:NAME or a path; read on the driver only"
     )

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from govray.checkpoint import commit_folder
 from govray.engine.collective.expiry import NoLongerValid
 from govray.errors import GovrayError, InfrastructureFailed
+from govray.files.place import Place
 from govray.governance.formats.document import format_time
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.gates import Gate, carried, joined, on_lineage, read_gates
@@ -63,7 +63,7 @@ class Decisions:
 UNDECIDED = Decisions()
 
 
-def decisions(run_folder: Path) -> Decisions:
+def decisions(run_folder: Place) -> Decisions:
     """What the run in this folder has decided so far; nothing, if it has not begun.
 
     Raises:
@@ -75,7 +75,7 @@ def decisions(run_folder: Path) -> Decisions:
     return Decisions(recorded_steps(run_folder), logged).joined(Decisions())
 
 
-def resumed(run_folder: Path, commit: commit_folder.Folder | None) -> Decisions:
+def resumed(run_folder: Place, commit: commit_folder.Folder | None) -> Decisions:
     """`decisions`, and the gates that a commit holds in case the event log is lost.
 
     Raises:

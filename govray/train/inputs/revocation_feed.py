@@ -25,6 +25,7 @@ from pathlib import Path
 
 from govray.errors import CouldNotCheck, GovrayError, RankFailed, UsageError
 from govray.files.atomic_file import make_folder, write_whole
+from govray.files.place import Place
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.revoked import revoked_credential, revoked_policy
@@ -107,7 +108,7 @@ def read_lists(paths: Sequence[str | Path]) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def keep_lists(run: Path, trust: TrustState, envelopes: Sequence[bytes], *, at: datetime) -> None:
+def keep_lists(run: Place, trust: TrustState, envelopes: Sequence[bytes], *, at: datetime) -> None:
     """Keep the accepted lists for later attempts."""
     for data in envelopes:
         issuer = verify_revocations(trust, data, at=at).document.issuer
@@ -115,14 +116,14 @@ def keep_lists(run: Path, trust: TrustState, envelopes: Sequence[bytes], *, at: 
         write_whole(run / KEPT / f"{issuer}.dsse.json", data)
 
 
-def kept_lists(run: Path, trust: TrustState, *, at: datetime) -> Revocations | None:
+def kept_lists(run: Place, trust: TrustState, *, at: datetime) -> Revocations | None:
     """The lists that a run accepted last, None if there is none.
 
     Raises:
         GovrayError: A file there can't be read, or the trust root does not accept it.
     """
-    files = sorted((run / KEPT).glob("*.dsse.json"))
-    return Revocations.load(trust, read_lists(files), at=at) if files else None
+    kept: list[Place] = sorted((run / KEPT).glob("*.dsse.json"), key=str)
+    return Revocations.load(trust, [each.read_bytes() for each in kept], at=at) if kept else None
 
 
 class RevocationFeed:
@@ -139,7 +140,7 @@ class RevocationFeed:
     def __init__(
         self,
         source: RevocationSource,
-        run: Path,
+        run: Place,
         *,
         at: datetime,
         poll_s: float = POLL_S,

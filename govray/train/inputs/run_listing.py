@@ -5,7 +5,7 @@ The driver's lock shows whether a run has a driver. Nothing here needs a cluster
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Literal
 
 from govray.data.admission import read_credentials
 from govray.errors import GovrayError, Refused
+from govray.files.place import Place, place
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
@@ -44,7 +45,7 @@ class ListedRun:
         started: When the run began.
     """
 
-    folder: Path
+    folder: Place
     state: State
     why: str | None
     step: int
@@ -55,13 +56,14 @@ class ListedRun:
     started: str
 
 
-def list_runs(storage: Path) -> list[Path]:
+def list_runs(storage: Place) -> list[Place]:
     """Folders of runs below a storage path, by name."""
     # A hidden one is a clone that was not finished.
-    return sorted(path.parent.parent for path in storage.glob("[!.]*/record/run.json"))
+    found: Iterable[Place] = storage.glob("[!.]*/record/run.json")
+    return sorted((path.parent.parent for path in found), key=str)
 
 
-def inspect(folder: Path) -> ListedRun:
+def inspect(folder: Place) -> ListedRun:
     """The state of a run.
 
     Raises:
@@ -95,7 +97,7 @@ def inspect(folder: Path) -> ListedRun:
 
 
 def _state(
-    folder: Path, record: RunRecord, log: Sequence[events.AnyEvent]
+    folder: Place, record: RunRecord, log: Sequence[events.AnyEvent]
 ) -> tuple[State, str | None]:
     if driving(folder):
         return ("stopping" if stop_request.requested(folder) else "running"), None
@@ -116,7 +118,7 @@ def _state(
     return "interrupted", None
 
 
-def workers(folder: Path) -> list[events.WorkerStarted]:
+def workers(folder: Place) -> list[events.WorkerStarted]:
     """The processes of the last attempt, by rank.
 
     Raises:
@@ -132,13 +134,13 @@ def workers(folder: Path) -> list[events.WorkerStarted]:
     return [found[rank] for rank in sorted(found)]
 
 
-def find_unfinished(experiment: Experiment) -> Path | None:
+def find_unfinished(experiment: Experiment) -> Place | None:
     """The newest run of exactly this experiment that can be resumed, if there is one.
 
     Such a run has an equal experiment, equal inputs and the same code. It is not attested yet and
     has no driver.
     """
-    for folder in reversed(list_runs(Path(experiment.storage_path).resolve())):
+    for folder in reversed(list_runs(place(experiment.storage_path).resolve())):
         try:
             record = read_record(folder)
         except GovrayError:

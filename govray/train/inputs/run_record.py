@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from govray.errors import UsageError
 from govray.files.atomic_file import make_folder, write_whole
+from govray.files.place import Place
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
@@ -70,7 +70,7 @@ class RunRecord:
         """Digest of govray's own source."""
         return self.environment.code_digest
 
-    def write(self, run_folder: Path) -> None:
+    def write(self, run_folder: Place) -> None:
         """Write every file under ``run_folder/record``, ``run.json`` last."""
         folder = run_folder / "record"
         make_folder(folder)
@@ -81,7 +81,7 @@ class RunRecord:
         write_whole(folder / "delegations.jsonl", _lines(self.delegations))
         write_whole(folder / "run.json", canonical_json.encode(self._summary()))
 
-    def end(self, run_folder: Path, finished: datetime) -> RunRecord:
+    def end(self, run_folder: Place, finished: datetime) -> RunRecord:
         """The same run, finished, and recorded so."""
         ended = replace(self, finished=finished)
         write_whole(run_folder / "record" / "run.json", canonical_json.encode(ended._summary()))
@@ -114,7 +114,7 @@ class RunRecord:
         return summary
 
 
-def read_record(run_folder: Path) -> RunRecord:
+def read_record(run_folder: Place) -> RunRecord:
     """Read what `RunRecord.write` wrote.
 
     Raises:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from govray.data.admission import read_credentials, verify_credentials
 from govray.errors import Untrusted, UsageError
+from govray.files.place import Place
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import PublicKey
 from govray.governance.policy.credential import Credential, CredentialClass
@@ -112,7 +113,7 @@ def load_inputs(
     revocations: Sequence[Path] = (),
     *,
     at: datetime,
-    resumed: Path | None = None,
+    resumed: Place | None = None,
 ) -> Inputs:
     """Read and verify the trust root, the policy, all credentials and revocation lists.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.files.atomic_file import write_whole
+from govray.files.place import Place
 from govray.governance.attestation import model_attestation
 from govray.governance.attestation.replay_outcome import (
     ReplayOutcome,
@@ -142,7 +143,7 @@ class ReplayEvidence:
 
 
 def evidence(
-    run: Path,
+    run: Place,
     *,
     at: datetime,
     trust_root: bytes | None = None,
@@ -169,7 +170,7 @@ def evidence(
     moment = record.started if trust_root is None else at
     trust = TrustState.load(root, at=moment, delegations=record.delegations)
     newest: dict[tuple[str, str], tuple[ReplayOutcome, str, bytes | None]] = {}
-    for path in (*sorted((run / FOLDER).glob(f"*/{SIGNED}")), *given):
+    for path in (*_outcomes(run, SIGNED), *given):
         data = _bytes(path)
         verified, role = verify_outcome(trust, data, where=str(path))
         found = verified.document
@@ -184,17 +185,18 @@ def evidence(
     return tuple(_evidence(run, record, kept.values()))
 
 
-def unsigned(run: Path) -> tuple[Path, ...]:
+def unsigned(run: Place) -> tuple[Place, ...]:
     """The unsigned outcomes in a run's folder."""
-    return tuple(
-        path
-        for path in sorted((run / FOLDER).glob(f"*/{FILE}"))
-        if not path.with_name(SIGNED).exists()
-    )
+    return tuple(path for path in _outcomes(run, FILE) if not path.with_name(SIGNED).exists())
+
+
+def _outcomes(run: Place, name: str) -> list[Place]:
+    found: Iterable[Place] = (run / FOLDER).glob(f"*/{name}")
+    return sorted(found, key=str)
 
 
 def _evidence(
-    run: Path, record: RunRecord, kept: Iterable[tuple[ReplayOutcome, str, bytes | None]]
+    run: Place, record: RunRecord, kept: Iterable[tuple[ReplayOutcome, str, bytes | None]]
 ) -> list[ReplayEvidence]:
     made: dict[str, str] = {}
     evidence = []

@@ -11,7 +11,8 @@ Invariants:
   removed by the next `append`.
 * A log of any length is read. Behind `PART_BYTES` it goes on in ``events.1.jsonl``, then in
   ``events.2.jsonl`` and so on. A part that another follows never changes again, its name neither.
-* Driver, controller and rank 0 append to one log: an append holds the lock of its first file.
+* Driver, controller and rank 0 append to one log: an append holds the lock of its first file. On
+  an object store it writes the last part anew, if nobody else has since it was read.
 
 To add a kind, write a class with a ``kind`` and a ``text``, and name it in `AnyEvent`.
 """
@@ -29,6 +30,9 @@ from pydantic import Field, RootModel, ValidationError
 
 from govray.errors import Malformed
 from govray.files.atomic_file import sync_folder
+from govray.files.bucket import Replaced
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Natural
 from govray.governance.formats.document import Digest, Document, Timestamp
@@ -39,6 +43,8 @@ FILE = "events.jsonl"
 MAX_LINE = 1 << 16
 PART_BYTES = 64 << 20
 """A file of this size is followed by another."""
+OBJECT_BYTES = 1 << 17
+"""Of an object store. An append sends all that the part has."""
 
 Text = Annotated[str, Field(max_length=4096)]
 
@@ -282,27 +288,49 @@ class _Line(RootModel[Annotated[AnyEvent, Field(discriminator="kind")]]):
     pass
 
 
-def append(run_folder: Path, event: AnyEvent) -> None:
+def append(run_folder: Place, event: AnyEvent) -> None:
     """Write one event behind the others, on the disk when this returns.
 
     Raises:
         OSError: The log can't be written.
     """
     line = canonical_json.encode(event.to_json()) + b"\n"
+    if isinstance(run_folder, BucketPath):
+        _append_object(run_folder, line)
+        return
     with (run_folder / FILE).open("a+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        parts = _parts(run_folder)
-        with parts[-1].open("a+b") as last:
+        number = len(_parts(run_folder))
+        with _disk_part(run_folder, number - 1).open("a+b") as last:
             _drop_cut_line(last.fileno())
             full = os.fstat(last.fileno()).st_size >= PART_BYTES
             if not full:
                 _write(last, line)
         if full:
-            with _part(run_folder, len(parts)).open("a+b") as following:
+            with _disk_part(run_folder, number).open("a+b") as following:
                 _write(following, line)
 
 
-def read(run_folder: Path) -> tuple[AnyEvent, ...]:
+def _append_object(run_folder: BucketPath, line: bytes) -> None:
+    """Write the last part anew with the line behind it, unless it changed meanwhile: then again."""
+    number = max(0, len(_parts(run_folder)) - 1)
+    while True:
+        part = run_folder / _name(number)
+        try:
+            held, tag = part.read_stamped()
+        except FileNotFoundError:
+            held, tag = b"", None
+        if len(held) >= OBJECT_BYTES:
+            number += 1
+            continue
+        try:
+            _ = part.create(line) if tag is None else part.swap(held + line, tag)
+        except (FileExistsError, Replaced):
+            continue
+        return
+
+
+def read(run_folder: Place) -> tuple[AnyEvent, ...]:
     """Every whole event, oldest first; none if there is no log.
 
     Raises:
@@ -312,18 +340,26 @@ def read(run_folder: Path) -> tuple[AnyEvent, ...]:
     return tuple(event for part in _parts(run_folder) for event in _events(part))
 
 
-def size(run_folder: Path) -> int:
+def size(run_folder: Place) -> int:
     """Bytes of the log, all parts together."""
     return sum(part.stat().st_size for part in _parts(run_folder))
 
 
-def _parts(run_folder: Path) -> list[Path]:
+def _parts(run_folder: Place) -> list[Place]:
     """The files of the log that are there, oldest first."""
-    return list(takewhile(Path.is_file, (_part(run_folder, number) for number in count())))
+    return list(takewhile(_there, (run_folder / _name(number) for number in count())))
 
 
-def _part(run_folder: Path, number: int) -> Path:
-    return run_folder / (f"events.{number}.jsonl" if number else FILE)
+def _there(part: Place) -> bool:
+    return part.is_file()
+
+
+def _disk_part(run_folder: Path, number: int) -> Path:
+    return run_folder / _name(number)
+
+
+def _name(number: int) -> str:
+    return f"events.{number}.jsonl" if number else FILE
 
 
 def _write(file: BinaryIO, line: bytes) -> None:
@@ -335,7 +371,7 @@ def _write(file: BinaryIO, line: bytes) -> None:
         sync_folder(Path(file.name).parent)
 
 
-def _events(part: Path) -> Iterator[AnyEvent]:
+def _events(part: Place) -> Iterator[AnyEvent]:
     for number, line in enumerate(part.read_bytes().split(b"\n")[:-1], 1):
         yield _event(line, f"{part} line {number}")
 

@@ -17,16 +17,15 @@ of the later steps, which a run does once more since its last commit.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TypeAlias
 
 from govray.errors import Refused
-from govray.files.atomic_file import write_whole
+from govray.files.place import Place
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf, read_leaves
+from govray.train.run_folder.log_file import LogFile
 
 FILE = "ledger.ahead.jsonl"
 
@@ -51,10 +50,11 @@ class WriteAhead:
         Refused: The file holds another leaf for a step of the checkpoint's.
     """
 
-    def __init__(self, path: Path, leaves: tuple[AnyLeaf, ...], branch: int = 0) -> None:
+    def __init__(self, path: Place, leaves: tuple[AnyLeaf, ...], branch: int = 0) -> None:
         self._path = path
         self._branch = branch
-        self._recorded = by_step(_complete_lines(path))
+        self._file = LogFile(path)
+        self._recorded = by_step(_complete_lines(self._file))
         self._offsets: dict[_Place, int] = {}
         resumed = by_step(leaves)
         for done, *_ in resumed.values():
@@ -65,7 +65,7 @@ class WriteAhead:
         left_behind = {place: each for place, each in self._recorded.items() if place[0] < branch}
         behind = left_behind | resumed
         self.leaves = [leaf for place in sorted(behind) for leaf in behind[place]]
-        write_whole(path, self._lines_from((0, 0), 0))
+        self._file.replace(self._lines_from((0, 0), 0))
 
     def append(self, leaf: Leaf, norms: GradientNorms | None = None) -> None:
         """Record one step, and its gradient norms if they were sampled.
@@ -102,13 +102,8 @@ class WriteAhead:
 
         A crash in between loses lines at the end, and leaves what stands before them.
         """
-        with self._path.open("r+b") as file:
-            file.seek(self._offsets.get(place, self._end))
-            file.truncate()
-            file.write(self._lines_from(place, file.tell()))
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
+        offset = self._offsets.get(place, self._end)
+        self._file.write_from(offset, self._lines_from(place, offset), durable=durable)
 
     def _lines_from(self, place: _Place, offset: int) -> bytes:
         """The lines of this step and those after it; notes where each will stand."""
@@ -131,16 +126,16 @@ class WriteAhead:
             )
 
 
-def recorded_leaves(run_folder: Path) -> tuple[AnyLeaf, ...]:
+def recorded_leaves(run_folder: Place) -> tuple[AnyLeaf, ...]:
     """The leaves that a run has recorded, of every branch.
 
     Raises:
         Malformed: A whole line of its write-ahead file is not a leaf.
     """
-    return _complete_lines(run_folder / FILE)
+    return _complete_lines(LogFile(run_folder / FILE))
 
 
-def recorded_steps(run_folder: Path) -> int:
+def recorded_steps(run_folder: Place) -> int:
     """The first step that a run's newest branch has not recorded: 0, if there is none.
 
     Raises:
@@ -149,10 +144,8 @@ def recorded_steps(run_folder: Path) -> int:
     return max(by_step(recorded_leaves(run_folder)), default=(0, -1))[1] + 1
 
 
-def _complete_lines(path: Path) -> tuple[AnyLeaf, ...]:
-    if not path.exists():
-        return ()
-    data = path.read_bytes()
+def _complete_lines(file: LogFile) -> tuple[AnyLeaf, ...]:
+    data = file.read()
     return read_leaves(data[: data.rfind(b"\n") + 1])
 
 

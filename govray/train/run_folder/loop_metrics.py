@@ -17,9 +17,9 @@ import math
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from govray.errors import GovrayError
+from govray.files.place import Place
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
 
@@ -53,7 +53,7 @@ def grouped(metrics: Mapping[str, object], known: Collection[str]) -> dict[str, 
 class MetricLog:
     """Writes what one attempt reports to the run's event log; for rank 0."""
 
-    def __init__(self, folder: Path, attempt: int) -> None:
+    def __init__(self, folder: Place, attempt: int) -> None:
         self._folder = folder
         self._attempt = attempt
         self._written: dict[str, float] = {}

@@ -14,7 +14,8 @@ group of workers finds neither file.
 from __future__ import annotations
 
 import time
-from pathlib import Path
+
+from govray.files.place import Place
 
 REQUEST = "resize"
 ANSWER = "resize.committed"
@@ -23,28 +24,28 @@ WAIT_S = 30.0
 """How long workers wait to be ended. The controller checks for the answer many times a second."""
 
 
-def ask(run_folder: Path) -> None:
+def ask(run_folder: Place) -> None:
     """Ask the run's workers to commit and wait."""
     (run_folder / REQUEST).touch()
 
 
-def asked(run_folder: Path) -> bool:
+def asked(run_folder: Place) -> bool:
     """Whether the workers are to commit and wait after the next step."""
     return (run_folder / REQUEST).exists()
 
 
-def answer(run_folder: Path) -> None:
+def answer(run_folder: Place) -> None:
     """Tell the controller that the commit is whole, and remove the request."""
     (run_folder / ANSWER).touch()
     (run_folder / REQUEST).unlink(missing_ok=True)
 
 
-def answered(run_folder: Path) -> bool:
+def answered(run_folder: Place) -> bool:
     """Whether the workers have committed and wait."""
     return (run_folder / ANSWER).exists()
 
 
-def clear(run_folder: Path) -> None:
+def clear(run_folder: Place) -> None:
     """Remove request and answer."""
     for name in (REQUEST, ANSWER):
         (run_folder / name).unlink(missing_ok=True)

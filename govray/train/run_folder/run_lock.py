@@ -9,8 +9,10 @@ write into a run that another driver has taken.
 Another driver can take the run between rank 0's comparison and its write. Rank 0 then writes a leaf
 or a commit of the same plan; the write-ahead file refuses one that differs.
 
-Locks need storage that has them: a local disk, NFS version 4, most parallel file systems. Where
-locks do nothing, two drivers of one run are told apart by the fence alone.
+Locks need storage that has them: a local disk, NFS version 4, most parallel file systems. On an
+object store the lock is a lease (`govray.train.run_folder.lease`), and the fence is changed by
+conditional writes. Where locks do nothing, two drivers of one run are told apart by the fence
+alone.
 """
 
 from __future__ import annotations
@@ -20,15 +22,18 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from govray.errors import Malformed, Refused, UsageError
+from govray.files.bucket import Replaced
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
 from govray.governance.formats import canonical_json
-from govray.train.run_folder import events
+from govray.train.run_folder import events, lease
 from govray.train.run_folder.clock import now
 
 LOCK = "driver.lock"
@@ -53,12 +58,30 @@ class Holder:
 
 
 @contextmanager
-def hold(run_folder: Path) -> Iterator[int]:
+def hold(run_folder: Place) -> Iterator[int]:
     """Be the run's driver within the context. Yields this driver's number, from 1.
 
     Raises:
         UsageError: Another driver has the run.
     """
+    own = Holder(os.getpid(), socket.gethostname(), now())
+    with _locking(run_folder, own):
+        number = take_over(run_folder)
+        events.append(
+            run_folder,
+            events.DriverStarted(at=own.since, driver=number, host=own.host, pid=own.pid),
+        )
+        yield number
+
+
+def _locking(run_folder: Place, own: Holder) -> AbstractContextManager[None]:
+    if isinstance(run_folder, BucketPath):
+        return _leased(run_folder, own)
+    return _flocked(run_folder, own)
+
+
+@contextmanager
+def _flocked(run_folder: Path, own: Holder) -> Iterator[None]:
     descriptor = os.open(run_folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         deadline = time.monotonic() + _PATIENCE_S
@@ -66,23 +89,26 @@ def hold(run_folder: Path) -> Iterator[int]:
             if time.monotonic() > deadline:
                 raise _taken(run_folder)
             time.sleep(0.05)
-        since = now()
-        own = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-        _rewrite(descriptor, canonical_json.encode(own))
-        number = take_over(run_folder)
-        events.append(
-            run_folder,
-            events.DriverStarted(
-                at=since, driver=number, host=socket.gethostname(), pid=os.getpid()
-            ),
-        )
-        yield number
+        _rewrite(descriptor, canonical_json.encode(vars(own)))
+        yield
     finally:
         os.close(descriptor)
 
 
-def driving(run_folder: Path) -> bool:
+@contextmanager
+def _leased(run_folder: BucketPath, own: Holder) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lease.hold(run_folder / LOCK, vars(own), host=own.host))
+        except lease.Taken:
+            raise _taken(run_folder) from None
+        yield
+
+
+def driving(run_folder: Place) -> bool:
     """Whether a driver has the run now."""
+    if isinstance(run_folder, BucketPath):
+        return lease.held(run_folder / LOCK, host=socket.gethostname())
     try:
         descriptor = os.open(run_folder / LOCK, os.O_RDONLY)
     except FileNotFoundError:
@@ -93,7 +119,7 @@ def driving(run_folder: Path) -> bool:
         os.close(descriptor)
 
 
-def holder(run_folder: Path) -> Holder | None:
+def holder(run_folder: Place) -> Holder | None:
     """Who has the run, or had it last; None if nobody ever did or it can't be told."""
     try:
         value: Any = canonical_json.parse_canonical((run_folder / LOCK).read_bytes())
@@ -111,7 +137,7 @@ class Fence:
         driver, attempt: The numbers under which the attempt began.
     """
 
-    folder: Path
+    folder: Place
     driver: int
     attempt: int
 
@@ -123,53 +149,80 @@ class Fence:
         """
         found = _numbers(self.folder)
         if found != (self.driver, self.attempt):
-            raise Refused(
-                f"the run was taken over: this is driver {self.driver}, attempt {self.attempt}; "
-                f"now {found[0]} and {found[1]} write",
-                where=str(self.folder),
-                do="Do nothing: another process has the run now",
-            )
+            raise _taken_over((self.driver, self.attempt), found, self.folder)
 
 
-def take_over(run_folder: Path) -> int:
+def _taken_over(own: tuple[int, int], found: tuple[int, int], folder: Place) -> Refused:
+    return Refused(
+        f"the run was taken over: this is driver {own[0]}, attempt {own[1]}; "
+        f"now {found[0]} and {found[1]} write",
+        where=str(folder),
+        do="Do nothing: another process has the run now",
+    )
+
+
+def take_over(run_folder: Place) -> int:
     """Shut out every earlier driver and its workers. Returns the new driver's number."""
-    with _fence(run_folder) as numbers:
-        numbers[0] += 1
-        return numbers[0]
+    return _change_fence(run_folder, lambda driver, attempt: (driver + 1, attempt))[0]
 
 
-def begin_attempt(run_folder: Path, driver: int) -> Fence:
+def begin_attempt(run_folder: Place, driver: int) -> Fence:
     """Shut out earlier attempts of this driver. Called once at each start of a group of workers.
 
     Raises:
         Refused: Another driver has taken the run.
     """
-    with _fence(run_folder) as numbers:
-        if numbers[0] != driver:
-            Fence(run_folder, driver, numbers[1]).check()
-        numbers[1] += 1
-        return Fence(run_folder, driver, numbers[1])
+
+    def begun(holder: int, attempt: int) -> tuple[int, int]:
+        if holder != driver:
+            raise _taken_over((driver, attempt), (holder, attempt), run_folder)
+        return holder, attempt + 1
+
+    return Fence(run_folder, *_change_fence(run_folder, begun))
 
 
-def last_attempt(run_folder: Path) -> int:
+def last_attempt(run_folder: Place) -> int:
     """The number of the newest attempt; 0 before the first."""
     return _numbers(run_folder)[1]
 
 
-@contextmanager
-def _fence(run_folder: Path) -> Iterator[list[int]]:
-    """The two numbers, to be changed in place by one process at a time."""
+def _change_fence(
+    run_folder: Place, change: Callable[[int, int], tuple[int, int]]
+) -> tuple[int, int]:
+    """Change the two numbers, one process at a time. Returns the new ones."""
+    if isinstance(run_folder, BucketPath):
+        return _swap_fence(run_folder, change)
     descriptor = os.open(run_folder / FENCE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        numbers = list(_parse(os.pread(descriptor, 256, 0), run_folder))
-        yield numbers
-        _rewrite(descriptor, canonical_json.encode(numbers))
+        numbers = change(*_parse(os.pread(descriptor, 256, 0), run_folder))
+        _rewrite(descriptor, canonical_json.encode(list(numbers)))
+        return numbers
     finally:
         os.close(descriptor)
 
 
-def _numbers(run_folder: Path) -> tuple[int, int]:
+def _swap_fence(
+    run_folder: BucketPath, change: Callable[[int, int], tuple[int, int]]
+) -> tuple[int, int]:
+    path = run_folder / FENCE
+    while True:
+        try:
+            data, tag = path.read_stamped()
+        except FileNotFoundError:
+            data, tag = b"", None
+        numbers = change(*_parse(data, run_folder))
+        new = canonical_json.encode(list(numbers))
+        try:
+            _ = path.create(new) if tag is None else path.swap(new, tag)
+        except (FileExistsError, Replaced):
+            continue  # another process was faster
+        return numbers
+
+
+def _numbers(run_folder: Place) -> tuple[int, int]:
+    if isinstance(run_folder, BucketPath):
+        return _parse((run_folder / FENCE).read_bytes(), run_folder)
     descriptor = os.open(run_folder / FENCE, os.O_RDONLY)
     try:
         return _parse(os.pread(descriptor, 256, 0), run_folder)
@@ -177,7 +230,7 @@ def _numbers(run_folder: Path) -> tuple[int, int]:
         os.close(descriptor)
 
 
-def _parse(data: bytes, run_folder: Path) -> tuple[int, int]:
+def _parse(data: bytes, run_folder: Place) -> tuple[int, int]:
     where = str(run_folder / FENCE)
     value = canonical_json.parse_canonical(data, where=where) if data else [0, 0]
     match value:
@@ -203,7 +256,7 @@ def _locked(descriptor: int, mode: int) -> bool:
     return True
 
 
-def _taken(run_folder: Path) -> UsageError:
+def _taken(run_folder: Place) -> UsageError:
     found = holder(run_folder)
     who = f"process {found.pid} on {found.host} since {found.since}" if found else "another process"
     return UsageError(

@@ -9,14 +9,14 @@ A second signal ends the driver by the usual `KeyboardInterrupt`.
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
+from govray.files.atomic_file import write_whole
+from govray.files.place import Place
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
 
@@ -25,21 +25,21 @@ REQUEST = "stop"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def request(run_folder: Path, by: str) -> None:
+def request(run_folder: Place, by: str) -> None:
     """Ask the run to stop after its current step. Asking twice is asking once."""
     try:
-        os.close(os.open(run_folder / REQUEST, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        write_whole(run_folder / REQUEST, b"", replace=False)
     except FileExistsError:
         return
     events.append(run_folder, events.StopRequested(at=now(), by=by))
 
 
-def requested(run_folder: Path) -> bool:
+def requested(run_folder: Place) -> bool:
     """Whether the run was asked to stop."""
     return (run_folder / REQUEST).exists()
 
 
-def clear(run_folder: Path) -> None:
+def clear(run_folder: Place) -> None:
     """Remove a request: the run goes on."""
     (run_folder / REQUEST).unlink(missing_ok=True)
 

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -39,6 +38,7 @@ from govray.checkpoint.commit_manifest import FileEntry
 from govray.checkpoint.storage import storage_of
 from govray.engine.collective.agreement import lost_peers_reported
 from govray.errors import GovrayError
+from govray.files.place import place
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import AnyLeaf
 from govray.train.inputs.order import Order
@@ -72,7 +72,7 @@ class Commits:
         self._state = state
         self._order = order
         self._fence = fence
-        self._folder = Path(order.folder)
+        self._folder = place(order.folder)
         self._storage = storage_of(self._folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         # The threads' process group. It exists only if every rank writes parts.

@@ -25,6 +25,7 @@ from govray.checkpoint.retention import DEFAULT, Commit, Rules, kept
 from govray.checkpoint.storage import folder_name, storage_of
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, UsageError
 from govray.files.atomic_file import write_whole
+from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.train.state.snapshot import STATE, committed_folders
 
@@ -51,7 +52,7 @@ class Inventory:
     rules: Rules
 
 
-def inventory(run_folder: Path) -> Inventory:
+def inventory(run_folder: Place) -> Inventory:
     """List what a run has stored. Reads manifests and each commit's ``state.json``, no tensors.
 
     Raises:
@@ -99,7 +100,7 @@ def inventory(run_folder: Path) -> Inventory:
 
 
 def surplus(
-    run_folder: Path, found: Inventory, rules: Rules | None = None, floor: int | None = None
+    run_folder: Place, found: Inventory, rules: Rules | None = None, floor: int | None = None
 ) -> tuple[Commit, ...]:
     """The commits that no rule and no pin keeps. ``rules`` are the run's unless given.
 
@@ -115,7 +116,7 @@ def surplus(
     return tuple(commit for commit in found.commits if commit.name not in stay)
 
 
-def apply(run_folder: Path, rules: Rules, *, floor: int | None = None) -> tuple[str, ...]:
+def apply(run_folder: Place, rules: Rules, *, floor: int | None = None) -> tuple[str, ...]:
     """Delete the commits that the rules don't keep, manifest first; ``floor`` as in `surplus`.
 
     Returns:
@@ -134,7 +135,7 @@ def apply(run_folder: Path, rules: Rules, *, floor: int | None = None) -> tuple[
     return gone
 
 
-def sweep(run_folder: Path) -> tuple[str, ...]:
+def sweep(run_folder: Place) -> tuple[str, ...]:
     """Delete what nothing loads. Only for a run without a driver.
 
     Returns:
@@ -150,7 +151,7 @@ def sweep(run_folder: Path) -> tuple[str, ...]:
     return tuple(found.leftovers)
 
 
-def pin(run_folder: Path, name: str, reason: str) -> None:
+def pin(run_folder: Place, name: str, reason: str) -> None:
     """Keep a commit against the rules. A later pin of the same name replaces the reason.
 
     Raises:
@@ -167,7 +168,7 @@ def pin(run_folder: Path, name: str, reason: str) -> None:
         write_whole(run_folder / PINS, canonical_json.encode(pins))
 
 
-def pin_ahead(run_folder: Path, steps: Iterable[int], reason: str) -> None:
+def pin_ahead(run_folder: Place, steps: Iterable[int], reason: str) -> None:
     """Keep the commits of these steps. Called before the run begins."""
     with _locked(run_folder):
         pins = dict(read_pins(run_folder)) | {folder_name(step): reason for step in steps}
@@ -194,7 +195,7 @@ def pin_start(start_folder: Path, reason: str) -> None:
             return
 
 
-def read_pins(run_folder: Path) -> dict[str, str]:
+def read_pins(run_folder: Place) -> dict[str, str]:
     """Name → reason; empty where there is no ``pins.json``.
 
     Raises:
@@ -212,8 +213,14 @@ def read_pins(run_folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _locked(run_folder: Path) -> Iterator[None]:
-    """Hold the pins' lock: no pin may come between a check and its deletion."""
+def _locked(run_folder: Place) -> Iterator[None]:
+    """Hold the pins' lock: no pin may come between a check and its deletion.
+
+    Nobody pins commits on an object store: weights to start from are on a disk.
+    """
+    if not isinstance(run_folder, Path):
+        yield
+        return
     with open(run_folder / f".{PINS}.lock", "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from govray.checkpoint import commit_folder as checkpoint
 from govray.checkpoint.commit_folder import Folder
 from govray.errors import GovrayError, InfrastructureFailed
+from govray.files.place import Place
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.gates import on_lineage
 from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
@@ -50,7 +50,7 @@ class Resumption:
     decisions: Decisions
 
 
-def resolve(run_folder: Path, order: Order) -> Resumption:
+def resolve(run_folder: Place, order: Order) -> Resumption:
     """Where the run in this folder resumes, under its order.
 
     Raises:
@@ -80,7 +80,7 @@ def resolve(run_folder: Path, order: Order) -> Resumption:
     )
 
 
-def known_leaves(run_folder: Path, commit: Folder | None) -> tuple[AnyLeaf, ...]:
+def known_leaves(run_folder: Place, commit: Folder | None) -> tuple[AnyLeaf, ...]:
     """All that a run recorded, from its write-ahead file or, if that is lost, from a commit.
 
     Raises:

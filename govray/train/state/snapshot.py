@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,6 +45,7 @@ from govray.errors import (
     Refused,
     UsageError,
 )
+from govray.files.place import Place
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.gates import Gate, encode_gates
@@ -64,7 +64,7 @@ _GENERATORS = "generators.safetensors"
 _GENERATOR_VALUES = "generators.json"
 
 
-def committed_folders(run_folder: Path) -> Sequence[tuple[int, commit_folder.Folder]]:
+def committed_folders(run_folder: Place) -> Sequence[tuple[int, commit_folder.Folder]]:
     """Every folder that has a commit's name, whole or not, with its next step. Newest first.
 
     Raises:
@@ -74,7 +74,7 @@ def committed_folders(run_folder: Path) -> Sequence[tuple[int, commit_folder.Fol
 
 
 def latest(
-    run_folder: Path, *, at_most: int | None = None
+    run_folder: Place, *, at_most: int | None = None
 ) -> tuple[commit_folder.Folder, int] | None:
     """The newest commit under a run folder that has all its files, and its next step.
 

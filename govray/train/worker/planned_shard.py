@@ -28,6 +28,7 @@ from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from govray.checkpoint.commit_folder import Folder
 from govray.data.prefetch import prefetched
 from govray.data.step_reader import StepReader, StepRows, plan_items, step_rows
+from govray.files.place import place
 from govray.train.inputs.gating import UNDECIDED, Decisions
 from govray.train.inputs.order import Order
 from govray.train.run_folder import events
@@ -107,7 +108,7 @@ class PlanData(ray.train.DataConfig):
     ) -> list[dict[str, PlannedRows]]:
         """One `PlannedRows` for each rank; the base class documents the arguments."""
         order = self._order
-        folder = Path(order.folder)
+        folder = place(order.folder)
         attempt = begin_attempt(folder, order.driver).attempt
         resumption = resume_point.resolve(folder, order)
         checkpoint, start = resumption.checkpoint, resumption.step

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from govray.errors import GovrayError
+from govray.files.place import Place
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf
 from govray.train.run_folder.clock import now
@@ -79,7 +79,7 @@ class Recorder:
             self._metrics.note(step, metrics, known)
 
     @property
-    def _folder(self) -> Path:
+    def _folder(self) -> Place:
         return self._fence.folder
 
     @contextmanager

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ray.train
@@ -28,6 +27,7 @@ from govray.engine.gradients.forward import LossFn
 from govray.engine.memorization.monitor import Monitor, logits_in
 from govray.engine.step import GovernedStep, StepResult
 from govray.errors import GovrayError, Refused, UsageError
+from govray.files.place import place
 from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment
@@ -99,7 +99,7 @@ class Run:
         self.step_function = step_function
         self._rows: PlannedRows = assignment.shard
         self._on_step = assignment.on_step
-        self._folder = Path(assignment.order.folder)
+        self._folder = place(assignment.order.folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._gating = gating
         self._commits = commits

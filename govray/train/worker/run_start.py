@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,6 +19,7 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import build_step
 from govray.errors import Refused, UsageError
+from govray.files.place import place
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment, Discovery, Order, current
 from govray.train.inputs.revocation_feed import RevocationFeed
@@ -135,7 +135,7 @@ def start_run(
     leaves = state.restore(rows.checkpoint, order) if rows.checkpoint else ()
     if schedule:
         require_rates(optimizer, scheduled, rows.start_step)
-    fence = Fence(Path(order.folder), order.driver, rows.attempt)
+    fence = Fence(place(order.folder), order.driver, rows.attempt)
     device = next(model.parameters()).device
     read = [corpus for corpus in order.plan.corpora if corpus not in order.plan.excluded]
     return Run(
@@ -183,7 +183,7 @@ def _attach_adapters(model: nn.Module, optimizer: torch.optim.Optimizer, order: 
 def _follow_revocations(order: Order) -> RevocationFeed | None:
     if not order.revocations:
         return None
-    feed = RevocationFeed(order.revocations, Path(order.folder), at=instant())
+    feed = RevocationFeed(order.revocations, place(order.folder), at=instant())
     feed.start()
     return feed
 

@@ -1,0 +1,42 @@
+"""Arguments that take a path of a disk or a URL of an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from govray.errors import UsageError
+from govray.files.place import Place, place
+
+
+def given_place(text: str) -> Place:
+    """The place that a user names.
+
+    Raises:
+        UsageError: It looks like a URL, and is none of an object store.
+    """
+    try:
+        return place(text)
+    except ValueError as error:
+        raise UsageError(str(error), where=text.partition(":")[0] + ":…") from None
+
+
+if TYPE_CHECKING:
+    Given: TypeAlias = Place
+else:
+    Given = Path  # typer takes no union; the parser decides
+
+Run = Annotated[
+    Given,
+    typer.Argument(
+        metavar="RUN", parser=given_place, help="A run's folder or URL, below storage_path."
+    ),
+]
+Storage = Annotated[
+    Given,
+    typer.Argument(
+        metavar="STORAGE", parser=given_place, help="The experiments' storage_path, or its URL."
+    ),
+]

@@ -1,0 +1,263 @@
+"""A run's files on an object store: the same events, ledger, locks and fence as on a disk."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.errors import Refused, UsageError
+from govray.files.bucket_path import BucketPath, ObjectStat
+from govray.files.place import Place
+from govray.governance.formats import canonical_json
+from govray.train.run_folder import events, lease, log_file, resize_request, run_lock, stop_request
+from govray.train.run_folder.clock import now
+from govray.train.run_folder.log_file import LogFile
+
+HOLD = """
+import sys, time
+from govray.files.place import place
+from govray.train.run_folder.run_lock import hold
+with hold(place(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def progress(step: int) -> events.Progress:
+    return events.Progress(at=now(), step=step, loss=1.0)
+
+
+def test_events_come_back_in_order_and_in_parts(
+    store: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "OBJECT_BYTES", 200)
+    written = [progress(step) for step in range(12)]
+    for each in written:
+        events.append(store, each)
+        events.append(tmp_path, each)
+    assert events.read(store) == events.read(tmp_path) == tuple(written)
+    assert events.size(store) == events.size(tmp_path)
+    assert len(list(store.glob("events*.jsonl"))) > 2
+
+
+def test_writers_lose_none_of_each_others_events(
+    store: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "OBJECT_BYTES", 500)
+
+    def write(first: int) -> None:
+        for step in range(first, first + 6):
+            events.append(store, progress(step))
+
+    threads = [threading.Thread(target=write, args=(100 * k,)) for k in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    found = [event.step for event in events.read(store) if isinstance(event, events.Progress)]
+    assert sorted(found) == [100 * k + step for k in range(3) for step in range(6)]
+    for k in range(3):  # each writer's stay in their order
+        own = [step for step in found if step // 100 == k]
+        assert own == sorted(own)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_log_on_a_store_is_the_file_on_a_disk(
+    store: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(log_file, "SEGMENT_BYTES", 64)
+    drawn = random.Random(seed)
+    disk, objects = LogFile(tmp_path / "log"), LogFile(store / "log")
+    disk.replace(b"")
+    objects.replace(b"")
+    most = 0
+    for _ in range(25):
+        data = b"".join(b"%d\n" % drawn.randrange(10**9) for _ in range(drawn.randrange(5)))
+        held = disk.read()
+        ends = [0, *(at + 1 for at, byte in enumerate(held) if byte == 10)]
+        offset = drawn.choice([len(held), len(held), drawn.choice(ends)])
+        for each in (disk, objects):
+            each.write_from(offset, data, durable=True)
+        assert LogFile(store / "log").read() == disk.read()
+        if drawn.random() < 0.2:  # another process goes on
+            objects = LogFile(store / "log")
+            objects.replace(objects.read())
+        most = max(most, len(list((store / "log").iterdir())))
+    assert most > 1
+
+
+def test_an_append_writes_the_last_segment_only(
+    store: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_file, "SEGMENT_BYTES", 32)
+    log = LogFile(store / "log")
+    log.replace(b"0123456789\n" * 9)
+    before = (store / "log").walk_files()
+    written: list[str] = []
+    real = BucketPath.write_bytes
+    monkeypatch.setattr(
+        BucketPath,
+        "write_bytes",
+        lambda path, data: (written.append(path.name), real(path, data))[1],
+    )
+    log.write_from(99, b"more\n", durable=True)
+    assert len(written) == 1
+    assert written[0] >= max(before)
+    LogFile(store / "log").read()
+    again = LogFile(store / "log")
+    again.replace(again.read())  # a run that resumes sends nothing again
+    assert len(written) == 1
+
+
+def test_a_second_driver_is_refused_and_told_who_has_the_run(store: BucketPath) -> None:
+    assert not run_lock.driving(store)
+    with run_lock.hold(store) as number:
+        assert number == 1
+        assert run_lock.driving(store)
+        with pytest.raises(UsageError, match=f"process {os.getpid()} on"), run_lock.hold(store):
+            pytest.fail("two drivers")
+    assert not run_lock.driving(store)
+    with run_lock.hold(store) as number:
+        assert number == 2
+
+
+def drive(run: Place, done: threading.Barrier, got: list[int], refused: list[UsageError]) -> None:
+    """Hold the run until all have tried."""
+    try:
+        with run_lock.hold(run) as number:
+            got.append(number)
+            done.wait(60)
+    except UsageError as error:
+        refused.append(error)
+        done.wait(60)
+
+
+def test_of_drivers_that_come_at_once_the_store_refuses_all_but_one(
+    store: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        got: list[int] = []
+        refused: list[UsageError] = []
+        done = threading.Barrier(5)
+
+        threads = [
+            threading.Thread(target=drive, args=(store, done, got, refused)) for _ in range(4)
+        ]
+        for each in threads:
+            each.start()
+        done.wait(60)
+        for each in threads:
+            each.join()
+        assert (len(got), len(refused)) == (1, 3)
+    # Without the condition of the write, each of them would have the run.
+    monkeypatch.setattr(BucketPath, "create", BucketPath.write_bytes)
+    (store / run_lock.LOCK).unlink()
+    with run_lock.hold(store), run_lock.hold(store):
+        pass
+
+
+def test_the_death_of_a_driver_frees_its_run(store: BucketPath) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(store)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        assert run_lock.driving(store)
+        found = run_lock.holder(store)
+        assert found is not None
+        assert found.pid == child.pid
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate(timeout=30)
+    assert not run_lock.driving(store)
+    with run_lock.hold(store) as number:
+        assert number == 2
+
+
+def test_a_driver_of_another_machine_has_the_run_until_it_renews_no_more(
+    store: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = store / run_lock.LOCK
+    lock.create(canonical_json.encode({"host": "elsewhere", "pid": 1, "since": now()}))
+    assert run_lock.driving(store)
+    with pytest.raises(UsageError, match="process 1 on elsewhere"), run_lock.hold(store):
+        pytest.fail("two drivers")
+    real = BucketPath.stat
+
+    def long_ago(path: BucketPath) -> ObjectStat:
+        found = real(path)
+        old = datetime.now(UTC) - timedelta(seconds=lease.LEASE_S + 1)
+        return ObjectStat(found.st_size, found.tag, old)
+
+    monkeypatch.setattr(BucketPath, "stat", long_ago)
+    assert not run_lock.driving(store)
+    with run_lock.hold(store) as number:
+        assert number == 1
+
+
+def test_a_driver_renews_its_lock(store: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 0.05)
+    with run_lock.hold(store):
+        first = (store / run_lock.LOCK).stat().tag
+        deadline = time.monotonic() + 30
+        while (store / run_lock.LOCK).stat().tag == first:
+            assert time.monotonic() < deadline
+    assert not run_lock.driving(store)
+
+
+def test_what_an_earlier_driver_or_attempt_left_may_not_write(store: BucketPath) -> None:
+    first = run_lock.take_over(store)
+    old = run_lock.begin_attempt(store, first)
+    old.check()
+    new = run_lock.begin_attempt(store, first)
+    new.check()
+    with pytest.raises(Refused, match="taken over"):
+        old.check()
+    second = run_lock.take_over(store)
+    with pytest.raises(Refused, match="taken over"):
+        new.check()
+    with pytest.raises(Refused, match="taken over"):
+        run_lock.begin_attempt(store, first)
+    assert run_lock.begin_attempt(store, second).attempt == run_lock.last_attempt(store)
+
+
+REQUESTS: list[tuple[Callable[[Place], Any], Callable[[Place], bool], Callable[[Place], None]]] = [
+    (lambda run: stop_request.request(run, "a test"), stop_request.requested, stop_request.clear),
+    (resize_request.ask, resize_request.asked, resize_request.clear),
+    (resize_request.answer, resize_request.answered, resize_request.clear),
+]
+
+
+@pytest.mark.parametrize(("ask", "asked", "clear"), REQUESTS)
+def test_a_request_is_there_until_it_is_removed(
+    store: BucketPath, ask: Callable[[Place], Any], asked: Any, clear: Any
+) -> None:
+    assert not asked(store)
+    ask(store)
+    ask(store)
+    assert asked(store)
+    clear(store)
+    assert not asked(store)
+
+
+def test_a_log_that_ends_with_a_segment_goes_on_behind_it(
+    store: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_file, "SEGMENT_BYTES", 32)
+    log, lines = LogFile(store / "log"), [b"%010d\n" % k for k in range(9)]
+    log.replace(b"".join(lines))
+    log.replace(b"".join(lines[:3]))  # one whole segment
+    log.write_from(33, b"more\n", durable=True)
+    assert LogFile(store / "log").read() == b"".join(lines[:3]) + b"more\n"
