@@ -48,37 +48,54 @@ EXPERIMENT = {
 @pytest.mark.parametrize(
     ("field", "several"),
     [
-        ("storage_path", False),
         ("pretrained", False),
         ("attestation_key", False),
         ("attestation_key_password_file", False),
         ("data.corpora", False),
         ("data.tokenizer", False),
-        ("governance.policy", False),
-        ("governance.trust_root", False),
-        ("governance.delegations", True),
-        ("governance.revocations", True),
     ],
 )
 def test_an_experiment_names_the_field_that_has_a_url(field: str, several: bool, url: str) -> None:
     assert parse_experiment(EXPERIMENT, where="tiny.yaml").storage_path == "runs"
-    section, _, name = field.rpartition(".")
-    given = [url] if several else url
-    value: dict[str, Any] = {**EXPERIMENT, name: given}
-    if section:
-        value = {**EXPERIMENT, section: {**EXPERIMENT[section], name: given}}  # type: ignore[dict-item]
+    value = with_field(field, [url] if several else url)
     with pytest.raises(UsageError, match=rf"{field}.*give a path, not a URL") as told:
         parse_experiment(value, where="tiny.yaml")
-    assert "checkpoint.storage" in str(told.value)
+    assert "docs/storage.md" in str(told.value)
     assert "AKIA" not in str(told.value)
 
 
-def test_a_run_recorded_before_urls_were_refused_can_be_read() -> None:
-    value = {**EXPERIMENT, "storage_path": "s3://bucket"}
+PLACES = ["storage_path", "governance.policy", "governance.trust_root"]
+
+
+def with_field(field: str, value: Any) -> dict[str, Any]:
+    section, _, name = field.rpartition(".")
+    if section:
+        return {**EXPERIMENT, section: {**EXPERIMENT[section], name: value}}  # type: ignore[dict-item]
+    return {**EXPERIMENT, name: value}
+
+
+@pytest.mark.parametrize("field", PLACES)
+def test_a_place_is_a_path_or_the_url_of_an_object_store(field: str) -> None:
+    for given in ("here/below", "s3://bucket/prefix?region=eu-west-1", "gs://bucket/prefix"):
+        parse_experiment(with_field(field, given), where="tiny.yaml")
+    for given, why in [
+        ("s4://bucket/AKIA", r"did you mean s3://"),
+        ("s3:/bucket/AKIA", r"did you mean s3://"),
+        ("https://bucket/AKIA", "give an object store's URL"),
+        ("fsspec+memory://bucket/AKIA", "give an object store's URL"),
+        ("s3://AKIA:hush@bucket", "no place in a URL"),
+    ]:
+        with pytest.raises(UsageError, match=f"{field}.*{why}") as told:
+            parse_experiment(with_field(field, given), where="tiny.yaml")
+        assert "AKIA" not in str(told.value)
+
+
+def test_a_run_recorded_before_urls_were_checked_can_be_read() -> None:
+    value = {**EXPERIMENT, "storage_path": "s3:/bucket"}
     with pytest.raises(UsageError, match="storage_path"):
         parse_experiment(value, where="run")
     found = parse_experiment(value, where="run", context=RECORDED)
-    assert found.storage_path == "s3://bucket"
+    assert found.storage_path == "s3:/bucket"
 
 
 def test_the_experiment_file_itself_is_a_path() -> None:
@@ -129,7 +146,7 @@ def test_a_verb_refuses_a_url_for_a_path(verb: Any, param: Any) -> None:
 
 @pytest.mark.parametrize(
     "field",
-    ["corpora", "policy", "trust_root", "delegations", "tokenizer", "pretrained", "resume"],
+    ["corpora", "tokenizer", "pretrained"],
 )
 def test_a_trainer_refuses_a_url_for_a_path(field: str) -> None:
     known: dict[str, Any] = {each.name: each.default for each in fields(GovernedTrainer)}
@@ -141,11 +158,15 @@ def test_a_trainer_refuses_a_url_for_a_path(field: str) -> None:
         "rows_per_step": {},
     }
     GovernedTrainer(**given)
-    value = ["s3://bucket/p"] if field == "delegations" else "s3://bucket/p"
     with pytest.raises(UsageError, match=f"{field}: give a path"):
-        GovernedTrainer(**{**given, field: value})
-    with pytest.raises(UsageError, match=r"run_config\.storage_path: give a path"):
-        GovernedTrainer(**given, run_config=ray.train.RunConfig(storage_path="s3://bucket"))
+        GovernedTrainer(**{**given, field: "s3://bucket/p"})
+    for place in ("policy", "trust_root", "delegations", "revocations", "resume"):
+        several = place in ("delegations", "revocations")
+        GovernedTrainer(**{**given, place: ["s3://bucket/p"] if several else "s3://bucket/p"})
+        with pytest.raises(UsageError, match=f"{place}: .*did you mean s3://"):
+            GovernedTrainer(**{**given, place: ["s4://bucket/p"] if several else "s4://bucket/p"})
+    with pytest.raises(UsageError, match=r"run_config\.storage_path: .*did you mean s3://"):
+        GovernedTrainer(**given, run_config=ray.train.RunConfig(storage_path="s4://bucket"))
 
 
 @pytest.mark.parametrize(

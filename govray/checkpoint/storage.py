@@ -1,9 +1,10 @@
 """Where a run's commits lie: in its folder, or at a URL that the folder names.
 
-The run's folder itself (write-ahead ledger, events, locks, fence, pins) is a path that the driver
-and all ranks share, or lies at a URL with its commits. A run of a disk that commits elsewhere has a
-file ``storage.json`` from its start, so that whoever has the folder finds the commits. The place at
-the URL is new for each run: commits of another run of the same name don't mix with this one's.
+The run's folder itself has the write-ahead ledger, events, locks, fence and pins. It is a path that
+the driver and all ranks share, or lies at a URL with its commits. A run of a disk that commits
+elsewhere has a file ``storage.json`` from its start, so that whoever has the folder finds the
+commits. The place at the URL is new for each run: commits of another run of the same name don't mix
+with this one's.
 """
 
 from __future__ import annotations

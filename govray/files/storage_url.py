@@ -42,8 +42,8 @@ def check_path(path: _P) -> _P:
     """
     if is_url(str(path)):
         raise ValueError(
-            "give a path, not a URL: copy or mount what lies there. URLs are taken by "
-            "checkpoint.storage in an experiment, and as the source of corpus build and split"
+            "give a path, not a URL: copy or mount what lies there. docs/storage.md lists what "
+            "takes URLs"
         )
     return path
 

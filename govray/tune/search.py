@@ -33,6 +33,7 @@ from ray.tune.logger import TBXLoggerCallback
 from govray.data.records_file import PREPARED
 from govray.errors import GovrayError, Stopped, UsageError
 from govray.files.place import Place
+from govray.files.storage_url import check_path
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats.keys import Signer
 from govray.governance.policy.depth_policy import Policy
@@ -430,4 +431,11 @@ def _error(trial: Any, folder: Path) -> str:
 
 
 def _storage(file: SearchFile) -> Path:
-    return Path(file.experiment.storage_path).resolve()
+    try:
+        return check_path(Path(file.experiment.storage_path)).resolve()
+    except ValueError:
+        raise UsageError(
+            "searches lie on a disk: its runs share their prepared data there",
+            where="storage_path",
+            do="Give a path, or train single runs at the URL",
+        ) from None

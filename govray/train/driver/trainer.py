@@ -110,15 +110,15 @@ class GovernedTrainer(RunSettings):
 
     train_loop_per_worker: Loop
     corpora: str | Path
-    policy: str | Path
-    trust_root: str | Path
+    policy: str | Place
+    trust_root: str | Place
     max_steps: int
     rows_per_step: Mapping[str, int | Quota]
     train_loop_config: Mapping[str, Any] | None = None
     scaling_config: ray.train.ScalingConfig | None = None
     run_config: ray.train.RunConfig | None = None
-    delegations: Sequence[str | Path] = ()
-    revocations: Sequence[str | Path] = ()
+    delegations: Sequence[str | Place] = ()
+    revocations: Sequence[str | Place] = ()
     context: int = 512
     tokenizer: str = "bytes"
     reserve: float = 0.02
@@ -144,20 +144,17 @@ class GovernedTrainer(RunSettings):
             UsageError: One is given. Names the field.
         """
         super().__post_init__()
-        names = ("corpora", "policy", "trust_root", "delegations", "revocations", "tokenizer")
-        more = ("pretrained", "attestation_key_password_file")
-        given = {name: getattr(self, name) for name in (*names, *more)}
+        paths = ("corpora", "tokenizer", "pretrained", "attestation_key_password_file")
+        places = ("policy", "trust_root", "delegations", "revocations", "resume")
+        given = {name: getattr(self, name) for name in (*paths, *places)}
+        given["run_config.storage_path"] = self._configured
         for name, value in given.items():
-            for path in [value] if isinstance(value, str | Path) else value or ():
+            check = check_path if name in paths else place
+            for each in value if isinstance(value, list | tuple) else filter(None, [value]):
                 try:
-                    check_path(path)
+                    check(each)
                 except ValueError as error:
                     raise UsageError(str(error), where=name) from None
-        for name, value in (("resume", self.resume), ("storage_path", self._configured)):
-            try:
-                _ = value and place(value)
-            except ValueError as error:
-                raise UsageError(str(error), where=name) from None
 
     def fit(self) -> ray.train.Result:
         """Train, and leave an attested model in ``<result.path>/model``.
@@ -306,18 +303,18 @@ class GovernedTrainer(RunSettings):
     def _input_files(self) -> run_listing.InputFiles:
         return run_listing.InputFiles(
             corpora=Path(self.corpora),
-            policy=Path(self.policy),
-            trust_root=Path(self.trust_root),
-            delegations=tuple(Path(path) for path in self.delegations),
+            policy=place(self.policy),
+            trust_root=place(self.trust_root),
+            delegations=tuple(place(path) for path in self.delegations),
         )
 
     def _inputs(self, signer: Signer, at: datetime) -> Inputs:
         inputs = load_inputs(
             Path(self.corpora),
-            Path(self.policy),
-            Path(self.trust_root),
-            [Path(path) for path in self.delegations],
-            [Path(path) for path in self.revocations],
+            place(self.policy),
+            place(self.trust_root),
+            [place(path) for path in self.delegations],
+            [place(path) for path in self.revocations],
             at=at,
             resumed=place(self.resume) if self.resume else None,
         )

@@ -61,8 +61,8 @@ def _check_place(value: str, info: ValidationInfo) -> str:
     return value
 
 
-StoragePlace = Annotated[str, AfterValidator(_check_place)]
-"""A folder of a disk, or a URL of an object store."""
+PlaceText = Annotated[str, AfterValidator(_check_place)]
+"""A file or folder of a disk, or a URL of an object store."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """What every generator of torch and numpy takes."""
@@ -143,12 +143,12 @@ class Data(Section):
 class Governance(Section):
     """The signed policy and the root of trust that it is checked against."""
 
-    policy: DiskPath
-    trust_root: DiskPath
-    delegations: tuple[DiskPath, ...] = Field(
+    policy: PlaceText
+    trust_root: PlaceText
+    delegations: tuple[PlaceText, ...] = Field(
         (), description="envelopes that delegate an authority"
     )
-    revocations: tuple[DiskPath, ...] = Field(
+    revocations: tuple[PlaceText, ...] = Field(
         (), description="revocation lists; read again while the run goes on"
     )
     max_quarantined: Share = Field(0.25, description="share of records; above: refuse")
@@ -243,7 +243,7 @@ class Experiment(Section):
         StepSettings.collective_timeout_s,
         description="how long ranks wait for each other; a hanging rank ends the attempt",
     )
-    storage_path: StoragePlace = "runs"
+    storage_path: PlaceText = "runs"
     attestation_key: DiskPath = Field(
         "env:GOVRAY_KEY", description="env:NAME or a path; read on the driver only"
     )

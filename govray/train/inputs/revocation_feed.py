@@ -21,11 +21,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from govray.errors import CouldNotCheck, GovrayError, RankFailed, UsageError
 from govray.files.atomic_file import make_folder, write_whole
-from govray.files.place import Place
+from govray.files.place import Place, place
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.revoked import revoked_credential, revoked_policy
@@ -87,7 +86,7 @@ def revoked_names(
     return {name: revoked for name, revoked in found.items() if revoked is not None}
 
 
-def read_lists(paths: Sequence[str | Path]) -> tuple[bytes, ...]:
+def read_lists(paths: Sequence[str | Place]) -> tuple[bytes, ...]:
     """The bytes of the lists' files.
 
     Raises:
@@ -96,7 +95,7 @@ def read_lists(paths: Sequence[str | Path]) -> tuple[bytes, ...]:
     found = []
     for path in paths:
         try:
-            with Path(path).open("rb") as file:
+            with place(path).open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
         except OSError as error:
             raise UsageError(

@@ -171,18 +171,18 @@ class InputFiles:
     """Where a run's signed inputs are."""
 
     corpora: Path
-    policy: Path
-    trust_root: Path
-    delegations: tuple[Path, ...]
+    policy: Place
+    trust_root: Place
+    delegations: tuple[Place, ...]
 
 
 def experiment_inputs(experiment: Experiment) -> InputFiles:
     """The files that an experiment names."""
     return InputFiles(
         corpora=Path(experiment.data.corpora),
-        policy=Path(experiment.governance.policy),
-        trust_root=Path(experiment.governance.trust_root),
-        delegations=tuple(Path(path) for path in experiment.governance.delegations),
+        policy=place(experiment.governance.policy),
+        trust_root=place(experiment.governance.trust_root),
+        delegations=tuple(place(path) for path in experiment.governance.delegations),
     )
 
 

@@ -107,10 +107,10 @@ class Inputs:
 
 def load_inputs(
     corpora: Path,
-    policy: Path,
-    trust_root: Path,
-    delegations: Sequence[Path],
-    revocations: Sequence[Path] = (),
+    policy: Place,
+    trust_root: Place,
+    delegations: Sequence[Place],
+    revocations: Sequence[Place] = (),
     *,
     at: datetime,
     resumed: Place | None = None,
@@ -167,7 +167,7 @@ def _check_unrevoked(revoked: Mapping[str, Revoked], at: datetime) -> None:
             )
 
 
-def read(path: Path, what: str, make: str) -> bytes:
+def read(path: Place, what: str, make: str) -> bytes:
     """A file's bytes, or an error that names it and the command that makes it."""
     try:
         return path.read_bytes()

@@ -236,7 +236,7 @@ def _check_of_run(outcome: ReplayOutcome, record: RunRecord, at: datetime, *, wh
         )
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Place) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(canonical_json.MAX_BYTES + 1)  # its reader refuses one byte more

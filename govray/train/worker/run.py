@@ -32,7 +32,8 @@ from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment
 from govray.train.inputs.revocation_feed import RevocationFeed
-from govray.train.run_folder import resize_request, stop_request
+from govray.train.run_folder import resize_request
+from govray.train.run_folder.requests import Requests
 from govray.train.state.committer import Commits
 from govray.train.state.resume_point import RolledBack
 from govray.train.worker.ledger_norms import gradient_norms
@@ -101,6 +102,7 @@ class Run:
         self._on_step = assignment.on_step
         self._folder = place(assignment.order.folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._requests = Requests(self._folder)
         self._gating = gating
         self._commits = commits
         self._watch = watch
@@ -139,6 +141,8 @@ class Run:
                     raise Refused(f"the shard holds step {planned.step} where {step} is due")
                 batch = step_batch(planned, device, self.order.manifest.row_schema)
                 batch = batch.without(self._gating.left_out(step))
+                if self._rank == 0:
+                    self._requests.look()
             except Exception as error:  # whatever it is, the other ranks must hear of it
                 batch = StepBatch(
                     step=step,
@@ -150,8 +154,8 @@ class Run:
             if self._rank == 0:
                 batch = replace(
                     batch,
-                    stop=stop_request.requested(self._folder),
-                    pause=resize_request.asked(self._folder),
+                    stop=self._requests.stop,
+                    pause=self._requests.pause,
                 )
             yield batch
 
