@@ -1,0 +1,136 @@
+"""Every path is a URL: a run is killed and resumed, indexed, verified and served, as on a disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from govray.files.bucket_path import BucketPath
+from govray.governance.attestation import model_folder
+from tests.support.deployment import Deployment
+from tests.support.process import COMMAND, serving
+
+pytestmark = pytest.mark.slow
+
+STEPS = 80
+
+
+@pytest.fixture
+def govray(tmp_path: Path) -> Any:
+    def run(*words: str, code: int = 0) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-c", COMMAND, "--json", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return json.loads(done.stdout) if done.stdout and code == 0 else done.stderr
+
+    return run
+
+
+def upload(folder: Path, to: BucketPath) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            (to / path.relative_to(folder).as_posix()).write_bytes(path.read_bytes())
+
+
+def download(folder: BucketPath, to: Path) -> None:
+    for name in folder.walk_files():
+        target = to / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((folder / name).read_bytes())
+
+
+def wait_for(condition: Any, process: subprocess.Popen[Any]) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
+    store: BucketPath, tmp_path: Path, govray: Any
+) -> None:
+    made = Deployment(tmp_path / "made")
+    upload(made.corpora, store / "corpora")
+    (store / "policy.dsse.json").write_bytes(made.policy.read_bytes())
+    (store / "root.json").write_bytes(made.root.read_bytes())
+    runs = store / "runs"
+    experiment = made.experiment(max_steps=STEPS)
+    experiment["data"] = {**experiment["data"], "corpora": str(store / "corpora"), "epochs": 30}  # type: ignore[dict-item]
+    on_disk = yaml.safe_dump(
+        experiment | {"data": {**experiment["data"], "corpora": str(made.corpora)}}
+    )  # type: ignore[dict-item]
+    experiment["governance"] = {
+        **experiment["governance"],  # type: ignore[dict-item]
+        "policy": str(store / "policy.dsse.json"),
+        "trust_root": str(store / "root.json"),
+    }
+    experiment["storage_path"] = str(runs)
+    file = tmp_path / "tiny.yaml"
+    file.write_text(yaml.safe_dump(experiment))
+
+    first = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "train", str(file)],
+        cwd=tmp_path,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for(lambda: any(runs.glob("tiny-*/checkpoint_*/manifest.json")), first)
+        [run] = [path.parent.parent for path in runs.glob("tiny-*/record/run.json")]
+        refused = govray("runs", "resume", str(run), code=2)
+        assert "the run is being driven by process" in refused
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.communicate()
+    [listed] = govray("runs", "ls", str(runs))
+    assert listed["state"] == "interrupted"
+    assert 0 < listed["step"] < STEPS or listed["attempts"] == 1
+
+    done = govray("train", str(file))
+    assert done["run"] == str(run)  # the same command went on with it
+    events = govray("runs", "show", str(run))["events"]
+    begun = [each["step"] for each in events if each["kind"] == "attemptStarted"]
+    assert begun[0] == 0 < begun[-1]
+
+    model = f"{run / 'model'}"
+    verified = govray("verify", model, "--trust-root", str(made.root))
+    assert verified["verified"]
+    [prepared] = (store / "runs" / "prepared").iterdir()
+    full = govray("verify", model, "--trust-root", str(made.root), "--records", str(prepared))
+    assert (verified["depth"], full["depth"]) == ("summary", "full")
+
+    govray("store", "index", str(runs), "--trust-root", str(made.root))
+    with serving(tmp_path, "--no-auth") as (_, address), urlopen(f"{address}/models") as answer:
+        assert run.name in answer.read().decode()
+
+    # The reserve's salt is drawn once, so the run on the disk reads what was prepared.
+    local = tmp_path / "made" / "runs"
+    download(prepared, local / "prepared" / prepared.name)
+    file.write_text(on_disk)
+    other = Path(govray("train", str(file))["model"])
+    for name in [model_folder.WEIGHTS, model_folder.CONFIG, model_folder.LEDGER]:
+        assert (other / name).read_bytes() == (run / "model" / name).read_bytes(), name
+    assert {path.relative_to(other).as_posix() for path in other.rglob("*") if path.is_file()} == {
+        *(run / "model").walk_files()
+    }
+    # Nothing of the run at the URL lies on this disk.
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(("s3", "runs"))]
