@@ -365,7 +365,7 @@ class GovernedTrainer(RunSettings):
         name = hashlib.sha256(key).hexdigest()[:16]
         folder = self._storage / PREPARED / name
         if self.resume:
-            places = (place / name for place in prepared_places(place(self.resume)))
+            places = (place / name for place in prepared_places(place(self.resume)))  # type: ignore[arg-type]  # paths only, until prepared data has URLs
             folder = next((place for place in places if place.exists()), folder)
         if self.resume and not folder.exists():
             raise Refused(
@@ -375,7 +375,7 @@ class GovernedTrainer(RunSettings):
             )
         return prepare(
             Path(self.corpora),
-            folder,
+            folder,  # type: ignore[arg-type]  # paths only, until prepared data has URLs
             credentials=inputs.credentials,
             policy=inputs.policy.document,
             tokenizer=tokenizer,

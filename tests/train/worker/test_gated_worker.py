@@ -40,6 +40,7 @@ from govray.train.state.snapshot import latest
 from govray.train.worker import run as worker
 from govray.train.worker import run_start
 from govray.train.worker.run import Run
+from tests.support.manifests import corpus, make_manifest
 
 DIGEST = "sha256:" + "0" * 64
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -122,7 +123,7 @@ def start(folder: Path, **changes: Any) -> tuple[Run, torch.nn.Module]:
         "run_id": "run-1",
         "folder": str(folder),
         "prepared": "",
-        "manifest": None,
+        "manifest": make_manifest(corpus("a", [[7]], 7)),
         "manifest_digest": DIGEST,
         "plan": plan(),
         "routes": {ROUTE.digest: ROUTE},
