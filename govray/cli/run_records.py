@@ -34,7 +34,7 @@ def given_records(folder: Place) -> ReadPart:
             where=str(folder),
             do="Install it: pip install 'govray[train]'. Or leave --records out, for a summary.",
         ) from error
-    return reader(folder)  # type: ignore[arg-type]  # paths only, until prepared data has URLs
+    return reader(folder)
 
 
 def run_records(model: Place) -> ReadPart | None:
@@ -52,7 +52,7 @@ def run_records(model: Place) -> ReadPart | None:
         from govray.data.records_file import find_prepared, reader
 
         summary: Any = canonical_json.parse_canonical(record.read_bytes(), where=str(record))
-        folder = find_prepared(run, summary["plan"]["manifest"])  # type: ignore[arg-type]  # paths only, until prepared data has URLs
+        folder = find_prepared(run, summary["plan"]["manifest"])
     except (ModuleNotFoundError, OSError, GovrayError, KeyError, TypeError):
         return None
     return None if folder is None else reader(folder)

@@ -8,7 +8,7 @@ The order matters. Nothing is read before it is allowed, and nothing is used bef
    quarantine is refused.
 3. Ray Data reads the admitted parts and packs them (``packing.py``).
 4. The driver compares each corpus's record count and Merkle root with its credential.
-5. The driver signs the manifest, and only then renames the folder into place.
+5. The driver signs the manifest. With it the folder appears (``files/draft_folder.py``).
 
 Packing, the reserve and the manifest's arithmetic are those of
 ``governance/record/prepare_manifest.py``. Rows hold records of one corpus, so of one credential
@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
 
 from govray.data import canary_planting
 from govray.data.corpus import (
@@ -39,11 +38,14 @@ from govray.data.records_file import open_records
 from govray.data.rows.row_words import common_schema
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
+from govray.files.bucket_path import BucketPath
+from govray.files.draft_folder import DraftFolder
 from govray.files.folder_lock import folder_lock
-from govray.files.staged_folder import staged_folder
+from govray.files.place import Place
+from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
-from govray.governance.formats.row_schema import RowKind
+from govray.governance.formats.row_schema import RowKind, RowSchema
 from govray.governance.formats.statement import Sealed, Subject, seal
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential, verify_credential
@@ -74,7 +76,7 @@ class Prepared:
         envelope: The signed manifest's bytes.
     """
 
-    folder: Path
+    folder: Place
     envelope: bytes
 
     @cached_property
@@ -101,7 +103,7 @@ class Admission:
     quarantine: tuple[Quarantined, ...]
 
 
-def read_credentials(corpora: Path) -> dict[str, bytes]:
+def read_credentials(corpora: Place) -> dict[str, bytes]:
     """The envelope of every corpus's credential in a folder, by corpus name; not yet verified.
 
     Raises:
@@ -123,7 +125,7 @@ def read_credentials(corpora: Path) -> dict[str, bytes]:
 
 
 def verify_credentials(
-    corpora: Path, envelopes: Mapping[str, bytes], trust: TrustState, *, at: datetime
+    corpora: Place, envelopes: Mapping[str, bytes], trust: TrustState, *, at: datetime
 ) -> dict[str, Verified[Credential]]:
     """The verified credential of every corpus, by corpus name.
 
@@ -204,8 +206,8 @@ def admit(
 
 
 def prepare(
-    corpora: Path,
-    folder: Path,
+    corpora: Place,
+    folder: Place,
     *,
     credentials: Mapping[str, Verified[Credential]],
     policy: Policy,
@@ -223,11 +225,13 @@ def prepare(
 
     ``folder`` is written whole or not at all. An existing one is used again if this signer signed
     its manifest and the manifest was made from equal inputs. Only the salt may differ: the first
-    one stays. Of several processes one prepares, and the others wait for it.
+    one stays. Of several processes one prepares, and the others wait for it. What a killed process
+    had finished is verified and stays, and so does its salt.
 
     Args:
         corpora: The folder of corpora; only those named in ``credentials`` are looked at.
-        folder: Where to prepare; name it after the digests of all other arguments.
+        folder: Where to prepare, on a disk or below a bucket; name it after the digests of all
+            other arguments.
         credentials: Verified, by corpus.
         policy: Verified.
         tokenizer: From content to tokens.
@@ -251,6 +255,7 @@ def prepare(
     if context < 1:
         raise UsageError("context is below 1", where="context", do="Give loss targets per row.")
     folder = folder.resolve()
+    _ = DrawnReserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
     admission = admit(policy, credentials, max_quarantined=max_quarantined)
     planted = dict(canaries or {})
     documents = {corpus: each.document for corpus, each in credentials.items()}
@@ -264,7 +269,8 @@ def prepare(
     canary_planting.check_corpora(planted, admission.admitted)
 
     def made() -> Prepared | None:
-        if not folder.exists():
+        # On a store, what lies there before its manifest does is no folder yet.
+        if not (folder / MANIFEST_FILE if isinstance(folder, BucketPath) else folder).exists():
             return None
         found = _reopen(folder, signer)
         if not _made_from(
@@ -273,32 +279,75 @@ def prepare(
             raise Refused("prepared from other inputs", where=str(folder), do=_AGAIN)
         return found
 
-    if found := made():
-        return found
-    reserve = DrawnReserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
+    inputs = _inputs(
+        credentials, admission, tokenizer, context, reserve_share, planted, schema, signer
+    )
     try:
+        if found := made():
+            return found
         with folder_lock(folder):
             if found := made():  # while this process waited for the lock
                 return found
-            with staged_folder(folder) as staged:
-                packing = Packing(staged, tokenizer, context, reserve, schema)
+            draft = DraftFolder.begin(folder, inputs, salt.hex())
+            if draft.inputs != inputs:
+                raise Refused("another preparation was begun here", where=str(folder), do=_AGAIN)
+            try:
+                reserve = DrawnReserve.from_json(
+                    {"share": reserve_share, "salt": draft.choice}, where="reserve"
+                )
+                packing = Packing(draft, tokenizer, context, reserve, schema)
                 manifest = _fill(packing, corpora, credentials, admission, planted, progress)
-                # What was packed has these roots.
-                subjects = [
-                    Subject.of(c.corpus, credentials[c.corpus].document.records.root)
-                    for c in manifest.corpora
-                ]
-                done = Prepared(folder, seal(manifest, subjects, [signer]))
-                _ = done.sealed  # what cannot be read back is not committed
-                (staged / MANIFEST_FILE).write_bytes(done.envelope)
+            except Refused:  # of what was packed nobody knows what is wrong
+                draft.discard()
+                raise
+            # What was packed has these roots.
+            subjects = [
+                Subject.of(c.corpus, credentials[c.corpus].document.records.root)
+                for c in manifest.corpora
+            ]
+            done = Prepared(folder, seal(manifest, subjects, [signer]))
+            _ = done.sealed  # what cannot be read back is not committed
+            try:
+                draft.commit(MANIFEST_FILE, done.envelope)
+            except FileExistsError:  # another process has made the same, on a store
+                found = made()
+                assert found is not None
+                return found
     except OSError as error:
         raise cannot_write(error, folder) from error
     return done
 
 
+def _inputs(
+    credentials: Mapping[str, Verified[Credential]],
+    admission: Admission,
+    tokenizer: Tokenizer,
+    context: int,
+    reserve_share: float,
+    canaries: Mapping[str, Canaries],
+    schema: RowSchema | None,
+    signer: Signer,
+) -> str:
+    """The digest of all that prepared data follow from, but for the salt."""
+    return canonical_json.sha256(
+        canonical_json.encode(
+            {
+                "credentials": {name: credentials[name].digest for name in admission.admitted},
+                "quarantine": [each.to_json() for each in admission.quarantine],
+                "tokenizer": _described(tokenizer).to_json(),
+                "context": context,
+                "reserve": repr(reserve_share),
+                "canaries": {name: each.to_json() for name, each in canaries.items()},
+                "rows": schema.to_json() if schema else None,
+                "operator": signer.public_key.keyid,
+            }
+        )
+    )
+
+
 def _fill(
     packing: Packing,
-    corpora: Path,
+    corpora: Place,
     credentials: Mapping[str, Verified[Credential]],
     admission: Admission,
     canaries: Mapping[str, Canaries],
@@ -401,7 +450,7 @@ def _bound(credential: Verified[Credential], packed: Sequence[BoundPart]) -> Bou
     )
 
 
-def _reopen(folder: Path, signer: Signer) -> Prepared:
+def _reopen(folder: Place, signer: Signer) -> Prepared:
     """A folder that was committed before, if ``signer`` signed its manifest."""
     path = folder / MANIFEST_FILE
     try:

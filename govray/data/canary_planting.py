@@ -10,13 +10,15 @@ over the run.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import numpy as np
 
 from govray.data import shard_file
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
+from govray.files.atomic_file import make_folder
+from govray.files.place import Place
 from govray.governance.formats.record_columns import ManifestRecord
 from govray.governance.policy import record_commitment
 from govray.governance.record.canary import Canaries
@@ -41,7 +43,7 @@ def plant(
     records: PreparedRecords,
     canaries: Mapping[str, Canaries],
     secrets: Mapping[str, bytes | None],
-    folder: Path,
+    folder: Place,
     tokenizer: Tokenizer,
     context: int,
 ) -> tuple[BoundCorpus, ...]:
@@ -85,7 +87,7 @@ def plant(
 
 
 def _planted(
-    corpus: BoundCorpus, canaries: Canaries, folder: Path, tokenizer: Tokenizer, context: int
+    corpus: BoundCorpus, canaries: Canaries, folder: Place, tokenizer: Tokenizer, context: int
 ) -> Planted:
     dtype = shard_file.storage_dtype(tokenizer.vocabulary)
     records, rows, lengths = [], [], []
@@ -103,7 +105,7 @@ def _planted(
         lengths += [tokens.size] * canaries.repeats
     partition = PurePosixPath(f"class={corpus.class_digest.removeprefix('sha256:')[:12]}")
     file = str(partition / f"{corpus.corpus}-{FILE}")
-    (folder / partition).mkdir(exist_ok=True)
+    make_folder(folder / str(partition))
     groups = shard_file.write_rows(
         folder / file, shard_file.Rows(np.concatenate(rows), np.array(lengths)), context
     )

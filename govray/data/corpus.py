@@ -1,4 +1,4 @@
-"""Corpora on disk: a folder of records in Merkle order, and the credential beside them.
+"""Corpora: a folder of records in Merkle order, and the credential beside them.
 
 A corpus is ``<corpora>/<name>/`` with ``records-00000.parquet …`` (columns ``name: string``,
 ``content: binary``), ``records.secret`` and ``credential.dsse.json``. The Merkle order is part
@@ -12,10 +12,13 @@ Invariants
   folder with a corpus's name is complete. An existing corpus is never overwritten.
 * **One order.** Records are sorted by name (code points), so equal sources and secrets give equal
   roots.
-* **The secret stays here**, readable by its owner only. Whoever has it can test guesses.
+* **The secret stays here**, readable by its owner only. Whoever has it can test guesses. Below a
+  bucket, who may read the records may read the secret, which tells nothing more of them.
 * **Parts are bounded**, since a part is the unit of parallel work and of memory.
 * **Reading is strict.** Parts without a gap, these two columns, no nulls, at least one record
   in each part: anything else is an error that names the file.
+
+Corpora are built on a disk. They are read there or below a bucket, where they were copied to.
 
 Names are for people: the credential binds contents and their order, not names.
 """
@@ -37,6 +40,8 @@ import pyarrow.parquet as pq
 
 from govray.errors import GovrayError, Malformed, Refused, UsageError
 from govray.files.atomic_file import write_whole
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
 from govray.files.staged_folder import staged_folder
 from govray.governance.formats import merkle
 from govray.governance.policy import record_commitment
@@ -222,22 +227,24 @@ def unsigned_credential(
     return Credential.from_source(fields | facts, where=f"credential of corpus {built.name!r}")
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Place) -> bytes:
     """The file's bytes. Raises ``UsageError`` naming it if it cannot be read."""
     with disk_errors(path):
         return path.read_bytes()
 
 
-def list_corpora(folder: Path) -> tuple[str, ...]:
+def list_corpora(folder: Place) -> tuple[str, ...]:
     """The names of the corpora in ``folder``, sorted.
 
     Raises:
         UsageError: ``folder`` is not a folder, holds no corpus, or holds a folder whose name is
             no corpus name. Hidden entries and plain files are not corpora.
     """
-    if not folder.is_dir():
-        raise UsageError("not a folder of corpora", where=str(folder), do="Check the path.")
-    names = sorted(e.name for e in folder.iterdir() if e.is_dir() and not e.name.startswith("."))
+    with disk_errors(folder):
+        if not folder.is_dir():
+            raise UsageError("not a folder of corpora", where=str(folder), do="Check the path.")
+        found = [each for each in folder.iterdir() if not each.name.startswith(".")]
+        names = sorted(each.name for each in found if each.is_dir())
     if not names:
         raise UsageError(
             "no corpora in the folder",
@@ -269,13 +276,14 @@ def check_vacant(target: Path) -> None:
         )
 
 
-def part_files(folder: Path) -> tuple[Path, ...]:
+def part_files(folder: Place) -> tuple[Place, ...]:
     """The corpus's records files in order.
 
     Raises:
         Malformed: there is none, or the numbering has a gap.
     """
-    found = {p.name: p for p in folder.glob("records-*.parquet")}
+    with disk_errors(folder):
+        found = {p.name: p for p in folder.glob("records-*.parquet")}
     names = [f"records-{k:05}.parquet" for k in range(len(found))]
     if not found:
         raise Malformed("a corpus without records", where=str(folder), do="Build it anew.")
@@ -289,7 +297,7 @@ def part_files(folder: Path) -> tuple[Path, ...]:
     return tuple(found[name] for name in names)
 
 
-def read_part(path: Path) -> Sequence[memoryview]:
+def read_part(path: Place) -> Sequence[memoryview]:
     """The contents of one records file, in order, without copying.
 
     Raises:
@@ -304,12 +312,12 @@ def read_part(path: Path) -> Sequence[memoryview]:
     return contents
 
 
-def record_name(path: Path, number: int) -> str:
+def record_name(path: Place, number: int) -> str:
     """The name of a record of one records file, by its place. Raises as `read_part`."""
     return str(_read_column(path, "name")[number].as_py())
 
 
-def record_hashes(folder: Path) -> Iterator[bytes]:
+def record_hashes(folder: Place) -> Iterator[bytes]:
     """The SHA-256 of every record of a corpus, in Merkle order.
 
     Raises:
@@ -318,7 +326,7 @@ def record_hashes(folder: Path) -> Iterator[bytes]:
     return (hashlib.sha256(r).digest() for p in part_files(folder) for r in read_part(p))
 
 
-def verify_corpus(folder: Path, records: Records) -> None:
+def verify_corpus(folder: Place, records: Records) -> None:
     """Recompute every record's leaf and the Merkle root, and compare with what was signed.
 
     Args:
@@ -334,7 +342,7 @@ def verify_corpus(folder: Path, records: Records) -> None:
     check_records(folder, entries, records)
 
 
-def check_records(folder: Path, entries: Sequence[bytes], records: Records) -> None:
+def check_records(folder: Place, entries: Sequence[bytes], records: Records) -> None:
     """Compare a manifest's entries with the count, then with the Merkle root, that were signed.
 
     Raises:
@@ -346,7 +354,7 @@ def check_records(folder: Path, entries: Sequence[bytes], records: Records) -> N
     check_root(folder, len(entries), found, records)
 
 
-def check_root(folder: Path, count: int, root: str, records: Records) -> None:
+def check_root(folder: Place, count: int, root: str, records: Records) -> None:
     """The same of records whose count and root are known. Raises as `check_records`."""
     _check_count(folder, count, records)
     if root != records.root:
@@ -358,7 +366,7 @@ def check_root(folder: Path, count: int, root: str, records: Records) -> None:
         )
 
 
-def _check_count(folder: Path, count: int, records: Records) -> None:
+def _check_count(folder: Place, count: int, records: Records) -> None:
     if count != records.count:
         raise Refused(
             f"{count} records, the credential was signed for {records.count}",
@@ -384,9 +392,12 @@ def _check_record(corpus: str, previous: str | None, name: str, content: bytes) 
         raise UsageError(what, where=f"{corpus}: {name!r}", do=do)
 
 
-def _read_column(path: Path, name: str) -> pa.ChunkedArray:
+def _read_column(path: Place, name: str) -> pa.ChunkedArray:
+    with disk_errors(path):
+        # A part is bounded, so an object is read whole: in one request, so at one time.
+        data = path.read_bytes() if isinstance(path, BucketPath) else None
     try:
-        file = pq.ParquetFile(path, memory_map=True)
+        file = pq.ParquetFile(path if data is None else pa.BufferReader(data), memory_map=True)
         schema = file.schema_arrow
         table = file.read([name], use_threads=False) if name in schema.names else None
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -410,7 +421,7 @@ def _read_column(path: Path, name: str) -> pa.ChunkedArray:
 
 
 @contextmanager
-def disk_errors(where: Path | str) -> Iterator[None]:
+def disk_errors(where: Place | str) -> Iterator[None]:
     """Turn the disk's errors into one that names the file and says what the system said."""
     try:
         yield
@@ -418,8 +429,13 @@ def disk_errors(where: Path | str) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowException) as error:
         path = getattr(error, "filename", None) or where
+        url = isinstance(where, BucketPath)
         raise UsageError(
-            first_line(error), where=str(path), do="Check the path, its permissions and the disk."
+            first_line(error),
+            where=str(path),
+            do="Check the URL, the credentials for its store and the network."
+            if url
+            else "Check the path, its permissions and the disk.",
         ) from error
 
 

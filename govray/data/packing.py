@@ -1,6 +1,7 @@
 """Packing: Ray Data's tasks read the parts of admitted corpora and write shards.
 
-Read → hash → tokenize → pack → write, one item for each part. What a task found is compared with
+Read → hash → tokenize → pack → write, one item for each part. A part that an earlier try finished
+is verified instead (``finished_parts.py``). What a task found is compared with
 the credential by the driver (``admission.py``), before any of it is used.
 
 Pickle is used between the driver and its own tasks only, never on what lies on storage.
@@ -21,10 +22,14 @@ import ray.data
 
 from govray.data import records_file, shard_file
 from govray.data.corpus import part_files, read_part, record_name
+from govray.data.prepared import finished_parts
 from govray.data.rows import chat, tensor_record
 from govray.data.shard_file import Rows
 from govray.data.tokenizer import Tokenizer
 from govray.errors import GovrayError, Malformed, UsageError
+from govray.files.atomic_file import make_folder
+from govray.files.draft_folder import DraftFolder
+from govray.files.place import Place
 from govray.governance.formats.record_columns import EMPTY, RESERVE, TRAIN, RecordColumns
 from govray.governance.formats.row_schema import MASKED, RowSchema
 from govray.governance.policy import record_commitment
@@ -55,7 +60,7 @@ class Item:
 
     corpus: str
     part: int
-    source: Path
+    source: Place
     file: str
     commitment: str | None
 
@@ -79,11 +84,16 @@ class Packed:
 class Packing:
     """The work on a part; travels to Ray Data's tasks."""
 
-    folder: Path
+    draft: DraftFolder
     tokenizer: Tokenizer
     context: int
     reserve: DrawnReserve
     schema: RowSchema | None = None
+
+    @property
+    def folder(self) -> Place:
+        """Where shards and records go."""
+        return self.draft.folder
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
@@ -95,7 +105,11 @@ class Packing:
     def _try(self, item: Item) -> Packed | GovrayError:
         # An error is a result: Ray would retry what is raised and wrap it in a traceback.
         try:
-            return self._pack(item)
+            if found := finished_parts.read(self.draft, item.file, self._dtype):
+                return Packed(found)
+            packed = self._pack(item)
+            finished_parts.mark(self.draft, packed.part)
+            return packed
         except GovrayError as error:
             return error
         except (OSError, pa.ArrowException) as error:
@@ -103,7 +117,7 @@ class Packing:
 
     def _pack(self, item: Item) -> Packed:
         """Read → hash → tokenize → pack → write."""
-        dtype = shard_file.storage_dtype(self.tokenizer.vocabulary, self.schema)
+        dtype = self._dtype
         secret = record_commitment.read_secret(item.source.parent, item.commitment)
         entries = bytearray()
         packed: list[bytes] = []
@@ -135,6 +149,10 @@ class Packing:
         )
         records_file.write(self.folder / part.records_file, columns)
         return Packed(part)
+
+    @property
+    def _dtype(self) -> np.dtype[np.unsignedinteger]:
+        return shard_file.storage_dtype(self.tokenizer.vocabulary, self.schema)
 
     @property
     def _tensors(self) -> bool:
@@ -188,11 +206,11 @@ class Packing:
         )
 
 
-def items_of(corpus: Path, credential: Credential, folder: Path) -> Iterator[Item]:
+def items_of(corpus: Place, credential: Credential, folder: Place) -> Iterator[Item]:
     """The parts of a corpus. Makes the folder of its class below ``folder``."""
     digest = credential.credential_class.digest.removeprefix("sha256:")
     partition = folder / f"class={digest[:12]}"
-    partition.mkdir(exist_ok=True)
+    make_folder(partition)
     for k, source in enumerate(part_files(corpus)):
         file = f"{partition.name}/{credential.corpus}-{k:05}.parquet"
         yield Item(credential.corpus, k, source.resolve(), file, credential.records.commitment)
@@ -245,10 +263,12 @@ def _bundles(items: Sequence[Item]) -> list[list[Item]]:
     return bundles
 
 
-def cannot_write(error: Exception, path: Path) -> UsageError:
+def cannot_write(error: Exception, path: Place) -> UsageError:
     """The error that says which file can't be written, and why."""
     return UsageError(
         f"cannot write the prepared data ({getattr(error, 'strerror', None) or error})",
         where=str(getattr(error, "filename", None) or path),
-        do="Check the folder, its permissions and the disk.",
+        do="Check the folder, its permissions and the disk."
+        if isinstance(path, Path)
+        else "Check the bucket, the right to write there and the network.",
     )

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows, Tokens
+from govray.files.place import Place
 from govray.governance.formats.record_columns import Split
 from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan
@@ -58,12 +58,12 @@ class Probes:
     """Chooses and reads probe rows in a prepared folder.
 
     Args:
-        folder: The prepared folder; a path on this machine.
+        folder: The prepared folder; a path on this machine, or one below a bucket.
         manifest: Its prepare manifest, verified.
         plan: The batch plan over it.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, plan: BatchPlan) -> None:
+    def __init__(self, folder: Place, manifest: Manifest, plan: BatchPlan) -> None:
         self._manifest = manifest
         self._plan = plan
         self._records = open_records(folder, manifest)

@@ -13,13 +13,16 @@ Whoever reads compares with the manifest: `PreparedRecords`, for which `open_rec
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from govray.errors import CouldNotCheck, Malformed, Refused
+from govray.files.bucket_path import BucketPath
+from govray.files.output_file import output_file
+from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.record_columns import RecordColumns, Rows
@@ -41,15 +44,16 @@ PREPARED = "prepared"
 
 _GROUP = 1 << 16
 _RESTORE = "Restore the prepared folder, or name the one that the model's run read."
+_AGAIN = "Check the store, its credentials and the network, then try again."
 # Hashes do not get smaller.
 _COMPRESSION = {"entry": "NONE", "tokens": "ZSTD", "split": "ZSTD"}
 
 
-def write(path: Path, columns: RecordColumns) -> None:
+def write(path: Place, columns: RecordColumns) -> None:
     """Write the records of one part.
 
     Raises:
-        OSError: The disk's.
+        OSError: The disk's, or the store's.
     """
     entries = pa.py_buffer(np.ascontiguousarray(columns.entries))
     table = pa.table(
@@ -63,17 +67,18 @@ def write(path: Path, columns: RecordColumns) -> None:
     if columns.row_targets is not None:
         counts = columns.row_targets.astype("<u4").tobytes()
         table = table.replace_schema_metadata({ROW_TARGETS: counts.hex()})
-    pq.write_table(
-        table,
-        path,
-        row_group_size=_GROUP,
-        compression=_COMPRESSION,
-        use_dictionary=False,
-        write_statistics=False,
-    )
+    with output_file(path) as file:
+        pq.write_table(
+            table,
+            file,
+            row_group_size=_GROUP,
+            compression=_COMPRESSION,
+            use_dictionary=False,
+            write_statistics=False,
+        )
 
 
-def read(path: Path, count: int) -> RecordColumns:
+def read(path: Place, count: int) -> RecordColumns:
     """The records of one part, as the file has them.
 
     Args:
@@ -81,12 +86,13 @@ def read(path: Path, count: int) -> RecordColumns:
         count: How many there are.
 
     Raises:
-        CouldNotCheck: The file is missing.
+        CouldNotCheck: The file is missing, or its store does not give it.
         Malformed: It is no readable file of these columns, or of as many records.
     """
     where = str(path)
     try:
-        with pq.ParquetFile(path) as file:
+        source = pa.BufferReader(path.read_bytes()) if isinstance(path, BucketPath) else path
+        with pq.ParquetFile(source) as file:
             if file.schema_arrow != SCHEMA:
                 raise Malformed("not a file of records", where=where, do=_RESTORE)
             if file.metadata.num_rows != count:  # before anything is decoded
@@ -100,7 +106,11 @@ def read(path: Path, count: int) -> RecordColumns:
         table.validate(full=True)
     except FileNotFoundError:
         raise CouldNotCheck("the file of records is missing", where=where, do=_RESTORE) from None
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except OSError as error:
+        if isinstance(path, BucketPath):
+            raise CouldNotCheck(str(error.strerror), where=where, do=_AGAIN) from error
+        raise Malformed("not a readable file of records", where=where, do=_RESTORE) from error
+    except (ValueError, pa.ArrowException) as error:
         raise Malformed("not a readable file of records", where=where, do=_RESTORE) from error
     if len(table) != count or any(column.null_count for column in table.columns):
         raise Malformed("the records do not decode", where=where, do=_RESTORE)
@@ -124,7 +134,7 @@ def _row_targets(file: pq.ParquetFile) -> Rows | None:
     return np.frombuffer(bytes.fromhex(text.decode("ascii")), "<u4").astype(np.int64)
 
 
-def reader(folder: Path) -> ReadPart:
+def reader(folder: Place) -> ReadPart:
     """Reads the records of a prepared folder, not yet compared with a manifest."""
 
     def part(corpus: AnyCorpus, number: int) -> RecordColumns:
@@ -136,7 +146,7 @@ def reader(folder: Path) -> ReadPart:
     return part
 
 
-def find_prepared(run: Path, digest: str) -> Path | None:
+def find_prepared(run: Place, digest: str) -> Place | None:
     """The prepared folder of a run, or of the search or run that it belongs to, if it is there.
 
     Args:
@@ -144,17 +154,19 @@ def find_prepared(run: Path, digest: str) -> Path | None:
         digest: Its manifest's, of the statement: a further signature changes an envelope's bytes.
     """
     for above in run.resolve().parents[:3]:
-        for path in sorted((above / PREPARED).glob(f"[!.]*/{MANIFEST_FILE}")):
+        found: list[Any] = [*(above / PREPARED).glob(f"[!.]*/{MANIFEST_FILE}")]
+        for path in sorted(found):
             try:
                 envelope = Envelope.parse(path.read_bytes(), where=str(path))
             except (OSError, Refused):
                 continue
             if canonical_json.sha256(envelope.payload) == digest:
-                return path.parent
+                folder: Place = path.parent
+                return folder
     return None
 
 
-def open_records(folder: Path, manifest: Manifest) -> PreparedRecords:
+def open_records(folder: Place, manifest: Manifest) -> PreparedRecords:
     """The records of a prepared folder, from its manifest or its files. Reads none yet.
 
     Args:

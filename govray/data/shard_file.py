@@ -21,7 +21,8 @@ other rows, is an error that names file and row group.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from govray.errors import Malformed, Refused
+from govray.data.prepared.object_ranges import ObjectRanges
+from govray.errors import InfrastructureFailed, Malformed, Refused
+from govray.files.bucket import Replaced
+from govray.files.output_file import output_file
+from govray.files.place import Place
 from govray.governance.formats.row_schema import RowSchema
 from govray.governance.record.prepare_manifest import RowGroup
 
@@ -97,12 +102,12 @@ def storage_dtype(vocabulary: int, schema: RowSchema | None = None) -> np.dtype[
 
 
 def write(
-    path: Path, stream: npt.NDArray[np.unsignedinteger], context: int
+    path: Place, stream: npt.NDArray[np.unsignedinteger], context: int
 ) -> tuple[RowGroup, ...]:
     """`cut` a part stream and write its rows to ``path``, whose folder exists.
 
     Raises:
-        OSError: the disk's.
+        OSError: the disk's, or the store's.
     """
     return write_rows(path, cut(stream, context), context)
 
@@ -122,14 +127,17 @@ def cut(stream: npt.NDArray[np.unsignedinteger], context: int) -> Rows:
     return Rows(stream[: int(lengths.sum())], lengths)
 
 
-def write_rows(path: Path, rows: Rows, context: int) -> tuple[RowGroup, ...]:
+def write_rows(path: Place, rows: Rows, context: int) -> tuple[RowGroup, ...]:
     """Write rows that are cut already, each of at most ``context + 1`` tokens; else as `write`."""
     per_group = rows_per_group(context)
     starts = np.cumsum(rows.lengths) - rows.lengths
     groups = []
-    with pq.ParquetWriter(
-        path, SCHEMA, compression="lz4", use_dictionary=False, write_statistics=False
-    ) as writer:
+    with (
+        output_file(path) as file,
+        pq.ParquetWriter(
+            file, SCHEMA, compression="lz4", use_dictionary=False, write_statistics=False
+        ) as writer,
+    ):
         for first in range(0, len(starts), per_group):
             lengths, start = rows.lengths[first : first + per_group], int(starts[first])
             group = Rows(rows.values[start : start + int(lengths.sum())], lengths)
@@ -154,25 +162,72 @@ def _raw(groups: Sequence[RowGroup]) -> bytes:
 
 
 class ShardFile:
-    """One shard, memory-mapped for as long as the object lives.
+    """One shard: memory-mapped on a disk; an object's ranges, or all of it, in memory.
+
+    Args:
+        path: Where it is.
+        whole: Whether to fetch an object whole, now.
 
     Raises:
         Refused: the file is missing.
         Malformed: it is no readable Parquet file of one binary column.
+        InfrastructureFailed: its store does not give it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place, *, whole: bool = False) -> None:
         self._path = path
         self._listed: dict[str, bytes] = {}
+        self._ranges: ObjectRanges | None = None
         try:
-            self._file = pq.ParquetFile(path, memory_map=True)
-            fits = self._file.schema_arrow == SCHEMA
-        except FileNotFoundError:
-            raise Refused("the shard is missing", where=str(path), do=_RESTORE) from None
+            with store_errors(path):
+                self._file = self._opened(path, whole)
+                fits = self._file.schema_arrow == SCHEMA
         except (OSError, pa.ArrowException) as error:
             raise Malformed("not a readable shard", where=str(path), do=_RESTORE) from error
         if not fits:
             raise Malformed("not a shard of packed rows", where=str(path), do=_RESTORE)
+
+    def _opened(self, path: Place, whole: bool) -> pq.ParquetFile:
+        if isinstance(path, Path):
+            return pq.ParquetFile(path, memory_map=True)
+        ranges = ObjectRanges(path)
+        if whole or ranges.is_held:
+            return pq.ParquetFile(pa.BufferReader(ranges.fetch_all()))
+        self._ranges = ranges
+        return pq.ParquetFile(pa.PythonFile(ranges, mode="r"))
+
+    def span(self, group: int) -> tuple[int, int] | None:
+        """Where in an object that is read by ranges a row group lies; None in other files.
+
+        Raises:
+            Malformed: There is no such row group.
+        """
+        if self._ranges is None:
+            return None
+        if group >= self._file.metadata.num_row_groups:
+            where = f"{self._path}, row group {group}"
+            raise Malformed("the row group does not decode", where=where, do=_RESTORE)
+        column = self._file.metadata.row_group(group).column(0)
+        start = column.data_page_offset
+        if column.dictionary_page_offset:
+            start = min(start, column.dictionary_page_offset)
+        return start, start + column.total_compressed_size
+
+    def fetch(self, start: int, stop: int) -> None:
+        """Fetch what lies between two places of an object, and hold it until `drop`.
+
+        Raises:
+            Refused: The object is missing, or another one than before.
+            InfrastructureFailed: The store does not give it.
+        """
+        assert self._ranges is not None
+        with store_errors(self._path):
+            self._ranges.fetch(start, stop)
+
+    def drop(self, start: int) -> None:
+        """Let go of what was fetched from ``start`` on."""
+        assert self._ranges is not None
+        self._ranges.drop(start)
 
     def listed(self, digest: str) -> bytes:
         """The digests of the row groups as the file lists them, 32 bytes each.
@@ -200,6 +255,25 @@ class ShardFile:
             self._listed[digest] = found
         return self._listed[digest]
 
+    def verify(self, digest: str, rows: int, dtype: np.dtype[np.unsignedinteger]) -> None:
+        """Read every row group and compare it with the list that the file has of them.
+
+        Args:
+            digest, dtype: As for `listed` and `read`.
+            rows: How many there are.
+
+        Raises:
+            Malformed: As `listed` and `read`.
+            Refused: As `listed` and `read`, or there are other rows.
+        """
+        listed = self.listed(digest)
+        found = 0
+        for group in range(len(listed) // 32):
+            each = "sha256:" + listed[32 * group : 32 * (group + 1)].hex()
+            found += self.read(group, each, dtype).lengths.size
+        if found != rows:
+            raise Refused("it has other rows", where=str(self._path), do=_RESTORE)
+
     def read(self, group: int, digest: str, dtype: np.dtype[np.unsignedinteger]) -> Rows:
         """The rows of one row group, verified.
 
@@ -211,10 +285,12 @@ class ShardFile:
         Raises:
             Malformed: the bytes do not decode. Names file and row group.
             Refused: they decode to other rows.
+            InfrastructureFailed: The store does not give them.
         """
         where = f"{self._path}, row group {group}"
         try:
-            table = self._file.read_row_group(group, columns=["tokens"], use_threads=False)
+            with store_errors(self._path):
+                table = self._file.read_row_group(group, columns=["tokens"], use_threads=False)
             table.validate(full=True)
             rows = _rows(table, dtype)
         except (OSError, ValueError, IndexError, pa.ArrowException) as error:
@@ -224,6 +300,29 @@ class ShardFile:
                 "the rows are not those that the manifest was signed for", where=where, do=_RESTORE
             )
         return rows
+
+
+@contextmanager
+def store_errors(path: Place) -> Iterator[None]:
+    """Turn what a missing file, and a store, raises into errors that name the shard."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Refused("the shard is missing", where=str(path), do=_RESTORE) from None
+    except Replaced as error:
+        raise ShardReplaced("the shard was replaced", where=str(path), do=_RESTORE) from error
+    except OSError as error:
+        if isinstance(path, Path):
+            raise
+        raise InfrastructureFailed(
+            f"the shard cannot be fetched: {error.strerror or error}",
+            where=str(path),
+            do="Check the store, the credentials for it and the network; the run can be resumed.",
+        ) from error
+
+
+class ShardReplaced(Refused):
+    """Between two requests an object became another one. It is verified when it is read anew."""
 
 
 def _table(rows: Rows) -> pa.Table:

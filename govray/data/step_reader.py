@@ -34,7 +34,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -45,11 +47,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from govray.data.group_cache import GroupCache, GroupKey
-from govray.data.shard_file import Rows, ShardFile, storage_dtype
+from govray.data.prepared.object_ranges import PIECE, submit
+from govray.data.shard_file import Rows, ShardFile, ShardReplaced, storage_dtype
 from govray.errors import GovrayError, Refused
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place, place
+from govray.files.storage_url import is_url
 from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan, rank_slice
-from govray.governance.record.prepare_manifest import AnyCorpus, BoundPart, BoundShard, Manifest
+from govray.governance.record.prepare_manifest import (
+    MANIFEST_FILE,
+    AnyCorpus,
+    BoundPart,
+    BoundShard,
+    Manifest,
+)
 
 Tokens = npt.NDArray[np.uint32]
 WINDOW_TOKENS = 1 << 22
@@ -59,6 +71,12 @@ WINDOW_STEPS = 1024
 
 CACHED_BYTES = 1 << 27
 """Decoded row groups that a process keeps: those of five to ten windows of a plan's order."""
+
+WHOLE_BYTES = 1 << 28
+"""Bytes of token ids up to which a store's shards are fetched whole, and kept in memory."""
+
+AHEAD_BYTES = 1 << 26
+"""Bytes that are being fetched, or wait to be decoded, at most."""
 
 # A shard's footer is about 64 kB in memory.
 _CACHED_SHARDS = 128
@@ -73,6 +91,7 @@ SCHEMA = pa.schema(
         ("positions", pa.list_(pa.int64())),
         ("corpora", pa.list_(pa.string())),
         ("error", pa.string()),
+        ("refused", pa.bool_()),
     ]
 )
 """How ``StepRows`` travel: one row a step; ``tokens`` are little-endian uint32."""
@@ -92,6 +111,7 @@ class StepRows:
             ranks. Tombstones keep their place.
         corpora: Corpus of each row.
         error: Why the step could not be read; then there are no rows.
+        refused: Whether that is the data's fault; a store that fails may answer another time.
     """
 
     step: int
@@ -101,18 +121,19 @@ class StepRows:
     positions: npt.NDArray[np.int64]
     corpora: tuple[str, ...]
     error: str | None = None
+    refused: bool = False
 
 
 class ArrowRows:
     """Random access to the packed rows of a prepared folder. Picklable, and small when pickled.
 
     Args:
-        folder: The prepared folder; a path on this machine.
+        folder: The prepared folder; a path on this machine, or one below a bucket.
         manifest: Its prepare manifest, verified.
         reserve: The rows of the reserve instead, which no plan reads.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, *, reserve: bool = False) -> None:
+    def __init__(self, folder: Place, manifest: Manifest, *, reserve: bool = False) -> None:
         self._folder = folder
         self._dtype = storage_dtype(manifest.tokenizer.vocabulary, manifest.row_schema)
         self._parts: list[_PartIndex] = []
@@ -124,6 +145,9 @@ class ArrowRows:
             self._parts += parts
             groups += sum(len(part.group_stops) for part in parts)
         self._ends = tuple(accumulate(len(part.group_stops) for part in self._parts))
+        rows = sum(part.stop - part.start for part in self._parts)
+        words = rows * manifest.width
+        self._whole = words * self._dtype.itemsize <= WHOLE_BYTES
 
     def rows_in(self, corpus: str) -> int:
         """Packed rows of a corpus; 0 if the folder does not hold it."""
@@ -183,20 +207,85 @@ class ArrowRows:
         """The rows of each row group, verified, or what `group` raises, in any order."""
         keys = self._keys(groups)
         # What is kept comes first: what is decoded may take its place.
-        for group in sorted(groups, key=lambda each: keys[each] not in DECODED):
+        missing = [group for group in groups if keys[group] not in DECODED]
+        for group in set(groups) - set(missing):
+            if (rows := DECODED.get(keys[group])) is not None:
+                yield group, rows
+            else:  # another thread's have taken its place
+                missing.append(group)
+        if isinstance(self._folder, BucketPath):
+            yield from self._fetched(missing, keys)
+        else:
+            yield from ((group, self._tried(group, keys[group])) for group in missing)
+
+    def _tried(self, group: int, key: GroupKey) -> Rows | GovrayError:
+        try:
+            try:
+                rows = self._decoded(group, key)
+            except ShardReplaced:  # as a file of a disk that was written anew: verify that one
+                _whole_object.cache_clear()
+                _ranged_object.cache_clear()
+                rows = self._decoded(group, key)
+        except GovrayError as error:
+            return error
+        DECODED.keep(key, rows)
+        return rows
+
+    def _fetched(
+        self, groups: Sequence[int], keys: Mapping[int, GroupKey]
+    ) -> Iterator[tuple[int, Rows | GovrayError]]:
+        """The same from a store: requests for what follows run while this thread decodes."""
+        paths = dict.fromkeys(keys[group].path for group in groups)
+        opening = {path: submit(_object, path, self._whole, waits=True) for path in paths}
+        waiting = deque(self._runs(groups, keys, opening))
+        running: deque[tuple[_Run, Future[None] | None]] = deque()
+        held = 0
+        while waiting or running:
+            while waiting and (not running or held + waiting[0].size <= AHEAD_BYTES):
+                run = waiting.popleft()
+                held += run.size
+                fetched = submit(run.shard.fetch, run.start, run.stop) if run.shard else None
+                running.append((run, fetched))
+            run, fetched = running.popleft()
+            if fetched is not None:
+                wait([fetched])  # what it raises, reading it again does
+            for group in run.groups:
+                yield group, self._tried(group, keys[group])
+            if run.shard is not None:
+                run.shard.drop(run.start)
+            held -= run.size
+
+    def _runs(
+        self,
+        groups: Sequence[int],
+        keys: Mapping[int, GroupKey],
+        opening: Mapping[str, Future[ShardFile]],
+    ) -> list[_Run]:
+        """Row groups that one request fetches each: those that lie behind each other."""
+        runs: list[_Run] = []
+        for group in sorted(groups):
             key = keys[group]
-            rows = DECODED.get(key)
-            if rows is None:
-                try:
-                    rows = self._decoded(group, key)
-                except GovrayError as error:
-                    yield group, error
-                    continue
-                DECODED.keep(key, rows)
-            yield group, rows
+            try:
+                shard = opening[key.path].result()
+                span = shard.span(key.group)
+            except GovrayError:  # reading it says so
+                span = None
+            if span is None:
+                runs.append(_Run(None, 0, 0, [group]))
+                continue
+            last = runs[-1] if runs else None
+            if last and last.shard is shard and last.stop == span[0] and last.size < PIECE:
+                last.stop = span[1]
+                last.groups.append(group)
+            else:
+                runs.append(_Run(shard, *span, [group]))
+        return runs
 
     def _decoded(self, group: int, key: GroupKey) -> Rows:
-        shard = _shard(key.path, key.stamp)
+        if isinstance(self._folder, BucketPath):
+            shard = _object(key.path, self._whole)
+        else:
+            shard = _shard(key.path, key.stamp)
         part = self._parts[bisect_right(self._ends, group)]
         digests = part.digests if part.bound is None else shard.listed(part.bound)
         digest = "sha256:" + digests[32 * key.group : 32 * (key.group + 1)].hex()
@@ -212,7 +301,9 @@ class ArrowRows:
             if number not in files:
                 path = str(self._folder / part.file)
                 try:
-                    files[number] = path, os.stat(path).st_mtime_ns
+                    # Of an object, each request says which version it means.
+                    stamp = 0 if is_url(path) else os.stat(path).st_mtime_ns
+                    files[number] = path, stamp
                 except OSError:
                     files[number] = path, 0  # missing: opening it says so
             place = group - (self._ends[number - 1] if number else 0)
@@ -225,7 +316,7 @@ class StepReader:
     """One rank's rows, step by step. Picklable.
 
     Args:
-        folder: The prepared folder; a path on every machine that reads.
+        folder: The prepared folder; a path on every machine that reads, or one below a bucket.
         manifest: Its prepare manifest, verified.
         plan: The batch plan over it.
         rank, world: Whose slices; ``0 <= rank < world``.
@@ -238,7 +329,7 @@ class StepReader:
     """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, plan: BatchPlan, *, rank: int, world: int
+        self, folder: Place, manifest: Manifest, plan: BatchPlan, *, rank: int, world: int
     ) -> None:
         self._folder = folder
         self._rows = ArrowRows(folder, manifest)
@@ -260,8 +351,16 @@ class StepReader:
     def readable_here(self) -> bool:
         """Whether this process can read the prepared folder.
 
-        A missing shard is reported when it is read.
+        A missing shard is reported when it is read. So is a store that does not answer.
         """
+        if isinstance(self._folder, BucketPath):
+            try:
+                (self._folder / MANIFEST_FILE).stat()
+            except PermissionError:
+                return False
+            except OSError:
+                return True
+            return True
         return os.access(self._folder, os.R_OK | os.X_OK)
 
     def steps(self, start: int = 0) -> Iterator[StepRows]:
@@ -312,11 +411,11 @@ class StepReader:
         failed = np.isin(planned.groups, list(errors))
         found = []
         for step, (start, stop) in zip(steps, pairwise(planned.bounds), strict=True):
-            why = None
+            why: GovrayError | None = None
             if errors and failed[start:stop].any():
                 # A step has the error of its first bad row, whichever steps are read with it.
                 first = start + int(np.argmax(failed[start:stop]))
-                why = str(errors[int(planned.groups[first])])
+                why = errors[int(planned.groups[first])]
                 stop = start
             found.append(
                 StepRows(
@@ -326,7 +425,8 @@ class StepReader:
                     streams=tuple(planned.streams[start:stop]),
                     positions=planned.positions[start:stop],
                     corpora=tuple(planned.corpora[start:stop]),
-                    error=why,
+                    error=None if why is None else str(why),
+                    refused=isinstance(why, Refused),
                 )
             )
         return found
@@ -402,6 +502,7 @@ class StepReader:
                     "positions": rows.positions,
                     "corpora": rows.corpora,
                     "error": rows.error,
+                    "refused": rows.refused,
                 }
                 for rows in found
             ],
@@ -426,6 +527,7 @@ def step_rows(batch: pa.Table) -> Iterator[StepRows]:
             positions=np.array(row["positions"], dtype=np.int64),
             corpora=tuple(row["corpora"]),
             error=row["error"],
+            refused=row["refused"],
         )
 
 
@@ -458,6 +560,23 @@ class _PartIndex:
     group_stops: Sequence[int]
     digests: bytes
     bound: str | None = None
+
+
+@dataclass
+class _Run:
+    """Row groups that one request fetches: bytes ``[start, stop)`` of a shard.
+
+    Without a shard there is nothing to fetch: it is in memory, or cannot be opened.
+    """
+
+    shard: ShardFile | None
+    start: int
+    stop: int
+    groups: list[int]
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
 
 
 @dataclass(frozen=True)
@@ -544,6 +663,21 @@ def _corpus_index(parts: Sequence[_PartIndex], first_part: int, first_group: int
 
 DECODED = GroupCache(CACHED_BYTES)
 """The verified row groups that this process keeps."""
+
+
+def _object(path: str, whole: bool) -> ShardFile:
+    """An open shard of a store."""
+    return _whole_object(path) if whole else _ranged_object(path)
+
+
+@lru_cache(maxsize=4096)
+def _whole_object(path: str) -> ShardFile:
+    return ShardFile(place(path), whole=True)
+
+
+@lru_cache(maxsize=_CACHED_SHARDS)
+def _ranged_object(path: str) -> ShardFile:
+    return ShardFile(place(path))
 
 
 @lru_cache(maxsize=_CACHED_SHARDS)

@@ -191,13 +191,36 @@ class BucketPath:
             found = obstore.get(self._store, self.key)
             return bytes(found.bytes()), _stat(found.meta).tag
 
-    def read_range(self, start: int, stop: int) -> memoryview:
-        """Bytes from ``start`` up to ``stop``, in one request."""
+    def read_range(self, start: int, stop: int, *, tag: Tag | None = None) -> memoryview:
+        """Bytes from ``start`` up to ``stop``, in one request.
+
+        Args:
+            start, stop: ``stop`` lies behind ``start`` and within the object.
+            tag: Of the version that is meant.
+
+        Raises:
+            Replaced: There is another version.
+        """
         import obstore
 
+        options: Any = {"range": (start, stop)}
+        if tag is not None and tag.e_tag is not None:
+            options["if_match"] = tag.e_tag
         with reaching(str(self)):
-            data = obstore.get_range(self._store, self.key, start=start, end=stop)
-        return memoryview(data)
+            return memoryview(obstore.get(self._store, self.key, options=options).bytes())
+
+    def read_end(self, count: int) -> tuple[memoryview, ObjectStat]:
+        """The last ``count`` bytes, or all of fewer, and what the object was then."""
+        import obstore
+
+        if self.bucket.startswith("abfs"):  # Azure knows no range from the end
+            status = self.stat()
+            start = max(0, status.st_size - count)
+            return self.read_range(start, status.st_size, tag=status.tag), status
+        options: Any = {"range": {"suffix": count}}
+        with reaching(str(self)):
+            found = obstore.get(self._store, self.key, options=options)
+            return memoryview(found.bytes()), _stat(found.meta)
 
     def open(self, mode: str = "rb") -> BinaryIO:
         """A reader that asks for ranges as it goes; it can seek.

@@ -17,15 +17,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from govray.files.atomic_file import make_folder
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
 
 
 @contextmanager
-def folder_lock(target: Path) -> Iterator[None]:
+def folder_lock(target: Place) -> Iterator[None]:
     """Be the only one who makes ``target``, as long as the context lasts. Waits for others.
+
+    On an object store nobody waits: there the folder's last object is created once.
 
     Raises:
         OSError: The folder above cannot be made, or not written.
     """
+    if isinstance(target, BucketPath):
+        yield
+        return
     make_folder(target.parent)
     path = target.with_name(f".{target.name}.lock")
     while True:

@@ -48,7 +48,7 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     target = target.resolve() if replace else target
     make_folder(target.parent)
-    _delete_leftovers(target)
+    delete_leftovers(target)
     staged, held = _begin(target)
     try:
         permissions = staged.stat().st_mode
@@ -56,7 +56,7 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
         yield staged
         replaces = replace and target.exists()
         staged.chmod(stat.S_IMODE(target.stat().st_mode if replaces else permissions))
-        _sync_all(staged)
+        sync_all(staged)
         if replaces:
             exchange(staged, target)
         else:
@@ -103,7 +103,7 @@ def _begin(target: Path) -> tuple[Path, int]:
             os.close(held)
 
 
-def _delete_leftovers(target: Path) -> None:
+def delete_leftovers(target: Path) -> None:
     """Delete what killed processes left of earlier tries, as far as the system lets it."""
     left = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.partial")
     for name in os.listdir(target.parent):
@@ -118,7 +118,7 @@ def _delete_leftovers(target: Path) -> None:
                 os.close(held)
 
 
-def _sync_all(folder: Path) -> None:
+def sync_all(folder: Path) -> None:
     """Bring a folder and everything below it to the disk, what is deeper first."""
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:

@@ -462,7 +462,7 @@ def test_an_unwritable_folder_is_named(shelf: Shelf) -> None:
         shelf.prepare()
 
 
-def test_an_interrupt_leaves_nothing(shelf: Shelf, cluster: None) -> None:
+def test_an_interrupt_leaves_a_draft_only(shelf: Shelf, cluster: None) -> None:
     def interrupt(done: int, total: int) -> None:
         if done:
             raise KeyboardInterrupt
@@ -470,7 +470,9 @@ def test_an_interrupt_leaves_nothing(shelf: Shelf, cluster: None) -> None:
     shelf.add("good", texts("good", 10))
     with pytest.raises(KeyboardInterrupt):
         shelf.prepare(progress=interrupt)
-    assert not list((shelf.folder / "out").iterdir())
+    assert [path.name for path in (shelf.folder / "out").iterdir()] == [".prepared.partial"]
+    shelf.prepare()
+    assert [path.name for path in (shelf.folder / "out").iterdir()] == ["prepared"]
 
 
 def test_a_shard_that_cannot_be_written_is_named(shelf: Shelf, cluster: None) -> None:
@@ -483,7 +485,7 @@ def test_a_shard_that_cannot_be_written_is_named(shelf: Shelf, cluster: None) ->
 
     with pytest.raises(UsageError, match=r"good-00000\.parquet: cannot write the prepared data"):
         shelf.prepare(progress=vanish)
-    assert not list((shelf.folder / "out").iterdir())
+    assert [path.name for path in (shelf.folder / "out").iterdir()] == [".prepared.partial"]
 
 
 def test_a_corpus_held_back_whole_has_no_rows(shelf: Shelf, cluster: None) -> None:

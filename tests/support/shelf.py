@@ -94,6 +94,7 @@ class Shelf:
         (built.folder / corpus.CREDENTIAL_FILE).write_bytes(envelope)
 
     def prepare(self, name: str = "prepared", **changes: Any) -> admission.Prepared:
+        """Prepare ``out/NAME``, or ``at`` a place; from the shelf's ``corpora`` or others."""
         arguments: dict[str, Any] = {
             "policy": self.policy,
             "tokenizer": ByteTokenizer(),
@@ -103,8 +104,10 @@ class Shelf:
             "signer": self.signer,
             "max_quarantined": 0.5,
         }
+        corpora = changes.pop("corpora", self.corpora)
+        folder = changes.pop("at", self.folder / "out" / name)
         credentials = admission.verify_credentials(
-            self.corpora, admission.read_credentials(self.corpora), self.trust, at=NOW
+            corpora, admission.read_credentials(corpora), self.trust, at=NOW
         )
         arguments |= {"credentials": credentials} | changes
-        return admission.prepare(self.corpora, self.folder / "out" / name, **arguments)
+        return admission.prepare(corpora, folder, **arguments)

@@ -16,6 +16,7 @@ import torch
 
 from govray.data import admission
 from govray.data.step_reader import StepReader, StepRows
+from govray.files.place import place
 from govray.train.driver import attempts, ray_cluster
 from govray.train.driver.discovery import Loop
 from govray.train.driver.progress import StepCallback
@@ -38,7 +39,7 @@ class Rows:
 
     def __iter__(self) -> Iterator[StepRows]:
         order = self.order
-        reader = StepReader(Path(order.prepared), order.manifest, order.plan, rank=0, world=1)
+        reader = StepReader(place(order.prepared), order.manifest, order.plan, rank=0, world=1)
         return reader.steps(self.start_step)
 
 

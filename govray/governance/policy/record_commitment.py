@@ -22,7 +22,9 @@ In a manifest an **entry** stands for a record: its leaf, or its SHA-256 in corp
 commitments, whose leaves are those hashes.
 
 The secret lies beside the records, readable by its owner only. It goes into no model folder, no
-prepared data and no log.
+prepared data and no log. Below a bucket it lies beside the records too. A store has no owners of
+objects, and who may read the records has nothing to guess. So a rule that lets someone read the
+credentials alone has to leave the secret out.
 
 Source: HMAC: RFC 2104; the tree: RFC 9162, section 2.1.
 """
@@ -39,6 +41,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from govray.errors import Refused, UsageError
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.bounds import Hex256
 from govray.governance.formats.document import Count, Digest, Document, Name
@@ -76,7 +80,7 @@ def root(entries: Sequence[bytes], *, committed: bool) -> str:
     return "sha256:" + found.hex()
 
 
-def read_secret(folder: Path, stated: str | None) -> bytes | None:
+def read_secret(folder: Place, stated: str | None) -> bytes | None:
     """The secret of the corpus in ``folder``; None if its credential states no commitment.
 
     Args:
@@ -89,10 +93,14 @@ def read_secret(folder: Path, stated: str | None) -> bytes | None:
     if stated is None:
         return None
     path = folder / SECRET_FILE
+    mode = 0o600
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            secret = file.read(SECRET_BYTES + 1)
+        if isinstance(path, BucketPath):  # whose rules for readers are the bucket's
+            secret = path.read_bytes()
+        else:
+            with path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                secret = file.read(SECRET_BYTES + 1)
     except OSError as error:
         raise Refused(
             f"the corpus's secret cannot be read ({error.strerror})",

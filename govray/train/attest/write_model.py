@@ -103,7 +103,7 @@ def write_model(
     if outcomes:
         governance[model_folder.REPLAYS] = _lines(outcomes)
     inline = PreparedRecords.inline(manifest.document)
-    records = inline or open_records(prepared_folder(run, record), manifest.document)  # type: ignore[arg-type]  # paths only, until prepared data has URLs
+    records = inline or open_records(prepared_folder(run, record), manifest.document)
     attestation = _attestation(
         record, committed, trust, manifest, records, ledger, governance, replays
     )

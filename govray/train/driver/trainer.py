@@ -363,10 +363,10 @@ class GovernedTrainer(RunSettings):
             )
         )
         name = hashlib.sha256(key).hexdigest()[:16]
-        folder = self._storage / PREPARED / name
+        folder: Place = self._storage / PREPARED / name
         if self.resume:
-            places = (place / name for place in prepared_places(place(self.resume)))  # type: ignore[arg-type]  # paths only, until prepared data has URLs
-            folder = next((place for place in places if place.exists()), folder)
+            places = [above / name for above in prepared_places(place(self.resume))]
+            folder = next((each for each in places if each.exists()), folder)
         if self.resume and not folder.exists():
             raise Refused(
                 "the prepared data that the run reads are gone",
@@ -375,7 +375,7 @@ class GovernedTrainer(RunSettings):
             )
         return prepare(
             Path(self.corpora),
-            folder,  # type: ignore[arg-type]  # paths only, until prepared data has URLs
+            folder,
             credentials=inputs.credentials,
             policy=inputs.policy.document,
             tokenizer=tokenizer,

@@ -53,7 +53,7 @@ def index_run_model(session: Session, folder: Place, anchor: TrustAnchor, key: b
     if known and held and session.get(tables.AbsentRecords, held.digest) is None:
         return 0
     record = read_record(folder)
-    prepared = find_prepared(folder, record.plan.manifest)  # type: ignore[arg-type]  # paths only, until prepared data has URLs
+    prepared = find_prepared(folder, record.plan.manifest)
     if known and prepared is None:
         return 0
     experiment = record.experiment

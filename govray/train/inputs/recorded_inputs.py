@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from govray.data.records_file import PREPARED
 from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.files.place import Place
 from govray.governance.policy.credential import Credential, verify_credential
 from govray.governance.policy.depth_policy import Policy, verify_policy
 from govray.governance.policy.route import Route
@@ -23,7 +24,7 @@ from govray.train.inputs.planning import routes_of
 from govray.train.inputs.run_record import RunRecord
 
 
-def prepared_places(run: Path) -> tuple[Path, Path]:
+def prepared_places(run: Place) -> tuple[Place, Place]:
     """Where the data that a run reads may lie: beside it, or beside the search it belongs to."""
     above = run.resolve().parent
     return above / PREPARED, above.parent / PREPARED
@@ -46,10 +47,10 @@ class RecordedInputs:
     policy: Verified[Policy]
     manifest: Verified[Manifest]
     routes: Mapping[str, Route]
-    prepared: Path
+    prepared: Place
 
 
-def recorded_inputs(run: Path, record: RunRecord) -> RecordedInputs:
+def recorded_inputs(run: Place, record: RunRecord) -> RecordedInputs:
     """Verify a run's recorded inputs at the recorded time, and find its prepared data.
 
     Raises:
@@ -97,7 +98,7 @@ def recorded_inputs(run: Path, record: RunRecord) -> RecordedInputs:
     )
 
 
-def prepared_folder(run: Path, record: RunRecord) -> Path:
+def prepared_folder(run: Place, record: RunRecord) -> Place:
     """The folder whose manifest is, byte for byte, the recorded one.
 
     Raises:
@@ -105,9 +106,11 @@ def prepared_folder(run: Path, record: RunRecord) -> Path:
     """
     places = prepared_places(run)
     for storage in places:
-        for manifest in sorted(storage.glob(f"[!.]*/{MANIFEST_FILE}")):
+        found: list[Any] = [*storage.glob(f"[!.]*/{MANIFEST_FILE}")]
+        for manifest in sorted(found):
             if manifest.read_bytes() == record.manifest:
-                return manifest.parent
+                prepared: Place = manifest.parent
+                return prepared
     raise CouldNotCheck(
         "the data that the run read is not here: no prepared folder has its manifest",
         where=str(places[0]),

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -31,6 +30,7 @@ from govray.data.probe_rows import Chosen, Probes
 from govray.engine.batch import IGNORED
 from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
 from govray.errors import GovrayError
+from govray.files.place import place
 from govray.governance.policy.memorization_section import Statistic
 from govray.governance.record.entropy_profile import EntropyProfile, MonitorDecision
 from govray.governance.record.incidents import Incidents, Trained, measured
@@ -93,7 +93,7 @@ class MemorizationWatch:
         self._order = order
         self._monitored = order.monitored
         self._recorded = {(each.branch, each.step): each for each in recorded}
-        self._probes = Probes(Path(order.prepared), order.manifest, order.plan)
+        self._probes = Probes(place(order.prepared), order.manifest, order.plan)
         distributed = dist.is_initialized()
         self._rank = dist.get_rank() if distributed else 0
         self._world = dist.get_world_size() if distributed else 1

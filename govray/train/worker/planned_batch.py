@@ -50,7 +50,7 @@ def step_batch(
         micro_batches=tuple(micro_batches),
         corpora=corpora,
         error=rows.error,
-        refused=rows.error is not None,  # what a reader reports is a shard that changed or is gone
+        refused=rows.refused,
     )
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray.data
@@ -116,7 +115,7 @@ class PlanData(ray.train.DataConfig):
             folder,
             events.AttemptStarted(at=now(), attempt=attempt, world_size=world_size, step=start),
         )
-        prepared = Path(order.prepared)
+        prepared = place(order.prepared)
         return [
             {
                 DATASET: PlannedRows(

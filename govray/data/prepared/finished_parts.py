@@ -1,0 +1,82 @@
+"""Parts that an earlier try of a preparation finished: a killed one goes on behind them.
+
+The mark of a part holds what the manifest is to say of it. On a store it also holds size and tag of
+each object. A part counts as finished if its files are still those. Files of a disk are read and
+compared by digest, objects by size and tag. Any other part is packed anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from govray.data import records_file, shard_file
+from govray.errors import GovrayError
+from govray.files.bucket_path import BucketPath
+from govray.files.draft_folder import DraftFolder
+from govray.governance.record.prepare_manifest import BoundPart, BoundShard
+
+Dtype: TypeAlias = np.dtype[np.unsignedinteger]
+
+
+def mark(draft: DraftFolder, part: BoundPart) -> None:
+    """Say that a part's files are whole.
+
+    Raises:
+        OSError: The disk's, or the store's.
+    """
+    made = {"part": part.to_json(), "objects": _objects(draft, part)}
+    draft.mark(_name(part.file), json.dumps(made).encode())
+
+
+def read(draft: DraftFolder, file: str, dtype: Dtype) -> BoundPart | None:
+    """The part whose shard is ``file``, if it is finished; words are stored as ``dtype``.
+
+    Raises:
+        OSError: The disk's, or the store's.
+    """
+    if (data := draft.marked(_name(file))) is None:
+        return None
+    try:
+        made = json.loads(data)
+        part = BoundPart.from_json(made["part"], where=file)
+        if isinstance(draft.folder, BucketPath):
+            return part if made["objects"] == _objects(draft, part) else None
+        _verify(draft, part, dtype)
+    except (GovrayError, FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return part
+
+
+def _name(file: str) -> str:
+    return file.replace("/", "-")
+
+
+def _files(part: BoundPart) -> list[str]:
+    reserve = [part.reserve.file] if part.reserve else []
+    return [part.file, part.records_file, *reserve]
+
+
+def _objects(draft: DraftFolder, part: BoundPart) -> dict[str, list[int | str | None]]:
+    """File to size and tag, on a store."""
+    found: dict[str, list[int | str | None]] = {}
+    if isinstance(draft.folder, BucketPath):
+        for file in _files(part):
+            status = (draft.folder / file).stat()
+            found[file] = [status.st_size, status.tag.e_tag]
+    return found
+
+
+def _verify(draft: DraftFolder, part: BoundPart, dtype: Dtype) -> None:
+    """Read a part's files. Raises ``GovrayError`` if they are not as ``part`` says."""
+    columns = records_file.read(draft.folder / part.records_file, part.records[1])
+    if columns.digest != part.records_digest:
+        raise ValueError("other records")
+    shards: Sequence[BoundPart | BoundShard | None] = (part, part.reserve)
+    for shard in shards:
+        if shard is not None:
+            file = shard_file.ShardFile(draft.folder / shard.file)
+            file.verify(shard.groups_digest, shard.rows, dtype)

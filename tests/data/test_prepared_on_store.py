@@ -1,0 +1,403 @@
+"""Corpora and prepared data below a bucket: the bytes of a disk's, read and made the same way."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from govray.data import admission, corpus, step_reader
+from govray.data.admission import Prepared
+from govray.data.prepared import object_ranges
+from govray.data.records_file import find_prepared, open_records
+from govray.data.step_reader import StepReader, StepRows
+from govray.data.tokenizer import ByteTokenizer
+from govray.errors import Refused, UsageError
+from govray.files import place
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
+from govray.governance.policy.record_commitment import SECRET_FILE
+from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
+from govray.governance.record.prepare_manifest import MANIFEST_FILE
+from govray.train.worker.planned_shard import PlannedRows
+from tests.support import object_server
+from tests.support.object_server import Bucket, Server
+from tests.support.shelf import Shelf
+from tests.support.tree import ROOT
+
+CONTEXT = 64
+STREAM = "sha256:" + "a" * 64
+
+
+@pytest.fixture(scope="module")
+def server(cluster: None) -> Iterator[Server]:
+    started = object_server.start()
+    yield started
+    started.stop()
+
+
+def new_bucket(server: Server) -> BucketPath:
+    name = f"prepared-{time.monotonic_ns()}"
+    server.bucket(name)
+    return BucketPath.parse(Bucket(server, name).url("below"))
+
+
+@pytest.fixture
+def bucket(server: Server) -> BucketPath:
+    return new_bucket(server)
+
+
+@pytest.fixture(autouse=True)
+def nothing_read() -> None:
+    forget()
+
+
+def forget() -> None:
+    """Let go of all that this process has read."""
+    step_reader.DECODED.clear()
+    step_reader._whole_object.cache_clear()
+    step_reader._ranged_object.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    """Two corpora of several parts, whose parts have several row groups."""
+    made = Shelf(tmp_path_factory.mktemp("shelf"))
+    draw = random.Random(5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "PART_BYTES", 100_000)
+        for name, count in {"one": 60, "two": 200}.items():
+            made.add(name, {f"{i:03}": draw.randbytes(draw.randrange(2000)) for i in range(count)})
+    return made
+
+
+@pytest.fixture(scope="module")
+def on_disk(shelf: Shelf, cluster: None) -> Prepared:
+    return shelf.prepare(context=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def on_store(shelf: Shelf, server: Server) -> Prepared:
+    return shelf.prepare(context=CONTEXT, at=new_bucket(server) / "prepared" / "name")
+
+
+def read_by_ranges(patch: pytest.MonkeyPatch) -> None:
+    """As data are read that are larger than what is fetched whole."""
+    patch.setattr(step_reader, "WHOLE_BYTES", 0)
+    patch.setattr(object_ranges, "END", 1024)
+
+
+def files_of(folder: Place) -> dict[str, bytes]:
+    if isinstance(folder, BucketPath):
+        return {name: (folder / name).read_bytes() for name in folder.walk_files()}
+    paths = sorted(each for each in folder.rglob("*") if each.is_file())
+    return {each.relative_to(folder).as_posix(): each.read_bytes() for each in paths}
+
+
+def copy(folder: Path, to: BucketPath) -> BucketPath:
+    for name, data in files_of(folder).items():
+        (to / name).write_bytes(data)
+    return to
+
+
+def plan_of(prepared: Prepared, steps: int = 40) -> BatchPlan:
+    rows = {c.corpus: prepared.manifest.train_rows(c.corpus) for c in prepared.manifest.corpora}
+    return BatchPlan(
+        seed=3,
+        max_steps=steps,
+        manifest=prepared.digest,
+        context=CONTEXT,
+        streams=(
+            StreamPlan(
+                id=STREAM,
+                profile="everything",
+                corpora=tuple(StreamCorpus(corpus=c, rows=n) for c, n in sorted(rows.items())),
+                quota=50,
+            ),
+        ),
+    )
+
+
+def reader_of(prepared: Prepared, rank: int = 0, world: int = 1) -> StepReader:
+    plan = plan_of(prepared)
+    return StepReader(prepared.folder, prepared.manifest, plan, rank=rank, world=world)
+
+
+def same(a: StepRows, b: StepRows) -> bool:
+    return (
+        np.array_equal(a.tokens, b.tokens)
+        and np.array_equal(a.lengths, b.lengths)
+        and a.positions.tolist() == b.positions.tolist()
+        and (a.step, a.corpora, a.error) == (b.step, b.corpora, b.error)
+    )
+
+
+def test_a_store_gets_the_bytes_of_a_disk(on_disk: Prepared, on_store: Prepared) -> None:
+    assert files_of(on_store.folder) == files_of(on_disk.folder)
+    assert on_store.digest == on_disk.digest
+
+
+def test_corpora_are_read_from_a_store(
+    shelf: Shelf, on_disk: Prepared, bucket: BucketPath, tmp_path: Path
+) -> None:
+    corpora = copy(shelf.corpora, bucket / "corpora")
+    made = shelf.prepare(context=CONTEXT, corpora=corpora, at=tmp_path / "prepared")
+    assert files_of(made.folder) == files_of(on_disk.folder)
+    assert corpus.list_corpora(corpora) == ("one", "two")
+    for name in ("one", "two"):
+        assert list(corpus.record_hashes(corpora / name)) == list(
+            corpus.record_hashes(shelf.corpora / name)
+        )
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("world", [1, 3])
+def test_both_sources_give_the_bytes_of_a_disk(
+    on_disk: Prepared,
+    on_store: Prepared,
+    world: int,
+    whole: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not whole:
+        read_by_ranges(monkeypatch)
+    for rank in range(world):
+        true = list(reader_of(on_disk, rank, world).steps(0))
+        assert not any(rows.error for rows in true)
+        for start in (0, 17):
+            reader = reader_of(on_store, rank, world)
+            assert reader.readable_here
+            forget()
+            rows = PlannedRows(start, None, 1, 40, reader)
+            found = list(rows.here())
+            assert all(same(a, b) for a, b in zip(found, true[start:], strict=True))
+        far = list(rows.through_ray_data())
+        assert all(same(a, b) for a, b in zip(far, true[start:], strict=True))
+
+
+def test_records_of_a_store_are_found_and_verified(on_disk: Prepared, on_store: Prepared) -> None:
+    assert isinstance(on_store.folder, BucketPath)
+    run = on_store.folder.parent.parent / "run"
+    assert find_prepared(run, on_store.digest) == on_store.folder
+    assert find_prepared(run, "sha256:" + "0" * 64) is None
+    here, there = (open_records(each.folder, each.manifest) for each in (on_disk, on_store))
+    for name in ("one", "two"):
+        assert there.merkle_root(name) == here.merkle_root(name)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_object_that_changes_or_goes_is_an_error_of_its_steps(
+    shelf: Shelf, bucket: BucketPath, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not whole:
+        read_by_ranges(monkeypatch)
+    made = shelf.prepare(context=CONTEXT, at=bucket / "prepared")
+    reader = reader_of(made)
+    assert not any(rows.error for rows in reader.steps())
+    part = made.manifest.corpus("two").parts[0].file
+    path = bucket / "prepared" / part
+    data = path.read_bytes()
+
+    def found() -> list[StepRows]:
+        return [rows for rows in reader.steps() if rows.error]
+
+    # Another version is verified as it is: equal rows are as good.
+    path.write_bytes(data)
+    step_reader.DECODED.clear()
+    assert not found()
+    other = made.manifest.corpus("one").parts[0].file
+    path.write_bytes((bucket / "prepared" / other).read_bytes())
+    step_reader.DECODED.clear()
+    assert whole or found()  # what was fetched whole is still there
+    forget()
+    spoilt = found()
+    assert spoilt
+    for rows in spoilt:
+        assert rows.refused
+        assert part in str(rows.error)
+        assert "not those that the manifest was signed for" in str(rows.error)
+    path.unlink()
+    forget()
+    assert all(rows.refused and "the shard is missing" in str(rows.error) for rows in found())
+    assert len(found()) == len(spoilt)
+
+
+def test_a_store_that_fails_is_an_error_that_may_pass(
+    shelf: Shelf, on_store: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_module(), "_RETRIES", {"max_retries": 0})
+    lost = object_server.start()
+    lost.bucket("gone-later")
+    made = shelf.prepare(
+        context=CONTEXT, at=BucketPath.parse(Bucket(lost, "gone-later").url("prepared"))
+    )
+    reader = reader_of(made)
+    lost.stop()
+    rows = reader.read(0)
+    assert rows.error
+    assert not rows.refused
+    assert "cannot be fetched" in rows.error
+    assert "gone-later" in rows.error
+    assert reader.readable_here  # the answer is an error, not another source
+
+
+def bucket_module() -> Any:
+    from govray.files import bucket
+
+    return bucket
+
+
+def test_a_prepared_folder_is_used_again(
+    shelf: Shelf, on_store: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "pack_all", None)  # nothing is packed
+    again = shelf.prepare(context=CONTEXT, at=on_store.folder, salt=b"\x09" * 32)
+    assert again.envelope == on_store.envelope
+    with pytest.raises(Refused, match="prepared from other inputs"):
+        shelf.prepare(context=CONTEXT + 1, at=on_store.folder)
+
+
+def test_of_two_preparers_the_second_gets_the_firsts(
+    shelf: Shelf, bucket: BucketPath, on_disk: Prepared
+) -> None:
+    """The second begins while the first packs, with another salt, and is done before it."""
+    inner: list[Prepared] = []
+
+    def meanwhile(done: int, total: int) -> None:
+        if done and not inner:
+            inner.append(shelf.prepare(context=CONTEXT, at=bucket / "p", salt=b"\x09" * 32))
+
+    outer = shelf.prepare(context=CONTEXT, at=bucket / "p", progress=meanwhile)
+    assert outer.envelope == inner[0].envelope
+    assert outer.digest == on_disk.digest  # by the first one's salt
+    assert files_of(outer.folder) == files_of(on_disk.folder)
+
+
+def test_what_was_begun_from_other_inputs_is_refused(shelf: Shelf, bucket: BucketPath) -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shelf.prepare(context=CONTEXT, at=bucket / "p", progress=interrupt)
+    with pytest.raises(Refused, match="another preparation was begun here"):
+        shelf.prepare(context=CONTEXT + 1, at=bucket / "p")
+
+
+def test_a_bad_corpus_leaves_nothing_on_a_store(shelf: Shelf, bucket: BucketPath) -> None:
+    corpora = copy(shelf.corpora, bucket / "corpora")
+    records = corpora / "two" / "records-00000.parquet"
+    records.write_bytes((corpora / "one" / "records-00000.parquet").read_bytes())
+    with pytest.raises(Refused, match=r"corpora/two.*signed for"):
+        shelf.prepare(context=CONTEXT, corpora=corpora, at=bucket / "p")
+    assert not (bucket / "p").exists()
+    (corpora / "one" / SECRET_FILE).write_bytes(b"another")
+    with pytest.raises(Refused, match="not the secret"):
+        shelf.prepare(context=CONTEXT, corpora=corpora, at=bucket / "p")
+    records.unlink()
+    with pytest.raises(Refused, match=r"records-00000\.parquet is missing"):
+        shelf.prepare(context=CONTEXT, corpora=corpora, at=bucket / "p")
+
+
+def test_bad_places_are_named(
+    shelf: Shelf, server: Server, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="did you mean s3"):
+        place.place("s3a://bucket/corpora")
+    nowhere = BucketPath.parse(Bucket(server, "no-such-bucket").url("corpora"))
+    with pytest.raises(UsageError, match=r"no such bucket|not a folder of corpora"):
+        shelf.prepare(context=CONTEXT, corpora=nowhere)
+    with pytest.raises(UsageError, match=r"no such bucket.*Check the bucket"):
+        shelf.prepare(context=CONTEXT, at=nowhere)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+    bucket_path_module()._opened.cache_clear()
+    with pytest.raises(UsageError, match="no credentials for the store"):
+        shelf.prepare(context=CONTEXT, corpora=bucket / "corpora")
+    bucket_path_module()._opened.cache_clear()
+
+
+def bucket_path_module() -> Any:
+    from govray.files import bucket_path
+
+    return bucket_path
+
+
+class Slow(ByteTokenizer):
+    """So slow that a kill comes between two parts."""
+
+    def encode(self, content: bytes | memoryview) -> Any:
+        time.sleep(0.01)
+        return super().encode(content)
+
+
+KILLED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from govray.files.place import place
+from govray.governance.formats.keys import LocalSigner
+from tests.data.test_prepared_on_store import Slow
+from tests.support.shelf import Shelf
+
+folder, at, draft, key = sys.argv[1:]
+shelf = Shelf(Path(folder), LocalSigner.from_pem(Path(key).read_bytes()))
+
+def die():
+    while len(list((place(draft) / ".draft").glob("class*"))) < 2:
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+threading.Thread(target=die).start()
+shelf.prepare(context=64, at=place(at), salt=b"\\x07" * 32, tokenizer=Slow())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["disk", "store"])
+def test_a_killed_preparation_goes_on(
+    shelf: Shelf, on_disk: Prepared, bucket: BucketPath, tmp_path: Path, where: str
+) -> None:
+    at: Place = tmp_path / "prepared" if where == "disk" else bucket / "prepared"
+    draft: Place = tmp_path / ".prepared.partial" if where == "disk" else at
+    key = tmp_path / "key.pem"
+    key.write_bytes(shelf.signer.to_pem())
+    gcs = ray.get_runtime_context().gcs_address
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(shelf.folder), str(at), str(draft), str(key)],
+        env=os.environ | {"RAY_ADDRESS": gcs},
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert not (at / MANIFEST_FILE).exists()
+    time.sleep(1)  # its tasks end with it
+    done = {path.name for path in (draft / ".draft").iterdir()} - {"about.json"}
+    parts = [part.file for each in on_disk.manifest.corpora for part in each.parts]
+    assert 0 < len(done) < len(parts)
+    finished = [file for file in parts if file.replace("/", "-") + ".json" in done]
+    before = {file: written(draft / file) for file in finished}
+    # One of them is cut, as by a disk that lost its last seconds.
+    cut = finished[0]
+    (draft / cut).write_bytes((draft / cut).read_bytes()[:-100])
+
+    again = shelf.prepare(context=CONTEXT, at=at, salt=b"\x09" * 32)
+    assert again.digest == on_disk.digest  # the first try's salt, too
+    assert files_of(again.folder) == files_of(on_disk.folder)
+    for file in finished:
+        assert (written(again.folder / file) == before[file]) == (file != cut)
+
+
+def written(path: Place) -> object:
+    """When a file was written."""
+    return path.stat().modified if isinstance(path, BucketPath) else path.stat().st_mtime_ns
