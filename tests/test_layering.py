@@ -61,7 +61,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"step"}),
         frozenset({"memorization", "startup"}),
         frozenset({"collective"}),
-        frozenset({"gradients", "gpt", "huggingface"}),
+        frozenset({"gradients", "gpt", "huggingface", "vit"}),
         frozenset({"model"}),
         frozenset({"batch"}),
     ),

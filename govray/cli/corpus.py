@@ -22,15 +22,19 @@ from govray.cli.credential_options import (
 )
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.source_options import (
+    ClassesOption,
     ColumnOption,
     FlawOption,
     FormatOption,
+    ImageShapeOption,
     LimitOption,
     NewlinesOption,
     NfcOption,
+    RowsOption,
     SourceArgument,
     SplitOption,
     normalisation,
+    row_schema,
 )
 from govray.errors import Malformed, UsageError
 
@@ -86,6 +90,9 @@ def build(
     normalise_newlines: NewlinesOption = False,
     normalise_nfc: NfcOption = False,
     on_flaw: FlawOption = "refuse",
+    rows: RowsOption = "text",
+    image_shape: ImageShapeOption = None,
+    classes: ClassesOption = None,
 ) -> None:
     """Hash the records of SRC into a corpus and write its unsigned credential."""
     from govray.data import corpus
@@ -97,6 +104,7 @@ def build(
     period = _period(valid_from, valid_until)
     steps = normalisation(normalise_newlines, normalise_nfc)
 
+    schema = row_schema(rows, image_shape, classes)
     languages: set[str] = set()
 
     def credential(built: corpus.Built) -> Credential:
@@ -111,14 +119,15 @@ def build(
             sensitivity=sensitivity,
             languages=tuple(sorted(languages)),
             normalisation=steps,
+            rows=schema and schema.model_dump(mode="json", by_alias=False, exclude_none=True),
         )
 
     # A wrong option is found before an hour of hashing, not after.
     corpus.check_name(name)
     credential(corpus.Built(out_folder / name, name, "sha256:" + "0" * 64, 1, 0))
     found = find(source, format)
-    columns = ColumnMapping.parse(column or ())
-    read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps)
+    columns = ColumnMapping.parse(column or (), rows)
+    read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps, schema=schema)
     selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=only_split)
     built = corpus.build(out_folder, name, one_corpus(selection.of(read), languages))
     stated = credential(built)
@@ -140,6 +149,8 @@ def build(
     field("folder", built.folder)
     field("root", built.root)
     field("licence", f"{stated.license} ({stated.license_category})")
+    if schema is not None:
+        field("rows", schema.run_kind)
     _tell_kept_out(kept_out)
     line()
     line(f"Next  read {path}, complete it, then: govray sign {path} --key KEY")

@@ -63,7 +63,8 @@ def _records(model: VerifiedModel) -> str:
     """How much was read of the records, and what remains the signer's word."""
     checked, of = model.checked.parts
     if model.depth == "full":
-        return "all read: roots, splits, tokens and rows follow from them"
+        targets = ", loss targets" if model.manifest.document.masked else ""
+        return f"all read: roots, splits, tokens{targets} and rows follow from them"
     if model.depth == "sample":
         return (
             f"{checked} of {of} parts read, and they are as stated. One wrong part would be among "

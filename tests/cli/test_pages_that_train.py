@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from govray.engine.vit import VisionTransformer
 from tests.support.tree import ROOT
 
-TUTORIAL, CORPORA = "docs/tutorial.md", "docs/corpora.md"
+TUTORIAL, CORPORA, ROWS = "docs/tutorial.md", "docs/corpora.md", "docs/rows.md"
 
 
 def section(page: str, heading: str) -> str:
@@ -23,28 +29,98 @@ def section(page: str, heading: str) -> str:
     return "".join(commands)
 
 
+def shell(commands: str, home: Path, folder: str = "my-deployment", *paths: Path) -> str:
+    """What commands print, with ``paths`` to import from."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    imported = os.pathsep.join(map(str, (ROOT, *paths)))
+    variables = {"HOME": str(home), "PATH": path, "PYTHONPATH": imported}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=home / folder, env=os.environ | variables,
+        capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_the_tutorial_and_a_mixed_table_end_in_verified_models(tmp_path: Path) -> None:
-    def shell(commands: str, folder: str = "my-deployment") -> str:
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        home = {"HOME": str(tmp_path), "PATH": path, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", commands],
-            cwd=tmp_path / folder, env=os.environ | home, capture_output=True, text=True,
-            timeout=400,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    shell(section(TUTORIAL, "1"), ".")
+    shell(section(TUTORIAL, "1"), tmp_path, ".")
     # One shell for each page: variables of one section are used in the next.
-    told = shell("".join(section(TUTORIAL, number) for number in "234567"))
+    told = shell("".join(section(TUTORIAL, number) for number in "234567"), tmp_path)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 2
     assert "IDENTICAL" in told
 
     headings = ("One licence", "A licence for each", "Sign", "The same", "Train")
-    told = shell("".join(section(CORPORA, each) for each in headings))
+    told = shell("".join(section(CORPORA, each) for each in headings), tmp_path)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     [model] = (tmp_path / "my-deployment" / "runs").glob("web-*/model")
     credentials = (model / "governance" / "credentials.jsonl").read_bytes().splitlines()
     assert len(credentials) == 7
+
+
+def deployment(home: Path, heading: str, *paths: Path) -> tuple[str, Path]:
+    """What a section of the page on rows prints in a new deployment, and the model that it made."""
+    shell(section(TUTORIAL, "1"), home, ".")
+    told = shell(
+        section(TUTORIAL, "2") + section(TUTORIAL, "4") + section(ROWS, heading),
+        home, "my-deployment", *paths,
+    )  # fmt: skip
+    [model] = (home / "my-deployment" / "runs").glob("[cd]*-*/model")
+    return told, model
+
+
+@pytest.mark.slow
+def test_a_llama_trains_on_conversations(tmp_path: Path) -> None:
+    told, model = deployment(tmp_path, "Conversations")
+    assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 2
+    summary, full = told.split("VERIFIED")[1:]
+    assert "targets    bounded" in summary
+    assert "tokens, loss targets and rows follow" in full
+    assert "bounded" not in full
+    leaves = [json.loads(line) for line in (model / "governance/ledger.jsonl").open()]
+    steps = [leaf for leaf in leaves if "corpora" in leaf]
+    assert len(steps) == 200
+    uses = [leaf["corpora"]["questions"] for leaf in steps]
+    assert all(0 <= use["targets"] < use["rows"] * 128 for use in uses)
+
+
+@pytest.mark.slow
+def test_a_vit_trains_on_images_that_a_package_ships(tmp_path: Path) -> None:
+    told, model = deployment(tmp_path, "Images", shipped_digits(tmp_path))
+    assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
+    assert "lab-digits 1 (exclusion counted)" in told
+    made = json.loads((model / "config.json").read_bytes())
+    vit = VisionTransformer(**made["hyperparameters"]).eval()
+    vit.load_state_dict(load_file(model / "model.safetensors"))
+
+    def accuracy(source: str) -> float:
+        table = pq.read_table(tmp_path / "my-deployment" / "sources" / f"{source}.parquet")
+        pixels = torch.frombuffer(
+            bytearray(b"".join(table["image"].to_pylist())), dtype=torch.uint8
+        )
+        with torch.no_grad():
+            found = vit(pixels.view(-1, 1, 8, 8)).argmax(dim=1)
+        return (found == torch.tensor(table["label"].to_pylist())).float().mean().item()
+
+    # The second corpus reached the adapter alone, so the base model never learned from it.
+    assert accuracy("digits") > 0.97
+    assert accuracy("lab-digits") > 0.8
+
+
+def shipped_digits(folder: Path) -> Path:
+    """A folder to import scikit-learn from: this environment's, or its wheel without dependencies.
+
+    It is no extra for development: the demo trains on all packages that are installed.
+    """
+    if found := find_spec("sklearn"):
+        return Path(str(found.origin)).parents[1]
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-compile"]
+    target = folder / "packages"
+    done = subprocess.run(
+        [*command, "--target", str(target), "scikit-learn"], capture_output=True, text=True
+    )
+    if done.returncode and "CI" not in os.environ:
+        pytest.skip("scikit-learn is neither installed nor to be had")
+    assert done.returncode == 0, done.stderr
+    return target

@@ -14,11 +14,24 @@ from typing import Any
 import pyarrow as pa
 
 from govray.errors import UsageError
+from govray.governance.formats.row_schema import RowKind
 
-ATTRIBUTES = ("text", "id", "url", "license", "jurisdiction", "sensitivity", "language", "split")
+CONTENT: Mapping[RowKind, tuple[str, ...]] = {
+    "text": ("text",),
+    "chat": ("messages",),
+    "images": ("image", "label"),
+}
+"""What a record's content is made of, by what the records are. All of it has to be there."""
+
+STATED = ("id", "url", "license", "jurisdiction", "sensitivity", "language", "split")
 TERMS = ("license", "jurisdiction", "sensitivity")
 """What decides which corpus a record belongs to."""
 
+_WANTED = {
+    "messages": "messages, or of text that is JSON of them,",
+    "image": "bytes, or of lists of whole numbers,",
+    "label": "whole numbers",
+}
 _LISTED = frozenset({*TERMS, "language"})  # several may be stated of one record
 
 
@@ -28,30 +41,40 @@ class ColumnMapping:
 
     Attributes:
         named: The columns that were named; ``None`` for an attribute that is not to be read.
+        rows: What the records are.
     """
 
     named: Mapping[str, str | None] = field(default_factory=dict)
+    rows: RowKind = "text"
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """Those that such records may have."""
+        return (*CONTENT[self.rows], *STATED)
 
     @classmethod
-    def parse(cls, options: Iterable[str]) -> ColumnMapping:
+    def parse(cls, options: Iterable[str], rows: RowKind = "text") -> ColumnMapping:
         """From ``attribute=column`` each; ``attribute=`` leaves the attribute out.
 
         Raises:
-            UsageError: No such attribute, one that is named twice, or ``text`` left out.
+            UsageError: No such attribute, one that is named twice, or content left out.
         """
+        attributes = cls(rows=rows).attributes
         named: dict[str, str | None] = {}
         for option in options:
             attribute, equals, column = option.partition("=")
-            if not equals or attribute not in ATTRIBUTES or attribute in named:
+            if not equals or attribute not in attributes or attribute in named:
                 raise UsageError(
                     f"{option!r} names no attribute, or one for the second time",
                     where="--column",
-                    do=f"Write ATTRIBUTE=COLUMN, with one of {', '.join(ATTRIBUTES)}.",
+                    do=f"Write ATTRIBUTE=COLUMN, with one of {', '.join(attributes)}.",
                 )
             named[attribute] = column or None
-        if named.get("text", "") is None:
-            raise UsageError("the text cannot be left out", where="--column", do="Name its column.")
-        return cls(named)
+        for each in CONTENT[rows]:
+            if named.get(each, "") is None:
+                what = f"the {each} cannot be left out"
+                raise UsageError(what, where="--column", do="Name its column.")
+        return cls(named, rows)
 
     def resolve(self, schema: pa.Schema, *, where: str) -> dict[str, str]:
         """The column of each attribute that a table has.
@@ -64,12 +87,12 @@ class ColumnMapping:
             UsageError: A column is missing, there twice, or of a type that cannot be read.
         """
         found: dict[str, str] = {}
-        for attribute in ATTRIBUTES:
+        for attribute in self.attributes:
             path = self.named.get(attribute, attribute)
             if path is None:
                 continue
             if (kind := _type(schema, path, where)) is None:
-                if attribute in self.named or attribute == "text":
+                if attribute in self.named or attribute in CONTENT[self.rows]:
                     raise UsageError(
                         f"no column {path!r} for the attribute {attribute!r}",
                         where=where,
@@ -81,18 +104,19 @@ class ColumnMapping:
                 raise UsageError(
                     f"column {path!r} is of type {kind}, which cannot be the {attribute}",
                     where=where,
-                    do=f"Name a column of text with --column {attribute}=COLUMN.",
+                    do=f"Name a column of {_WANTED.get(attribute, 'text')} with --column "
+                    f"{attribute}=COLUMN.",
                 )
             found[attribute] = path
         return found
 
     def decided(self, found: Mapping[str, str]) -> ColumnMapping:
         """The mapping for the objects behind the first, which has the columns ``found``."""
-        return replace(self, named={each: found.get(each) for each in ATTRIBUTES})
+        return replace(self, named={each: found.get(each) for each in self.attributes})
 
     def keys(self) -> dict[str, str]:
         """Where each attribute may be in rows that have no schema."""
-        paths = {each: self.named.get(each, each) for each in ATTRIBUTES}
+        paths = {each: self.named.get(each, each) for each in self.attributes}
         return {each: path for each, path in paths.items() if path is not None}
 
 
@@ -123,13 +147,28 @@ def _type(schema: pa.Schema, path: str, where: str) -> pa.DataType | None:
     return kind
 
 
+def _is_list(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
 def _readable(attribute: str, kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if attribute in _LISTED and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         kind = kind.value_type
-    if attribute == "id" and pa.types.is_integer(kind):
+    if attribute in ("id", "label") and pa.types.is_integer(kind):
         return True
+    if attribute == "messages" and _is_list(kind):
+        return bool(pa.types.is_struct(kind.value_type))
+    if attribute == "image":
+        while _is_list(kind):
+            kind = kind.value_type
+            if pa.types.is_integer(kind):
+                return True
+        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    if attribute == "label":
+        return False
     text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     data = (pa.types.is_binary, pa.types.is_large_binary)
     return any(test(kind) for test in (*text, *data))

@@ -19,6 +19,7 @@ from govray.data.sources.objects import RecordSource, SourceObject
 from govray.data.sources.record import Flaw, SourceRecord, normalise, place, record_of
 from govray.data.sources.table_reader import Raw, Table
 from govray.errors import UsageError
+from govray.governance.formats.row_schema import RowSchema
 from govray.governance.policy.credential import Normalisation
 
 ROW_LIMIT = 16 * 1024 * 1024
@@ -31,6 +32,7 @@ def read(
     *,
     limit: int | None = None,
     normalisation: Sequence[Normalisation] = (),
+    schema: RowSchema | None = None,
 ) -> Iterator[SourceRecord | Flaw]:
     """Every record of ``source`` in ascending order of names, and what cannot be one.
 
@@ -39,6 +41,7 @@ def read(
         columns: Which column is what.
         limit: Bytes of the largest record.
         normalisation: What to do to the text; by default nothing.
+        schema: What the records are, if not text; ``columns`` are of that kind.
 
     Raises:
         UsageError: The source changes meanwhile, a column is missing or of another type, or the
@@ -46,6 +49,12 @@ def read(
         Malformed: An object cannot be read to its end.
     """
     columns = columns or ColumnMapping()
+    if schema is not None and (source.format == "files" or normalisation):
+        raise UsageError(
+            f"records of {schema.run_kind} come from tables without normalisation",
+            where="--rows",
+            do="Give Parquet, Arrow or JSON lines, and leave the normalisation out.",
+        )
     if source.format == "files" and columns.named:
         raise UsageError(
             "plain files have no columns",
@@ -65,7 +74,9 @@ def read(
                     continue
                 if found.split and raw.get("split") is None:
                     raw["split"] = found.split
-                yield record_of(found.name, row, raw, limit=most, normalisation=normalisation)
+                yield record_of(
+                    found.name, row, raw, limit=most, normalisation=normalisation, schema=schema
+                )
         found.check_unchanged()
     source.check_unchanged()
 

@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from govray.data.rows import source_content
+from govray.data.sources.columns import CONTENT
+from govray.errors import Malformed
+from govray.governance.formats.row_schema import RowSchema
 from govray.governance.policy.credential import Normalisation
 
 _NAME = 200
@@ -59,6 +63,7 @@ def record_of(
     *,
     limit: int,
     normalisation: Sequence[Normalisation] = (),
+    schema: RowSchema | None = None,
 ) -> SourceRecord | Flaw:
     """The record of one row.
 
@@ -68,19 +73,25 @@ def record_of(
         raw: Attribute → value: text (``str``, or UTF-8 as ``bytes``), a list of it, or ``None``.
         limit: Bytes of content that a record may have.
         normalisation: What to do to the text.
+        schema: What the record is, if not text (`source_content.content`).
     """
     where = place(object, row)
+    made_of = CONTENT[schema.run_kind if schema else "text"]
     try:
-        content = _content(raw.get("text"))
+        content = source_content.content(schema, raw) if schema else _content(raw.get("text"))
         if len(content) > limit:
-            raise _Unfit(f"the text has {len(content):,} bytes, the limit is {limit:,}")
+            raise _Unfit(f"the {made_of[0]} has {len(content):,} bytes, the limit is {limit:,}")
         if normalisation:
             content = normalise(content.decode(), normalisation).encode()
         stated = {
             attribute: texts
             for attribute, value in raw.items()
-            if attribute != "text" and value is not None and (texts := _texts(attribute, value))
+            if attribute not in made_of
+            and value is not None
+            and (texts := _texts(attribute, value))
         }
+    except Malformed as unfit:
+        return Flaw(where, unfit.what, unfit.do or "Mend the record.")
     except _Unfit as unfit:
         return Flaw(where, str(unfit), "Mend the record, or let it go into quarantine.")
     tail = [each[:_NAME] for name in ("id", "url") for each in stated.pop(name, ())]

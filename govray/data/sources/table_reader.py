@@ -214,6 +214,9 @@ def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return column
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if pa.types.is_nested(kind):
+        texts = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        if not texts or pa.types.is_nested(kind.value_type) or pa.types.is_integer(kind.value_type):
+            return column  # messages, or an image
         return column.cast(pa.list_(pa.binary()))
     return column.cast(pa.large_binary())

@@ -159,6 +159,7 @@ def gather(
         (corpus, group): float(total[corpora.index(corpus), groups.index(group)])
         / group_targets[group] ** 2
         for corpus, group in sorted(updated)
+        if group_targets[group]  # rows may all be masked, and then nothing is updated
     }
     return NormSample(
         pieces=tuple((rank, stream, held) for (rank, _, stream), held in pieces.items()),

@@ -162,10 +162,10 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each added to the residual stream."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, *, causal: bool = True) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(width, bias=False)
-        self.attention = Attention(width, heads, dropout)
+        self.attention = Attention(width, heads, dropout, causal=causal)
         self.mlp_norm = nn.LayerNorm(width, bias=False)
         self.mlp = MLP(width, dropout)
 
@@ -176,11 +176,11 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention through torch's fused kernel."""
+    """Self-attention through torch's fused kernel, causal unless said otherwise."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, *, causal: bool = True) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.query_key_value = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
@@ -191,14 +191,14 @@ class Attention(nn.Module):
         Args:
             hidden: The residual stream, normalised.
             mask: bool of shape (rows, 1, tokens, tokens), on the same device: which tokens a token
-                sees. By default those before it, and itself.
+                sees. By default those before it, and itself; if not causal, all.
         """
         rows, tokens, width = hidden.shape
         projected = self.query_key_value(hidden)
         projected = projected.view(rows, tokens, 3, self.heads, width // self.heads)
         query, key, value = projected.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None
+            query, key, value, attn_mask=mask, is_causal=self.causal and mask is None
         )
         return self.dropout(self.out(mixed.transpose(1, 2).reshape(rows, tokens, width)))
 

@@ -219,18 +219,33 @@ def _check_ranges(leaf: Leaf, attestation: Attestation) -> Mapping[str, tuple[in
 
 
 def _check_totals(ledger: Ledger, plan: BatchPlan, manifest: Manifest) -> None:
-    """No branch has more loss targets of a corpus than its epochs have by the manifest's totals."""
-    found: Counter[tuple[int, str]] = Counter()
+    """A branch's loss targets of a corpus are between what its epochs can have.
+
+    An epoch reads each row once, so all of it has the manifest's total. Rows of it that were not
+    read have at most a target for each token.
+    """
+    targets: Counter[tuple[int, str]] = Counter()
+    rows: Counter[tuple[int, str]] = Counter()
+    epochs: dict[tuple[int, str], set[int]] = {}
     for leaf in ledger.steps:
         for corpus, use in leaf.corpora.items():
-            found[leaf.branch, corpus] += use.targets
-    for (branch, corpus), targets in sorted(found.items()):
-        stream = plan.stream_of(corpus)
-        most = manifest.stated_targets(corpus) * (stream.epochs if stream else 0)
-        if targets > most:
+            stream = plan.stream_of(corpus)
+            assert stream is not None  # its counts follow from the plan
+            start, stop = leaf.streams[stream.id]
+            place = leaf.branch, corpus
+            targets[place] += use.targets
+            rows[place] += use.rows
+            epochs.setdefault(place, set()).update(
+                range(start // stream.n, (stop - 1) // stream.n + 1)
+            )
+    for (branch, corpus), touched in sorted(epochs.items()):
+        most = manifest.stated_targets(corpus) * len(touched)
+        unread = manifest.train_rows(corpus) * len(touched) - rows[branch, corpus]
+        least = max(0, most - unread * manifest.context)
+        if not least <= targets[branch, corpus] <= most:
             raise Refused(
-                f"it states {targets} loss targets of corpus {corpus}, which has {most} in all "
-                "its epochs",
+                f"it states {targets[branch, corpus]} loss targets of corpus {corpus}, whose rows "
+                f"have {least} to {most} in the epochs that it read",
                 where=f"ledger branch {branch}",
             )
 

@@ -225,6 +225,8 @@ class GovernedTrainer(RunSettings):
         start = self._start(inputs, found, started)
         decisions, routes = routes_of(policy, inputs.classes, list(groups))
         prepared = admit()
+        if self.experiment:
+            self.experiment.check_rows(prepared.manifest.row_schema)
         planned = make_plan(
             prepared.manifest,
             prepared.digest,

@@ -32,7 +32,7 @@ from govray.files.storage_url import check_path, check_url
 from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference
-from govray.governance.formats.row_schema import RowKind
+from govray.governance.formats.row_schema import RowKind, RowSchema
 from govray.governance.record.canary import (
     FORMAT,
     Canaries,
@@ -274,6 +274,26 @@ class Experiment(Section):
         if self.data.attention == "record":
             follows["separator"] = separator
         return self.model_copy(update={"hyperparameters": follows | self.hyperparameters})
+
+    def check_rows(self, schema: RowSchema | None) -> None:
+        """Compare the hyperparameters with what the corpora's rows hold.
+
+        A hyperparameter of a tensor's name is its shape; ``classes`` is the schema's.
+
+        Raises:
+            UsageError: One says something else.
+        """
+        if schema is None or schema.tensors is None:
+            return
+        stated = {each.name: list(each.shape) for each in schema.tensors}
+        for name, due in {**stated, "classes": schema.classes}.items():
+            given = self.hyperparameters.get(name, due)
+            if (list(given) if isinstance(given, tuple) else given) != due:
+                raise UsageError(
+                    f"hyperparameters.{name} is {given}, the corpora's row schema says {due}",
+                    where=f"experiment {self.name}",
+                    do=f"Write {name}: {due}, or build the corpora as the model needs them",
+                )
 
     def _refuse_text_settings(self, context: Any) -> None:
         """Raises ``ValueError`` for what means something for packed text alone."""

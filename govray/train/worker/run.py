@@ -190,7 +190,8 @@ class Run:
         }
         if self._watch and (seen := self._measure(self._watch, leaf, loss_fn)):
             self._memorization = metrics["memorization"] = seen.memorization
-        self._losses.append(metrics["loss"])
+        if metrics["targets"]:  # rows of conversations may have none
+            self._losses.append(metrics["loss"])
         self._metrics = metrics
         if self._rank == 0:
             self._on_step(result.step, metrics)

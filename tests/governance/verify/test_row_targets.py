@@ -1,0 +1,237 @@
+"""Loss targets of conversations: bound by the manifest, compared as far as a check reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from govray.errors import Malformed, VerificationFailed
+from govray.governance.formats.record_columns import RecordColumns
+from govray.governance.formats.row_schema import CHAT
+from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.ledger import CorpusUse, Leaf
+from govray.governance.record.prepare_manifest import BoundManifest, RowTargets
+from govray.governance.record.prepared_records import PreparedRecords
+from govray.governance.verify import ledger_step
+from govray.governance.verify.verifier import verify
+from tests.support.world import AT, World, same
+
+
+class ChatWorld(World):
+    """A world whose rows are conversations: each row has some of its tokens as targets.
+
+    Corpus beta has one row without any.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(bound=True)
+        self.credentials = {c: self.issue(c, rows=CHAT) for c in self.records}
+        self.manifest: BoundManifest
+        self.planned: BatchPlan
+
+    def mask(self, manifest: BoundManifest) -> BoundManifest:
+        draw = np.random.default_rng(5)
+        corpora = []
+        for corpus in manifest.corpora:
+            parts, before = [], 0
+            for number, part in enumerate(corpus.parts):
+                rows = np.arange(before, before + part.rows)
+                most = manifest.targets_of(corpus.corpus, rows)
+                found = (draw.random(part.rows) * (most + 1)).astype(np.int64)
+                if corpus.corpus == "beta":
+                    found[0] = 0
+                key = corpus.corpus, number
+                self.columns[key] = replace(self.columns[key], row_targets=found)
+                parts.append(part.model_copy(update={"targets": RowTargets.of(found)}))
+                before += part.rows
+            corpora.append(corpus.model_copy(update={"parts": tuple(parts)}))
+        fields = {name: getattr(manifest, name) for name in BoundManifest.model_fields}
+        self.manifest = BoundManifest(**fields | {"corpora": tuple(corpora), "rows": CHAT})
+        return self.manifest
+
+    def count(self, leaves: list[Leaf]) -> list[Leaf]:
+        records = PreparedRecords(self.manifest, self.read_part)
+        found = []
+        for leaf in leaves:
+            uses: dict[str, list[int]] = {}
+            for stream, (start, stop) in leaf.streams.items():
+                for _, corpus, row in self.planned.read(stream, range(start, stop)):
+                    targets = int(records.targets_of(corpus, np.array([row]))[0])
+                    uses.setdefault(corpus, []).append(targets)
+            corpora = {c: CorpusUse(rows=len(t), targets=sum(t)) for c, t in sorted(uses.items())}
+            found.append(leaf.model_copy(update={"corpora": corpora}))
+        return found
+
+    def model(
+        self,
+        folder: Path,
+        leaves: Callable[[list[Leaf]], list[Leaf]] = same,
+        bound: Callable[[BoundManifest], BoundManifest] = same,
+    ) -> Path:
+        def kept(plan: BatchPlan) -> BatchPlan:
+            self.planned = plan
+            return plan
+
+        return self.deploy(
+            folder,
+            bound=lambda manifest: bound(self.mask(manifest)),
+            plan=kept,
+            leaves=lambda made: leaves(self.count(made)),
+        )
+
+
+@pytest.fixture(scope="module")
+def chat() -> ChatWorld:
+    return ChatWorld()
+
+
+def with_use(place: int, change: Callable[[CorpusUse], Any]) -> Callable[[list[Leaf]], list[Leaf]]:
+    """A hook that changes what one step used of corpus alpha."""
+
+    def hook(leaves: list[Leaf]) -> list[Leaf]:
+        leaf = leaves[place]
+        use = leaf.corpora["alpha"]
+        corpora = {**leaf.corpora, "alpha": CorpusUse(rows=use.rows, targets=change(use))}
+        return [*leaves[:place], leaf.model_copy(update={"corpora": corpora}), *leaves[place + 1 :]]
+
+    return hook
+
+
+def test_a_model_verifies_and_says_how_targets_were_checked(
+    chat: ChatWorld, tmp_path: Path
+) -> None:
+    folder = chat.model(tmp_path)
+    full = verify(folder, trust_root=chat.root, at=AT, records=chat.read_part)
+    assert (full.depth, full.targets_bounded) == ("full", False)
+    summary = verify(folder, trust_root=chat.root, at=AT)
+    assert (summary.depth, summary.targets_bounded) == ("summary", True)
+    sample = verify(folder, trust_root=chat.root, at=AT, records=chat.read_part, sample=0.3)
+    assert (sample.depth, sample.targets_bounded) == ("sample", True)
+    assert any(use.targets == 0 for leaf in full.ledger.steps for use in leaf.corpora.values())
+
+
+def test_rows_of_text_have_exact_targets_at_each_depth(tmp_path: Path) -> None:
+    world = World(bound=True)
+    assert not verify(world.deploy(tmp_path), trust_root=world.root, at=AT).targets_bounded
+
+
+def moved(leaves: list[Leaf]) -> list[Leaf]:
+    """A target of corpus alpha more in one step, and one less in the next."""
+    raised = with_use(1, lambda use: use.targets + 1)(leaves)
+    return with_use(2, lambda use: use.targets - 1)(raised)
+
+
+def test_a_target_in_another_step_is_found_with_the_records(
+    chat: ChatWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = chat.model(tmp_path, moved)
+    told = r"step 10 \(ledger\): rows and targets of corpus alpha"
+    with pytest.raises(VerificationFailed, match=told):
+        verify(folder, trust_root=chat.root, at=AT, records=chat.read_part)
+    # A summary cannot know, which is why it says so.
+    assert verify(folder, trust_root=chat.root, at=AT).targets_bounded
+    # The counts beside the records are what finds it.
+    monkeypatch.setattr(ledger_step, "_check_counts", lambda *_: None)
+    verify(folder, trust_root=chat.root, at=AT, records=chat.read_part)
+
+
+def test_more_targets_than_rows_have_tokens_are_found_without_records(
+    chat: ChatWorld, tmp_path: Path
+) -> None:
+    folder = chat.model(tmp_path, with_use(1, lambda use: use.rows * chat.context + 1))
+    with pytest.raises(VerificationFailed, match="rows and targets of corpus alpha"):
+        verify(folder, trust_root=chat.root, at=AT)
+
+
+def test_more_rows_than_planned_are_found_without_records(chat: ChatWorld, tmp_path: Path) -> None:
+    def hook(leaves: list[Leaf]) -> list[Leaf]:
+        use = leaves[0].corpora["alpha"]
+        more = CorpusUse(rows=use.rows + 1, targets=use.targets)
+        corpora: Mapping[str, CorpusUse] = {**leaves[0].corpora, "alpha": more}
+        return [leaves[0].model_copy(update={"corpora": corpora}), *leaves[1:]]
+
+    with pytest.raises(VerificationFailed, match="rows and targets of corpus alpha"):
+        verify(chat.model(tmp_path, hook), trust_root=chat.root, at=AT)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_sum_that_whole_epochs_do_not_have_is_found_without_records(
+    chat: ChatWorld, tmp_path: Path, change: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = chat.model(tmp_path, with_use(1, lambda use: use.targets + change))
+    with pytest.raises(VerificationFailed, match=r"have \d+ to \d+ in the epochs that it read"):
+        verify(folder, trust_root=chat.root, at=AT)
+    monkeypatch.setattr(ledger_step, "_check_totals", lambda *_: None)
+    verify(folder, trust_root=chat.root, at=AT)
+
+
+def changed(columns: RecordColumns) -> RecordColumns:
+    assert columns.row_targets is not None
+    other = columns.row_targets.copy()
+    other[0], other[1] = other[1] + 1, other[0]
+    return replace(columns, row_targets=other)
+
+
+@pytest.mark.parametrize(
+    "spoil", [changed, lambda columns: replace(columns, row_targets=None)], ids=["other", "none"]
+)
+def test_counts_that_the_manifest_does_not_bind_are_refused(
+    chat: ChatWorld, tmp_path: Path, spoil: Callable[[RecordColumns], RecordColumns]
+) -> None:
+    folder = chat.model(tmp_path)
+    with pytest.raises(VerificationFailed, match="loss targets of its rows are not those"):
+        verify(
+            folder, trust_root=chat.root, at=AT,
+            records=lambda corpus, number: spoil(chat.read_part(corpus, number)),
+        )  # fmt: skip
+
+
+def test_a_row_with_more_targets_than_tokens_is_refused_in_full(tmp_path: Path) -> None:
+    world = ChatWorld()
+
+    def bound(manifest: BoundManifest) -> BoundManifest:
+        """The totals stay: one row has more, others less."""
+        alpha = manifest.corpora[1]
+        columns = world.columns["alpha", 0]
+        assert columns.row_targets is not None
+        found = np.zeros_like(columns.row_targets)
+        found[0] = columns.row_targets.sum()
+        world.columns["alpha", 0] = replace(columns, row_targets=found)
+        parts = (
+            alpha.parts[0].model_copy(update={"targets": RowTargets.of(found)}),
+            *alpha.parts[1:],
+        )
+        corpora = [
+            c.model_copy(update={"parts": parts}) if c is alpha else c for c in manifest.corpora
+        ]
+        fields = {name: getattr(manifest, name) for name in BoundManifest.model_fields}
+        world.manifest = BoundManifest(**fields | {"corpora": tuple(corpora)})
+        return world.manifest
+
+    folder = world.model(tmp_path, bound=bound)
+    with pytest.raises(VerificationFailed, match="a row with more loss targets than tokens"):
+        verify(folder, trust_root=world.root, at=AT, records=world.read_part)
+
+
+def test_a_manifest_states_targets_of_conversations_alone(chat: ChatWorld, tmp_path: Path) -> None:
+    chat.model(tmp_path)
+    value = chat.manifest.to_json()
+    assert BoundManifest.from_json(value) == chat.manifest
+    for corpus in value["corpora"]:
+        for part in corpus["parts"]:
+            part["targets"]["total"] = part["rows"] * chat.context + 1
+    with pytest.raises(Malformed, match="more loss targets than its rows have tokens"):
+        BoundManifest.from_json(value)
+    value = chat.manifest.to_json()
+    del value["rows"]
+    with pytest.raises(Malformed, match="only rows of chat state their loss targets"):
+        BoundManifest.from_json(value)
+    value = chat.manifest.to_json()
+    del value["corpora"][0]["parts"][0]["targets"]
+    with pytest.raises(Malformed, match="only rows of chat state their loss targets"):
+        BoundManifest.from_json(value)
