@@ -51,7 +51,7 @@ EXPERIMENT = {
         ("pretrained", False),
         ("attestation_key", False),
         ("attestation_key_password_file", False),
-        ("data.corpora", False),
+        ("data.corpora", True),
         ("data.tokenizer", False),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_verb_refuses_a_url_for_a_path(verb: Any, param: Any) -> None:
 
 @pytest.mark.parametrize(
     "field",
-    ["corpora", "tokenizer", "pretrained"],
+    ["tokenizer", "pretrained"],
 )
 def test_a_trainer_refuses_a_url_for_a_path(field: str) -> None:
     known: dict[str, Any] = {each.name: each.default for each in fields(GovernedTrainer)}

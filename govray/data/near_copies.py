@@ -41,6 +41,7 @@ from rensa import RMinHash
 from govray.data.corpus import part_files, read_part
 from govray.errors import GovrayError, UsageError
 from govray.files.atomic_file import write_whole
+from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.governance.policy import record_commitment
 
@@ -131,7 +132,7 @@ class PassageIndex:
         return found
 
 
-def build(corpus: Path, secret: bytes | None = None) -> tuple[PassageIndex, str]:
+def build(corpus: Place, secret: bytes | None = None) -> tuple[PassageIndex, str]:
     """Index the records of a corpus; also the Merkle root of what was read, under its secret.
 
     Raises as ``read_part``.
@@ -155,7 +156,7 @@ def build(corpus: Path, secret: bytes | None = None) -> tuple[PassageIndex, str]
     return index, record_commitment.root(entries, committed=secret is not None)
 
 
-def index_of(corpus: Path, root: str, secret: bytes | None = None) -> PassageIndex:
+def index_of(corpus: Place, root: str, secret: bytes | None = None) -> PassageIndex:
     """The index of a corpus whose records have this Merkle root: as kept, or built and kept.
 
     Args:
@@ -168,8 +169,10 @@ def index_of(corpus: Path, root: str, secret: bytes | None = None) -> PassageInd
         UsageError: The records on disk have another root.
         Malformed: They cannot be read.
     """
-    path = corpus.parent / FOLDER / f"{corpus.name}.index"
-    found = _read(path, root)
+    kept = None
+    if isinstance(corpus, Path):  # below a bucket nothing is kept: it is read, never written
+        kept = corpus.parent / FOLDER / f"{corpus.name}.index"
+    found = _read(kept, root) if kept else None
     if found is None:
         found, built = build(corpus, secret)
         if built != root:
@@ -179,13 +182,14 @@ def index_of(corpus: Path, root: str, secret: bytes | None = None) -> PassageInd
                 do="Name the corpora that its run read",
             )
         with suppress(OSError):  # only a cache: without it the next search takes as long
-            _write(path, root, found)
+            if kept:
+                _write(kept, root, found)
     return found
 
 
 def near(
     text: bytes,
-    corpora: Path,
+    corpora: Place,
     roots: Mapping[str, str],
     entry_of: Callable[[str, int], str | None],
     secrets: Mapping[str, bytes],
@@ -251,7 +255,7 @@ def near(
     return answers[:limit]
 
 
-def _contents(corpus: Path, records: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
+def _contents(corpus: Place, records: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
     """The contents of some records, given in ascending order."""
     wanted = list(records)
     start = 0

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from govray.data.step_reader import StepReader
 from govray.engine.model import gpt
 from govray.errors import Refused
 from govray.train import govern, shard
@@ -69,13 +68,6 @@ def dies_once_there_is_a_commit(config: dict[str, Any]) -> None:
             os._exit(1)
 
     _run(config, lambda step: None, die)
-
-
-def reads_through_ray_data(config: dict[str, Any]) -> None:
-    """The experiment's own loop, on a node that can't read the prepared folder itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepReader, "readable_here", False)
-        _run(config, lambda step: None)
 
 
 def small_files_from_step_seven(config: dict[str, Any]) -> None:

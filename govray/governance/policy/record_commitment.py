@@ -121,7 +121,7 @@ def read_secret(folder: Place, stated: str | None) -> bytes | None:
 
 
 def read_secrets(
-    folder: Path | None, stated: Mapping[str, Records]
+    folder: Place | None, stated: Mapping[str, Records]
 ) -> tuple[dict[str, bytes], dict[str, Refused]]:
     """What opens the corpora that lie in ``folder``, and why the others of them stay closed.
 
@@ -132,13 +132,20 @@ def read_secrets(
     found: dict[str, bytes] = {}
     refused: dict[str, Refused] = {}
     for name, records in sorted(stated.items()):
-        if folder is not None and (folder / name).is_dir():
-            try:
-                secret = read_secret(folder / name, records.commitment)
-            except Refused as error:
-                refused[name] = error
-            else:
-                found |= {name: secret} if secret else {}
+        if folder is None:
+            continue
+        try:
+            if not (folder / name).is_dir():
+                continue
+            secret = read_secret(folder / name, records.commitment)
+        except Refused as error:
+            refused[name] = error
+        except OSError as error:
+            why = f"the corpus cannot be looked for ({error.strerror})"
+            do = "Check the store, the credentials for it and the network"
+            refused[name] = Refused(why, where=str(folder / name), do=do)
+        else:
+            found |= {name: secret} if secret else {}
     return found, refused
 
 

@@ -43,7 +43,7 @@ from govray.train.driver import attempts
 from govray.train.driver.discovery import Loop, discover
 from govray.train.driver.progress import StepCallback
 from govray.train.inputs import operator_key, run_listing
-from govray.train.inputs.experiment_config import Experiment, Quota
+from govray.train.inputs.experiment_config import Experiment, Quota, Reader
 from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order
 from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
@@ -87,6 +87,7 @@ class GovernedTrainer(RunSettings):
         rows: What the corpora's records are: ``"text"``, ``"chat"`` or ``"images"``; for images
             ``context`` is 1.
         epochs: How often a stream may be read before it falls silent.
+        reader: Who reads a worker's rows: the worker where it can, unless this says otherwise.
         seed, clip_norm, max_rows, aggregator, norms_every, collective_timeout_s: How a step
             computes; see `StepSettings`.
         checkpoint_every, commit_at, keep, threads: How a run commits; see `RunSettings`.
@@ -109,7 +110,7 @@ class GovernedTrainer(RunSettings):
     """
 
     train_loop_per_worker: Loop
-    corpora: str | Path
+    corpora: str | Place
     policy: str | Place
     trust_root: str | Place
     max_steps: int
@@ -126,6 +127,7 @@ class GovernedTrainer(RunSettings):
     canaries: Mapping[str, Canaries] | None = None
     rows: RowKind = "text"
     epochs: int = 1
+    reader: Reader | None = None
     checkpoint_storage: str | None = None
     max_quarantined: float = 0.25
     attestation_key: str = "env:GOVRAY_KEY"
@@ -144,8 +146,8 @@ class GovernedTrainer(RunSettings):
             UsageError: One is given. Names the field.
         """
         super().__post_init__()
-        paths = ("corpora", "tokenizer", "pretrained", "attestation_key_password_file")
-        places = ("policy", "trust_root", "delegations", "revocations", "resume")
+        paths = ("tokenizer", "pretrained", "attestation_key_password_file")
+        places = ("corpora", "policy", "trust_root", "delegations", "revocations", "resume")
         given = {name: getattr(self, name) for name in (*paths, *places)}
         given["run_config.storage_path"] = self._configured
         for name, value in given.items():
@@ -304,7 +306,7 @@ class GovernedTrainer(RunSettings):
     @property
     def _input_files(self) -> run_listing.InputFiles:
         return run_listing.InputFiles(
-            corpora=Path(self.corpora),
+            corpora=place(self.corpora),
             policy=place(self.policy),
             trust_root=place(self.trust_root),
             delegations=tuple(place(path) for path in self.delegations),
@@ -312,7 +314,7 @@ class GovernedTrainer(RunSettings):
 
     def _inputs(self, signer: Signer, at: datetime) -> Inputs:
         inputs = load_inputs(
-            Path(self.corpora),
+            place(self.corpora),
             place(self.policy),
             place(self.trust_root),
             [place(path) for path in self.delegations],
@@ -376,7 +378,7 @@ class GovernedTrainer(RunSettings):
                 do="Restore the folder; preparing again would draw another reserve",
             )
         return prepare(
-            Path(self.corpora),
+            place(self.corpora),
             folder,
             credentials=inputs.credentials,
             policy=inputs.policy.document,
@@ -420,6 +422,7 @@ class GovernedTrainer(RunSettings):
             on_expiry=inputs.policy.document.on_expiry,
             revocations=inputs.revocation_source(read),
             settings=self.settings,
+            reader=self.reader,
             key_variables=operator_key.variables(self.attestation_key),
             start=start,
             source=source_of(
@@ -474,6 +477,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         canaries=data.canaries.by_corpus() if data.canaries else None,
         rows=data.rows,
         epochs=data.epochs,
+        reader=data.reader,
         pretrained=experiment.pretrained,
         checkpoint_storage=experiment.checkpoint.storage,
         max_quarantined=governance.max_quarantined,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
 from sqlmodel import Session, select
 
 from govray.data.records_file import find_prepared, reader
 from govray.errors import Malformed
-from govray.files.place import Place
+from govray.files.place import Place, place
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import verify_memorization_manifest
 from govray.governance.formats import canonical_json
@@ -57,7 +57,10 @@ def index_run_model(session: Session, folder: Place, anchor: TrustAnchor, key: b
     if known and prepared is None:
         return 0
     experiment = record.experiment
-    corpora = Path(experiment.data.corpora) if experiment else None
+    # Earlier versions took a URL for a folder, and recorded what is neither.
+    corpora: Place | None = None
+    with suppress(ValueError):
+        corpora = place(experiment.data.corpora) if experiment else None
     index_folder(
         session,
         model,
@@ -77,7 +80,7 @@ def index_folder(
     key: bytes,
     *,
     tiles: Place | None = None,
-    corpora: Path | None = None,
+    corpora: Place | None = None,
     records: ReadPart | None = None,
 ) -> None:
     """Verify and index one model folder; with ``tiles``, write its ledger there too.

@@ -64,6 +64,9 @@ def _check_place(value: str, info: ValidationInfo) -> str:
 PlaceText = Annotated[str, AfterValidator(_check_place)]
 """A file or folder of a disk, or a URL of an object store."""
 
+Reader = Literal["worker", "ray_data"]
+"""Who reads the rows that a worker trains on."""
+
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """What every generator of torch and numpy takes."""
 
@@ -101,7 +104,7 @@ class PlantedCanaries(Section):
 class Data(Section):
     """Where the corpora are and how they are read."""
 
-    corpora: DiskPath = Field(description="folder of corpora, each with its signed credential")
+    corpora: PlaceText = Field(description="folder of corpora, each with its signed credential")
     tokenizer: DiskPath = Field("bytes", description="'bytes' or a Hugging Face tokenizer.json")
     reserve: ReserveShare = Field(0.02, description="share of records never trained on")
     rows_per_step: dict[str, Quota] = Field(
@@ -117,6 +120,12 @@ class Data(Section):
         "text",
         description="what the corpora's records are; their credentials have to say so too",
         exclude_if=lambda value: bool(value == "text"),
+    )
+    reader: Reader | None = Field(
+        None,
+        description="who reads prepared rows: each worker, or tasks of Ray Data; by default the "
+        "worker where it can",
+        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
     )
     exclude: tuple[str, ...] = Field((), description="corpora left out, as tombstones of the plan")
     canaries: PlantedCanaries | None = Field(None, description="planted for `govray audit`")

@@ -18,6 +18,7 @@ from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.environment import SourceCode
 from govray.governance.record.prepare_manifest import Manifest
 from govray.train.inputs import operator_key
+from govray.train.inputs.experiment_config import Reader
 from govray.train.inputs.gating import UNDECIDED, Decisions, OnExpiry
 from govray.train.inputs.monitored import Monitored
 from govray.train.inputs.pretrained import Start
@@ -50,6 +51,7 @@ class Order:
             plan's last by default.
         source: The code that the model or the loop comes from, as the driver found it.
         monitored: What the policy asks of its monitor, if it has one; a replay measures nothing.
+        reader: Who reads a worker's rows; the worker itself where it can by default.
         key_variables: Environment variables that may not hold a key where a worker runs.
         driver: Number of the driver that gave the order; a later one shuts this one's workers out.
     """
@@ -73,6 +75,7 @@ class Order:
     revocations: RevocationSource | None = None
     decisions: Decisions = UNDECIDED
     monitored: Monitored | None = None
+    reader: Reader | None = None
     key_variables: frozenset[str] = frozenset({operator_key.VARIABLE})
     driver: int = 0
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Literal
 
 from govray.data.admission import read_credentials
@@ -170,7 +169,7 @@ def _same_source(record: RunRecord, experiment: Experiment) -> bool:
 class InputFiles:
     """Where a run's signed inputs are."""
 
-    corpora: Path
+    corpora: Place
     policy: Place
     trust_root: Place
     delegations: tuple[Place, ...]
@@ -179,7 +178,7 @@ class InputFiles:
 def experiment_inputs(experiment: Experiment) -> InputFiles:
     """The files that an experiment names."""
     return InputFiles(
-        corpora=Path(experiment.data.corpora),
+        corpora=place(experiment.data.corpora),
         policy=place(experiment.governance.policy),
         trust_root=place(experiment.governance.trust_root),
         delegations=tuple(place(path) for path in experiment.governance.delegations),

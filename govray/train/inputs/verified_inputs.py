@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from govray.data.admission import read_credentials, verify_credentials
 from govray.errors import Untrusted, UsageError
@@ -106,7 +105,7 @@ class Inputs:
 
 
 def load_inputs(
-    corpora: Path,
+    corpora: Place,
     policy: Place,
     trust_root: Place,
     delegations: Sequence[Place],

@@ -257,6 +257,7 @@ def _order(
         policy_groups=inputs.policy.document.groups or {},
         policy_digest=inputs.policy.digest,
         expiries={},
+        reader=experiment.data.reader,
         settings=replace(
             run_settings(experiment),
             seed=plan.seed,

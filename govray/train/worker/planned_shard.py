@@ -6,10 +6,11 @@ Train would call it in a new process for each worker group, which imports everyt
 ranks wait. `Configured` calls it in Ray's controller, where it takes milliseconds. The order of
 rows comes from the batch plan alone: a source reads and decodes, it never decides.
 
-A shard has two sources that give the same bytes, and each worker takes the nearer:
+A shard has two sources that give the same bytes. Each worker takes the nearer, unless the
+experiment names one (``data.reader``):
 
-* The prepared folder, if this node can read it: memory-mapped, some steps ahead, in a thread of the
-  worker.
+* The prepared folder, if this node can read it: some steps ahead, in a thread of the worker. A
+  disk's shards are memory-mapped; a store's row groups are fetched several at a time.
 * Ray Data otherwise: tasks read on nodes that can. It is the second choice, because its executor is
   a process for each rank that uses much of a CPU throughout.
 """
@@ -28,6 +29,7 @@ from govray.checkpoint.commit_folder import Folder
 from govray.data.prefetch import prefetched
 from govray.data.step_reader import StepReader, StepRows, plan_items, step_rows
 from govray.files.place import place
+from govray.train.inputs.experiment_config import Reader
 from govray.train.inputs.gating import UNDECIDED, Decisions
 from govray.train.inputs.order import Order
 from govray.train.run_folder import events
@@ -55,6 +57,7 @@ class PlannedRows:
         stop_step: The first step not to run.
         reader: Of this rank's slices.
         decisions: Earlier decisions; resolved with the step, once for all ranks.
+        by: Who reads; None for the worker if it can.
     """
 
     start_step: int
@@ -63,9 +66,11 @@ class PlannedRows:
     stop_step: int
     reader: StepReader
     decisions: Decisions = UNDECIDED
+    by: Reader | None = None
 
     def __iter__(self) -> Iterator[StepRows]:
-        return iter(self.here() if self.reader.readable_here else self.through_ray_data())
+        here = self.reader.readable_here if self.by is None else self.by == "worker"
+        return iter(self.here() if here else self.through_ray_data())
 
     def here(self) -> Iterator[StepRows]:
         """Read by this process."""
@@ -125,6 +130,7 @@ class PlanData(ray.train.DataConfig):
                     order.stop,
                     StepReader(prepared, order.manifest, order.plan, rank=rank, world=world_size),
                     resumption.decisions,
+                    order.reader,
                 )
             }
             for rank in range(world_size)

@@ -23,7 +23,6 @@ from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.inputs.run_record import read_record
 from govray.train.replay.replay_outcome import evidence
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
@@ -101,8 +100,7 @@ def test_rows_that_come_through_ray_data_train_the_same_bytes(
 ) -> None:
     far = replace(
         trainer_of(deployment),
-        train_loop_per_worker=loops.reads_through_ray_data,
-        train_loop_config=read_record(finished).config,
+        reader="ray_data",
         run_config=ray.train.RunConfig(
             name="through-ray-data", storage_path=str(deployment.folder / "runs")
         ),
