@@ -51,7 +51,6 @@ EXPERIMENT = {
         ("pretrained", False),
         ("attestation_key", False),
         ("attestation_key_password_file", False),
-        ("data.corpora", True),
         ("data.tokenizer", False),
     ],
 )
@@ -64,7 +63,7 @@ def test_an_experiment_names_the_field_that_has_a_url(field: str, several: bool,
     assert "AKIA" not in str(told.value)
 
 
-PLACES = ["storage_path", "governance.policy", "governance.trust_root"]
+PLACES = ["data.corpora", "storage_path", "governance.policy", "governance.trust_root"]
 
 
 def with_field(field: str, value: Any) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def test_a_trainer_refuses_a_url_for_a_path(field: str) -> None:
     GovernedTrainer(**given)
     with pytest.raises(UsageError, match=f"{field}: give a path"):
         GovernedTrainer(**{**given, field: "s3://bucket/p"})
-    for place in ("policy", "trust_root", "delegations", "revocations", "resume"):
+    for place in ("corpora", "policy", "trust_root", "delegations", "revocations", "resume"):
         several = place in ("delegations", "revocations")
         GovernedTrainer(**{**given, place: ["s3://bucket/p"] if several else "s3://bucket/p"})
         with pytest.raises(UsageError, match=f"{place}: .*did you mean s3://"):
