@@ -1,0 +1,289 @@
+"""Runs over conversations and images, from corpora to a verified model. One rank, no Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import govray
+from govray.data import records_file, shard_file
+from govray.data.corpus import build, unsigned_credential
+from govray.data.rows import chat, tensor_record
+from govray.data.step_reader import ArrowRows
+from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused, UsageError
+from govray.governance.formats.document import format_time
+from govray.governance.formats.row_schema import CHAT, RowSchema, image_schema
+from govray.governance.policy.credential import Period, seal_credential
+from govray.train.attest.memorization_audit import audit
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_record import read_record
+from tests.support.deployment import LICENCES, POLICY, Deployment
+from tests.support.solo import run_here
+
+IMAGES = image_schema((1, 4, 4), 3)
+MONITOR = """
+memorization:
+  every: 2
+  probe_rows: 4
+  statistic: min_k
+  bands: {"*": [-2, 2]}
+  actions: {weak: flag}
+"""
+MODELS: Mapping[str, dict[str, Any]] = {
+    "chat": {"hyperparameters": {"blocks": 2, "width": 32, "context": 32}},
+    "images": {
+        "entrypoint": "govray.engine.vit:VisionTransformer",
+        "hyperparameters": {"image": [1, 4, 4], "classes": 3, "patch": 2, "blocks": 2, "width": 16},
+    },
+}
+
+
+def conversation(number: int) -> bytes:
+    said = "x" * 60 if number % 6 == 0 else f"number {number}?"
+    return chat.encode(
+        [{"role": "user", "content": said}, {"role": "assistant", "content": f"it is {number}"}]
+    )
+
+
+def image(number: int, schema: RowSchema = IMAGES) -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 256, (1, 4, 4), np.uint8)
+    return tensor_record.encode(schema, {"image": pixels, "targets": np.array(number % 3)})
+
+
+@dataclass
+class Rows(Deployment):
+    """A deployment whose corpora are of one kind."""
+
+    kind: str = "chat"
+
+    def add(self, corpus: str, *, until: datetime | None = None) -> None:
+        make = conversation if self.kind == "chat" else image
+        schema = CHAT if self.kind == "chat" else IMAGES
+        self.put(corpus, [make(i) for i in range(40)], schema)
+
+    def put(self, corpus: str, contents: list[bytes], schema: RowSchema | None) -> None:
+        """Build a corpus of these records, and sign that they are of a schema."""
+        license_, category = LICENCES[corpus]
+        built = build(self.corpora, corpus, ((f"{i:03}", c) for i, c in enumerate(contents)))
+        credential = unsigned_credential(
+            built,
+            license=license_,
+            license_category=category if license_.startswith("LicenseRef") else None,
+            issuer="issuer",
+            valid=Period(
+                from_=format_time(self.at - self.lifetime),
+                until=format_time(self.at + self.lifetime),
+            ),
+            **({"rows": schema.to_json()} if schema else {}),
+        )
+        (self.corpora / corpus / "credential.dsse.json").write_bytes(
+            seal_credential(credential, [self.signers["issuer"]])
+        )
+
+    def replace(self, corpus: str, contents: list[bytes], schema: RowSchema | None) -> None:
+        for each in (self.corpora / corpus).iterdir():
+            each.unlink()
+        (self.corpora / corpus).rmdir()
+        self.put(corpus, contents, schema)
+
+    def trainer(self, **changes: Any) -> Any:
+        value = self.experiment(max_steps=8, resources={"num_workers": 1}) | MODELS[self.kind]
+        data = {**value["data"], "rows": self.kind} | changes.pop("data", {})
+        return from_experiment(parse_experiment(value | {"data": data} | changes, where="test"))
+
+
+@pytest.fixture(params=["chat", "images"])
+def rows(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
+    run_here(monkeypatch)
+    return Rows(tmp_path, kind=request.param)
+
+
+def test_a_run_ends_in_a_model_that_verifies_at_each_depth(rows: Rows) -> None:
+    run = rows.trainer().train(attest=True)
+    model = run / "model"
+    [prepared] = (run.parent / records_file.PREPARED).iterdir()
+    read = records_file.reader(prepared)
+    summary = govray.verify(model, trust_root=rows.root)
+    full = govray.verify(model, trust_root=rows.root, records=read)
+    assert (summary.targets_bounded, full.targets_bounded) == (rows.kind == "chat", False)
+    manifest = full.manifest.document
+    assert manifest.row_schema == (CHAT if rows.kind == "chat" else IMAGES)
+    config = json.loads((model / "config.json").read_bytes())
+    assert config["rows"] == manifest.row_schema.to_json()
+    records = full.records
+    for corpus in ("open-one", "weak-one", "acme"):
+        stored = ArrowRows(prepared, manifest)
+        for row in range(manifest.train_rows(corpus)):
+            words = stored.row(corpus, row)
+            counted = records.targets_of(corpus, np.array([row]))
+            if rows.kind == "images":
+                [span] = records.row_records(corpus, row)
+                assert words.tolist() == list(image(span.record)[-IMAGES.bytes :])
+                assert counted == [1]
+            else:
+                [due] = chat.row_targets(shard_file.Rows(words, np.array([words.size])))
+                assert counted == [due]
+    assert any(each.corpus == "acme" for each in full.attestation.coverage)
+    for leaf in full.ledger.steps:
+        for use in leaf.corpora.values():
+            assert use.targets == use.rows if rows.kind == "images" else use.targets >= 0
+
+
+def test_the_reserve_is_prepared_too(rows: Rows) -> None:
+    prepared = rows.trainer(data={"reserve": 0.5}).prepare()
+    manifest = prepared.manifest
+    assert manifest.reserve_rows("open-one") > 3
+    stored = ArrowRows(prepared.folder, manifest, reserve=True)
+    assert stored.row("open-one", 0).size == manifest.width
+    if rows.kind == "images":
+        records = records_file.open_records(prepared.folder, manifest)
+        trained = sum(int((c.splits == 0).sum()) for c in records.columns("open-one"))
+        assert manifest.train_rows("open-one") == trained < 40
+
+
+def test_other_kinds_are_refused_by_name(rows: Rows) -> None:
+    other = "images" if rows.kind == "chat" else "chat"
+    made = {"chat": (conversation(1), CHAT), "images": (image(1), IMAGES)}[other]
+    rows.replace("open-two", [made[0]], made[1])
+    told = f"corpus open-two: by its credential its records are {other}, and the run reads"
+    with pytest.raises(Refused, match=told):
+        rows.trainer().prepare()
+    rows.replace("open-two", [b"text"], None)
+    with pytest.raises(Refused, match="corpus open-two: by its credential its records are text"):
+        rows.trainer().prepare()
+
+
+def test_a_run_over_text_refuses_them(rows: Rows) -> None:
+    experiment = rows.experiment(resources={"num_workers": 1})
+    trainer = from_experiment(parse_experiment(experiment, where="test"))
+    with pytest.raises(Refused, match=f"its records are {rows.kind}, and the run reads text"):
+        trainer.prepare()
+
+
+def test_what_is_no_such_record_is_named_when_it_is_packed(rows: Rows) -> None:
+    schema = CHAT if rows.kind == "chat" else IMAGES
+    bad = b'[{"role":"user"}]' if rows.kind == "chat" else image(1)[:-1]
+    good = conversation(1) if rows.kind == "chat" else image(2)
+    rows.replace("open-two", [good, good, bad], schema)
+    told = r"corpus open-two, records-00000.parquet, record 2 \(002\): "
+    with pytest.raises(Malformed, match=told):
+        rows.trainer().prepare()
+
+
+def test_images_of_another_shape_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    rows = Rows(tmp_path, kind="images")
+    wider = image_schema((1, 4, 4), 7)
+    rows.replace("open-two", [image(1, wider)], wider)
+    with pytest.raises(Refused, match="corpus open-two: its row schema is not that of corpus acme"):
+        rows.trainer().prepare()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"image": [1, 4, 2]}, r"hyperparameters.image is \[1, 4, 2\], .* says \[1, 4, 4\]"),
+        ({"classes": 2}, "hyperparameters.classes is 2, .* says 3"),
+    ],
+)
+def test_a_model_of_another_shape_is_refused_before_workers_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], told: str
+) -> None:
+    run_here(monkeypatch)
+    rows = Rows(tmp_path, kind="images")
+    with pytest.raises(UsageError, match=told):
+        rows.trainer(hyperparameters=MODELS["images"]["hyperparameters"] | changed).train()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"data": {"canaries": {"corpora": ["acme"]}}},
+            "canaries: they are planted in rows of text",
+        ),
+        ({"data": {"rows": "pictures"}}, "data.rows"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(
+    rows: Rows, changed: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        rows.trainer(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"hyperparameters": {"context": 4}}, "hyperparameters.context: rows of images have none"),
+        ({"data": {"attention": "record"}}, "data.attention: rows of images have none"),
+        ({"data": {"tokenizer": "t.json"}}, "data.tokenizer: rows of images have none"),
+    ],
+)
+def test_settings_of_text_are_refused_with_images(
+    tmp_path: Path, changed: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        Rows(tmp_path, kind="images").trainer(**changed)
+
+
+def test_an_experiment_over_text_states_no_rows(tmp_path: Path) -> None:
+    text = parse_experiment(Deployment(tmp_path).experiment(), where="test")
+    assert "rows" not in text.model_dump(mode="json")["data"]
+
+
+def test_monitors_and_audits_are_refused(rows: Rows) -> None:
+    governance = {
+        "policy": str(rows.sign_policy(POLICY + MONITOR)),
+        "trust_root": str(rows.root),
+        "max_quarantined": 0.5,
+    }
+    told = f"its memorization section measures packed text, and the run reads {rows.kind}"
+    with pytest.raises(Refused, match=told):
+        rows.trainer(governance=governance).train()
+    run = rows.trainer().train()
+    with pytest.raises(
+        UsageError, match=f"an audit reads packed text, and the run read {rows.kind}"
+    ):
+        audit(run, at=format_time(rows.at))
+
+
+def test_prepared_rows_are_used_again(rows: Rows) -> None:
+    first = rows.trainer().prepare()
+    again = rows.trainer().prepare()
+    assert first.folder == again.folder
+    assert first.digest == again.digest
+
+
+def test_the_experiment_of_the_run_says_what_it_read(rows: Rows) -> None:
+    run = rows.trainer().train()
+    recorded = read_record(run).experiment
+    assert recorded is not None
+    assert recorded.data.rows == rows.kind
+
+
+def test_a_records_file_whose_counts_are_gone_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    rows = Rows(tmp_path, kind="chat")
+    run = rows.trainer().train(attest=True)
+    [prepared] = (run.parent / records_file.PREPARED).iterdir()
+    for path in prepared.glob("class=*/open-one-*.records.parquet"):
+        columns = records_file.read(path, 40)
+        assert columns.row_targets is not None
+        path.unlink()
+        records_file.write(path, type(columns)(columns.entries, columns.tokens, columns.splits))
+    with pytest.raises(GovrayError, match="loss targets of its rows are not those") as error:
+        govray.verify(run / "model", trust_root=rows.root, records=records_file.reader(prepared))
+    assert not isinstance(error.value, CouldNotCheck)
