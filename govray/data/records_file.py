@@ -13,6 +13,7 @@ Whoever reads compares with the manifest: `PreparedRecords`, for which `open_rec
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,13 @@ from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.record_columns import RecordColumns, Rows
+from govray.governance.formats.statement import Sealed
 from govray.governance.record.prepare_manifest import (
     MANIFEST_FILE,
     AnyCorpus,
     BoundPart,
     Manifest,
+    read_manifest,
 )
 from govray.governance.record.prepared_records import PreparedRecords, ReadPart
 
@@ -135,15 +138,46 @@ def _row_targets(file: pq.ParquetFile) -> Rows | None:
 
 
 def reader(folder: Place) -> ReadPart:
-    """Reads the records of a prepared folder, not yet compared with a manifest."""
+    """Reads the records of a prepared folder, not yet compared with a manifest.
+
+    What it gives raises as `read`. It raises ``Refused``, too, where the folder's own manifest
+    binds other records than are asked for: then it is the folder of another run.
+    """
+    own = cache(lambda: _manifest_of(folder))
 
     def part(corpus: AnyCorpus, number: int) -> RecordColumns:
         found = corpus.parts[number]
         assert isinstance(found, BoundPart)  # records of the other form stand in the manifest
+        if (held := own()) is not None and not _binds(held.document, corpus.corpus, number, found):
+            raise Refused(
+                f"the folder holds another manifest, {held.digest}. It binds other records as "
+                f"part {number} of {corpus.corpus}",
+                where=str(folder / MANIFEST_FILE),
+                do="Name the prepared folder of the model's own run, below prepared/ beside its "
+                "runs.",
+            )
         start, stop = found.records
         return read(folder / found.records_file, stop - start)
 
     return part
+
+
+def _manifest_of(folder: Place) -> Sealed[Manifest] | None:
+    """The manifest of a prepared folder, for errors: nothing of it is verified."""
+    path = folder / MANIFEST_FILE
+    try:
+        return read_manifest(Envelope.parse(path.read_bytes(), where=str(path)), where=str(path))
+    except (OSError, Refused):
+        return None
+
+
+def _binds(manifest: Manifest, corpus: str, number: int, part: BoundPart) -> bool:
+    """Whether the manifest has these records, too, as that part."""
+    parts = {prepared.corpus: prepared.parts for prepared in manifest.corpora}.get(corpus, ())
+    return any(
+        isinstance(each, BoundPart) and each.records_digest == part.records_digest
+        for each in parts[number : number + 1]
+    )
 
 
 def find_prepared(run: Place, digest: str) -> Place | None:

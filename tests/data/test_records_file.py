@@ -14,9 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.data import records_file
-from govray.errors import CouldNotCheck, GovrayError, Malformed
+from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.record_columns import ManifestRecord, RecordColumns
-from govray.governance.record.prepare_manifest import DrawnReserve
+from govray.governance.formats.statement import Subject, seal
+from govray.governance.record.prepare_manifest import MANIFEST_FILE, DrawnReserve
 from tests.support.manifests import bind, corpus, make_manifest
 
 RECORD = st.builds(
@@ -105,6 +109,33 @@ def test_a_prepared_folders_records_are_compared_with_its_manifest(tmp_path: Pat
     records_file.write(path, RecordColumns(other.entries, tokens, other.splits))
     with pytest.raises(GovrayError, match=r"a-00001\.records\.parquet"):
         records_file.open_records(tmp_path, manifest).check("a")
+
+
+def test_the_folder_of_another_run_is_told_by_its_manifest(tmp_path: Path) -> None:
+    folders = {}
+    for name, parts in {"ours": [[9, 3]], "theirs": [[9, 4]], "renamed": [[9, 3]]}.items():
+        of = "b" if name == "renamed" else "a"
+        made = make_manifest(corpus(of, parts, 7))
+        manifest, columns = bind(made, DrawnReserve(share=0.25, salt="ab" * 16))
+        part = manifest.corpora[0].parts[0]
+        path = tmp_path / name / part.records_file
+        path.parent.mkdir(parents=True)
+        records_file.write(path, columns[of, 0])
+        sealed = seal(manifest, [Subject.of(of, "sha256:" + "00" * 32)], [LocalSigner.generate()])
+        (tmp_path / name / MANIFEST_FILE).write_bytes(sealed)
+        digest = canonical_json.sha256(Envelope.parse(sealed, where=name).payload)
+        folders[name] = (tmp_path / name, manifest, digest)
+    ours, manifest, _ = folders["ours"]
+    assert records_file.open_records(ours, manifest).check("a")
+    for name in ("theirs", "renamed"):
+        folder, _, digest = folders[name]
+        with pytest.raises(Refused, match=f"holds another manifest, {digest}") as refused:
+            records_file.open_records(folder, manifest).check("a")
+        assert str(folder) in str(refused.value)
+        assert "the model's own run" in str(refused.value)
+    # A manifest that cannot be read says nothing: the records themselves decide.
+    (ours / MANIFEST_FILE).write_bytes(b"{}")
+    assert records_file.open_records(ours, manifest).check("a")
 
 
 def test_records_that_stand_in_a_manifest_need_no_folder(tmp_path: Path) -> None:
