@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.data import overlap
-from govray.data.near_copies import PassageIndex, passages, signatures, words
-from govray.data.overlap import Overlap, digests, near_records, overlaps
+from govray.data.near_copies import BANDS, PassageIndex, passages, signatures, words
+from govray.data.overlap import Overlap, digests, overlaps
 
 VOCABULARY = [f"word{number}" for number in range(400)]
+START = {"a": 0, "b": 2, "c": 5}
+"""The first of six texts of each corpus."""
 
 
 def hashed(contents: Sequence[bytes]) -> overlap.Digests:
@@ -57,19 +61,30 @@ def test_equal_records_are_counted_exactly(corpora: dict[str, list[bytes]]) -> N
     assert found == expected
 
 
+def near_records(first: PassageIndex, second: PassageIndex, *, least: float) -> tuple[int, int]:
+    """How many records of each are near one of the other."""
+    sizes = {name: int(each.owners.max()) + 1 for name, each in {"a": first, "b": second}.items()}
+    records = {
+        name: hashed([f"{name} {number}".encode() for number in range(size)])
+        for name, size in sizes.items()
+    }
+    found = overlaps(records, {"a": first, "b": second}, least=least)
+    return found[0].near if found else (0, 0)
+
+
 def test_a_hash_that_ends_in_zeros_is_a_hash() -> None:
     """numpy cuts zeros off the end of bytes."""
-    assert not overlap.equal_records(digests([bytes(32)]), digests([bytes(31) + b"\1"])).size
-    assert overlap.equal_records(digests([bytes(32)]), digests([bytes(32)])).tolist() == [0]
+    zeros, other = digests([bytes(32)]), digests([bytes(31) + b"\1"])
+    assert not overlaps({"a": zeros, "b": other})
+    assert overlaps({"a": zeros, "b": zeros}) == [Overlap("a", "b", (1, 1), (0, 0))]
 
 
 def test_near_copies_are_found_and_other_texts_are_not() -> None:
     ours = [text(1), text(2), text(3)]
-    theirs = [text(4), changed(text(2), 1), text(5), text(3)]
-    assert near_records(indexed(ours), indexed(theirs), least=0.8).tolist() == [1, 2]
-    assert near_records(indexed(theirs), indexed(ours), least=0.8).tolist() == [1, 3]
+    theirs = [text(4), changed(text(2), 1), text(5), text(3), text(3)]
+    assert near_records(indexed(ours), indexed(theirs), least=0.8) == (2, 3)
     # The control: of a text with every third word changed, no shingle is left.
-    assert not near_records(indexed([changed(text(2), 53)]), indexed(ours), least=0.1).size
+    assert near_records(indexed([changed(text(2), 53)]), indexed(ours), least=0.1) == (0, 0)
 
 
 def test_an_equal_record_is_not_near_too() -> None:
@@ -88,10 +103,75 @@ def test_text_that_stands_everywhere_is_looked_at_a_bounded_number_of_times() ->
     """Two thousand equal passages on each side: four million pairs, if each were compared."""
     notice = text(9, 128)
     both = indexed([notice] * 2000)
-    assert near_records(both, both, least=0.9).size == 2000
+    assert near_records(both, both, least=0.9) == (2000, 2000)
 
 
 def test_corpora_without_records_or_passages_share_nothing() -> None:
     nothing = indexed(["short"])
     assert not overlaps({"a": hashed([])}, {"a": nothing})
     assert not overlaps({"a": hashed([b"x"]), "b": hashed([])}, {"a": nothing, "b": nothing})
+
+
+def near_by_comparing_all(first: PassageIndex, second: PassageIndex, least: float) -> set[int]:
+    """The records of ``first`` near one of ``second``: each passage with each, and no index."""
+    found = set()
+    for owner, one in zip(first.owners, first.signatures, strict=True):
+        for other in second.signatures:
+            equal = one == other
+            agrees = equal.reshape(BANDS, -1).all(axis=1).any()
+            if agrees and equal.mean() >= least:
+                found.add(int(owner))
+    return found
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 4), st.integers(0, 40)), max_size=3),
+        min_size=2,
+        max_size=5,
+    ),
+    st.sampled_from([0.2, 0.5, 0.8, 1.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_sorting_all_corpora_at_once_finds_what_comparing_all_passages_finds(
+    drawn: list[list[tuple[int, int]]], least: float
+) -> None:
+    """Corpora of texts of which some are near: five texts, each with up to 40 words changed."""
+    corpora = {
+        name: [changed(text(seed, 150), times) for seed, times in texts]
+        for name, texts in zip("abcde", drawn, strict=False)
+    }
+    records = {name: hashed([t.encode() for t in texts]) for name, texts in corpora.items()}
+    passages = {name: indexed(texts) for name, texts in corpora.items()}
+    expected = []
+    for one, other in combinations(corpora, 2):
+        counts: list[tuple[int, int]] = []
+        equal = {
+            (a, b): set(np.flatnonzero(np.isin(records[a], records[b])).tolist())
+            for a, b in ((one, other), (other, one))
+        }
+        near = {
+            (a, b): near_by_comparing_all(passages[a], passages[b], least) - equal[a, b]
+            for a, b in equal
+        }
+        for kind in (equal, near):
+            counts.append((len(kind[one, other]), len(kind[other, one])))
+        if any(map(any, counts)):
+            expected.append(Overlap(one, other, *counts))
+    assert overlaps(records, passages, least=least) == expected
+
+
+def test_blocks_of_candidates_do_not_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {
+        name: [text(seed) for seed in range(start, start + 6)] for name, start in START.items()
+    }
+    records = {name: hashed([t.encode() for t in each]) for name, each in texts.items()}
+    passages = {name: indexed([changed(t, 1) for t in each]) for name, each in texts.items()}
+    found = overlaps(records, passages)
+    assert [(each.first, each.second, each.equal) for each in found] == [
+        ("a", "b", (4, 4)), ("a", "c", (1, 1)), ("b", "c", (3, 3))
+    ]  # fmt: skip
+    for size in (1, 7):
+        monkeypatch.setattr(overlap, "_BLOCK", size)
+        monkeypatch.setattr(overlap, "_AT_ONCE", size)
+        assert overlaps(records, passages) == found
