@@ -141,22 +141,20 @@ def newest_rows(
     stream = plan.stream_of(corpus)
     if stream is None or corpus in plan.excluded or step < stream.first_step:
         return ()
-    before = 0
-    for each in stream.corpora:
-        if each.corpus == corpus:
-            break
-        before += each.rows
+    number = [each.corpus for each in stream.corpora].index(corpus)
+    each = stream.corpora[number]
     bound = each.rows if below is None else min(below, each.rows)
     due = (step - stream.first_step) // stream.every * stream.every + stream.first_step
     found: dict[int, None] = {}
     stop = stream.positions(due).stop
     while stop and len(found) < count:
-        # A chunk lies in one epoch: within it no row comes twice.
+        # A chunk lies in one epoch: within it no row comes twice, unless the corpus states draws.
         start = max((stop - 1) // stream.n * stream.n, stop - _CHUNK)
-        rows = plan_rows.stream_rows(plan, stream.id, np.arange(start, stop, dtype=np.uint64))
-        rows -= before
-        own = rows[(rows >= 0) & (rows < bound)]
-        for row in own[::-1][: count + len(found)].tolist():
+        positions = np.arange(start, stop, dtype=np.uint64)
+        members, rows = plan_rows.corpus_rows(plan, stream.id, positions)
+        own = rows[(members == number) & (rows < bound)]
+        enough = count + len(found) if each.draws is None else own.size
+        for row in own[::-1][:enough].tolist():
             found[row] = None
         stop = start
     return tuple(found)[:count]

@@ -11,7 +11,9 @@ Invariants
   positions (``rank_slice``), which may be empty and always concatenate to the whole.
 * **Streams are independent.** A stream's order is a function of (seed, stream id, epoch, its own
   row count, the plan's ``order``) alone. Adding, dropping or excluding a stream moves no other one.
-* **Every row once per epoch**, since the order is a bijection on ``[0, n)``.
+* **Every row once per epoch**, since the order is a bijection on ``[0, n)``. Of a corpus that
+  states ``draws``, an epoch reads so many rows, and goes on where the epoch before ended. So all
+  its rows are read equally often, up to one.
 * **Exclusions are tombstones.** A position that falls on a row of an excluded corpus stays where
   it is and is not read; nothing is re-drawn in its place.
 * **Silence, not wrapping.** After its epochs a stream reads nothing; its last quota may be short.
@@ -76,10 +78,26 @@ def stream_phase(stream: str, every: int) -> int:
 
 
 class StreamCorpus(Document):
-    """One corpus of a stream, and the packed training rows it brings."""
+    """One corpus of a stream, and the packed training rows it brings.
+
+    An epoch reads ``draws`` of them, if that is given, else each once. Draw d of epoch e is row
+    (e · draws + d) mod ``rows``.
+    """
 
     corpus: Name
     rows: Natural
+    draws: Positive | None = None
+
+    @model_validator(mode="after")
+    def _well_formed(self) -> Self:
+        if self.draws is not None and (not self.rows or self.draws == self.rows):
+            raise ValueError(f"{self.corpus}: draws are for rows that are not read once each")
+        return self
+
+    @property
+    def drawn(self) -> int:
+        """Rows that an epoch reads."""
+        return self.rows if self.draws is None else self.draws
 
 
 class StreamPlan(Document):
@@ -87,7 +105,8 @@ class StreamPlan(Document):
 
     ``id`` is the digest of the route; ``profile`` is the policy's label for it, for people.
     ``phase``, absent where it is 0, is the first step that reads it.
-    Stream row ``r`` in ``[0, n)`` counts through ``corpora`` in their (sorted) order.
+    Stream row ``r`` in ``[0, n)`` counts through what an epoch reads of ``corpora``, in their
+    (sorted) order.
     """
 
     id: Digest
@@ -112,7 +131,7 @@ class StreamPlan(Document):
     @cached_property
     def _ends(self) -> tuple[int, ...]:
         """Stream row index just past each corpus."""
-        return tuple(accumulate(c.rows for c in self.corpora))
+        return tuple(accumulate(c.drawn for c in self.corpora))
 
     @property
     def n(self) -> int:
@@ -137,12 +156,25 @@ class StreamPlan(Document):
         start = min(reading * self.quota, self.length)
         return range(start, min(start + self.quota, self.length))
 
-    def locate(self, row: int) -> tuple[str, int]:
-        """Stream row index → (corpus, row within the corpus)."""
+    def locate(self, row: int, epoch: int = 0) -> tuple[str, int]:
+        """Stream row index in an epoch → (corpus, row within the corpus)."""
         if not 0 <= row < self.n:
             raise ValueError(f"stream row {row} is outside [0, {self.n})")
         k = bisect_right(self._ends, row)
-        return self.corpora[k].corpus, row - (self._ends[k] - self.corpora[k].rows)
+        member = self.corpora[k]
+        draw = row - (self._ends[k] - member.drawn)
+        if member.draws is None:
+            return member.corpus, draw
+        return member.corpus, (epoch * member.draws + draw) % member.rows
+
+    def indices(self, number: int, row: int, epoch: int) -> range:
+        """The stream row indices that an epoch has of a row of the ``number``-th corpus."""
+        member = self.corpora[number]
+        start = self._ends[number] - member.drawn
+        if member.draws is None:
+            return range(start + row, start + row + 1)
+        first = (row - epoch * member.draws) % member.rows
+        return range(start + first, start + member.draws, member.rows)
 
 
 class BatchPlan(Document):
@@ -277,7 +309,7 @@ class BatchPlan(Document):
         """(position, corpus, row in corpus) for each position that is not a tombstone."""
         stream = self.stream(stream_id)
         for position in positions:
-            corpus, row = stream.locate(self.row(stream_id, position))
+            corpus, row = stream.locate(self.row(stream_id, position), position // stream.n)
             if corpus not in self.excluded:
                 yield position, corpus, row
 
@@ -290,7 +322,10 @@ class BatchPlan(Document):
         return {stream_id: rows for stream_id, rows in read.items() if rows}
 
     def reads(self, corpus: str, row: int) -> tuple[int, ...]:
-        """The steps that read ``row`` of ``corpus``, ascending, by inverting the permutation."""
+        """The steps that read ``row`` of ``corpus``, ascending, by inverting the permutation.
+
+        A step stands there as often as it reads the row.
+        """
         stream = self.stream_of(corpus)
         if stream is None or corpus in self.excluded:
             return ()
@@ -298,18 +333,18 @@ class BatchPlan(Document):
         rows = stream.corpora[k].rows
         if not 0 <= row < rows:
             raise ValueError(f"row {row} of {corpus} is outside [0, {rows})")
-        index = stream._ends[k] - rows + row
         # Epochs that no step reaches need no inversion, however many are configured.
         readings = max(0, -(-(self.max_steps - stream.first_step) // stream.every))
         epochs = min(stream.epochs, -(-readings * stream.quota // stream.n))
         steps = []
         for epoch in range(epochs):
-            offset = self.epoch_order(stream.id, epoch).offset(index)
-            reading = (epoch * stream.n + offset) // stream.quota
-            step = reading * stream.every + stream.first_step
-            if step < self.max_steps:
-                steps.append(step)
-        return tuple(steps)
+            order = self.epoch_order(stream.id, epoch)
+            for index in stream.indices(k, row, epoch):
+                reading = (epoch * stream.n + order.offset(index)) // stream.quota
+                step = reading * stream.every + stream.first_step
+                if step < self.max_steps:
+                    steps.append(step)
+        return tuple(sorted(steps))
 
 
 def plan_streams(
@@ -319,6 +354,7 @@ def plan_streams(
     rows_per_step: Mapping[str, int],
     every: Mapping[str, int] | None = None,
     epochs: Mapping[str, int] | None = None,
+    draws: Mapping[str, int] | None = None,
 ) -> tuple[StreamPlan, ...]:
     """Group corpora into streams.
 
@@ -328,6 +364,7 @@ def plan_streams(
         rows_per_step: Profile label → quota of *each* stream with that label.
         every: Profile label → stride in steps, 1 where absent.
         epochs: Profile label → epochs, 1 where absent.
+        draws: Corpus → rows that an epoch reads of it, each once where absent.
 
     Raises:
         UsageError: a profile in use has no quota. Names the profile.
@@ -360,7 +397,7 @@ def plan_streams(
             StreamPlan(
                 id=stream_id,
                 profile=labels[0],
-                corpora=tuple(StreamCorpus(corpus=c, rows=rows[c]) for c in corpora),
+                corpora=tuple(_member(c, rows[c], (draws or {}).get(c)) for c in corpora),
                 quota=quota,
                 every=stride,
                 phase=stream_phase(stream_id, stride) or None,
@@ -368,3 +405,8 @@ def plan_streams(
             )
         )
     return tuple(planned)
+
+
+def _member(corpus: str, rows: int, draws: int | None) -> StreamCorpus:
+    """Without ``draws`` where each row is read once, so that such plans have one spelling."""
+    return StreamCorpus(corpus=corpus, rows=rows, draws=None if draws in (0, rows) else draws)

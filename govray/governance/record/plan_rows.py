@@ -98,10 +98,16 @@ def corpus_rows(plan: BatchPlan, stream_id: str, positions: Indices) -> tuple[Ro
     """
     corpora = plan.stream(stream_id).corpora
     rows = stream_rows(plan, stream_id, positions)
-    counts = np.array([each.rows for each in corpora], np.int64)
+    counts = np.array([each.drawn for each in corpora], np.int64)
     stops = np.cumsum(counts)
     members = np.searchsorted(stops, rows, side="right")
-    return members, rows - (stops - counts)[members]
+    found = rows - (stops - counts)[members]
+    for number, member in enumerate(corpora):
+        if member.draws is not None:
+            here = members == number
+            epochs = positions[here].astype(np.int64) // plan.stream(stream_id).n
+            found[here] = (epochs * member.draws + found[here]) % member.rows
+    return members, found
 
 
 def range_positions(starts: Rows, stops: Rows) -> Indices:

@@ -126,7 +126,7 @@ def corpus_totals(
     """Corpus → what the leaves read of it; corpora that were not read are absent.
 
     Tokens are those that the leaves state (``verify/ledger_step.py`` compares them with the plan).
-    Where an epoch was read whole, so were all rows, and the plan's order need not be asked.
+    Where an epoch was read whole that draws all rows, the plan's order need not be asked.
 
     Args:
         records: Says how many records rows hold; what it raises is raised.
@@ -145,7 +145,9 @@ def corpus_totals(
         partly = []
         for corpus in read:
             used = [(a, b) for owner, a, b in ranges if corpus in leaves[owner].corpora]
-            if _covers_an_epoch(used, plan.stream(stream).n):
+            member = next(e for e in plan.stream(stream).corpora if e.corpus == corpus)
+            whole = member.drawn >= member.rows
+            if whole and _covers_an_epoch(used, plan.stream(stream).n):
                 rows[corpus] = None
             else:
                 partly.append(corpus)

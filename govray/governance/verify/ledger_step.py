@@ -221,12 +221,12 @@ def _check_ranges(leaf: Leaf, attestation: Attestation) -> Mapping[str, tuple[in
 def _check_totals(ledger: Ledger, plan: BatchPlan, manifest: Manifest) -> None:
     """A branch's loss targets of a corpus are between what its epochs can have.
 
-    An epoch reads each row once, so all of it has the manifest's total. Rows of it that were not
-    read have at most a target for each token.
+    Epochs read a corpus round and round. Each round has the manifest's total. What is beyond whole
+    rounds, and what was not read, has at most a target for each token.
     """
     targets: Counter[tuple[int, str]] = Counter()
     rows: Counter[tuple[int, str]] = Counter()
-    epochs: dict[tuple[int, str], set[int]] = {}
+    epochs: dict[tuple[int, str], list[int]] = {}
     for leaf in ledger.steps:
         for corpus, use in leaf.corpora.items():
             stream = plan.stream_of(corpus)
@@ -235,13 +235,18 @@ def _check_totals(ledger: Ledger, plan: BatchPlan, manifest: Manifest) -> None:
             place = leaf.branch, corpus
             targets[place] += use.targets
             rows[place] += use.rows
-            epochs.setdefault(place, set()).update(
-                range(start // stream.n, (stop - 1) // stream.n + 1)
-            )
+            epochs.setdefault(place, []).extend((start // stream.n, (stop - 1) // stream.n))
     for (branch, corpus), touched in sorted(epochs.items()):
-        most = manifest.stated_targets(corpus) * len(touched)
-        unread = manifest.train_rows(corpus) * len(touched) - rows[branch, corpus]
-        least = max(0, most - unread * manifest.context)
+        stream = plan.stream_of(corpus)
+        assert stream is not None
+        member = next(each for each in stream.corpora if each.corpus == corpus)
+        draws = (max(touched) - min(touched) + 1) * member.drawn
+        rounds, more = divmod(draws, member.rows)
+        total, full = manifest.stated_targets(corpus), manifest.context
+        most = rounds * total + min(total, more * full)
+        unread = draws - rows[branch, corpus]
+        least = rounds * total + (max(0, total - (member.rows - more) * full) if more else 0)
+        least = max(0, least - unread * full)
         if not least <= targets[branch, corpus] <= most:
             raise Refused(
                 f"it states {targets[branch, corpus]} loss targets of corpus {corpus}, whose rows "

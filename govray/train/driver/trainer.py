@@ -86,6 +86,7 @@ class GovernedTrainer(RunSettings):
         canaries: What to plant in which corpora, for `govray audit`.
         rows: What the corpora's records are: ``"text"``, ``"chat"`` or ``"images"``; for images
             ``context`` is 1.
+        mixture: Corpus to how often an epoch of its stream reads it; 1 where not named.
         epochs: How often a stream may be read before it falls silent.
         reader: Who reads a worker's rows: the worker where it can, unless this says otherwise.
         seed, clip_norm, max_rows, aggregator, norms_every, collective_timeout_s: How a step
@@ -126,6 +127,7 @@ class GovernedTrainer(RunSettings):
     exclude: Sequence[str] = ()
     canaries: Mapping[str, Canaries] | None = None
     rows: RowKind = "text"
+    mixture: Mapping[str, float] | None = None
     epochs: int = 1
     reader: Reader | None = None
     checkpoint_storage: str | None = None
@@ -243,6 +245,7 @@ class GovernedTrainer(RunSettings):
             exclude=self.exclude,
             seed=self.seed,
             max_steps=self.max_steps,
+            mixture=self.mixture,
             order=record.plan.order if record else local_order(prepared.manifest.width - 1),
         )
         for each in advice(planned.plan):
@@ -476,6 +479,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         exclude=data.exclude,
         canaries=data.canaries.by_corpus() if data.canaries else None,
         rows=data.rows,
+        mixture=data.mixture,
         epochs=data.epochs,
         reader=data.reader,
         pretrained=experiment.pretrained,

@@ -111,6 +111,11 @@ class Data(Section):
         description="profile name to rows a step; each route stream of that profile reads so many"
     )
     epochs: Positive = 1
+    mixture: dict[str, Annotated[float, Field(gt=0, le=1000)]] = Field(
+        default_factory=dict,
+        description="corpus to how often an epoch of its stream reads it; 1 where not named",
+        exclude_if=lambda value: not value,
+    )
     attention: Literal["row", "record"] = Field(
         "row",
         description="what a token sees: what stands before it in its packed row, or in its record",

@@ -83,23 +83,26 @@ def make_plan(
     seed: int,
     max_steps: int,
     order: RowOrder | None,
+    mixture: Mapping[str, float] | None = None,
 ) -> Planned:
     """The batch plan over the manifest's rows.
 
     ``order`` is `local_order` for a new run, and for one that goes on what its plan states.
+    ``mixture`` says of corpora how often an epoch of their stream reads them, 1 by default.
 
     Raises:
-        UsageError: A profile in use has no quota, a quota names an unknown profile, or an excluded
-            corpus was not admitted.
+        UsageError: A profile in use has no quota, or a quota names an unknown profile. A corpus of
+            ``exclude`` or ``mixture`` was not admitted.
     """
     prepared = {c.corpus for c in manifest.corpora}
     labels = {c: (routes[c].digest, decisions[c].label) for c in sorted(prepared)}
-    if odd := sorted(set(exclude) - prepared):
-        raise UsageError(
-            f"no admitted corpus is called {odd[0]!r}",
-            where="exclude",
-            do=f"There are: {', '.join(sorted(prepared)[:8])}, …",
-        )
+    for where, named in (("exclude", set(exclude)), ("mixture", set(mixture or {}))):
+        if odd := sorted(named - prepared):
+            raise UsageError(
+                f"no admitted corpus is called {odd[0]!r}",
+                where=where,
+                do=f"There are: {', '.join(sorted(prepared)[:8])}, …",
+            )
     if odd := sorted(set(quotas) - set(profiles) - {label for _, label in labels.values()}):
         raise UsageError(
             f"the policy has no profile {odd[0]!r}",
@@ -119,6 +122,10 @@ def make_plan(
             rows_per_step={label: q.rows for label, q in quotas.items()},
             every={label: q.every for label, q in quotas.items()},
             epochs=dict.fromkeys(quotas, epochs),
+            draws={
+                c: max(1, round(weight * manifest.train_rows(c))) if manifest.train_rows(c) else 0
+                for c, weight in (mixture or {}).items()
+            },
         ),
     )
     kept = {c: routes[c] for c in sorted(prepared)}

@@ -287,3 +287,26 @@ def test_a_records_file_whose_counts_are_gone_is_refused(
     with pytest.raises(GovrayError, match="loss targets of its rows are not those") as error:
         govray.verify(run / "model", trust_root=rows.root, records=records_file.reader(prepared))
     assert not isinstance(error.value, CouldNotCheck)
+
+
+def test_a_mixture_reads_a_corpus_more_often_and_moves_no_other_stream(rows: Rows) -> None:
+    def uses(**data: Any) -> list[dict[str, int]]:
+        run = rows.trainer(data=data, max_steps=40).train(attest=True)
+        model = govray.verify(run / "model", trust_root=rows.root)
+        leaves = model.ledger.steps
+        return [{c: use.rows for c, use in leaf.corpora.items()} for leaf in leaves]
+
+    def total(steps: list[dict[str, int]], corpus: str) -> int:
+        return sum(step.get(corpus, 0) for step in steps)
+
+    plain, mixed = uses(epochs=1), uses(epochs=1, mixture={"open-one": 2.0, "open-two": 0.5})
+    for corpus in ("weak-one", "acme"):  # streams of their own
+        assert [s.get(corpus) for s in plain] == [s.get(corpus) for s in mixed]
+    if rows.kind == "images":  # the epoch of the stream ends within the run
+        assert total(mixed, "open-one") == 2 * total(plain, "open-one")
+        half = total(plain, "open-two") / 2
+        assert total(mixed, "open-two") in (int(half), int(half) + 1)
+    with pytest.raises(UsageError, match="mixture: no admitted corpus is called 'nobody'"):
+        rows.trainer(data={"mixture": {"nobody": 2.0}}).train()
+    with pytest.raises(UsageError, match=r"data.mixture.open-one"):
+        rows.trainer(data={"mixture": {"open-one": 0}})
