@@ -6,6 +6,7 @@ import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,7 +14,7 @@ from govray.files.atomic_file import write_whole
 from govray.files.bucket import Replaced
 from govray.files.bucket_path import BucketPath, Tag
 from govray.files.place import Place, place
-from tests.support.object_server import Server
+from tests.support.object_server import Bucket, Server
 
 FILES = {
     "run/record/run.json": b"{}",
@@ -136,3 +137,15 @@ def test_trouble_is_an_error_of_the_system_that_names_the_object(store_server: S
     gone = BucketPath.parse("s3://bucket/a?endpoint_override=127.0.0.1:9&scheme=http")
     with pytest.raises(OSError, match="the storage failed"):
         gone.read_bytes()
+
+
+def test_markers_of_folders_are_no_files(store_server: Server, store: BucketPath) -> None:
+    (store / "run" / "file").write_bytes(b"x")
+    (store / "run" / "empty").write_bytes(b"")
+    bucket = Bucket(store_server, urlsplit(store.bucket).netloc)
+    for key in ("run", "run/below"):
+        bucket.mark(f"{store.key}/{key}")
+    (store / "run" / "below" / "file").write_bytes(b"x")
+    assert list(store.walk_files()) == ["run/below/file", "run/empty", "run/file"]
+    assert not (store / "run").is_file()
+    assert store.relative_to(store) == ""

@@ -74,8 +74,8 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
             note(f"Resuming {trainer.resume}; --new starts another run")
         run = trainer.train(attest=True)
     following = _next(run)
-    report({"run": str(run), "model": f"{run}/model"})
-    line(f"Trained and attested: {run}/model")
+    report({"run": str(run), "model": str(run / "model")})
+    line(f"Trained and attested: {run / 'model'}")
     line(following)
 
 
@@ -90,8 +90,10 @@ def _next(run: Place) -> str:
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
     missing = missing_signatures(trust, (run / "model" / model_folder.ATTESTATION).read_bytes())
     if missing:
-        return f"Next  govray cosign {run}/model   {missing} more of the operator's keys must sign"
-    return f"Next  govray verify {run}/model --trust-root TRUSTED_ROOT"
+        return (
+            f"Next  govray cosign {run / 'model'}   {missing} more of the operator's keys must sign"
+        )
+    return f"Next  govray verify {run / 'model'} --trust-root TRUSTED_ROOT"
 
 
 def attest(

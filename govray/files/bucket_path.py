@@ -100,11 +100,13 @@ class BucketPath:
         return self
 
     def relative_to(self, other: BucketPath) -> str:
-        """The part below ``other``, with slashes.
+        """The part below ``other``, with slashes; empty if it is the same.
 
         Raises:
             ValueError: It is not below.
         """
+        if self == other:
+            return ""
         head = f"{other.key}/" if other.key else ""
         if self.bucket != other.bucket or not self.key.startswith(head):
             raise ValueError(f"{self} is not below {other}")
@@ -168,12 +170,20 @@ class BucketPath:
                     yield each
 
     def walk_files(self) -> dict[str, ObjectStat]:
-        """Every object below, by its name below this path, in order."""
+        """Every object below, by its name below this path, in order.
+
+        Markers that consoles and other tools store as folders are no objects.
+        """
         head = f"{self.key}/" if self.key else ""
         with reaching(str(self)):
             listed = (meta for page in self._store.list(head or None) for meta in page)
             found = {meta["path"][len(head) :]: _stat(meta) for meta in listed}
-        return dict(sorted(found.items()))
+        folders = {name[:at] for name in found for at in range(len(name)) if name[at] == "/"}
+        return {
+            name: stat
+            for name, stat in sorted(found.items())
+            if name and (stat.st_size or name not in folders)
+        }
 
     def read_bytes(self) -> bytes:
         """The whole object."""

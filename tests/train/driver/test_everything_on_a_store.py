@@ -99,8 +99,9 @@ def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
         refused = govray("runs", "resume", str(run), code=2)
         assert "the run is being driven by process" in refused
     finally:
-        os.killpg(first.pid, signal.SIGKILL)
-        first.communicate()
+        if first.poll() is None:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.communicate()
     [listed] = govray("runs", "ls", str(runs))
     assert listed["state"] == "interrupted"
     assert 0 < listed["step"] < STEPS or listed["attempts"] == 1
