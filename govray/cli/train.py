@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -89,11 +90,10 @@ def _next(run: Place) -> str:
     record = read_record(run)
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
     missing = missing_signatures(trust, (run / "model" / model_folder.ATTESTATION).read_bytes())
+    model = quote(str(run / "model"))  # a URL's options mean something to a shell
     if missing:
-        return (
-            f"Next  govray cosign {run / 'model'}   {missing} more of the operator's keys must sign"
-        )
-    return f"Next  govray verify {run / 'model'} --trust-root TRUSTED_ROOT"
+        return f"Next  govray cosign {model}   {missing} more of the operator's keys must sign"
+    return f"Next  govray verify {model} --trust-root TRUSTED_ROOT"
 
 
 def attest(
