@@ -14,7 +14,7 @@ from govray.train.inputs.planning import MOST_DUE, busiest
 from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "streams.md").read_text()
-POLICY, EXPERIMENT = (
+POLICY, EXPERIMENT, MIXTURE = (
     yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
 )
 
@@ -36,6 +36,8 @@ def test_the_page_is_valid_and_its_numbers_hold() -> None:
     assert policy.profiles["removable"].adapter == PER_CORPUS
     quotas = Data(corpora="c", **EXPERIMENT["data"]).rows_per_step
     assert quotas["removable"] == Quota(rows=4, every=100)
+    mixed = Data(corpora="c", **EXPERIMENT["data"], **MIXTURE["data"]).mixture
+    assert mixed == {"web": 0.25, "handbook": 4}
     assert f"more than {MOST_DUE} streams" in PAGE
     crowds = [
         busiest([canonical_json.sha256(b"%d-%d" % (draw, i)) for i in range(300)], 100)
