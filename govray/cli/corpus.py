@@ -197,6 +197,9 @@ def split(
     normalise_newlines: NewlinesOption = False,
     normalise_nfc: NfcOption = False,
     on_flaw: FlawOption = "quarantine",
+    rows: RowsOption = "text",
+    image_shape: ImageShapeOption = None,
+    classes: ClassesOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and count only; write nothing.")
     ] = False,
@@ -217,6 +220,7 @@ def split(
 
     period = _period(valid_from, valid_until)
     steps = normalisation(normalise_newlines, normalise_nfc)
+    schema = row_schema(rows, image_shape, classes)
     defaults = {"license": license, "jurisdiction": jurisdiction, "sensitivity": sensitivity}
     terms = TermsReader(
         {attribute: value for attribute, value in defaults.items() if value is not None},
@@ -236,6 +240,7 @@ def split(
             sensitivity=of.sensitivity,
             languages=tuple(sorted(languages)),
             normalisation=steps,
+            rows=schema and schema.model_dump(mode="json", by_alias=False, exclude_none=True),
         )
 
     def check(target: str, of: RecordTerms) -> None:
@@ -254,17 +259,17 @@ def split(
         }
 
     corpus.check_name(name)
-    columns = ColumnMapping.parse(column or ())
+    columns = ColumnMapping.parse(column or (), rows)
     found = find(source, format)
-    read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps)
+    read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps, schema=schema)
     selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=only_split)
     records = selection.of(read)
-    rows: list[dict[str, Any]] = []
+    told: list[dict[str, Any]] = []
     if dry_run:
         for each, (count, size) in count_terms(records, terms, selection.quarantine).items():
             target = corpus_name(name, each, terms.defaults)
             built = corpus.Built(out_folder / target, target, "sha256:" + "0" * 64, count, size)
-            rows.append(row(built, credential(built, each, set())))
+            told.append(row(built, credential(built, each, set())))
         kept_out = _kept_out(selection)
     else:
         for made in split_source(
@@ -273,15 +278,15 @@ def split(
             stated = credential(made.built, made.terms, made.languages)
             path = made.folder / SOURCE
             user_files.write(path, _yaml(stated))
-            rows.append(row(made.built, stated, root=made.built.root, credential=str(path)))
+            told.append(row(made.built, stated, root=made.built.root, credential=str(path)))
         kept_out = _write_quarantine(out_folder, name, selection)
-    report({"corpora": rows, **kept_out})
+    report({"corpora": told, **kept_out})
     grid = table(
         "corpus", "records", "licence", "category", "jurisdiction", "sensitivity",
         right=("records",),
     )  # fmt: skip
     grid.columns[0].no_wrap = True  # people copy names; `check_name` bounds them
-    for each_row in rows:
+    for each_row in told:
         grid.row(
             each_row["corpus"], f"{each_row['records']:,}", each_row["license"],
             each_row["licenseCategory"], each_row["jurisdiction"], each_row["sensitivity"],

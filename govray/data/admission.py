@@ -235,7 +235,7 @@ def prepare(
         credentials: Verified, by corpus.
         policy: Verified.
         tokenizer: From content to tokens.
-        context: Loss targets of a full row.
+        context: Loss targets of a full row; 1 for images.
         reserve_share: Share of records that are never trained on, in [0, 1).
         salt: 16 to 64 random bytes that choose them, drawn after the suppliers have signed.
         signer: The operator's key; it stays in this process.

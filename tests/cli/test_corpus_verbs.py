@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from govray.cli import source_files
 from govray.governance.formats import merkle
 from govray.governance.formats.canonical_json import sha256
+from govray.governance.formats.row_schema import image_schema
 from govray.governance.policy.record_commitment import SECRET_FILE, entry
 from tests.support.command import Run
 
@@ -255,3 +256,69 @@ def test_records_in_two_corpora_are_counted(run: Run, tmp_path: Path) -> None:
 def test_an_overlap_of_no_corpora_and_of_no_folder(run: Run, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         assert str(folder) in run("corpus", "overlap", str(folder), code=2).err
+
+
+IMAGE = {"image": [0, 1, 2, 3], "label": 3}
+TALK = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+
+
+def jsonl(*rows: object) -> Path:
+    path = Path("source.jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_the_credential_says_what_the_records_are(run: Run) -> None:
+    words = ("--license", "MIT", "--issuer", "archive", "--jurisdiction", "ZZ")
+    shape = ("--image-shape", "1,2,2", "--classes", "10")
+    out = run(
+        "corpus", "build", jsonl(IMAGE), "--name", "i", *words, "--rows", "images", *shape
+    ).out
+    assert "rows       images" in out
+    run("corpus", "build", jsonl(TALK), "--name", "c", *words, "--rows", "chat")
+    run("corpus", "build", jsonl({"text": "x"}), "--name", "t", *words)
+    rows = run("corpus", "ls", "data/corpora", "--json").json["corpora"]
+    stated = {row["corpus"]: row["credential"].get("rows") for row in rows}
+    assert stated == {
+        "c": {"kind": "chat"},
+        "i": image_schema((1, 2, 2), 10).to_json(),
+        "t": None,
+    }
+    run("keys", "new", "key.pem")
+    run("sign", "data/corpora/i/credential.yaml", "--key", "key.pem")
+
+
+def test_conversations_are_split_by_their_licences(run: Run) -> None:
+    rows = [TALK | {"license": name} for name in ("MIT", "Apache-2.0", "MIT")]
+    words = ("--name", "chat", "--issuer", "archive", "--sensitivity", "public", "--rows", "chat")
+    run("corpus", "split", jsonl(*rows, {"messages": [], "license": "MIT"}), *words)
+    found = run("corpus", "ls", "data/corpora", "--json").json["corpora"]
+    assert {row["corpus"]: row["credential"]["records"]["count"] for row in found} == {
+        "chat_Apache-2.0": "1",
+        "chat_MIT": "2",
+    }
+    assert all(row["credential"]["rows"] == {"kind": "chat"} for row in found)
+    told = json.loads(Path("data/corpora/chat.quarantine.json").read_bytes())
+    assert told["quarantine"][0]["why"] == "the record is no list of messages"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--rows", "images"), "images need a shape of three numbers"),
+        (("--rows", "images", "--image-shape", "2,2", "--classes", "3"), "images need a shape"),
+        (("--rows", "images", "--image-shape", "1,0,2", "--classes", "3"), "images need a shape"),
+        (("--rows", "chat", "--classes", "3"), "--image-shape and --classes are of images"),
+        (("--classes", "3"), "--image-shape and --classes are of images"),
+        (("--rows", "chat", "--normalise-nfc"), "come from tables without normalisation"),
+        (("--rows", "images", "--image-shape", "1,2,3", "--classes", "9"), "source.jsonl, row 1"),
+        (("--rows", "images", "--image-shape", "1,2,2", "--classes", "3"), "the label is 3"),
+    ],
+)
+def test_what_cannot_be_such_a_corpus_is_refused(
+    run: Run, options: tuple[str, ...], told: str
+) -> None:
+    words = ("--name", "i", "--license", "MIT", "--issuer", "archive", "--jurisdiction", "ZZ")
+    failed = run("corpus", "build", jsonl(IMAGE), *words, *options, code=2)
+    assert told in " ".join(failed.err.split())
+    assert not Path("data/corpora/i").exists()

@@ -27,7 +27,7 @@ from govray.data.shard_file import Rows
 from govray.data.tokenizer import Tokenizer, Tokens
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
-from govray.governance.formats.row_schema import MASKED
+from govray.governance.formats.row_schema import CHAT_MARKERS, MASKED
 
 ROLES = ("system", "user", "assistant", "tool")
 TAUGHT = "assistant"
@@ -131,7 +131,7 @@ class ChatTokenizer:
 
     @property
     def vocabulary(self) -> int:
-        return self.text.vocabulary + len(ROLES) + 1
+        return self.text.vocabulary + CHAT_MARKERS
 
     def encode(self, content: bytes | memoryview) -> Tokens:
         """Words ``[n]`` of one record, without separator.

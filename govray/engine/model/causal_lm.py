@@ -46,6 +46,7 @@ from torch import Tensor, nn
 from govray.engine.model import document_mask
 from govray.engine.model.gpt import loss
 from govray.errors import CouldNotCheck, GovrayError, UsageError, nearest, suggestion
+from govray.governance.formats.row_schema import CHAT_MARKERS
 
 __all__ = ["CausalLM", "loss"]
 
@@ -57,6 +58,10 @@ _UNKEYED_DROPOUT = re.compile(r"att(n|ention)_\w*drop\w*|layer_?drop")
 _HOW_TO_RUN = {"attn_implementation", "_attn_implementation", "auto_map", "transformers_weights"}
 
 
+_OWN_IDS = (1, 1 + CHAT_MARKERS)
+"""Ids that govray adds behind a tokenizer's: the separator, and the markers of conversations."""
+
+
 class CausalLM(nn.Module):
     """A causal language model of transformers, from token ids to logits.
 
@@ -65,7 +70,7 @@ class CausalLM(nn.Module):
         vocabulary: Number of token ids, the tokenizer's separator included.
         path: Folder with ``config.json`` and safetensors, as ``save_pretrained``
             writes it. If the separator alone lacks a row of the embedding, one is
-            added.
+            added; of conversations, also for their markers.
         config: ``model_type`` and fields of that architecture's configuration;
             weights are fresh, from torch's global generator. ``vocab_size`` is
             ``vocabulary`` unless given.
@@ -249,7 +254,7 @@ def _from_folder(
     kind = _config_class(transformers, fields, where)
     fields = {name: value for name, value in fields.items() if name not in _HOW_TO_RUN}
     configuration = _configuration(kind, fields, where)
-    if configuration.vocab_size < vocabulary - 1:
+    if (missing := vocabulary - configuration.vocab_size) > 0 and missing not in _OWN_IDS:
         raise UsageError(
             f"the model knows {configuration.vocab_size} ids, the tokenizer has {vocabulary}",
             where=where,
@@ -258,8 +263,8 @@ def _from_folder(
     model = _build(transformers, configuration, context, where)
     if torch.get_default_device().type != "meta":
         model = _load(type(model), configuration, files, where)
-    if configuration.vocab_size < vocabulary:
-        # The separator is an id of ours. Fresh rows are drawn as the model draws them.
+    if missing > 0:
+        # Separator and markers are ids of ours. Fresh rows are drawn as the model draws them.
         model.resize_token_embeddings(vocabulary, mean_resizing=False)
     return model
 

@@ -28,6 +28,9 @@ TARGETS = "targets"
 MASKED = 1 << 31
 """Set in a stored word of a chat row whose token is no loss target."""
 
+CHAT_MARKERS = 5
+"""Ids behind the separator by which conversations are told apart: four roles, and an end."""
+
 MAX_ROW_BYTES = 1 << 26
 
 RowKind: TypeAlias = Literal["text", "chat", "images"]

@@ -84,8 +84,8 @@ class GovernedTrainer(RunSettings):
         reserve: Share of records that are never trained on.
         exclude: Corpora left out, as tombstones of the plan.
         canaries: What to plant in which corpora, for `govray audit`.
-        rows: What the corpora's records are: ``"text"``, ``"chat"`` or ``"images"``; for images
-            ``context`` is 1.
+        rows: What the corpora's records are: ``"text"``, ``"chat"`` or ``"images"``. Images have
+            one loss target a row, whatever ``context`` says.
         mixture: Corpus to how often an epoch of its stream reads it; 1 where not named.
         epochs: How often a stream may be read before it falls silent.
         reader: Who reads a worker's rows: the worker where it can, unless this says otherwise.
@@ -354,12 +354,13 @@ class GovernedTrainer(RunSettings):
     def _prepare(self, inputs: Inputs, signer: Signer) -> Prepared:
         tokenizer = load_words(tokenizer_path(self.tokenizer), self.rows)
         canaries = dict(self.canaries or {})
+        context = 1 if self.rows == "images" else self.context
         key = canonical_json.encode(
             {
                 "credentials": sorted(v.digest for v in inputs.credentials.values()),
                 "policy": inputs.policy.digest,
                 "tokenizer": tokenizer.digest,
-                "context": self.context,
+                "context": context,
                 "reserve": self.reserve,
                 "operator": signer.public_key.keyid,
             }
@@ -386,7 +387,7 @@ class GovernedTrainer(RunSettings):
             credentials=inputs.credentials,
             policy=inputs.policy.document,
             tokenizer=tokenizer,
-            context=self.context,
+            context=context,
             reserve_share=self.reserve,
             salt=secrets.token_bytes(32),
             signer=signer,

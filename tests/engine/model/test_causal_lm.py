@@ -22,6 +22,7 @@ from govray.engine.model.causal_lm import CausalLM, loss
 from govray.engine.model.keyed_dropout import KeyedDropout, key_dropout
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import CouldNotCheck, UsageError
+from govray.governance.formats.row_schema import CHAT_MARKERS
 
 CONTEXT, VOCABULARY = 8, 20
 
@@ -142,16 +143,19 @@ def test_half_precision_weights_become_float32(original: GPT2LMHeadModel, tmp_pa
     assert torch.equal(model.transformer.wpe.weight, original.transformer.wpe.weight.float())
 
 
-def test_only_the_separator_s_row_is_added(original: GPT2LMHeadModel, folder: Path) -> None:
-    model = CausalLM(CONTEXT, VOCABULARY + 1, path=str(folder))
-    assert model(tokens()).shape == (2, CONTEXT, VOCABULARY + 1)
-    assert torch.equal(model.lm_head.weight[:-1], original.lm_head.weight)
+@pytest.mark.parametrize("own", [1, 1 + CHAT_MARKERS])
+def test_only_rows_of_our_own_ids_are_added(
+    original: GPT2LMHeadModel, folder: Path, own: int
+) -> None:
+    model = CausalLM(CONTEXT, VOCABULARY + own, path=str(folder))
+    assert model(tokens()).shape == (2, CONTEXT, VOCABULARY + own)
+    assert torch.equal(model.lm_head.weight[:-own], original.lm_head.weight)
     assert model.lm_head.weight is model.transformer.wte.weight
-    with pytest.raises(UsageError, match="model knows 20 ids, the tokenizer has 22"):
-        CausalLM(CONTEXT, VOCABULARY + 2, path=str(folder))
+    with pytest.raises(UsageError, match=f"model knows 20 ids, the tokenizer has {21 + own}"):
+        CausalLM(CONTEXT, VOCABULARY + own + 1, path=str(folder))
 
 
-@pytest.mark.parametrize("vocabulary", [VOCABULARY, VOCABULARY + 1])
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, VOCABULARY + 1, VOCABULARY + 6])
 def test_the_meta_device_finds_the_same_groups_and_reads_no_weights(
     folder: Path, vocabulary: int
 ) -> None:
