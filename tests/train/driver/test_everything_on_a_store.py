@@ -17,6 +17,7 @@ import yaml
 
 from govray.files.bucket_path import BucketPath
 from govray.governance.attestation import model_folder
+from tests.support import object_server
 from tests.support.deployment import Deployment
 from tests.support.process import COMMAND, serving
 
@@ -63,6 +64,17 @@ def wait_for(condition: Any, process: subprocess.Popen[Any]) -> None:
         time.sleep(0.02)
 
 
+def started(tmp_path: Path, file: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "train", str(file)],
+        cwd=tmp_path,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
     store: BucketPath, tmp_path: Path, govray: Any
 ) -> None:
@@ -85,14 +97,7 @@ def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump(experiment))
 
-    first = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "train", str(file)],
-        cwd=tmp_path,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    first = started(tmp_path, file)
     try:
         wait_for(lambda: any(runs.glob("tiny-*/checkpoint_*/manifest.json")), first)
         os.killpg(first.pid, signal.SIGSTOP)  # it has the run, and does not end meanwhile
@@ -136,3 +141,28 @@ def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
     }
     # Nothing of the run at the URL lies on this disk.
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(("s3", "runs"))]
+
+
+def test_a_store_that_disappears_ends_the_run_with_a_word(tmp_path: Path) -> None:
+    server = object_server.start()
+    try:
+        server.bucket("bucket")
+        runs = BucketPath.parse(server.url("bucket").replace("/commits", "/runs"))
+        made = Deployment(tmp_path / "made")
+        experiment = made.experiment(max_steps=5000, storage_path=str(runs))
+        experiment["data"] = {**experiment["data"], "epochs": 3000}  # type: ignore[dict-item]
+        file = tmp_path / "tiny.yaml"
+        file.write_text(yaml.safe_dump(experiment))
+        run = started(tmp_path, file)
+        try:
+            wait_for(lambda: any(runs.glob("tiny-*/checkpoint_*/manifest.json")), run)
+        finally:
+            server.stop()
+        _, said = run.communicate(timeout=300)
+    finally:
+        server.stop()
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+    assert run.returncode != 0
+    assert "the storage failed" in said
+    assert "Traceback" not in said
