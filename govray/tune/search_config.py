@@ -124,7 +124,8 @@ Dimension = Annotated[
     _by_key("log", "uniform", "int", "choice"),
 ]
 
-VARIABLE = ("hyperparameters", "optimizer", "data.rows_per_step", "data.epochs", "seed")
+_SECTIONS = ("hyperparameters", "optimizer", "data.rows_per_step", "data.mixture")
+VARIABLE = (*_SECTIONS, "data.epochs", "seed")
 """What may vary between the trials of a search: these and what lies below them."""
 
 
@@ -229,6 +230,7 @@ class SearchFile:
             UsageError: A name that must not vary, or a value that does not fit.
         """
         changed = self.experiment.model_dump(mode="json")
+        changed["data"].setdefault("mixture", {})  # left out where it is empty
         for name, value in values.items():
             _check_name(name)
             *sections, last = name.split(".")
@@ -256,8 +258,8 @@ def _check_name(name: str) -> None:
             where="search.space",
             do="Run one search for each context",
         )
-    below = any(name.startswith(f"{each}.") for each in VARIABLE[:3])
-    if below or name in VARIABLE[3:]:
+    below = any(name.startswith(f"{each}.") for each in _SECTIONS)
+    if below or name in set(VARIABLE) - set(_SECTIONS):
         return
     if name.startswith(("governance", "data.corpora", "data.exclude")):
         what, do = (

@@ -26,6 +26,7 @@ from govray.governance.verify.steps import STEPS
 from govray.governance.verify.verifier import verify
 from govray.service.pages import document_kinds as kinds_module
 from govray.service.pages.document_kinds import kinds
+from tests.support.chat_world import ChatWorld
 from tests.support.chromium import browser
 from tests.support.tree import ROOT
 from tests.support.world import FINISHED, World
@@ -397,6 +398,19 @@ def test_records_that_stand_in_files_are_not_said_to_be_checked(
     assert "Merkle roots" not in " ".join(step["did"])
     # Where they stand in the manifest, their roots are computed.
     assert "Merkle roots" in " ".join(checked(page, world.root, folder)[7]["did"])
+
+
+def test_loss_targets_of_conversations_are_not_said_to_be_checked(
+    page: Page, tmp_path: Path
+) -> None:
+    chat = ChatWorld()
+    path = chat.model(tmp_path / "model")
+    files = {name: (path / name).read_bytes() for name in model_folder.Bundle(path).names()}
+    steps = checked(page, chat.root, files)
+    assert {step["state"] for step in steps.values()}.isdisjoint({"failed", "unsupported"})
+    assert (steps[7]["state"], steps[10]["state"]) == ("partly", "partly")
+    assert "counts" in " ".join(steps[10]["not"])
+    assert "counts" not in " ".join(steps[10]["did"])
 
 
 def test_a_bound_manifest_of_other_counts_fails(page: Page, tmp_path: Path) -> None:

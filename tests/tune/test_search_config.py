@@ -117,3 +117,11 @@ def test_a_mistake_in_the_search_is_named(change: dict[str, Any], message: str) 
 def test_a_file_without_a_search_says_so() -> None:
     with pytest.raises(UsageError, match="no search section"):
         parse_search({k: v for k, v in FILE.items() if k != "search"}, where="here.yaml")
+
+
+def test_the_mixture_of_a_stream_may_vary() -> None:
+    found = parse_search(FILE, where="x.yaml")
+    assert found.trial({"data.mixture.web": 0.5}).data.mixture == {"web": 0.5}
+    assert found.trial({"seed": found.experiment.seed}) == found.experiment
+    with pytest.raises(UsageError, match=r"data\.mixture\.web"):
+        found.trial({"data.mixture.web": -1.0})
