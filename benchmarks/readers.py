@@ -1,5 +1,8 @@
 """Ways to read a prepared folder: ours by two sources, Ray Data's own, and pyarrow alone.
 
+The folder is on a disk or on an object store; each way reads either. Nothing is kept from one
+reading to the next, in no process.
+
 Each is a function from a `Prepared` folder and a number of steps to the tokens read. All yield
 batches of token ids with ``ROWS`` rows. Only ours verify what they read, follow the plan's order
 and know each row's corpus.
@@ -10,12 +13,13 @@ rows in the plan's order, with a cache of row groups like ours: what the order a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +27,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray.data
 import torch
+from pyarrow import fs
 
 from benchmarks.one_corpus import CORPUS
 from govray.data import step_reader
 from govray.data.group_cache import GroupCache
+from govray.data.prepared.task_reader import TaskReader
 from govray.data.shard_file import Rows, ShardFile, rows_per_group
 from govray.data.step_reader import StepReader, plan_items, planned_rows, step_rows
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.prepare_manifest import Manifest
 
@@ -52,15 +60,33 @@ class Prepared:
         plan: One stream over one corpus, ``ROWS`` rows a step.
     """
 
-    folder: Path
+    folder: Place
     manifest: Manifest
     plan: BatchPlan
 
     @property
     def shards(self) -> list[str]:
-        """Paths of the Parquet files, in order."""
-        parts = self.manifest.corpus(CORPUS).parts
-        return [str(self.folder / part.file) for part in parts]
+        """Paths of the Parquet files, in order, as ``filesystem`` knows them."""
+        paths = [self.folder / part.file for part in self.manifest.corpus(CORPUS).parts]
+        return [
+            f"{urlsplit(path.bucket).netloc}/{path.key}"
+            if isinstance(path, BucketPath)
+            else str(path)
+            for path in paths
+        ]
+
+    @property
+    def filesystem(self) -> fs.FileSystem | None:
+        """pyarrow's own, where the folder is on a store."""
+        if isinstance(self.folder, BucketPath):
+            return fs.FileSystem.from_uri(self.folder.bucket)[0]
+        return None
+
+    def open(self, shard: str) -> pq.ParquetFile:
+        """One of ``shards`` in the way that pyarrow reads it fastest."""
+        if store := self.filesystem:
+            return pq.ParquetFile(shard, filesystem=store, pre_buffer=True)
+        return pq.ParquetFile(shard, memory_map=True)
 
     @property
     def row_tokens(self) -> int:
@@ -77,6 +103,7 @@ class Prepared:
         It has decoded nothing so far, and keeps fewer row groups than there are: data are larger
         than memory.
         """
+        step_reader.forget()
         with patch.object(step_reader, "DECODED", GroupCache(_KEPT)):
             windows = self.reader(world).windows(0, steps)
             return sum(int(rows.lengths.sum()) for window in windows for rows in window)
@@ -88,8 +115,14 @@ class Prepared:
 
 
 def governed_local(prepared: Prepared, steps: int) -> int:
-    """`StepReader.windows`: memory-mapped, in this process."""
+    """`StepReader.windows` in this process, as a worker reads."""
     return prepared.read(steps)
+
+
+def governed_ranges(prepared: Prepared, steps: int) -> int:
+    """The same as of data too large to fetch whole: a request for neighbouring row groups."""
+    with patch.object(step_reader, "WHOLE_BYTES", 0):
+        return governed_local(prepared, steps)
 
 
 def governed_whole(prepared: Prepared, steps: int) -> int:
@@ -103,7 +136,7 @@ def governed_ray(prepared: Prepared, steps: int) -> int:
     window = prepared.plan.order.window if prepared.plan.order else 0
     dataset = ray.data.from_items(
         items, override_num_blocks=-(-len(items) // max(_BLOCK_STEPS, window // ROWS))
-    ).map_batches(prepared.reader().load, batch_size=None, batch_format="pyarrow", num_cpus=0.5)
+    ).map_batches(_Load(prepared.reader()), batch_size=None, batch_format="pyarrow", num_cpus=0.5)
     dataset.context.execution_options.preserve_order = True
     [iterator] = dataset.streaming_split(1)
     return sum(
@@ -113,13 +146,29 @@ def governed_ray(prepared: Prepared, steps: int) -> int:
     )
 
 
+_readings: set[bytes] = set()
+
+
+class _Load:
+    """`StepReader.load` by a process that keeps nothing of an earlier reading."""
+
+    def __init__(self, reader: StepReader) -> None:
+        self._reader, self._reading = TaskReader(reader), os.urandom(8)
+
+    def __call__(self, items: pa.Table) -> pa.Table:
+        if self._reading not in _readings:
+            _readings.add(self._reading)
+            step_reader.forget()
+        return self._reader(items)
+
+
 def iter_torch_batches(prepared: Prepared, steps: int) -> int:
     """Ray Data's own loader over the same files, in file order, decoded to tensors."""
 
     def decode(table: pa.Table) -> dict[str, npt.NDArray[np.int32]]:
         return {"tokens": np.stack(_rows(table, prepared.row_tokens))}
 
-    dataset = ray.data.read_parquet(prepared.shards).map_batches(
+    dataset = ray.data.read_parquet(prepared.shards, filesystem=prepared.filesystem).map_batches(
         decode, batch_size=ROWS, batch_format="pyarrow", num_cpus=0.5
     )
     dataset.context.execution_options.preserve_order = True
@@ -143,7 +192,7 @@ def pyarrow(prepared: Prepared, steps: int) -> int:
 
 def pyarrow_plan(prepared: Prepared, steps: int) -> int:
     """pyarrow alone, the same rows in the same order as ours; nothing is verified."""
-    files = [pq.ParquetFile(path, memory_map=True) for path in prepared.shards]
+    files = [prepared.open(path) for path in prepared.shards]
     groups = [
         (file, group, file.metadata.row_group(group).num_rows)
         for file in files
@@ -193,9 +242,18 @@ READERS: Mapping[str, Callable[[Prepared, int], int]] = {
 }
 
 
+STORE_READERS: Mapping[str, Callable[[Prepared, int], int]] = {
+    "pyarrow": pyarrow,
+    "governed_local": governed_local,
+    "governed_ray": governed_ray,
+    "iter_torch_batches": iter_torch_batches,
+}
+"""Without those that ask for row groups one by one: see `governed_ranges`."""
+
+
 def _sequential(prepared: Prepared) -> Iterator[torch.Tensor]:
     for path in prepared.shards:
-        file = pq.ParquetFile(path, memory_map=True)
+        file = prepared.open(path)
         for batch in file.iter_batches(batch_size=ROWS, use_threads=False):
             rows = _rows(pa.Table.from_batches([batch]), prepared.row_tokens)
             yield torch.from_numpy(np.stack(rows).astype(np.int64))

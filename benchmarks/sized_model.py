@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +76,8 @@ class Cost:
 
     Attributes:
         seconds: Wall time.
-        peak_gib: The process's resident memory at its highest.
+        peak_gib: Resident memory of the process at its highest; of Ray's tasks too, the largest of
+            theirs and its own.
         rows: Rows that the run read.
     """
 
@@ -310,18 +313,40 @@ def _rows(ledger: Ledger) -> int:
     return sum(stop - start for leaf in ledger.steps for start, stop in leaf.streams.values())
 
 
-def in_own_process(phase: Callable[[Path], int], folder: Path) -> Cost:
-    """Run one phase in a fresh process."""
+def in_own_process(
+    phase: Callable[[Path], int],
+    folder: Path,
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Cost:
+    """Run one phase in a fresh process, within a context that is not timed."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
-        return pool.submit(_measured, phase, folder).result()
+        return pool.submit(_measured, phase, folder, around).result()
 
 
-def _measured(phase: Callable[[Path], int], folder: Path) -> Cost:
-    began = time.perf_counter()
-    rows = phase(folder)
-    seconds = time.perf_counter() - began
-    # Linux. Not getrusage: that has the peak of the process that started this one too.
-    status = Path("/proc/self/status").read_text()
-    [peak] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return Cost(seconds, int(peak) / 2**20, rows)
+def _measured(
+    phase: Callable[[Path], int],
+    folder: Path,
+    around: Callable[[], AbstractContextManager[None]],
+) -> Cost:
+    with around():
+        began = time.perf_counter()
+        rows = phase(folder)
+        seconds = time.perf_counter() - began
+        peak = max(_peaks(os.getpid()))
+    return Cost(seconds, peak / 2**20, rows)
+
+
+def _peaks(process: int) -> list[int]:
+    """Peak resident kB of a process and of those that it started, on Linux."""
+    # Not getrusage: that has the peak of the process that started this one too.
+    found: dict[int, tuple[int, int]] = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError, KeyError):
+            lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+            peak = int(lines["VmHWM"].split()[0])
+            found[int(lines["Pid"])] = int(lines["PPid"]), peak
+    ours = {process}
+    while more := {each for each, (parent, _) in found.items() if parent in ours} - ours:
+        ours |= more
+    return [found[each][1] for each in ours]

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 
@@ -19,6 +21,7 @@ from benchmarks.command import positive, run
 from benchmarks.intervals import paired_ratio
 from benchmarks.ledger_appends import EARLY, timed_appends
 from benchmarks.sized_model import (
+    CONTEXT,
     Cost,
     attest,
     in_own_process,
@@ -31,6 +34,7 @@ from benchmarks.sized_model import (
 
 _STEP, _APPENDS = 1_000_000, 2000
 _QUICK_STEP, _QUICK_APPENDS = 20_000, 200
+_RECORD_BYTES = 200
 _PHASES = {
     "attest": attest,
     "summary": verify_summary,
@@ -48,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="govray-sizes-") as scratch:
         early, late = timed_appends(Path(scratch), options.step, options.appends)
         phases = _phases(Path(scratch), options.sizes, options.runs)
+        corpora = {} if options.no_corpora else _corpora(Path(scratch) / "corpora", options.sizes)
     ratio = paired_ratio(late, early)
     assert ratio is not None
     low, high = ratio.interval
@@ -60,6 +65,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         for phase, cost in costs.items():
             told = f"{cost['seconds']:>10.2f}{cost['peak_gib']:>12.2f}{cost['us_per_row']:>10.2f}"
             print(f"{size:<10}{phase:<10}{told}")
+    for size, costs in corpora.items():
+        for phase, cost in costs.items():
+            told = (
+                f"{cost['seconds']:>10.2f}{cost['peak_gib']:>12.2f}{cost['us_per_record']:>10.2f}"
+            )
+            print(f"{size:<10}{phase:<10}{told}")
+        phases[size] |= costs
+    if corpora:
+        print(extrapolated([*corpora.values()][-1], [*phases.values()][-1]))
     appends = {"append_ratio": ratio.median, "append_interval": [low, high]}
     print(json.dumps(phases | appends))
 
@@ -78,7 +92,7 @@ def _phases(
                 cost = in_own_process(phase, scratch / str(size))
                 costs.setdefault((size, name), []).append(cost)
     return {
-        f"{size:.0e}".replace("e+0", "e"): {
+        _name(size): {
             name: {
                 "seconds": median(each.seconds for each in costs[size, name]),
                 "peak_gib": median(each.peak_gib for each in costs[size, name]),
@@ -88,6 +102,66 @@ def _phases(
         }
         for size in sizes
     }
+
+
+def _corpora(scratch: Path, sizes: Sequence[int]) -> dict[str, dict[str, dict[str, float]]]:
+    """Size in records → phase → cost; once each, for they are for one folder."""
+    # Here, since the processes of all other phases import this module, and these import Ray.
+    from benchmarks.sized_corpus import (
+        build_corpus,
+        deploy_records,
+        prepare_corpus,
+        two_cpus_of_ray,
+    )
+
+    phases = {
+        "build": (build_corpus, nullcontext),
+        "prepare": (prepare_corpus, two_cpus_of_ray),
+    }
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for size in sizes:
+        folder = scratch / str(size)
+        deploy_records(folder, size, _RECORD_BYTES)
+        costs: dict[str, dict[str, float]] = {}
+        for name, (phase, around) in phases.items():
+            print(f"{name} of {size:,} records", file=sys.stderr, flush=True)
+            cost = in_own_process(phase, folder, around)
+            costs[name] = {
+                "seconds": cost.seconds,
+                "peak_gib": cost.peak_gib,
+                "us_per_record": cost.seconds / cost.rows * 1e6,
+            }
+        found[_name(size)] = costs
+        shutil.rmtree(folder)
+    return found
+
+
+def extrapolated(
+    corpus: Mapping[str, Mapping[str, float]], model: Mapping[str, Mapping[str, float]]
+) -> str:
+    """What larger data would take: the measured costs, times their size. Nothing else is in it.
+
+    Args:
+        corpus: Phase → cost of the largest corpus measured.
+        model: Phase → cost of the largest model measured.
+    """
+    lines = [f"computed: {'tokens':>10}{'records':>12}{'rows':>12}{'build':>10}{'prepare':>10}"]
+    lines[0] += f"{'attest':>10}{'full':>10}{'files of records':>18}   hours of one core"
+    for tokens in (10**9, 10**11):
+        records, rows = tokens // tokens // (CONTEXT + 1)
+        hours = {
+            name: corpus[name]["us_per_record"] * records * cores / 3.6e9
+            for name, cores in (("build", 1), ("prepare", 2))
+        }
+        hours |= {name: model[name]["us_per_row"] * rows / 3.6e9 for name in ("attest", "full")}
+        line = f"          {tokens:>10.0e}{records:>12,}{rows:>12,}"
+        line += "".join(f"{each:>10.2f}" for each in hours.values())
+        lines.append(line + f"{records * 33 / 1e9:>15.2f} GB")
+    return "\n".join(lines)
+
+
+def _name(size: int) -> str:
+    return f"{size:.0e}".replace("e+0", "e")
 
 
 def _environment(options: argparse.Namespace) -> str:
@@ -104,6 +178,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--appends", type=positive, help=f"pairs; {_APPENDS} by default")
     parser.add_argument("--sizes", type=positive, nargs="+", help="rows of the models; 1e5 to 1e7")
     parser.add_argument("--runs", type=positive, default=3, help="of each phase")
+    parser.add_argument("--no-corpora", action="store_true", help="neither build nor prepare")
     parser.add_argument("--quick", action="store_true", help="a short run and few pairs")
     options = parser.parse_args(argv)
     options.step = options.step or (_QUICK_STEP if options.quick else _STEP)

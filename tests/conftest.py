@@ -28,6 +28,7 @@ settings.load_profile("govray")
 ON_RAY = (
     "tests/benchmarks/test_benchmark_reading.py",
     "tests/benchmarks/test_benchmark_service.py::test_the_command_measures",
+    "tests/benchmarks/test_benchmark_sizes.py",
     "tests/cli/test_demo.py",
     "tests/cli/test_pages_that_train.py",
     "tests/data/test_admission.py",

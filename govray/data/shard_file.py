@@ -167,6 +167,7 @@ class ShardFile:
     Args:
         path: Where it is.
         whole: Whether to fetch an object whole, now.
+        data: All its bytes, if they are there already.
 
     Raises:
         Refused: the file is missing.
@@ -174,20 +175,22 @@ class ShardFile:
         InfrastructureFailed: its store does not give it.
     """
 
-    def __init__(self, path: Place, *, whole: bool = False) -> None:
+    def __init__(self, path: Place, *, whole: bool = False, data: pa.Buffer | None = None) -> None:
         self._path = path
         self._listed: dict[str, bytes] = {}
         self._ranges: ObjectRanges | None = None
         try:
             with store_errors(path):
-                self._file = self._opened(path, whole)
+                self._file = self._opened(path, whole, data)
                 fits = self._file.schema_arrow == SCHEMA
         except (OSError, pa.ArrowException) as error:
             raise Malformed("not a readable shard", where=str(path), do=_RESTORE) from error
         if not fits:
             raise Malformed("not a shard of packed rows", where=str(path), do=_RESTORE)
 
-    def _opened(self, path: Place, whole: bool) -> pq.ParquetFile:
+    def _opened(self, path: Place, whole: bool, data: pa.Buffer | None) -> pq.ParquetFile:
+        if data is not None:
+            return pq.ParquetFile(pa.BufferReader(data))
         if isinstance(path, Path):
             return pq.ParquetFile(path, memory_map=True)
         ranges = ObjectRanges(path)

@@ -37,6 +37,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -149,6 +150,13 @@ class ArrowRows:
         words = rows * manifest.width
         self._whole = words * self._dtype.itemsize <= WHOLE_BYTES
 
+    @property
+    def whole_objects(self) -> list[str]:
+        """The shards that are fetched whole, on a store."""
+        if not (self._whole and isinstance(self._folder, BucketPath)):
+            return []
+        return [str(self._folder / part.file) for part in self._parts]
+
     def rows_in(self, corpus: str) -> int:
         """Packed rows of a corpus; 0 if the folder does not hold it."""
         index = self._corpora.get(corpus)
@@ -223,7 +231,7 @@ class ArrowRows:
             try:
                 rows = self._decoded(group, key)
             except ShardReplaced:  # as a file of a disk that was written anew: verify that one
-                _whole_object.cache_clear()
+                _WHOLE.pop(key.path, None)
                 _ranged_object.cache_clear()
                 rows = self._decoded(group, key)
         except GovrayError as error:
@@ -346,6 +354,11 @@ class StepReader:
                     where=corpus.corpus,
                     do="Plan again from this manifest.",
                 )
+
+    @property
+    def whole_objects(self) -> list[str]:
+        """As `ArrowRows.whole_objects`."""
+        return self._rows.whole_objects
 
     @property
     def readable_here(self) -> bool:
@@ -670,9 +683,34 @@ def _object(path: str, whole: bool) -> ShardFile:
     return _whole_object(path) if whole else _ranged_object(path)
 
 
-@lru_cache(maxsize=4096)
 def _whole_object(path: str) -> ShardFile:
-    return ShardFile(place(path), whole=True)
+    if (found := _WHOLE.get(path)) is None:
+        found = _WHOLE[path] = ShardFile(place(path), whole=True)
+    return found
+
+
+_WHOLE: dict[str, ShardFile] = {}
+
+
+def is_open(path: str) -> bool:
+    """Whether this process holds the whole shard of a store."""
+    return path in _WHOLE
+
+
+def open_bytes(path: str, data: pa.Buffer) -> None:
+    """Read a store's shard from these bytes from now on, verified as all are.
+
+    Bytes that are no shard are left out: then it is fetched.
+    """
+    with suppress(GovrayError):
+        _WHOLE[path] = ShardFile(place(path), data=data)
+
+
+def forget() -> None:
+    """Let go of all that this process has fetched and decoded."""
+    DECODED.clear()
+    _WHOLE.clear()
+    _ranged_object.cache_clear()
 
 
 @lru_cache(maxsize=_CACHED_SHARDS)

@@ -87,7 +87,7 @@ class StepBatch:
         micro_batches: This rank's, possibly none.
         corpora: This rank's (rows, loss targets) by corpus.
         error: Why this rank could not load its part. All ranks stop together.
-        refused: Whether that is a refusal, which no restart would change.
+        refused: Whether that is a refusal, which no restart would change; else storage failed.
         stop: This rank was asked to stop the run; all ranks learn of it in this step.
         pause: This rank was asked to commit after this step and wait; likewise.
     """

@@ -71,7 +71,7 @@ from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.startup.optimizer_kinds import refuse_undriven
 from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
-from govray.errors import RankFailed, Refused
+from govray.errors import InfrastructureFailed, RankFailed, Refused
 from govray.governance.policy.route import Route
 
 _AGGREGATORS: Mapping[AggregatorName, Callable[..., Governed]] = MappingProxyType(
@@ -222,7 +222,7 @@ class GovernedStep:
     def _plan(self, batch: StepBatch, here: FirstFailure) -> list[Pass]:
         """This rank's passes; none if it has nothing to compute with."""
         if batch.error is not None:
-            kind = Refused if batch.refused else RankFailed
+            kind = Refused if batch.refused else InfrastructureFailed
             here.failure = RankFailure(f"could not load its batch: {batch.error}", kind)
             return []
         with here.noted():

@@ -29,6 +29,7 @@ def closed(properties: dict[str, object]) -> dict[str, object]:
     }
 
 
+STORED = ["pyarrow", "governed_local", "governed_ray", "iter_torch_batches", "governed_ranges"]
 REPORT = closed(
     {
         "disk": table(
@@ -43,6 +44,26 @@ REPORT = closed(
             ["mb_per_s", "rows_per_second"],
             ["pyarrow", "pyarrow_plan", "iter_torch_batches"],
         ),
+        "object_store": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                name: closed(
+                    dict.fromkeys(["mb_per_s", "rows_per_second"], POSITIVE)
+                    | (
+                        {}
+                        if name == "governed_ranges"
+                        else {
+                            f"vs_{reference}{suffix}": kind
+                            for reference in ["pyarrow", "iter_torch_batches"]
+                            for suffix, kind in [("", POSITIVE), ("_interval", INTERVAL)]
+                        }
+                    )
+                )
+                for name in STORED
+            },
+            "required": STORED,
+        },
         "decodings": closed({"disk": closed({"1": POSITIVE, "4": POSITIVE})}),
         "hashing": table(
             ["sha256sum", "file_digest", "admission_check", "corpus_build", "dsse_sign"],

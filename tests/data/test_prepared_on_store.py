@@ -59,14 +59,7 @@ def bucket(server: Server) -> BucketPath:
 
 @pytest.fixture(autouse=True)
 def nothing_read() -> None:
-    forget()
-
-
-def forget() -> None:
-    """Let go of all that this process has read."""
-    step_reader.DECODED.clear()
-    step_reader._whole_object.cache_clear()
-    step_reader._ranged_object.cache_clear()
+    step_reader.forget()
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +170,7 @@ def test_both_sources_give_the_bytes_of_a_disk(
         for start in (0, 17):
             reader = reader_of(on_store, rank, world)
             assert reader.readable_here
-            forget()
+            step_reader.forget()
             rows = PlannedRows(start, None, 1, 40, reader)
             found = list(rows.here())
             assert all(same(a, b) for a, b in zip(found, true[start:], strict=True))
@@ -219,7 +212,7 @@ def test_an_object_that_changes_or_goes_is_an_error_of_its_steps(
     path.write_bytes((bucket / "prepared" / other).read_bytes())
     step_reader.DECODED.clear()
     assert whole or found()  # what was fetched whole is still there
-    forget()
+    step_reader.forget()
     spoilt = found()
     assert spoilt
     for rows in spoilt:
@@ -227,7 +220,7 @@ def test_an_object_that_changes_or_goes_is_an_error_of_its_steps(
         assert part in str(rows.error)
         assert "not those that the manifest was signed for" in str(rows.error)
     path.unlink()
-    forget()
+    step_reader.forget()
     assert all(rows.refused and "the shard is missing" in str(rows.error) for rows in found())
     assert len(found()) == len(spoilt)
 

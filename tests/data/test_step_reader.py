@@ -7,6 +7,7 @@ import itertools
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,10 @@ def test_a_worker_takes_the_nearer_source(
     monkeypatch.setattr(PlannedRows, "through_ray_data", lambda _: iter("far"))
     assert [rows.step for rows in here] == list(range(60))
     assert list(PlannedRows(0, None, 1, 60, elsewhere)) == [*"far"]
+    # The experiment's word goes before what is near.
+    assert list(replace(here, by="ray_data")) == [*"far"]
+    [first, *_] = PlannedRows(0, None, 1, 60, elsewhere, by="worker")
+    assert "the shard is missing" in str(first.error)
 
 
 def test_a_late_start_costs_what_an_early_one_costs(

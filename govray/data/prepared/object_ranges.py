@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 CONNECTIONS = 16
 """Requests of one process at a time."""
-PIECE = 1 << 23
+PIECE = 1 << 24
 """Bytes of the largest request."""
 END = 1 << 18
 """Bytes of the first: the footer of a shard of 32 MiB of text is smaller."""

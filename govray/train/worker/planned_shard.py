@@ -27,6 +27,7 @@ from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 
 from govray.checkpoint.commit_folder import Folder
 from govray.data.prefetch import prefetched
+from govray.data.prepared.task_reader import TaskReader
 from govray.data.step_reader import StepReader, StepRows, plan_items, step_rows
 from govray.files.place import place
 from govray.train.inputs.experiment_config import Reader
@@ -91,7 +92,9 @@ class PlannedRows:
         steps = max(1, together // rows)
         dataset = ray.data.from_items(
             items, override_num_blocks=-(-len(items) // steps)
-        ).map_batches(self.reader.load, batch_size=None, batch_format="pyarrow", num_cpus=READ_CPUS)
+        ).map_batches(
+            TaskReader(self.reader), batch_size=None, batch_format="pyarrow", num_cpus=READ_CPUS
+        )
         dataset.context.execution_options.preserve_order = True
         # A split of one runs Ray Data's executor in a process of its own. Here it would share the
         # interpreter lock with the training loop and slow every step down.

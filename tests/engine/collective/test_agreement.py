@@ -147,7 +147,10 @@ def states_wrong_targets(batch: StepBatch) -> tuple[StepBatch, Any]:
 
 
 FAULTS: dict[Fault, tuple[type[GovrayError], str]] = {
-    cannot_load: (RankFailed, "rank 1, step 1: could not load its batch: shard 3: its digest"),
+    cannot_load: (
+        InfrastructureFailed,
+        "rank 1, step 1: could not load its batch: shard 3: its digest",
+    ),
     is_refused_its_batch: (Refused, "rank 1, step 1: could not load its batch: shard 3 changed"),
     is_cut_off: (InfrastructureFailed, "rank 1, step 1: storage is out of reach"),
     raises_in_forward: (RankFailed, "rank 1, step 1: ValueError: no such token: ünknown"),

@@ -56,6 +56,17 @@ def test_a_mistake_is_named(change: dict[str, object], message: str) -> None:
     assert caught.value.where == "here.yaml"
 
 
+def test_who_reads_stands_in_a_record_only_if_it_was_said() -> None:
+    """Records of earlier runs do not have it, and those runs can be resumed."""
+    value = yaml.safe_load(JOB.read_text())
+    assert "reader" not in parse_experiment(value, where="here").model_dump()["data"]
+    for reader in ("worker", "ray_data"):
+        said = {**value, "data": {**value["data"], "reader": reader}}
+        assert parse_experiment(said, where="here").model_dump()["data"]["reader"] == reader
+    with pytest.raises(UsageError, match=r"data\.reader: .*did you mean 'ray_data'"):
+        parse_experiment({**value, "data": {**value["data"], "reader": "raydata"}}, where="here")
+
+
 @pytest.mark.parametrize("workers", [1, 7, [1, 3], [2, 2]])
 def test_workers_are_a_number_or_a_pair_and_survive_the_way_to_the_workers(workers: object) -> None:
     value = yaml.safe_load(JOB.read_text()) | {"resources": {"num_workers": workers}}
