@@ -102,6 +102,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "engine.startup": frozenset({"torch", "numpy"}),
     "checkpoint": frozenset({"torch", "safetensors", "pyarrow"}),
     "data": frozenset({"ray", "pyarrow", "numpy", "tokenizers", "rensa", "pydantic", "obstore"}),
+    # In processes of their own, which are sent texts: what Presidio imports stays there.
+    "data.pii": frozenset({"presidio_analyzer", "spacy", "tldextract"}),
     "store": frozenset({"sqlmodel", "sqlalchemy", "alembic", "pyarrow", "pydantic"}),
     "service": frozenset(
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "uvicorn", "prometheus_client"}

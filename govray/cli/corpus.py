@@ -21,6 +21,7 @@ from govray.cli.credential_options import (
     ValidUntilOption,
 )
 from govray.cli.output import field, line, print_table, report, table
+from govray.cli.pii_options import PiiEntityOption, PiiOption, PiiScoreOption, pii_scan, scanned
 from govray.cli.source_options import (
     ClassesOption,
     ColumnOption,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from govray.data.sources.quarantine import RecordFilter
     from govray.governance.formats.document import Document
     from govray.governance.policy.credential import Credential, Period
+    from govray.governance.policy.pii_scan import PiiScan
 
 app = typer.Typer(help="Build corpora, list and compare them, and open single records.")
 
@@ -93,6 +95,9 @@ def build(
     rows: RowsOption = "text",
     image_shape: ImageShapeOption = None,
     classes: ClassesOption = None,
+    pii: PiiOption = False,
+    pii_entity: PiiEntityOption = None,
+    pii_score: PiiScoreOption = None,
 ) -> None:
     """Hash the records of SRC into a corpus and write its unsigned credential."""
     from govray.data import corpus
@@ -105,6 +110,7 @@ def build(
     steps = normalisation(normalise_newlines, normalise_nfc)
 
     schema = row_schema(rows, image_shape, classes)
+    scan = pii_scan(pii, pii_entity, pii_score)
     languages: set[str] = set()
 
     def credential(built: corpus.Built) -> Credential:
@@ -119,7 +125,8 @@ def build(
             sensitivity=sensitivity,
             languages=tuple(sorted(languages)),
             normalisation=steps,
-            rows=schema and schema.model_dump(mode="json", by_alias=False, exclude_none=True),
+            rows=_fields(schema),
+            pii_scan=_fields(scan),
         )
 
     # A wrong option is found before an hour of hashing, not after.
@@ -129,11 +136,12 @@ def build(
     columns = ColumnMapping.parse(column or (), rows)
     read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps, schema=schema)
     selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=only_split)
-    built = corpus.build(out_folder, name, one_corpus(selection.of(read), languages))
+    records = scanned(selection.of(read), scan, selection, refuse=on_flaw == "refuse", rows=rows)
+    built = corpus.build(out_folder, name, one_corpus(records, languages))
     stated = credential(built)
     path = built.folder / SOURCE
     user_files.write(path, _yaml(stated))
-    kept_out = _write_quarantine(out_folder, name, selection)
+    kept_out = _write_quarantine(out_folder, name, selection, scan)
     report(
         {
             "corpus": built.name,
@@ -200,6 +208,9 @@ def split(
     rows: RowsOption = "text",
     image_shape: ImageShapeOption = None,
     classes: ClassesOption = None,
+    pii: PiiOption = False,
+    pii_entity: PiiEntityOption = None,
+    pii_score: PiiScoreOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and count only; write nothing.")
     ] = False,
@@ -221,6 +232,7 @@ def split(
     period = _period(valid_from, valid_until)
     steps = normalisation(normalise_newlines, normalise_nfc)
     schema = row_schema(rows, image_shape, classes)
+    scan = pii_scan(pii, pii_entity, pii_score)
     defaults = {"license": license, "jurisdiction": jurisdiction, "sensitivity": sensitivity}
     terms = TermsReader(
         {attribute: value for attribute, value in defaults.items() if value is not None},
@@ -240,7 +252,8 @@ def split(
             sensitivity=of.sensitivity,
             languages=tuple(sorted(languages)),
             normalisation=steps,
-            rows=schema and schema.model_dump(mode="json", by_alias=False, exclude_none=True),
+            rows=_fields(schema),
+            pii_scan=_fields(scan),
         )
 
     def check(target: str, of: RecordTerms) -> None:
@@ -263,14 +276,14 @@ def split(
     found = find(source, format)
     read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps, schema=schema)
     selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=only_split)
-    records = selection.of(read)
+    records = scanned(selection.of(read), scan, selection, refuse=on_flaw == "refuse", rows=rows)
     told: list[dict[str, Any]] = []
     if dry_run:
         for each, (count, size) in count_terms(records, terms, selection.quarantine).items():
             target = corpus_name(name, each, terms.defaults)
             built = corpus.Built(out_folder / target, target, "sha256:" + "0" * 64, count, size)
             told.append(row(built, credential(built, each, set())))
-        kept_out = _kept_out(selection)
+        kept_out = _kept_out(selection, scan)
     else:
         for made in split_source(
             out_folder, name, records, terms, selection.quarantine, check=check
@@ -279,7 +292,7 @@ def split(
             path = made.folder / SOURCE
             user_files.write(path, _yaml(stated))
             told.append(row(made.built, stated, root=made.built.root, credential=str(path)))
-        kept_out = _write_quarantine(out_folder, name, selection)
+        kept_out = _write_quarantine(out_folder, name, selection, scan)
     report({"corpora": told, **kept_out})
     grid = table(
         "corpus", "records", "licence", "category", "jurisdiction", "sensitivity",
@@ -495,21 +508,30 @@ def _stated_credential(built: corpus.Built, **stated: Any) -> Credential:
         raise UsageError(error.what, where=error.where, do=error.do) from None
 
 
-def _kept_out(selection: RecordFilter) -> dict[str, Any]:
-    return {
+def _fields(stated: Document | None) -> dict[str, Any] | None:
+    """A part of a credential as fields of its source."""
+    if stated is None:
+        return None
+    return stated.model_dump(mode="json", by_alias=False, exclude_none=True)
+
+
+def _kept_out(selection: RecordFilter, scan: PiiScan | None) -> dict[str, Any]:
+    return ({"piiScan": scan.to_json()} if scan else {}) | {
         "quarantined": selection.quarantine.records,
         "otherSplits": selection.other_splits,
         "quarantine": [each.to_json() for each in selection.quarantine.values],
     }
 
 
-def _write_quarantine(out: Path, name: str, selection: RecordFilter) -> dict[str, Any]:
-    """Write what was not taken beside the corpora, if there is any; return it for reports."""
+def _write_quarantine(
+    out: Path, name: str, selection: RecordFilter, scan: PiiScan | None
+) -> dict[str, Any]:
+    """Write what was not taken beside the corpora, and by which scan; return it for reports."""
     from govray.data.sources import quarantine
 
-    told = _kept_out(selection)
+    told = _kept_out(selection, scan)
     path = out / f"{name}.quarantine.json"
-    if told["quarantine"]:
+    if told["quarantine"] or scan:
         user_files.write(path, quarantine.encode(told))
         return told | {"file": str(path)}
     path.unlink(missing_ok=True)  # of an earlier corpus of this name
@@ -517,6 +539,8 @@ def _write_quarantine(out: Path, name: str, selection: RecordFilter) -> dict[str
 
 
 def _tell_kept_out(told: dict[str, Any]) -> None:
+    if scan := told.get("piiScan"):
+        field("scanned", f"by {scan['analyzer']} for {', '.join(scan['entities'])}")
     if told["otherSplits"]:
         field("other splits", f"{told['otherSplits']:,} records")
     if not told["quarantined"]:

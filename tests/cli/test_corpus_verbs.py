@@ -322,3 +322,60 @@ def test_what_cannot_be_such_a_corpus_is_refused(
     failed = run("corpus", "build", jsonl(IMAGE), *words, *options, code=2)
     assert told in " ".join(failed.err.split())
     assert not Path("data/corpora/i").exists()
+
+
+PERSONAL = [
+    {"text": "The pump runs.", "license": "MIT"},
+    {"text": "Write to jane.doe@example.org.", "license": "MIT"},
+    {"text": "Version 1.2.3 of the pump.", "license": "MIT"},
+    {"text": "Card 4111 1111 1111 1111 of joe@example.org", "license": "MIT"},
+]
+
+
+@pytest.mark.slow
+def test_records_with_personal_data_go_into_quarantine(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "mail.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in PERSONAL))
+    words = ("corpus", "build", source, "--name", "mail", *LICENSE, "--column", "license=", "--pii")
+    done = run(*words, code=2)
+    assert "mail.jsonl, row 2: the record holds personal data, EMAIL_ADDRESS" in done.err
+    assert not Path("data/corpora/mail").exists()
+    told = run(*words, "--on-flaw", "quarantine", "--json").json
+    assert (told["records"], told["quarantined"]) == (2, 2)
+    stated = source_files.read(Path(told["credential"])).document.to_json()["piiScan"]
+    assert stated["analyzer"].startswith("presidio-analyzer 2.2.")
+    assert (len(stated["entities"]), stated["score"]) == (8, 0.5)
+    kept = Path(told["file"]).read_text()
+    assert json.loads(kept)["piiScan"] == stated == told["piiScan"]
+    assert {each["value"]: each["examples"] for each in json.loads(kept)["quarantine"]} == {
+        "CREDIT_CARD, EMAIL_ADDRESS": ["mail.jsonl, row 4"],
+        "EMAIL_ADDRESS": ["mail.jsonl, row 2"],
+    }
+    split = ("corpus", "split", source, "--name", "web", "--issuer", "archive", "--sensitivity")
+    some = run(*split, "public", "--pii", "--pii-entity", "CREDIT_CARD", "--pii-score", "0.9").out
+    assert "Quarantine: 1 records" in some
+    text = Path("data/corpora/web_MIT/credential.yaml").read_text()
+    assert "score: 0.9" in text
+    assert "EMAIL_ADDRESS" not in text
+    left = [path.read_bytes() for path in Path("data").rglob("*.json*")]
+    left += [path.read_bytes() for path in Path("data").rglob("*.yaml")]
+    assert not any(b"example.org" in each or b"4111" in each for each in left)
+    assert "example.org" not in some + kept + done.err
+
+
+def test_a_scan_that_cannot_be_is_refused_before_anything_is_read(run: Run, mixed: Path) -> None:
+    words = ("corpus", "build", mixed, "--name", "notes", *LICENSE)
+    assert "not asked for" in run(*words, "--pii-score", "0.4", code=2).err
+    assert "not asked for" in run(*words, "--pii-entity", "US_SSN", code=2).err
+    done = run(*words, "--pii", "--pii-entity", "EMAIL_ADRESS", code=2)
+    assert "did you mean 'EMAIL_ADDRESS'?" in done.err
+    assert "images have no text" in run(
+        *words, "--pii", "--rows", "images", "--image-shape", "1,8,8", "--classes", "2", code=2
+    ).err  # fmt: skip
+
+
+def test_nothing_is_stated_of_a_scan_that_was_not_asked_for(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("jane@example.org")
+    told = run("corpus", "build", tmp_path / "one.txt", "--name", "one", *LICENSE, "--json").json
+    assert "piiScan" not in told
+    assert "pii" not in Path(told["credential"]).read_text()

@@ -172,7 +172,7 @@ def test_policies_are_asked_as_the_page_says(shell: Any) -> None:
 
 @pytest.mark.slow
 def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_path: Path) -> None:
-    [builds, plans, splits, signs, compares, _, _, opens] = blocks("docs/corpora.md")
+    [builds, plans, splits, signs, compares, _, _, opens, scans] = blocks("docs/corpora.md")
     shell(f"govray keys new ~/govray-keys/data-office.pem\n{builds}")
     told = shell(plans)
     assert "Nothing was written" in told
@@ -191,11 +191,14 @@ def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_p
     assert kept["quarantined"] == 7
     assert "Opened record 7 of pump-notes" in shell(opens)
     assert json.loads((tmp_path / "note.opening.json").read_bytes())["index"] == "7"
+    told = shell(scans)
+    assert "Corpus letters: 2 records" in told
+    assert "EMAIL_ADDRESS" in told
 
 
 @pytest.mark.slow
 def test_a_corpus_is_built_from_a_bucket_as_the_page_says(shell: Any, tmp_path: Path) -> None:
-    [builds, *_, fetches, _] = blocks("docs/corpora.md")
+    [builds, *_, fetches, _, _] = blocks("docs/corpora.md")
     shell(builds)
     server = object_server.start()
     try:

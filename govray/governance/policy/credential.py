@@ -31,6 +31,7 @@ from govray.governance.formats.document import Count, Digest, Document, Name, Ti
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.row_schema import RowSchema
 from govray.governance.formats.statement import Subject, seal
+from govray.governance.policy.pii_scan import PiiScan
 from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.jurisdiction import JURISDICTIONS
 from govray.governance.trust.license import (
@@ -181,6 +182,7 @@ class Credential(Document):
         personal_data: What the issuer knows about personal data in it.
         normalisation: How its text was changed before it was hashed; absent if it was not.
         rows: What its records are, if not text: conversations, or named tensors.
+        pii_scan: What its records were scanned for; absent if they were not.
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/credential/v1"
@@ -210,6 +212,7 @@ class Credential(Document):
     personal_data: Literal["none", "pseudonymised", "present", "unknown"] | None = None
     normalisation: Annotated[tuple[Normalisation, ...], Field(min_length=1)] | None = None
     rows: RowSchema | None = None
+    pii_scan: PiiScan | None = None
 
     @model_validator(mode="after")
     def _states_what_the_license_allows(self) -> Self:

@@ -48,6 +48,11 @@ OPTIONAL: dict[str, Any] = {
     "optOut": "Authors who objected before 2025 are left out.",
     "personalData": "pseudonymised",
     "normalisation": ["newlines", "nfc"],
+    "piiScan": {
+        "analyzer": "presidio-analyzer 2.2.366",
+        "entities": ["EMAIL_ADDRESS", "US_SSN"],
+        "score": 0.5,
+    },
 }
 
 
@@ -157,6 +162,11 @@ def test_equal_classes_are_one_key() -> None:
         ({"languages": []}, "languages"),
         ({"url": "javascript:alert(1)"}, "url"),
         ({"personalData": None}, "null"),
+        ({"piiScan": OPTIONAL["piiScan"] | {"entities": []}}, "entities"),
+        ({"piiScan": OPTIONAL["piiScan"] | {"entities": ["jane@example.org"]}}, "entities"),
+        ({"piiScan": OPTIONAL["piiScan"] | {"score": 0}}, "score"),
+        ({"piiScan": OPTIONAL["piiScan"] | {"analyzer": "presidio"}}, "analyzer"),
+        ({"piiScan": OPTIONAL["piiScan"] | {"found": "0"}}, "found"),
     ],
 )
 def test_malformed(changes: dict[str, Any], message: str) -> None:

@@ -1,0 +1,1 @@
+"""Scanning records for personal data by patterns, before they become a corpus."""
