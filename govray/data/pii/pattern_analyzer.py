@@ -20,6 +20,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
@@ -246,5 +247,8 @@ def serve(settings: str, requests: TextIO, answers: TextIO) -> None:
                 told.append(analyzer.kinds(texts))
             except NotScanned as why:
                 told.append(str(why))
-        answers.write(json.dumps(told) + "\n")
-        answers.flush()
+        try:
+            answers.write(json.dumps(told) + "\n")
+            answers.flush()
+        except BrokenPipeError:  # who asked is gone
+            os._exit(1)
