@@ -34,6 +34,7 @@ from govray.data.corpus import (
     list_corpora,
 )
 from govray.data.packing import Packing, Progress, cannot_write, items_of, pack_all
+from govray.data.prepared.object_ranges import at_once
 from govray.data.records_file import open_records
 from govray.data.rows.row_words import common_schema
 from govray.data.tokenizer import Tokenizer
@@ -110,18 +111,20 @@ def read_credentials(corpora: Place) -> dict[str, bytes]:
         UsageError: no corpora, or one whose name is no corpus name.
         Refused: a corpus without a credential.
     """
-    envelopes: dict[str, bytes] = {}
-    for name in list_corpora(corpora):
-        path = corpora / name / CREDENTIAL_FILE
-        try:
-            envelopes[name] = path.read_bytes()
-        except OSError as error:
-            raise Refused(
-                f"no readable credential, so no licence is known ({error.strerror})",
-                where=str(path),
-                do="Have the corpus's authority sign one, or move the corpus elsewhere.",
-            ) from error
-    return envelopes
+    names = list_corpora(corpora)
+    return dict(zip(names, at_once(_envelope, [corpora / name for name in names]), strict=True))
+
+
+def _envelope(corpus: Place) -> bytes:
+    path = corpus / CREDENTIAL_FILE
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Refused(
+            f"no readable credential, so no licence is known ({error.strerror})",
+            where=str(path),
+            do="Have the corpus's authority sign one, or move the corpus elsewhere.",
+        ) from error
 
 
 def verify_credentials(

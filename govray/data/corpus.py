@@ -38,6 +38,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from govray.data.prepared.object_ranges import at_once
 from govray.errors import GovrayError, Malformed, Refused, UsageError
 from govray.files.atomic_file import write_whole
 from govray.files.bucket_path import BucketPath
@@ -244,7 +245,8 @@ def list_corpora(folder: Place) -> tuple[str, ...]:
         if not folder.is_dir():
             raise UsageError("not a folder of corpora", where=str(folder), do="Check the path.")
         found = [each for each in folder.iterdir() if not each.name.startswith(".")]
-        names = sorted(each.name for each in found if each.is_dir())
+        folders = at_once(lambda each: each.is_dir(), found)
+        names = sorted(each.name for each, folder in zip(found, folders, strict=True) if folder)
     if not names:
         raise UsageError(
             "no corpora in the folder",

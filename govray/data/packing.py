@@ -28,6 +28,7 @@ from govray.data.shard_file import Rows
 from govray.data.tokenizer import Tokenizer
 from govray.errors import GovrayError, Malformed, UsageError
 from govray.files.atomic_file import make_folder
+from govray.files.bucket_path import BucketPath, ObjectStat
 from govray.files.draft_folder import DraftFolder
 from govray.files.place import Place
 from govray.governance.formats.record_columns import EMPTY, RESERVE, TRAIN, RecordColumns
@@ -253,7 +254,7 @@ def _bundles(items: Sequence[Item]) -> list[list[Item]]:
     small ones together."""
     bundles: list[list[Item]] = []
     room = 0
-    sizes = {item: item.source.stat().st_size for item in items}
+    sizes = _sizes(items)
     for item, size in sorted(sizes.items(), key=lambda entry: -entry[1]):
         if room <= 0:
             bundles.append([])
@@ -261,6 +262,20 @@ def _bundles(items: Sequence[Item]) -> list[list[Item]]:
         bundles[-1].append(item)
         room -= size
     return bundles
+
+
+def _sizes(items: Sequence[Item]) -> dict[Item, int]:
+    """The bytes of each source; below a bucket from a listing, not from a request for each."""
+    listed: dict[Place, dict[str, ObjectStat]] = {
+        folder: folder.walk_files()
+        for folder in {item.source.parent for item in items}
+        if isinstance(folder, BucketPath)
+    }
+    found = {}
+    for item in items:
+        status = listed.get(item.source.parent, {}).get(item.source.name) or item.source.stat()
+        found[item] = status.st_size
+    return found
 
 
 def cannot_write(error: Exception, path: Place) -> UsageError:

@@ -18,17 +18,18 @@ import ray
 
 from govray.data import admission, corpus, step_reader
 from govray.data.admission import Prepared
-from govray.data.prepared import object_ranges
+from govray.data.prepared import finished_parts, object_ranges
 from govray.data.records_file import find_prepared, open_records
 from govray.data.step_reader import StepReader, StepRows
 from govray.data.tokenizer import ByteTokenizer
 from govray.errors import Refused, UsageError
 from govray.files import place
 from govray.files.bucket_path import BucketPath
+from govray.files.draft_folder import DraftFolder
 from govray.files.place import Place
 from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
-from govray.governance.record.prepare_manifest import MANIFEST_FILE
+from govray.governance.record.prepare_manifest import MANIFEST_FILE, BoundPart
 from govray.train.worker.planned_shard import PlannedRows
 from tests.support import object_server
 from tests.support.object_server import Bucket, Server
@@ -394,3 +395,25 @@ def test_a_killed_preparation_goes_on(
 def written(path: Place) -> object:
     """When a file was written."""
     return path.stat().modified if isinstance(path, BucketPath) else path.stat().st_mtime_ns
+
+
+def test_a_mark_of_a_discarded_draft_does_not_count(
+    shelf: Shelf, on_disk: Prepared, bucket: BucketPath
+) -> None:
+    """A task may outlive the draft it packed for; the next draft has another salt."""
+    first = DraftFolder.begin(bucket / "p", "inputs", "07" * 32)
+    [part, *_] = on_disk.manifest.corpus("one").parts
+    assert isinstance(part, BoundPart)
+    for file in (part.file, part.records_file, part.reserve.file if part.reserve else part.file):
+        (bucket / "p" / file).write_bytes((Path(str(on_disk.folder)) / file).read_bytes())
+    first.discard()
+    second = DraftFolder.begin(bucket / "p", "inputs", "09" * 32)
+    for file in (part.file, part.records_file, part.reserve.file if part.reserve else part.file):
+        (bucket / "p" / file).write_bytes((Path(str(on_disk.folder)) / file).read_bytes())
+    finished_parts.mark(first, part)
+    dtype = np.dtype("<u2")
+    assert finished_parts.read(second, part.file, dtype) is None
+    finished_parts.mark(second, part)
+    assert finished_parts.read(second, part.file, dtype) == part
+    (bucket / "p" / part.file).write_bytes(b"other")
+    assert finished_parts.read(second, part.file, dtype) is None

@@ -1,8 +1,9 @@
 """Parts that an earlier try of a preparation finished: a killed one goes on behind them.
 
-The mark of a part holds what the manifest is to say of it. On a store it also holds size and tag of
-each object. A part counts as finished if its files are still those. Files of a disk are read and
-compared by digest, objects by size and tag. Any other part is packed anew.
+The mark of a part holds the draft's inputs and choice, and what the manifest is to say of the part.
+On a store it also holds size and tag of each object. A part counts as finished if its files are
+still those. Files of a disk are read and compared by digest, objects by size and tag. Any other
+part is packed anew.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ def mark(draft: DraftFolder, part: BoundPart) -> None:
     Raises:
         OSError: The disk's, or the store's.
     """
-    made = {"part": part.to_json(), "objects": _objects(draft, part)}
+    made = {
+        "inputs": draft.inputs,
+        "choice": draft.choice,
+        "part": part.to_json(),
+        "objects": _objects(draft, part),
+    }
     draft.mark(_name(part.file), json.dumps(made).encode())
 
 
@@ -42,6 +48,8 @@ def read(draft: DraftFolder, file: str, dtype: Dtype) -> BoundPart | None:
         return None
     try:
         made = json.loads(data)
+        if (made["inputs"], made["choice"]) != (draft.inputs, draft.choice):
+            return None  # a task of an earlier draft, which was discarded, outlived it
         part = BoundPart.from_json(made["part"], where=file)
         if isinstance(draft.folder, BucketPath):
             return part if made["objects"] == _objects(draft, part) else None

@@ -12,14 +12,16 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Place)
 
 CONNECTIONS = 16
 """Requests of one process at a time."""
@@ -116,6 +118,17 @@ def submit(work: Callable[..., T], *given: Any, waits: bool = False) -> Future[T
         waits: Whether it waits for others of these threads itself; then it gets one of its own.
     """
     return _threads(os.getpid(), waits).submit(work, *given)
+
+
+def at_once(work: Callable[[P], T], places: Sequence[P]) -> list[T]:
+    """``work`` of each place, in order; below a bucket several at a time.
+
+    Raises:
+        Exception: The first that ``work`` raised, in the order of places.
+    """
+    if not any(isinstance(each, BucketPath) for each in places):
+        return [work(each) for each in places]
+    return [each.result() for each in [submit(work, each) for each in places]]
 
 
 @lru_cache(maxsize=2)
