@@ -148,7 +148,7 @@ def extrapolated(
     lines = [f"computed: {'tokens':>10}{'records':>12}{'rows':>12}{'build':>10}{'prepare':>10}"]
     lines[0] += f"{'attest':>10}{'full':>10}{'files of records':>18}   hours of one core"
     for tokens in (10**9, 10**11):
-        records, rows = tokens // tokens // (CONTEXT + 1)
+        records, rows = tokens // _RECORD_BYTES, tokens // (CONTEXT + 1)
         hours = {
             name: corpus[name]["us_per_record"] * records * cores / 3.6e9
             for name, cores in (("build", 1), ("prepare", 2))
