@@ -111,8 +111,11 @@ class DraftFolder:
         """
         last = self.folder / name
         if isinstance(last, BucketPath):
-            last.create(data)
-            self._delete_own()
+            try:
+                last.create(data)
+            finally:  # where another process was first, marks of this one are left too
+                if last.exists():
+                    self._delete_own()
             return
         assert isinstance(self.folder, Path)
         assert isinstance(self.target, Path)
