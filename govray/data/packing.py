@@ -162,7 +162,7 @@ class Packing:
     @property
     def _width(self) -> int:
         """Words of a full row."""
-        return self.schema.bytes if self.schema and self._tensors else self.context + 1
+        return self.schema.words if self.schema and self._tensors else self.context + 1
 
     def _words(self, item: Item, number: int, content: memoryview) -> Words:
         """One record's words, without separator."""
@@ -188,7 +188,7 @@ class Packing:
     def _columns(self, entries: bytes, packed: Sequence[bytes], width: int) -> RecordColumns:
         """The part's records, split. One of tensors counts as one token."""
         each = np.frombuffer(entries, np.uint8).reshape(-1, 32)
-        per_token = self._width if self._tensors else width
+        per_token = width * (self._width if self._tensors else 1)
         tokens = np.fromiter((len(data) // per_token for data in packed), np.int64, len(packed))
         splits = np.where(self.reserve.held(each), RESERVE, TRAIN)
         return RecordColumns(each, tokens, np.where(tokens == 0, EMPTY, splits).astype(np.uint8))

@@ -2,11 +2,11 @@
 
 A shard has one column, ``tokens: binary``: a row's token ids, little-endian, two bytes each if the
 vocabulary fits and four otherwise (``storage_dtype``). In rows of conversations each id has a bit
-beside it, and rows of tensors are bytes (``formats/row_schema.py``). All are called words. The type
-is binary rather than ``list<uint16>``, because Parquet would store each id in four bytes with
-levels beside it. On 26 MB of Python source, binary with LZ4 wrote 2.4 times as fast. It read a row
-group in 0.6 of the time and made smaller files. A row group holds about ``ROW_GROUP_TOKENS`` words:
-it is what one random row costs to read and to hash.
+beside it, and rows of tensors have four bytes in each word (``formats/row_schema.py``). All are
+called words. The type is binary rather than ``list<uint16>``, because Parquet would store each id
+in four bytes with levels beside it. On 26 MB of Python source, binary with LZ4 wrote 2.4 times as
+fast. It read a row group in 0.6 of the time and made smaller files. A row group holds about
+``ROW_GROUP_TOKENS`` words: it is what one random row costs to read and to hash.
 
 A shard's own metadata lists the digests of its row groups (``GROUPS``, 64 hex digits each). A
 manifest binds the list by one digest, or states it itself.
@@ -94,11 +94,9 @@ def storage_dtype(vocabulary: int, schema: RowSchema | None = None) -> np.dtype[
 
     Args:
         vocabulary: Ids are below it.
-        schema: Of rows that are no packed text: bytes of tensors, or ids and a bit of their own.
+        schema: Of rows that are no packed text: tensors, or ids with a bit of their own.
     """
-    if schema is not None:
-        return np.dtype("u1") if schema.kind == "tensors" else np.dtype("<u4")
-    return np.dtype("<u2") if vocabulary <= 1 << 16 else np.dtype("<u4")
+    return np.dtype("<u2") if schema is None and vocabulary <= 1 << 16 else np.dtype("<u4")
 
 
 def write(

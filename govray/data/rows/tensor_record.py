@@ -2,7 +2,8 @@
 
 A record's content is a safetensors file: eight bytes with the header's length, a header in JSON,
 the tensors' bytes in the schema's order. Header and order follow from the schema, so equal tensors
-have equal bytes and equal hashes. No pickle is involved. A row is the record without the header.
+have equal bytes and equal hashes. No pickle is involved. A row is the record without the header,
+four bytes in each word, the last one filled up with zeros.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from govray.errors import Malformed
-from govray.governance.formats.row_schema import TARGETS, NamedTensor, RowSchema
+from govray.governance.formats.row_schema import TARGETS, WORD_BYTES, NamedTensor, RowSchema
 
-Words = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint32]
 
 _ALIGNED = 8
 _NAMES = {"int64": "I64", "float32": "F32", "uint8": "U8"}
@@ -71,7 +72,7 @@ def encode(schema: RowSchema, tensors: Mapping[str, npt.NDArray[np.generic]]) ->
 
 
 def row(schema: RowSchema, content: bytes | memoryview) -> Words:
-    """The words ``[schema.bytes]`` of the row that a record is.
+    """The words ``[schema.words]`` of the row that a record is.
 
     Raises:
         Malformed: The record has another layout, or a label out of range.
@@ -82,7 +83,8 @@ def row(schema: RowSchema, content: bytes | memoryview) -> Words:
         raise Malformed(
             "the record's tensors are not those of the credential's row schema", do=_AGAIN
         )
-    words = np.frombuffer(content, np.uint8, schema.bytes, len(expected))
+    filled = bytes(content[len(expected) :]).ljust(WORD_BYTES * schema.words, b"\0")
+    words = np.frombuffer(filled, "<u4")
     label = int(tensors(schema, words[None])[TARGETS][0])
     if not 0 <= label < (schema.classes or 0):
         raise Malformed(
@@ -99,12 +101,13 @@ def tensors(
 
     Args:
         schema: Of the rows.
-        words: ``[rows, schema.bytes]``, a byte in each word.
+        words: ``[rows, schema.words]``.
 
     Returns:
         Arrays of the schema's dtypes, first dimension: rows.
     """
-    data, found, start = words.astype(np.uint8), {}, 0
+    data = np.ascontiguousarray(words, "<u4").view(np.uint8)
+    found, start = {}, 0
     for each in schema.tensors or ():
         part = np.ascontiguousarray(data[:, start : start + each.bytes])
         found[each.name] = _viewed(part, each)
@@ -112,5 +115,5 @@ def tensors(
     return found
 
 
-def _viewed(part: Words, tensor: NamedTensor) -> npt.NDArray[np.generic]:
+def _viewed(part: npt.NDArray[np.uint8], tensor: NamedTensor) -> npt.NDArray[np.generic]:
     return part.view(_DTYPES[tensor.dtype]).reshape(len(part), *tensor.shape)

@@ -31,6 +31,9 @@ MASKED = 1 << 31
 CHAT_MARKERS = 5
 """Ids behind the separator by which conversations are told apart: four roles, and an end."""
 
+WORD_BYTES = 4
+"""Of a stored word of a row of tensors."""
+
 MAX_ROW_BYTES = 1 << 26
 
 RowKind: TypeAlias = Literal["text", "chat", "images"]
@@ -86,6 +89,11 @@ class RowSchema(Document):
     def bytes(self) -> int:
         """Of all tensors of a record."""
         return sum(each.bytes for each in self.tensors or ())
+
+    @property
+    def words(self) -> int:
+        """Words of a row of tensors: four bytes each, the last one filled up with zeros."""
+        return -(-self.bytes // WORD_BYTES)
 
     @property
     def run_kind(self) -> RowKind:

@@ -378,8 +378,8 @@ class Manifest(Document):
 
     @property
     def width(self) -> int:
-        """Words of a full row as shards store it: tokens, or the bytes of tensors."""
-        return (self.row_schema.bytes if self.row_schema else 0) or self.context + 1
+        """Words of a full row as shards store it: tokens, or tensors four bytes at a time."""
+        return (self.row_schema.words if self.row_schema else 0) or self.context + 1
 
     def _check_parts(self, corpus: AnyCorpus, inline: RecordColumns | None) -> None:
         if inline is not None:

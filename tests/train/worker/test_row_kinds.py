@@ -76,8 +76,8 @@ def image_rows(step: int, rank: int) -> StepRows:
         for _ in range(count)
     ]
     words = [tensor_record.row(IMAGES, each) for each in records]
-    matrix = np.array(words, np.uint32).reshape(count, IMAGES.bytes)
-    return step_rows(step, matrix, np.full(count, IMAGES.bytes))
+    matrix = np.array(words, np.uint32).reshape(count, IMAGES.words)
+    return step_rows(step, matrix, np.full(count, IMAGES.words))
 
 
 def fresh_chat() -> nn.Module:

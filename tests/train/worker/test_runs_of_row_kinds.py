@@ -126,7 +126,7 @@ def test_a_run_ends_in_a_model_that_verifies_at_each_depth(rows: Rows) -> None:
             counted = records.targets_of(corpus, np.array([row]))
             if rows.kind == "images":
                 [span] = records.row_records(corpus, row)
-                assert words.tolist() == list(image(span.record)[-IMAGES.bytes :])
+                assert words.tobytes() == image(span.record)[-IMAGES.bytes :]
                 assert counted == [1]
             else:
                 [due] = chat.row_targets(shard_file.Rows(words, np.array([words.size])))
