@@ -79,6 +79,9 @@ WHOLE_BYTES = 1 << 28
 AHEAD_BYTES = 1 << 26
 """Bytes that are being fetched, or wait to be decoded, at most."""
 
+GAP = 1 << 18
+"""Bytes between two row groups that are fetched with them: a request costs as much as those."""
+
 # A shard's footer is about 64 kB in memory.
 _CACHED_SHARDS = 128
 
@@ -269,7 +272,7 @@ class ArrowRows:
         keys: Mapping[int, GroupKey],
         opening: Mapping[str, Future[ShardFile]],
     ) -> list[_Run]:
-        """Row groups that one request fetches each: those that lie behind each other."""
+        """Row groups that one request fetches each: those that lie near each other."""
         runs: list[_Run] = []
         for group in sorted(groups):
             key = keys[group]
@@ -282,7 +285,8 @@ class ArrowRows:
                 runs.append(_Run(None, 0, 0, [group]))
                 continue
             last = runs[-1] if runs else None
-            if last and last.shard is shard and last.stop == span[0] and last.size < PIECE:
+            gap = span[0] - last.stop if last and last.shard is shard else -1
+            if last and 0 <= gap <= GAP and last.size < PIECE:
                 last.stop = span[1]
                 last.groups.append(group)
             else:
