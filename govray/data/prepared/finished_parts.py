@@ -18,7 +18,7 @@ from govray.data import records_file, shard_file
 from govray.errors import GovrayError
 from govray.files.bucket_path import BucketPath
 from govray.files.draft_folder import DraftFolder
-from govray.governance.record.prepare_manifest import BoundPart, BoundShard
+from govray.governance.record.prepare_manifest import BoundPart, BoundShard, RowTargets
 
 Dtype: TypeAlias = np.dtype[np.unsignedinteger]
 
@@ -83,6 +83,9 @@ def _verify(draft: DraftFolder, part: BoundPart, dtype: Dtype) -> None:
     columns = records_file.read(draft.folder / part.records_file, part.records[1])
     if columns.digest != part.records_digest:
         raise ValueError("other records")
+    counts = columns.row_targets
+    if (None if counts is None else RowTargets.of(counts)) != part.targets:
+        raise ValueError("other loss targets")
     shards: Sequence[BoundPart | BoundShard | None] = (part, part.reserve)
     for shard in shards:
         if shard is not None:
