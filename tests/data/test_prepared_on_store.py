@@ -20,6 +20,8 @@ from govray.data import admission, corpus, step_reader
 from govray.data.admission import Prepared
 from govray.data.prepared import finished_parts, object_ranges
 from govray.data.records_file import find_prepared, open_records
+from govray.data.rows import chat, tensor_record
+from govray.data.rows.row_words import load_words
 from govray.data.step_reader import StepReader, StepRows
 from govray.data.tokenizer import ByteTokenizer
 from govray.errors import Refused, UsageError
@@ -27,6 +29,7 @@ from govray.files import place
 from govray.files.bucket_path import BucketPath
 from govray.files.draft_folder import DraftFolder
 from govray.files.place import Place
+from govray.governance.formats.row_schema import CHAT, RowKind, image_schema
 from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.prepare_manifest import MANIFEST_FILE, BoundPart
@@ -417,3 +420,33 @@ def test_a_mark_of_a_discarded_draft_does_not_count(
     assert finished_parts.read(second, part.file, dtype) == part
     (bucket / "p" / part.file).write_bytes(b"other")
     assert finished_parts.read(second, part.file, dtype) is None
+
+
+@pytest.mark.parametrize("kind", ["chat", "images"])
+def test_rows_that_are_no_text_have_a_disks_bytes_on_a_store(
+    kind: RowKind, server: Server, tmp_path: Path
+) -> None:
+    made = Shelf(tmp_path)
+    if kind == "chat":
+        said = [{"role": role, "content": role} for role in ("user", "assistant")]
+        made.add(
+            "one", {f"{i}": chat.encode(said * (i + 1)) for i in range(9)}, rows=CHAT.to_json()
+        )
+    else:
+        schema = image_schema((1, 2, 3), 9)
+        records = {
+            f"{i}": tensor_record.encode(
+                schema, {"image": np.full((1, 2, 3), i, np.uint8), "targets": np.array(i)}
+            )
+            for i in range(9)
+        }
+        made.add("one", records, rows=schema.to_json())
+    given: dict[str, Any] = {
+        "tokenizer": load_words(None, kind), "context": 16 if kind == "chat" else 1, "rows": kind,
+    }  # fmt: skip
+    here = made.prepare(**given)
+    there = made.prepare(**given, at=new_bucket(server) / "prepared" / "name")
+    assert files_of(here.folder) == files_of(there.folder)
+    records = [open_records(each.folder, each.manifest) for each in (here, there)]
+    rows = np.arange(here.manifest.train_rows("one"))
+    assert np.array_equal(*(each.targets_of("one", rows) for each in records))
