@@ -6,8 +6,11 @@ Building needs pyarrow (the ``train`` extra). It signs nothing. The issuer compl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,6 +34,7 @@ from govray.cli.source_options import (
     LimitOption,
     NewlinesOption,
     NfcOption,
+    ParallelOption,
     RowsOption,
     SourceArgument,
     SplitOption,
@@ -92,6 +96,7 @@ def build(
     normalise_newlines: NewlinesOption = False,
     normalise_nfc: NfcOption = False,
     on_flaw: FlawOption = "refuse",
+    parallel: ParallelOption = False,
     rows: RowsOption = "text",
     image_shape: ImageShapeOption = None,
     classes: ClassesOption = None,
@@ -134,10 +139,18 @@ def build(
     credential(corpus.Built(out_folder / name, name, "sha256:" + "0" * 64, 1, 0))
     found = find(source, format)
     columns = ColumnMapping.parse(column or (), rows)
-    read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps, schema=schema)
-    selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=only_split)
-    records = scanned(selection.of(read), scan, selection, refuse=on_flaw == "refuse", rows=rows)
-    built = corpus.build(out_folder, name, one_corpus(records, languages))
+    refuse = on_flaw == "refuse"
+    selection = RecordFilter(refuse_flaws=refuse, only_split=only_split)
+    if parallel:
+        with _several(scan) as several:
+            reading = several.Reading(columns, max_record_bytes, steps, schema, refuse, only_split)
+            built = several.build(out_folder, name, found, reading, selection, languages)
+    else:
+        read = reader.read(
+            found, columns, limit=max_record_bytes, normalisation=steps, schema=schema
+        )
+        records = scanned(selection.of(read), scan, selection, refuse=refuse, rows=rows)
+        built = corpus.build(out_folder, name, one_corpus(records, languages))
     stated = credential(built)
     path = built.folder / SOURCE
     user_files.write(path, _yaml(stated))
@@ -162,6 +175,22 @@ def build(
     _tell_kept_out(kept_out)
     line()
     line(f"Next  read {path}, complete it, then: govray sign {path} --key KEY")
+
+
+@contextmanager
+def _several(scan: PiiScan | None) -> Iterator[ModuleType]:
+    """What reads with several processes, as long as the context lasts."""
+    if scan is not None:
+        raise UsageError(
+            "a scan for personal data reads in order, in processes of its own",
+            where="--parallel",
+            do="Leave one of the two out.",
+        )
+    from govray.data.sources import parallel_split
+    from govray.train.driver.ray_cluster import ray_running
+
+    with ray_running():
+        yield parallel_split
 
 
 @app.command()
@@ -205,6 +234,7 @@ def split(
     normalise_newlines: NewlinesOption = False,
     normalise_nfc: NfcOption = False,
     on_flaw: FlawOption = "quarantine",
+    parallel: ParallelOption = False,
     rows: RowsOption = "text",
     image_shape: ImageShapeOption = None,
     classes: ClassesOption = None,
@@ -275,8 +305,9 @@ def split(
     columns = ColumnMapping.parse(column or (), rows)
     found = find(source, format)
     read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps, schema=schema)
-    selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=only_split)
-    records = scanned(selection.of(read), scan, selection, refuse=on_flaw == "refuse", rows=rows)
+    refuse = on_flaw == "refuse"
+    selection = RecordFilter(refuse_flaws=refuse, only_split=only_split)
+    records = scanned(selection.of(read), scan, selection, refuse=refuse, rows=rows)
     told: list[dict[str, Any]] = []
     if dry_run:
         for each, (count, size) in count_terms(records, terms, selection.quarantine).items():
@@ -285,9 +316,19 @@ def split(
             told.append(row(built, credential(built, each, set())))
         kept_out = _kept_out(selection, scan)
     else:
-        for made in split_source(
-            out_folder, name, records, terms, selection.quarantine, check=check
-        ):
+        if parallel:
+            with _several(scan) as several:
+                reading = several.Reading(
+                    columns, max_record_bytes, steps, schema, refuse, only_split
+                )
+                corpora = several.split(
+                    out_folder, name, found, reading, terms, selection, check=check
+                )
+        else:
+            corpora = split_source(
+                out_folder, name, records, terms, selection.quarantine, check=check
+            )
+        for made in corpora:
             stated = credential(made.built, made.terms, made.languages)
             path = made.folder / SOURCE
             user_files.write(path, _yaml(stated))

@@ -60,6 +60,13 @@ NfcOption = Annotated[
         help="Make text NFC (Unicode) before hashing; the credential says so.",
     ),
 ]
+ParallelOption = Annotated[
+    bool,
+    typer.Option(
+        "--parallel",
+        help="Read several files at once with Ray Data: here, or on the cluster of RAY_ADDRESS.",
+    ),
+]
 FlawOption = Annotated[
     OnFlaw, typer.Option("--on-flaw", help="What becomes of rows that cannot be records.")
 ]

@@ -120,22 +120,47 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
+class Leaves:
+    """Takes leaves as `merkle.RunningRoot` does, and keeps their hashes, 32 bytes each."""
+
+    def __init__(self) -> None:
+        self.hashes = bytearray()
+
+    @property
+    def count(self) -> int:
+        return len(self.hashes) // 32
+
+    def add(self, leaf: bytes) -> None:
+        """Append a leaf."""
+        self.add_hash(merkle.leaf_hash(leaf))
+
+    def add_hash(self, node: bytes) -> None:
+        """Append a leaf by its hash."""
+        self.hashes += node
+
+
 class PartsWriter:
     """Writes the parts of one corpus into a folder, one part in memory; the secret at once.
 
     Without a secret the leaves are plain hashes, as in earlier versions. ``count`` records came so
-    far; ``pending`` bytes of them are not yet written.
+    far; ``pending`` bytes of them are not yet written. ``files`` are the parts so far.
+
+    With ``leaves`` it writes some parts of a corpus that another process puts together (`adopt`).
+    That one has the secret's file and the root.
     """
 
-    def __init__(self, folder: Path, corpus: str, secret: bytes | None) -> None:
+    def __init__(
+        self, folder: Path, corpus: str, secret: bytes | None, *, leaves: Leaves | None = None
+    ) -> None:
         self._folder, self._corpus, self._secret = folder, corpus, secret
-        if secret is not None:
+        if secret is not None and leaves is None:
             write_whole(folder / SECRET_FILE, secret, mode=0o600)
-        self._root = merkle.RunningRoot()
+        self._root = merkle.RunningRoot() if leaves is None else leaves
+        self.files: list[Path] = []
         self._names: list[str] = []
         self._contents: list[bytes] = []
         self._previous: str | None = None
-        self._bytes = self._part = self.pending = 0
+        self._bytes = self.pending = 0
 
     @property
     def count(self) -> int:
@@ -166,12 +191,39 @@ class PartsWriter:
         if not self._names:
             return
         table = pa.table([self._names, self._contents], schema=SCHEMA)
-        pq.write_table(table, self._folder / f"records-{self._part:05}.parquet", compression="zstd")
+        pq.write_table(table, self._following(), compression="zstd")
         self._names, self._contents = [], []
-        self.pending, self._part = 0, self._part + 1
+        self.pending = 0
+
+    def adopt(self, files: Sequence[Path], leaves: bytes, first: str, last: str, size: int) -> None:
+        """Take parts that another writer made, behind those that are there.
+
+        Args:
+            files: The parts, on the same file system; they are moved.
+            leaves: Hashes of their records' leaves, 32 bytes each.
+            first, last: Names of their records.
+            size: Bytes of all their records.
+
+        Raises:
+            UsageError: Their records do not come behind.
+            OSError: A part is not there, or the disk refuses.
+        """
+        _check_record(self._corpus, self._previous, first, b"")
+        for file in files:
+            file.rename(self._following())
+        for start in range(0, len(leaves), 32):
+            self._root.add_hash(leaves[start : start + 32])
+        self._previous = last
+        self._bytes += size
+
+    def _following(self) -> Path:
+        """The next part's file."""
+        self.files.append(self._folder / f"records-{len(self.files):05}.parquet")
+        return self.files[-1]
 
     def built(self, folder: Path) -> Built:
         """What was written, as it lies in ``folder``."""
+        assert isinstance(self._root, merkle.RunningRoot)
         root = "sha256:" + self._root.root().hex()
         commitment = self._secret and record_commitment.commitment(self._secret)
         return Built(folder, self._corpus, root, self.count, self._bytes, commitment or None)

@@ -18,6 +18,7 @@ from govray.governance.policy.credential import LANGUAGE
 
 MOST_VALUES = 10_000
 _EXAMPLES = 5
+_FURTHER = ("record", "", "further reasons, not told apart")
 _VALUE = 200  # characters of a value that are repeated
 
 
@@ -58,12 +59,23 @@ class Quarantine:
         """Count one record."""
         key = (attribute, value[:_VALUE], why)
         if key not in self._values and len(self._values) >= MOST_VALUES:
-            key, suggestion = ("record", "", "further reasons, not told apart"), None
+            key, suggestion = _FURTHER, None
         found = self._values.setdefault(key, QuarantinedValue(*key, suggestion))
         found.records += 1
         if len(found.examples) < _EXAMPLES:
             found.examples.append(where)
         self.records += 1
+
+    def merge(self, other: Quarantine) -> None:
+        """Count what another process counted behind this one."""
+        for each in other.values:
+            key = (each.attribute, each.value, each.why)
+            if key not in self._values and len(self._values) >= MOST_VALUES:
+                key, each.suggestion = _FURTHER, None
+            found = self._values.setdefault(key, QuarantinedValue(*key, each.suggestion))
+            found.records += each.records
+            found.examples += each.examples[: _EXAMPLES - len(found.examples)]
+        self.records += other.records
 
     @property
     def values(self) -> list[QuarantinedValue]:
@@ -88,6 +100,11 @@ class RecordFilter:
         self.quarantine = Quarantine()
         self.other_splits = 0
         self._refuse_flaws, self._only_split = refuse_flaws, only_split
+
+    def merge(self, other: RecordFilter) -> None:
+        """Count what another process left out behind this one."""
+        self.quarantine.merge(other.quarantine)
+        self.other_splits += other.other_splits
 
     def of(self, found: Iterable[SourceRecord | Flaw]) -> Iterator[SourceRecord]:
         """The records that are taken.

@@ -48,7 +48,35 @@ def read(
             mapping names columns of plain files.
         Malformed: An object cannot be read to its end.
     """
-    columns = columns or ColumnMapping()
+    yield from read_objects(
+        source,
+        columns or ColumnMapping(),
+        limit=limit,
+        normalisation=normalisation,
+        schema=schema,
+    )
+    source.check_unchanged()
+
+
+def decided(source: RecordSource, columns: ColumnMapping) -> ColumnMapping:
+    """The mapping that the first object gives to those behind it. Raises as `read`."""
+    if not source.objects or source.format not in ("csv", "parquet", "arrow"):
+        return columns
+    first = source.objects[0]
+    first.check_unchanged()
+    schema = Table(first, source.format, ROW_LIMIT).schema
+    return columns.decided(columns.resolve(schema, where=first.where))
+
+
+def read_objects(
+    source: RecordSource,
+    columns: ColumnMapping,
+    *,
+    limit: int | None,
+    normalisation: Sequence[Normalisation],
+    schema: RowSchema | None,
+) -> Iterator[SourceRecord | Flaw]:
+    """As `read`, without a last look at the source as a whole."""
     if schema is not None and (source.format == "files" or normalisation):
         raise UsageError(
             f"records of {schema.run_kind} come from tables without normalisation",
@@ -78,7 +106,6 @@ def read(
                     found.name, row, raw, limit=most, normalisation=normalisation, schema=schema
                 )
         found.check_unchanged()
-    source.check_unchanged()
 
 
 def _rows(

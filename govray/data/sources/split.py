@@ -82,13 +82,7 @@ def split(
     with ExitStack() as staged, disk_errors(out):
         for record, found in clear(records, terms, quarantine):
             if (corpus := corpora.get(found)) is None:
-                if len(corpora) == MOST_CORPORA:
-                    raise UsageError(
-                        f"more than {MOST_CORPORA} combinations of licence, jurisdiction and "
-                        "sensitivity",
-                        where=name,
-                        do="Check the columns, or give one value for several words in --values.",
-                    )
+                check_count(len(corpora), name)
                 target = out / corpus_name(name, found, terms.defaults)
                 check(target.name, found)
                 check_vacant(target)
@@ -105,7 +99,7 @@ def split(
                 pending -= largest.parts.pending
                 largest.parts.flush()
         if not corpora:
-            raise _nothing_left(name, quarantine)
+            raise nothing_left(name, quarantine)
         for corpus in corpora.values():
             corpus.parts.flush()
     return tuple(corpora[each] for each in sorted(corpora))
@@ -148,7 +142,18 @@ def corpus_name(name: str, terms: RecordTerms, defaults: Mapping[str, str]) -> s
     return "_".join([name, license, *told])
 
 
-def _nothing_left(name: str, quarantine: Quarantine) -> UsageError:
+def check_count(corpora: int, name: str) -> None:
+    """Raise ``UsageError`` if a split that has so many corpora can have no further one."""
+    if corpora == MOST_CORPORA:
+        raise UsageError(
+            f"more than {MOST_CORPORA} combinations of licence, jurisdiction and sensitivity",
+            where=name,
+            do="Check the columns, or give one value for several words in --values.",
+        )
+
+
+def nothing_left(name: str, quarantine: Quarantine) -> UsageError:
+    """The error of a split or build whose records are all in quarantine, or that has none."""
     if not quarantine.values:
         return UsageError(
             "no records, so there is nothing to sign", where=name, do="Give at least one record."
