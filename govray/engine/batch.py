@@ -87,7 +87,8 @@ class StepBatch:
         micro_batches: This rank's, possibly none.
         corpora: This rank's (rows, loss targets) by corpus.
         error: Why this rank could not load its part. All ranks stop together.
-        refused: Whether that is a refusal, which no restart would change; else storage failed.
+        refused: Whether that is a refusal, which no restart would change.
+        unreachable: Whether storage failed, which may answer another time.
         stop: This rank was asked to stop the run; all ranks learn of it in this step.
         pause: This rank was asked to commit after this step and wait; likewise.
     """
@@ -97,6 +98,7 @@ class StepBatch:
     corpora: Mapping[str, tuple[int, int]]
     error: str | None = None
     refused: bool = False
+    unreachable: bool = False
     stop: bool = False
     pause: bool = False
 

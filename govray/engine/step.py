@@ -222,7 +222,8 @@ class GovernedStep:
     def _plan(self, batch: StepBatch, here: FirstFailure) -> list[Pass]:
         """This rank's passes; none if it has nothing to compute with."""
         if batch.error is not None:
-            kind = Refused if batch.refused else InfrastructureFailed
+            lost = InfrastructureFailed if batch.unreachable else RankFailed
+            kind = Refused if batch.refused else lost
             here.failure = RankFailure(f"could not load its batch: {batch.error}", kind)
             return []
         with here.noted():

@@ -65,6 +65,10 @@ def asks_roles(text: str) -> bool:
     return bool(_ROLES.search(text)) or "Account must be specified" in text
 
 
+class StoreFailed(OSError):
+    """A store did not answer, or failed."""
+
+
 @contextmanager
 def reaching(where: str) -> Iterator[None]:
     """Turn a store's errors into those that a disk would raise, with ``where`` as file name.
@@ -74,7 +78,7 @@ def reaching(where: str) -> Iterator[None]:
         FileExistsError: An object that was to be new is there.
         Replaced: An object that was to be replaced is another one.
         PermissionError: The credentials are missing or refused.
-        OSError: The store does not answer, or fails.
+        StoreFailed: The store does not answer, or fails.
     """
     try:
         yield
@@ -93,7 +97,9 @@ def reaching(where: str) -> Iterator[None]:
             raise PermissionError(errno.EACCES, missing, where) from error
         if "status code: 404" in text:
             raise FileNotFoundError(errno.ENOENT, "no such bucket", where) from error
-        made, number, what = _KINDS.get(kind, (OSError, errno.EIO, f"the storage failed: {text}"))
+        made, number, what = _KINDS.get(
+            kind, (StoreFailed, errno.EIO, f"the storage failed: {text}")
+        )
         raise made(number, what, where) from error
 
 

@@ -51,6 +51,7 @@ def step_batch(
         corpora=corpora,
         error=rows.error,
         refused=rows.refused,
+        unreachable=rows.error is not None and not rows.refused,
     )
 
 

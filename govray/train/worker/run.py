@@ -26,7 +26,8 @@ from govray.engine.collective.expiry import NoLongerValid
 from govray.engine.gradients.forward import LossFn
 from govray.engine.memorization.monitor import Monitor, logits_in
 from govray.engine.step import GovernedStep, StepResult
-from govray.errors import GovrayError, Refused, UsageError
+from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
+from govray.files.bucket import StoreFailed
 from govray.files.place import place
 from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
 from govray.train.inputs.gating import Gating
@@ -150,6 +151,7 @@ class Run:
                     corpora={},
                     error=_describe(error),
                     refused=isinstance(error, Refused),
+                    unreachable=isinstance(error, InfrastructureFailed | StoreFailed),
                 )
             if self._rank == 0:
                 batch = replace(

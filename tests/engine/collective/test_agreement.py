@@ -77,6 +77,10 @@ def cannot_load(batch: StepBatch) -> tuple[StepBatch, Any]:
     return StepBatch(batch.step, (), {}, error="shard 3: its digest is not the manifest's"), loss
 
 
+def cannot_reach(batch: StepBatch) -> tuple[StepBatch, Any]:
+    return StepBatch(batch.step, (), {}, error="shard 3: gone", unreachable=True), loss
+
+
 def is_refused_its_batch(batch: StepBatch) -> tuple[StepBatch, Any]:
     return StepBatch(batch.step, (), {}, error="shard 3 changed", refused=True), loss
 
@@ -147,10 +151,8 @@ def states_wrong_targets(batch: StepBatch) -> tuple[StepBatch, Any]:
 
 
 FAULTS: dict[Fault, tuple[type[GovrayError], str]] = {
-    cannot_load: (
-        InfrastructureFailed,
-        "rank 1, step 1: could not load its batch: shard 3: its digest",
-    ),
+    cannot_load: (RankFailed, "rank 1, step 1: could not load its batch: shard 3: its digest"),
+    cannot_reach: (InfrastructureFailed, "rank 1, step 1: could not load its batch: shard 3: gone"),
     is_refused_its_batch: (Refused, "rank 1, step 1: could not load its batch: shard 3 changed"),
     is_cut_off: (InfrastructureFailed, "rank 1, step 1: storage is out of reach"),
     raises_in_forward: (RankFailed, "rank 1, step 1: ValueError: no such token: ünknown"),
