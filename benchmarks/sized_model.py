@@ -47,6 +47,7 @@ from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.environment import Environment
 from govray.governance.record.ledger import CorpusUse, Leaf, Ledger
+from govray.governance.record.plan_rows import read_ranges
 from govray.governance.record.prepare_manifest import (
     BoundCorpus,
     BoundManifest,
@@ -206,6 +207,39 @@ def _manifest(
             ),
         ),
     )
+
+
+def plan_all(folder: Path) -> int:
+    """The batch plan as a driver makes it, and the rows of all steps as workers compute them.
+
+    Returns how many rows.
+    """
+    deployment = folder / "deployment"
+    at = parse_time((deployment / "at").read_text())
+    trust = TrustState.load((deployment / "root.json").read_bytes(), at=at)
+    manifest = verify_manifest(trust, (folder / model_folder.MANIFEST).read_bytes(), at=at)
+    given = canonical_json.parse_canonical((deployment / "plan.json").read_bytes())
+    known = BatchPlan.from_json(given, where="plan")
+    [stream] = known.streams
+    plan = BatchPlan(
+        seed=known.seed,
+        max_steps=known.max_steps,
+        manifest=manifest.digest,
+        context=CONTEXT,
+        order=local_order(CONTEXT),
+        streams=plan_streams(
+            {CORPUS: (stream.id, stream.profile)},
+            {CORPUS: manifest.document.train_rows(CORPUS)},
+            rows_per_step={stream.profile: QUOTA},
+        ),
+    )
+    assert plan.digest == known.digest
+    ranges = (
+        (step, positions.start, positions.stop)
+        for step in range(plan.max_steps)
+        for positions in plan.positions(step).values()
+    )
+    return sum(rows.size for _, _, rows in read_ranges(plan, stream.id, ranges))
 
 
 def attest(folder: Path) -> int:

@@ -25,6 +25,7 @@ from benchmarks.sized_model import (
     Cost,
     attest,
     in_own_process,
+    plan_all,
     prepare,
     trace_one,
     verify_full,
@@ -36,6 +37,7 @@ _STEP, _APPENDS = 1_000_000, 2000
 _QUICK_STEP, _QUICK_APPENDS = 20_000, 200
 _RECORD_BYTES = 200
 _PHASES = {
+    "plan": plan_all,
     "attest": attest,
     "summary": verify_summary,
     "sample": verify_sample,

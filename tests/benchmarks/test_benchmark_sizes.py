@@ -28,7 +28,7 @@ def test_it_prints_a_table_and_one_json_line() -> None:
     assert 0 < low <= report["append_ratio"] <= high
     assert report["append_ratio"] < 3
     assert "at step 20,000" in "\n".join(table)
-    for phase in ("attest", "summary", "sample", "full", "trace"):
+    for phase in ("plan", "attest", "summary", "sample", "full", "trace"):
         cost = report["1e3"][phase]
         assert cost["seconds"] > 0
         # The process holds at least the interpreter, and each figure is its own.
