@@ -69,7 +69,7 @@ class Reading:
 
 
 @dataclass
-class Piece:
+class CorpusPiece:
     """What one task wrote of one corpus.
 
     Attributes:
@@ -94,7 +94,7 @@ class Piece:
 class TaskResult:
     """What one task found: the pieces, what it left out, and why it ended early, if it did."""
 
-    pieces: list[Piece]
+    pieces: list[CorpusPiece]
     selection: RecordFilter
     error: GovrayError | None = None
 
@@ -120,7 +120,7 @@ def split(
     check_name(name)
     with _merged(out, name, source, reading, terms, selection) as merged:
 
-        def corpus_of(piece: Piece, stack: ExitStack) -> GrowingCorpus:
+        def corpus_of(piece: CorpusPiece, stack: ExitStack) -> GrowingCorpus:
             found = piece.terms
             assert found is not None
             check_count(len(merged.corpora), name)
@@ -187,7 +187,7 @@ class Merger:
         secret = secret_of(self._secret, terms)
         return GrowingCorpus(target, PartsWriter(folder, target.name, secret))
 
-    def take_all(self, begin: Callable[[Piece, ExitStack], GrowingCorpus]) -> None:
+    def take_all(self, begin: Callable[[CorpusPiece, ExitStack], GrowingCorpus]) -> None:
         """Take all results; ``begin`` makes the corpus of a piece that is the first of its terms.
 
         Raises:
@@ -279,7 +279,7 @@ class Task:
         """Write the parts of some objects below a folder."""
         reading = self.reading
         selection = RecordFilter(refuse_flaws=reading.refuse_flaws, only_split=reading.only_split)
-        corpora: dict[RecordTerms | None, tuple[PartsWriter, Leaves, Piece]] = {}
+        corpora: dict[RecordTerms | None, tuple[PartsWriter, Leaves, CorpusPiece]] = {}
         error = None
         try:
             with disk_errors(folder):
@@ -302,12 +302,12 @@ class Task:
 
     def _begin(
         self, folder: Path, terms: RecordTerms | None, first: SourceRecord
-    ) -> tuple[PartsWriter, Leaves, Piece]:
+    ) -> tuple[PartsWriter, Leaves, CorpusPiece]:
         make_folder(folder)
         leaves = Leaves()
         # The driver writes the secret, once.
         parts = PartsWriter(folder, "corpus", secret_of(self.secret, terms), leaves=leaves)
-        return parts, leaves, Piece(terms, [], b"", first.name, first.name, 0, set())
+        return parts, leaves, CorpusPiece(terms, [], b"", first.name, first.name, 0, set())
 
     def _sorted(
         self, source: RecordSource, selection: RecordFilter
