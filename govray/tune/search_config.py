@@ -22,10 +22,10 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from govray.errors import UsageError
 from govray.governance.formats.bounds import Positive
+from govray.train.experiment.section import Section
 from govray.train.inputs.experiment_config import (
     DiskPath,
     Experiment,
-    Section,
     Seed,
     parse_experiment,
     problems,

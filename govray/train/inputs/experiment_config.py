@@ -15,7 +15,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     PositiveFloat,
@@ -28,7 +27,7 @@ from pydantic import (
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
 from govray.errors import UsageError, suggestion
 from govray.files.place import place
-from govray.files.storage_url import check_path, check_url
+from govray.files.storage_url import check_path
 from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference
@@ -42,6 +41,9 @@ from govray.governance.record.canary import (
     check_format,
 )
 from govray.governance.record.prepare_manifest import ReserveShare
+from govray.train.experiment.checkpoint import CheckpointEvery
+from govray.train.experiment.optimizer import Optimizer
+from govray.train.experiment.section import Section
 
 RECORDED = {"recorded": True}
 """Validation context of what a run recorded. Earlier versions took a URL for a folder."""
@@ -69,12 +71,6 @@ Reader = Literal["worker", "ray_data"]
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """What every generator of torch and numpy takes."""
-
-
-class Section(BaseModel):
-    """A closed, frozen part of a file that people write."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Quota(Section):
@@ -188,32 +184,6 @@ class Resources(Section):
     ] = 2
     cpus_per_worker: PositiveFloat = 0.5
     gpus_per_worker: NonNegativeFloat = 0
-
-
-class Optimizer(Section):
-    """AdamW. It cancels a common factor, so a policy's weights are relative."""
-
-    name: Literal["adamw"] = "adamw"
-    lr: PositiveFloat = 3.0e-4
-    weight_decay: NonNegativeFloat = 0.1
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip_norm: PositiveFloat | None = StepSettings.clip_norm
-    warmup_steps: Natural = 0
-
-
-class CheckpointEvery(Section):
-    """How often weights and governance state are committed together."""
-
-    every_steps: Positive = 100
-    save_trial_best: Natural = Field(
-        1, description="commits that stay for their loss, the lowest first"
-    )
-    save_trial_latest: Positive = Field(1, description="newest commits that stay")
-    storage: Annotated[str, AfterValidator(check_url)] | None = Field(
-        None,
-        description="an object store's URL for the commits, such as s3://bucket/prefix; the run's "
-        "folder by default",
-    )
 
 
 class Experiment(Section):

@@ -18,7 +18,8 @@ from torch import nn
 
 from govray.engine.gradients.forward import LossFn
 from govray.errors import UsageError
-from govray.train.inputs.experiment_config import RECORDED, Experiment, Optimizer
+from govray.train.experiment.optimizer import Optimizer
+from govray.train.inputs.experiment_config import RECORDED, Experiment
 from govray.train.worker.run_start import govern
 from govray.train.worker.shard_model import shard
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from govray.errors import UsageError
+from govray.train.experiment.optimizer import Optimizer
 from govray.train.inputs.experiment_config import (
     Experiment,
-    Optimizer,
     Quota,
     parse_experiment,
     read_experiment,
