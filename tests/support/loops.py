@@ -22,8 +22,9 @@ from govray.train import govern, shard
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.order import Assignment, current
 from govray.train.inputs.revocation_feed import KEPT
+from govray.train.loop.cosine import learning_rate
+from govray.train.loop.entrypoint import load_entrypoint
 from govray.train.state import snapshot
-from govray.train.worker import experiment_loop
 
 
 def script(config: dict[str, Any]) -> None:
@@ -128,7 +129,7 @@ def _fail_once(flag: Path) -> None:
 
 def _run(config: dict[str, Any], before_loss: Any, after_step: Any = lambda metrics: None) -> None:
     settings = Experiment.model_validate(config)
-    model, loss = experiment_loop.load_entrypoint(settings)
+    model, loss = load_entrypoint(settings)
     shard(model)
     optimizer = torch.optim.AdamW(
         model.parameters(),
@@ -139,9 +140,7 @@ def _run(config: dict[str, Any], before_loss: Any, after_step: Any = lambda metr
     run = govern(model, optimizer)
     for batch in run.batches():
         for group in optimizer.param_groups:
-            group["lr"] = experiment_loop.learning_rate(
-                settings.optimizer, batch.step, settings.max_steps
-            )
+            group["lr"] = learning_rate(settings.optimizer, batch.step, settings.max_steps)
 
         def checked(model, tensors, step=batch.step):
             before_loss(step)
@@ -217,7 +216,7 @@ def fails_always(config: dict[str, Any]) -> None:
 def refuses_alone(config: dict[str, Any]) -> None:
     """Rank 1 is refused outside any agreement, while rank 0 waits for it in one."""
     settings = Experiment.model_validate(config)
-    model, loss = experiment_loop.load_entrypoint(settings)
+    model, loss = load_entrypoint(settings)
     run = govern(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
     for batch in run.batches():
         if batch.step == 3 and dist.get_rank() == 1:

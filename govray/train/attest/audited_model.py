@@ -27,8 +27,8 @@ from govray.governance.record.prepare_manifest import Manifest
 from govray.train.attest.write_model import final_checkpoint
 from govray.train.inputs.recorded_inputs import RecordedInputs
 from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.loop.entrypoint import load_entrypoint
 from govray.train.state.snapshot import base_tensors
-from govray.train.worker.experiment_loop import load_entrypoint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,13 +53,14 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
+from govray.train.loop.entrypoint import declared_start
+from govray.train.loop.experiment_loop import train_loop
 from govray.train.run_folder import events, stop_request
 from govray.train.run_folder.clock import instant, now
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.run_lock import hold
 from govray.train.run_folder.source_code import source_of
 from govray.train.state.garbage_collection import pin_start
-from govray.train.worker.experiment_loop import declared_start, train_loop
 from govray.train.worker.run_start import Discovered
 
 Admission = Callable[[int, int], None]

@@ -15,7 +15,7 @@ Invariants:
 * What is loaded has the digests that the driver recorded, or the run is refused.
 
 An entrypoint that loads weights itself names them by a static method
-``starts_from(hyperparameters) -> files`` (`experiment_loop.declared_start`). They are digested and
+``starts_from(hyperparameters) -> files`` (`loop.entrypoint.declared_start`). They are digested and
 their taint is recorded all the same. How the model uses them is not checked.
 
 Weights that a training loop loads without declaring them are not found.

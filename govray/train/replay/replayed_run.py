@@ -43,6 +43,8 @@ from govray.train.inputs.pretrained import check_unchanged
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import run_settings
+from govray.train.loop.entrypoint import resolve
+from govray.train.loop.experiment_loop import train_loop
 from govray.train.replay.comparison import compared_files, first_leaf, first_tensor
 from govray.train.replay.replay_outcome import FOLDER, ReplayFinding
 from govray.train.replay.segments import Segment, segments, start_and_stop
@@ -50,7 +52,6 @@ from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.source_code import source_of
 from govray.train.state import garbage_collection, resume_point
 from govray.train.state.snapshot import LEDGER, STATE, committed_folders, folder_name
-from govray.train.worker.experiment_loop import resolve, train_loop
 
 AHEAD = "ledger.ahead.jsonl"
 

@@ -15,7 +15,7 @@ from govray.train.inputs.experiment_config import (
     parse_experiment,
     read_experiment,
 )
-from govray.train.worker.experiment_loop import learning_rate
+from govray.train.loop.cosine import learning_rate
 from tests.support.tree import ROOT
 
 JOB = ROOT / "jobs" / "train.yaml"

@@ -15,7 +15,7 @@ from govray.errors import UsageError
 from govray.train.attest.audited_model import load_model
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.worker.experiment_loop import load_entrypoint
+from govray.train.loop.entrypoint import load_entrypoint
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 

@@ -15,9 +15,9 @@ from govray.errors import Malformed, RankFailed
 from govray.train import GovernedTrainer, govern
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.loop.entrypoint import load_entrypoint
 from govray.train.run_folder.ledger_wal import recorded_leaves, recorded_steps
 from govray.train.state import snapshot
-from govray.train.worker import experiment_loop
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
@@ -27,7 +27,7 @@ STEPS, FAILS_AT = 8, 5
 def swallows(config: dict[str, Any]) -> None:
     """A loop that goes on whatever a step raised. The optimizer moves half, and raises once."""
     settings = Experiment.model_validate(config)
-    model, loss = experiment_loop.load_entrypoint(settings)
+    model, loss = load_entrypoint(settings)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     run = govern(model, optimizer)
     step = optimizer.step

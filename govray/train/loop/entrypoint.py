@@ -1,56 +1,17 @@
-"""The training loop behind an experiment file: the entrypoint's model, AdamW, a cosine schedule.
-
-The learning rate depends on the plan step and the configured length, never on the amount of data.
-So leaving a corpus out changes no other update.
-"""
+"""What an experiment's ``entrypoint`` names: the model's class, and the loss beside it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import nn
 
 from govray.engine.gradients.forward import LossFn
 from govray.errors import UsageError
-from govray.train.experiment.optimizer import Optimizer
-from govray.train.inputs.experiment_config import RECORDED, Experiment
-from govray.train.worker.run_start import govern
-from govray.train.worker.shard_model import shard
-
-FLOOR = 0.1
-"""Share of the learning rate that the cosine ends at."""
-
-
-def train_loop(config: dict[str, Any]) -> None:
-    """The loop that `GovernedTrainer` runs; ``config`` is the JSON of an `Experiment`."""
-    experiment = Experiment.model_validate(config, context=RECORDED)
-    model, loss = load_entrypoint(experiment)
-    shard(model)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=experiment.optimizer.lr,
-        betas=experiment.optimizer.betas,
-        weight_decay=experiment.optimizer.weight_decay,
-    )
-    run = govern(model, optimizer)
-    for batch in run.batches():
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(experiment.optimizer, batch.step, experiment.max_steps)
-        run.report(run.step(batch, loss))
-
-
-def learning_rate(optimizer: Optimizer, step: int, max_steps: int) -> float:
-    """Linear warm-up, then a cosine down to a tenth at the last step."""
-    if step < optimizer.warmup_steps:
-        return optimizer.lr * (step + 1) / optimizer.warmup_steps
-    done = (step - optimizer.warmup_steps) / max(1, max_steps - optimizer.warmup_steps)
-    return optimizer.lr * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * done)))
+from govray.train.inputs.experiment_config import Experiment
 
 
 def declared_start(experiment: Experiment) -> list[Path]:
