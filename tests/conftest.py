@@ -13,13 +13,13 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support.ranks import four_ranks, two_ranks
+from tests.support.ranks import four_ranks, one_rank, two_ranks
 
 if TYPE_CHECKING:
     from govray.files.bucket_path import BucketPath
     from tests.support.object_server import Server
 
-__all__ = ["four_ranks", "two_ranks"]
+__all__ = ["four_ranks", "one_rank", "two_ranks"]
 
 # The time of one example says nothing on a machine that other work shares.
 settings.register_profile("govray", deadline=None)
@@ -59,7 +59,7 @@ ON_RAY = (
 MARKS = {
     "browser": {"chromium", "page"},
     "database": {"postgres"},
-    "ranks": {"two_ranks", "four_ranks"},
+    "ranks": {"one_rank", "two_ranks", "four_ranks"},
 }
 """Mark → fixtures whose users get it."""
 

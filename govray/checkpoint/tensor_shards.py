@@ -19,15 +19,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from govray.checkpoint.sharded_file import cut
 from govray.errors import UsageError
 
 
-def shard(model: nn.Module) -> None:
+def shard(model: nn.Module, *, mixed: bool = False) -> None:
     """Cut the model over all ranks, in place. Collective; the optimizer is made afterwards.
+
+    Args:
+        model: The plain model.
+        mixed: Gather parameters and compute in bfloat16, and give the model's output and sum
+            gradients in float32. Shards keep their dtype.
 
     Raises:
         UsageError: There is no process group, or the model is sharded already.
@@ -46,9 +51,13 @@ def shard(model: nn.Module) -> None:
         )
     device = next(model.parameters()).device.type
     mesh = init_device_mesh(device, (dist.get_world_size(),))
+    low = torch.bfloat16 if mixed else None
+    wide = torch.float32 if mixed else None
+    within = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=wide)
+    around = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=wide, output_dtype=wide)
     for block in _blocks(model):
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=within)
+    fully_shard(model, mesh=mesh, mp_policy=around)
 
 
 def is_sharded(model: nn.Module) -> bool:

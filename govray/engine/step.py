@@ -347,7 +347,15 @@ def build_step(
     )
     if unknown := uncovered(model):
         planner.unsliced = f"no gradient by rows for {', '.join(unknown)}"
-    forward = Forward(model, routed.parameters, adapters, keyed, zeros=aggregator.zeros)
+    forward = Forward(
+        model,
+        routed.parameters,
+        adapters,
+        keyed,
+        zeros=aggregator.zeros,
+        # FSDP2 casts by its own policy, which `govray.train.shard` gives it.
+        autocast=settings.precision == "bf16-mixed" and settings.aggregator != "fsdp2",
+    )
     agreement = Agreement(
         terms,
         groups=tuple(routed.groups),
@@ -356,6 +364,7 @@ def build_step(
             "aggregator": settings.aggregator,
             "clipNorm": settings.clip_norm,
             "normsEvery": settings.norms_every,
+            "precision": settings.precision,
             "seed": settings.seed,
         },
         numbers=Needs.count(len(routed.domains)),

@@ -20,9 +20,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from govray.engine.collective.step_settings import Precision
 from govray.engine.gradients import forward as forward_module
 from govray.engine.gradients import pass_check, pass_planner
 from govray.engine.gradients.forward import LossFn
+from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, IGNORED, loss
 from govray.engine.model.layer_groups import layer_groups
@@ -202,10 +204,13 @@ def test_the_oracle_sees_a_mean_of_means(monkeypatch: pytest.MonkeyPatch) -> Non
 # bfloat16.
 
 
-def test_bf16_autocast_stays_within_its_bound_of_the_float32_oracle() -> None:
+@pytest.mark.parametrize("by", ["setting", "loss"])
+def test_bf16_autocast_stays_within_its_bound_of_the_float32_oracle(by: str) -> None:
     rows = rows_of(MIXED)
     expected = oracle(*build(dtype=torch.float32), rows, loss)
-    found = take(run_of(*build(dtype=torch.float32)), rows, bf16(loss))
+    precision = "bf16-mixed" if by == "setting" else "fp32"
+    run = run_of(*build(dtype=torch.float32), precision=precision)
+    found = take(run, rows, loss if by == "setting" else bf16(loss))
     assert all(gradient.dtype is torch.float32 for gradient in found.values())
     assert 1e-3 < distance(found, expected) < HALF_BOUND  # so autocast did take place
     assert distance(found, oracle(*build(dtype=torch.float32), rows, bf16(loss))) < ADDED_BOUND
@@ -250,17 +255,23 @@ def test_bf16_parameters_stay_within_their_bound_of_the_oracle_in_float32() -> N
     assert distance(found, oracle(wide, wide_adapters, rows, loss)) < 2 * HALF_BOUND
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["autocast", "parameters"])
-def test_allow_all_in_bf16_is_plain_bf16_training_bit_for_bit(dtype: torch.dtype) -> None:
-    loss_fn = bf16(loss) if dtype is torch.float32 else loss
-    ours, theirs = build(dtype=dtype)[0], build(dtype=dtype)[0]
+@pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
+def test_allow_all_in_bf16_is_plain_bf16_training_bit_for_bit(precision: Precision) -> None:
+    mixed = precision == "bf16-mixed"
+    dtype = torch.float32 if mixed else torch.bfloat16
+    ours, theirs = build(dtype=torch.float32)[0], build(dtype=dtype)[0]
+    if not mixed:
+        cast_parameters(ours)
     route = allow_all(ours)
-    run = governed(ours, torch.optim.AdamW(ours.parameters(), lr=1e-2), [route])
+    run = governed(
+        ours, torch.optim.AdamW(ours.parameters(), lr=1e-2), [route], precision=precision
+    )
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-2)
+    plain_loss = bf16(loss) if mixed else loss
     for step in range(3):
         (tensors,) = rows_of({route: 5}, step).values()
-        take(run, {route: tensors}, loss_fn, step)
-        loss_fn(theirs, tensors).sum().backward()
+        take(run, {route: tensors}, loss, step)
+        plain_loss(theirs, tensors).sum().backward()
         for parameter in theirs.parameters():
             count = int((tensors["targets"] != IGNORED).sum())
             parameter.grad = (parameter.grad.float() / count).to(dtype)

@@ -32,7 +32,7 @@ from govray.engine.collective.agreement import Terms
 from govray.engine.collective.allreduce import Domain
 from govray.engine.collective.bucket_reducer import Reducer
 from govray.engine.collective.gradient_clip import GradientClip
-from govray.engine.collective.step_settings import StepSettings
+from govray.engine.collective.step_settings import Precision, StepSettings
 from govray.engine.gradients.forward import Forward
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
@@ -72,7 +72,9 @@ class Trained:
 def digest(tensor: Tensor) -> str:
     data = tensor.detach().contiguous()
     described = f"{data.dtype} {tuple(data.shape)}".encode()
-    return hashlib.sha256(described + data.numpy().tobytes()).hexdigest()
+    return hashlib.sha256(
+        described + data.reshape(-1).view(torch.uint8).numpy().tobytes()
+    ).hexdigest()
 
 
 def plan(*, notes: str, quotas: dict[str, int]) -> BatchPlan:
@@ -130,7 +132,7 @@ def row_tokens(corpus: str, row: int) -> Tensor:
     return torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(seed))
 
 
-def train(notes: str, violation: str | None, dtype: torch.dtype) -> Trained:
+def train(notes: str, violation: str | None, dtype: torch.dtype, precision: Precision) -> Trained:
     """One run in one rank process; ``notes`` is trained, absent or excluded."""
     with pytest.MonkeyPatch.context() as patch:
         quotas = {"open": 5, "weak": 3, "notes": 4}
@@ -142,12 +144,21 @@ def train(notes: str, violation: str | None, dtype: torch.dtype) -> Trained:
         elif violation is not None:
             VIOLATIONS[violation](patch)
         return _train(
-            plan(notes=notes, quotas=quotas), notes != "absent", dtype, tries_rows=violation is None
+            plan(notes=notes, quotas=quotas),
+            notes != "absent",
+            dtype,
+            precision,
+            tries_rows=violation is None,
         )
 
 
 def _train(
-    batch_plan: BatchPlan, with_adapter: bool, dtype: torch.dtype, *, tries_rows: bool
+    batch_plan: BatchPlan,
+    with_adapter: bool,
+    dtype: torch.dtype,
+    precision: Precision,
+    *,
+    tries_rows: bool,
 ) -> Trained:
     torch.manual_seed(3)
     model = GPT(2, 32, CONTEXT, VOCABULARY, dropout=0.1).to(dtype)
@@ -166,7 +177,7 @@ def _train(
         terms=Terms(
             policy_digest=DIGEST, plan_digest=batch_plan.digest, corpora=batch_plan.corpora
         ),
-        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2),
+        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2, precision=precision),
     )
     if not tries_rows:  # it changes no number, and would refuse some violations
         governed._try_rows = None
@@ -305,15 +316,19 @@ def trained(request):
     In float64 the bits of a row in a matrix product depend on the number of rows
     at nearly every size, in float32 only at few; so violations are tried in float64.
     """
-    runs: dict[tuple[int, str, str | None, torch.dtype], Trained] = {}
+    runs: dict[tuple[int, str, str | None, torch.dtype, Precision], Trained] = {}
 
     def get(
-        world: int, notes: str, violation: str | None = None, dtype: torch.dtype = torch.float64
+        world: int,
+        notes: str,
+        violation: str | None = None,
+        dtype: torch.dtype = torch.float64,
+        precision: Precision = "fp32",
     ) -> Trained:
-        key = (world, notes, violation, dtype)
+        key = (world, notes, violation, dtype, precision)
         if key not in runs:
-            pool = request.getfixturevalue({2: "two_ranks", 4: "four_ranks"}[world])
-            first, *others = pool.run(train, notes, violation, dtype)
+            pool = request.getfixturevalue({1: "one_rank", 2: "two_ranks", 4: "four_ranks"}[world])
+            first, *others = pool.run(train, notes, violation, dtype, precision)
             assert all(other == first for other in others), "ranks hold different weights"
             runs[key] = first
         return runs[key]
@@ -339,6 +354,34 @@ def company_changes_bits() -> bool:
 def test_the_adapter_class_changes_no_bit_of_the_base(trained, world, dtype, otherwise):
     with_notes = trained(world, "trained", dtype=dtype)
     assert with_notes.base == trained(world, otherwise, dtype=dtype).base
+
+
+LOW: dict[str, tuple[torch.dtype, Precision]] = {
+    "bf16": (torch.bfloat16, "bf16"),
+    "bf16-mixed": (torch.float32, "bf16-mixed"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("kept", LOW)
+def test_nor_does_it_in_lower_precision(trained, world, kept):
+    dtype, precision = LOW[kept]
+    with_notes = trained(world, "trained", None, dtype, precision)
+    assert with_notes.base == trained(world, "absent", None, dtype, precision).base
+    full = trained(world, "trained", dtype=torch.float32)
+    assert with_notes.base != full.base  # so it was another precision
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", LOW)
+def test_a_global_normaliser_shows_in_lower_precision_too(trained, kept):
+    dtype, precision = LOW[kept]
+    runs = [
+        trained(2, notes, "global normaliser", dtype, precision) for notes in ("trained", "absent")
+    ]
+    assert runs[0].first_base == runs[1].first_base
+    assert any(runs[0].base[name] != runs[1].base[name] for name in runs[0].first_base)
 
 
 @pytest.mark.parametrize("world", [2, 4])

@@ -178,6 +178,14 @@ def _answer(task: bytes, rank: int, size: int) -> bytes | None:
 
 
 @pytest.fixture(scope="session")
+def one_rank() -> Iterator[RankPool]:
+    """A rank alone, with a process group all the same."""
+    pool = RankPool(1)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
 def two_ranks() -> Iterator[RankPool]:
     """Two persistent rank processes."""
     pool = RankPool(2)

@@ -14,6 +14,10 @@ from govray.errors import UsageError
 
 AggregatorName = Literal["governed", "ddp", "fsdp2"]
 
+Precision = Literal["fp32", "bf16", "bf16-mixed"]
+"""``fp32`` leaves the model's parameters as they are, ``bf16`` keeps them in bfloat16. With
+``bf16-mixed`` parameters stay, and forward computes in bfloat16."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings:
@@ -25,6 +29,7 @@ class StepSettings:
         max_rows: Rows that go through the model together, more accumulate; None for all of a pass.
         aggregator: Who sums gradients over ranks: ``governed``, ``ddp``, or ``fsdp2`` for a model
             that `govray.train.shard` or torch's ``fully_shard`` has sharded.
+        precision: In which numbers parameters are kept, and forward computes.
         norms_every: One step of so many is a sample of gradient norms.
         collective_timeout_s: Seconds that ranks wait for each other in a collective.
 
@@ -36,6 +41,7 @@ class StepSettings:
     clip_norm: float | None = 1.0
     max_rows: int | None = None
     aggregator: AggregatorName = "governed"
+    precision: Precision = "fp32"
     norms_every: int = 50
     collective_timeout_s: int = 300
 

@@ -60,6 +60,7 @@ class Forward:
         adapters: The model's.
         keyed: The model's dropout.
         zeros: Whether a sliced pass gives a parameter without permitted rows zeros.
+        autocast: Whether the loss is computed under autocast to bfloat16.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class Forward:
         keyed: Keyed,
         *,
         zeros: bool = False,
+        autocast: bool = False,
     ) -> None:
         self._zeros = zeros
+        self._autocast = autocast
         self._model = model
         base = dict(model.named_parameters())
         # What a pass can reach: no forward reads an adapter that is not active.
@@ -126,7 +129,8 @@ class Forward:
             self._slices(each),
             observed or nullcontext(),
         ):
-            losses = loss_fn(self._model, each.tensors)
+            with self._in_precision(targets.device):
+                losses = loss_fn(self._model, each.tensors)
             if losses.shape != targets.shape:
                 raise UsageError(
                     f"loss_fn returned shape {tuple(losses.shape)}, "
@@ -149,13 +153,16 @@ class Forward:
             yield tuple(
                 PartLoss(
                     part.stream,
-                    _rows(losses, span).sum(),
+                    _rows(losses, span).sum(dtype=_wide(losses)),
                     _rows(counted, span).sum(),
                     part.targets,
                 )
                 for part, span in zip(each.parts, each.spans, strict=True)
             )
         self._tried |= untried
+
+    def _in_precision(self, device: torch.device) -> AbstractContextManager[object]:
+        return torch.autocast(device.type, torch.bfloat16) if self._autocast else nullcontext()
 
     @contextmanager
     def _slices(self, each: Pass) -> Iterator[None]:
@@ -164,6 +171,11 @@ class Forward:
             return
         with sliced(self._model, len(each.rows), each.row_weights, zeros=self._zeros):
             yield
+
+
+def _wide(losses: Tensor) -> torch.dtype:
+    """What their sum is kept in: bfloat16 would round it to three digits."""
+    return torch.float32 if losses.element_size() < 4 else losses.dtype
 
 
 def _rows(tensor: Tensor, span: tuple[int, int]) -> Tensor:

@@ -12,8 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import Node
+
+
+def cast_parameters(model: nn.Module) -> None:
+    """Keep a model's parameters in bfloat16: the same ones, so an optimizer still holds them.
+
+    Buffers stay as they are: positions of 256 and more are no numbers of bfloat16.
+
+    Args:
+        model: Its parameters are floating, of any shape and device.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
 
 
 def operations(losses: Iterable[Tensor]) -> Iterator[Node]:

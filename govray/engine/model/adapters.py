@@ -162,9 +162,9 @@ class Adapters:
 
         def forward(*args: Tensor, **kwargs: Tensor) -> Tensor:
             (inputs,) = args or kwargs.values()
-            if self._active is None or not fits(layer, inputs):
+            a, b = self._pairs[self._active][fqn] if self._active else (None, None)
+            if a is None or b is None or not fits(layer, inputs, a):
                 return cast(Tensor, type(layer).forward(layer, *args, **kwargs))
-            a, b = self._pairs[self._active][fqn]
             self._whole = adapted_linear(cast(nn.Linear, layer), inputs, a, b, _SCALE)
             return self._whole
 

@@ -24,17 +24,18 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
-def fits(layer: nn.Module, inputs: Tensor) -> bool:
+def fits(layer: nn.Module, inputs: Tensor, a: Tensor) -> bool:
     """Whether `adapted_linear` computes what this layer and its adapter would.
 
     Args:
         layer: Any.
         inputs: What it is called with; any shape, dtype and device.
+        a: The adapter's, (rank, in), of any dtype.
     """
     return (
         type(layer) is nn.Linear
         and not any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
-        and inputs.dtype == layer.weight.dtype
+        and inputs.dtype == layer.weight.dtype == a.dtype
         and inputs.dim() > 1
         and not torch.is_autocast_enabled(inputs.device.type)
         and not torch.compiler.is_compiling()
@@ -45,8 +46,11 @@ def added(output: Tensor, inputs: Tensor, a: Tensor, b: Tensor, scale: float) ->
     """A layer's output with its adapter's; other arguments as for `adapted_linear`.
 
     Args:
-        output: (…, out), of the dtype and device of the inputs. So is the result.
+        output: (…, out), of the dtype and device of the inputs. So is the result. Under FSDP2's
+            mixed precision that is another dtype than the adapter's.
     """
+    if a.dtype != inputs.dtype and not torch.is_autocast_enabled(inputs.device.type):
+        a, b = a.to(inputs.dtype), b.to(inputs.dtype)
     low = F.linear(inputs, a).flatten(0, -2)
     return torch.addmm(output.flatten(0, -2), low, _by_row(b), alpha=scale).view(output.shape)
 

@@ -90,8 +90,8 @@ class GovernedTrainer(RunSettings):
         mixture: Corpus to how often an epoch of its stream reads it; 1 where not named.
         epochs: How often a stream may be read before it falls silent.
         reader: Who reads a worker's rows: the worker where it can, unless this says otherwise.
-        seed, clip_norm, max_rows, aggregator, norms_every, collective_timeout_s: How a step
-            computes; see `StepSettings`.
+        seed, clip_norm, max_rows, aggregator, precision, norms_every, collective_timeout_s: How a
+            step computes; see `StepSettings`.
         checkpoint_every, commit_at, keep, threads: How a run commits; see `RunSettings`.
         checkpoint_storage: An object store's URL for the commits; the run's folder by default.
         max_quarantined: Share of records; above it the run is refused.
@@ -265,7 +265,12 @@ class GovernedTrainer(RunSettings):
             delegations=inputs.delegations,
             config=config,
             experiment=self.experiment,
-            environment=environment_here(seed=self.seed, threads=self.threads, source=order.source),
+            environment=environment_here(
+                seed=self.seed,
+                threads=self.threads,
+                source=order.source,
+                chosen=self.chosen_kernels,
+            ),
             start=start,
             selection=self.shared.selection if self.shared else None,
         )

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from govray.engine.collective.step_settings import AggregatorName, StepSettings
+from govray.engine.collective.step_settings import AggregatorName, Precision, StepSettings
 from govray.errors import UsageError, suggestion
 from govray.files.place import place
 from govray.files.storage_url import check_path
@@ -215,6 +215,11 @@ class Experiment(Section):
         StepSettings.aggregator,
         description="who sums gradients: govray's own buckets, torch's DDP or FSDP2; FSDP2 also "
         "shards the model over workers",
+    )
+    precision: Precision = Field(
+        StepSettings.precision,
+        description="fp32, bf16 (parameters in bfloat16 too) or bf16-mixed (forward alone)",
+        exclude_if=lambda value: bool(value == "fp32"),  # records of earlier runs do not have it
     )
     seed: Seed = StepSettings.seed
     checkpoint: CheckpointEvery = CheckpointEvery()

@@ -15,7 +15,7 @@ class RunSettings(StepSettings):
     """How a run's workers train and commit; `GovernedTrainer` takes each as an argument.
 
     Args:
-        seed, clip_norm, max_rows, aggregator, norms_every, collective_timeout_s: See
+        seed, clip_norm, max_rows, aggregator, precision, norms_every, collective_timeout_s: See
             `StepSettings`.
         checkpoint_every: Steps between commits; the last step always commits.
         commit_at: Further numbers of steps done at which a commit is due.
@@ -33,6 +33,11 @@ class RunSettings(StepSettings):
         """These alone, without what a class that takes them too has besides."""
         return RunSettings(**{each.name: getattr(self, each.name) for each in fields(RunSettings)})
 
+    @property
+    def chosen_kernels(self) -> dict[str, str]:
+        """What an attestation states of these: all that decide which kernels run, but defaults."""
+        return {} if self.precision == "fp32" else {"run.precision": self.precision}
+
 
 def run_settings(experiment: Experiment) -> RunSettings:
     """Those of an experiment file."""
@@ -41,6 +46,7 @@ def run_settings(experiment: Experiment) -> RunSettings:
         clip_norm=experiment.optimizer.clip_norm,
         max_rows=experiment.max_rows,
         aggregator=experiment.aggregator,
+        precision=experiment.precision,
         collective_timeout_s=experiment.collective_timeout_s,
         checkpoint_every=experiment.checkpoint.every_steps,
         keep=Rules(

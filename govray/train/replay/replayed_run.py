@@ -203,6 +203,7 @@ def _check_environment(inputs: RecordedInputs, strict: bool, tell: OnDifferences
         seed=record.plan.seed,
         threads=record.environment.threads,
         source=source_of(train_loop, experiment.entrypoint),
+        chosen=run_settings(experiment).chosen_kernels,
     )
     found = differences(record.environment, here)
     if code := [each for each in found if each.is_code]:
@@ -285,7 +286,10 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
         plan=order.plan,
         config=_config(inputs),
         environment=environment_here(
-            seed=order.settings.seed, threads=order.settings.threads, source=order.source
+            seed=order.settings.seed,
+            threads=order.settings.threads,
+            source=order.source,
+            chosen=order.settings.chosen_kernels,
         ),
     ).write(folder)
     if began is None:

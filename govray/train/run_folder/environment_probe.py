@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -33,13 +35,20 @@ VARIABLES = (
 """Environment variables that decide which kernel runs, or in which order it sums."""
 
 
-def environment_here(*, seed: int, threads: int, source: SourceCode | None) -> Environment:
+def environment_here(
+    *,
+    seed: int,
+    threads: int,
+    source: SourceCode | None,
+    chosen: Mapping[str, str] = MappingProxyType({}),
+) -> Environment:
     """The environment of this process.
 
     Args:
         seed: The run's.
         threads: Threads of one worker's kernels.
         source: As `govray.train.run_folder.source_code.source_of` found it on the driver.
+        chosen: Settings of the run itself that decide which kernels run.
     """
     return Environment(
         python=platform.python_version(),
@@ -51,7 +60,7 @@ def environment_here(*, seed: int, threads: int, source: SourceCode | None) -> E
         source=source,
         seeds={"run": seed},
         threads=threads,
-        settings=_settings(),
+        settings=_settings() | dict(chosen),
     )
 
 

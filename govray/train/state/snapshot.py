@@ -191,7 +191,10 @@ class TrainingState:
             contents[INDEX] = ShardIndex(_world(), rows).encode()
         if self._environment is None:  # looking it up takes longer than a small copy
             self._environment = environment_here(
-                seed=order.settings.seed, threads=order.settings.threads, source=order.source
+                seed=order.settings.seed,
+                threads=order.settings.threads,
+                source=order.source,
+                chosen=order.settings.chosen_kernels,
             ).to_json()
         self._ledger.extend(leaves)
         contents[_OPTIMIZER_VALUES] = canonical_json.encode(hyperparameters)

@@ -1,4 +1,4 @@
-"""The weights that a run begins with, equal on all ranks."""
+"""The weights that a run begins with: equal on all ranks, in the dtype that the run keeps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from govray.checkpoint.tensor_shards import is_sharded
+from govray.engine.gradients.precision import cast_parameters
 from govray.errors import UsageError
 from govray.train.inputs.order import Assignment
 from govray.train.inputs.pretrained import load_start
@@ -28,6 +29,8 @@ def begin_with(model: nn.Module, assignment: Assignment) -> None:
     if assignment.order.start and not assignment.shard.checkpoint:
         load_start(model, assignment.order.start)
     _broadcast_weights(model)
+    if assignment.order.settings.precision == "bf16":
+        cast_parameters(model)
 
 
 @torch.no_grad()

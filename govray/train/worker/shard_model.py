@@ -24,8 +24,9 @@ def shard(model: nn.Module) -> None:
         Discovered: The driver asked only which layer groups the model has.
     """
     assignment = assignment_for(model)
-    if assignment.order.settings.aggregator != "fsdp2":
+    settings = assignment.order.settings
+    if settings.aggregator != "fsdp2":
         return
     begin_with(model, assignment)
-    tensor_shards.shard(model)
+    tensor_shards.shard(model, mixed=settings.precision == "bf16-mixed")
     assignment.sharded.append(model)

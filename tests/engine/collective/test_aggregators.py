@@ -18,7 +18,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from govray.checkpoint.tensor_shards import shard
 from govray.engine.collective.gradient_clip import GradientClip
+from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import StepResult
@@ -79,15 +81,21 @@ def build(plan: Plan) -> tuple[nn.Module, Adapters, torch.optim.Optimizer]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
+    precision = plan.settings.get("precision")
+    if precision == "bf16":
+        cast_parameters(model)
     if plan.aggregator == "fsdp2":
         mesh = (
             init_device_mesh("cpu", plan.mesh, mesh_dim_names=("replicate", "shard"))
             if plan.mesh
             else None
         )
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        if precision == "bf16-mixed":
+            shard(model, mixed=True)
+        else:
+            for block in model.blocks:
+                fully_shard(block, mesh=mesh)
+            fully_shard(model, mesh=mesh)
     names = {r.adapter: RANK for r in plan.routes if r.adapter}
     adapters = Adapters(model, names, seed=0)
     parameters = [*model.parameters(), *(p for _, p in adapters.named_parameters())]
@@ -257,6 +265,42 @@ def test_a_global_clip_would_change_the_base(two_ranks: RankPool, host: str) -> 
     """The negative control: one clip over all domains."""
     _, changed = interference(two_ranks, Plan(host, STEPS, violation="global clip"))
     assert changed
+
+
+LOW = ["bf16", "bf16-mixed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", LOW)
+@pytest.mark.parametrize("host", HOSTS)
+def test_it_does_so_in_lower_precision(four_ranks: RankPool, host: str, precision: str) -> None:
+    plan = Plan(host, (MIXED, UNEVEN, MIXED), dropout=0.1, settings={"precision": precision})
+    moved, left = interference(four_ranks, plan)
+    assert moved
+    assert left == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", LOW)
+def test_a_global_clip_shows_in_lower_precision_too(two_ranks: RankPool, precision: str) -> None:
+    plan = Plan("fsdp2", STEPS, violation="global clip", settings={"precision": precision})
+    assert interference(two_ranks, plan)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", LOW)
+@pytest.mark.parametrize("host", HOSTS)
+def test_it_steps_as_the_governed_aggregator_in_lower_precision(
+    two_ranks: RankPool, host: str, precision: str
+) -> None:
+    plan = Plan(host, (MIXED,), settings={"precision": precision})
+    _, expected = two_ranks.run(train, replace(plan, aggregator="governed"))[0]
+    for weights, results in two_ranks.run(train, plan):
+        base = {tensor.dtype for tensor in weights.values()}
+        assert base == {torch.float32 if precision == "bf16-mixed" else torch.bfloat16}
+        for ours, theirs in zip(results, expected, strict=True):
+            assert ours.loss == pytest.approx(theirs.loss, rel=1e-2)
+            assert ours.grad_norms == pytest.approx(theirs.grad_norms, rel=5e-2)
 
 
 def interference(pool: RankPool, plan: Plan) -> tuple[bool, list[str]]:
