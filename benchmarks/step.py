@@ -22,7 +22,7 @@ import torch
 import govray
 from benchmarks.command import positive, run
 from benchmarks.digests import weights_digests
-from benchmarks.flops import flop_ratio, gpt_operations
+from benchmarks.flops import gpt_operations
 from benchmarks.intervals import Paired, paired_ratio
 from benchmarks.memory import measure_memory
 from benchmarks.methods import METHODS
@@ -31,6 +31,7 @@ from benchmarks.ranks import run_ranks
 from benchmarks.timing import EVERY_ROUND, LEDGER, Seconds, Setting, baseline_rounds, time_methods
 from benchmarks.workload import CASES, Shape
 from govray.errors import RankFailed, UsageError
+from govray.train.watching.flops import flop_ratio
 
 SHAPES = {
     "cpu": Shape(),

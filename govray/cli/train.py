@@ -26,6 +26,10 @@ from govray.files.place import Place
 if TYPE_CHECKING:
     from govray.train.driver.trainer import GovernedTrainer
     from govray.train.inputs.experiment_config import Experiment
+    from govray.train.watching.model_size import ModelSize
+
+SAID_ABOVE_S = 60.0
+"""A run that takes longer says once how long."""
 
 
 def train(
@@ -60,22 +64,40 @@ def train(
 
 
 def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
-    """Fit what ``make(on_step=...)`` returns, under a progress bar, and print the result."""
+    """Fit what ``make(on_step=, on_size=)`` returns, under a progress bar, and print the result."""
     from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs import operator_key
+    from govray.train.watching.time_left import TimeLeft, hours
 
     operator_key.take(experiment.attestation_key)
+    sizes: list[ModelSize] = []
+    left, expected = TimeLeft(), False
     with StageBar(experiment.name, experiment.max_steps) as bar, ray_running():
 
-        def on_step(step: int, metrics: Mapping[str, float]) -> None:
-            bar.update(step + 1, experiment.max_steps, f"loss {metrics['loss']:.3f}")
+        def on_size(size: ModelSize) -> None:
+            sizes.append(size)
+            note(f"model  {size.text}")
 
-        trainer = make(on_step=on_step)
+        def on_step(step: int, metrics: Mapping[str, float]) -> None:
+            nonlocal expected
+            text, seconds = (
+                f"loss {metrics['loss']:.3f}",
+                left.after(step + 1, experiment.max_steps),
+            )
+            if seconds is not None:
+                text += f"  {hours(seconds)} left"
+                if not expected and seconds > SAID_ABOVE_S:  # where there is no bar, this remains
+                    note(f"time   about {hours(seconds)} from step {step + 1} on")
+                expected = True
+            bar.update(step + 1, experiment.max_steps, text)
+
+        trainer = make(on_step=on_step, on_size=on_size)
         if trainer.resume is not None:
             note(f"Resuming {trainer.resume}; --new starts another run")
         run = trainer.train(attest=True)
     following = _next(run)
-    report({"run": str(run), "model": str(run / "model")})
+    size = {"size": sizes[0].to_json()} if sizes else {}
+    report({"run": str(run), "model": str(run / "model")} | size)
     line(f"Trained and attested: {run / 'model'}")
     line(following)
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.flops import Operation, flop_ratio, gpt_operations, row_flops
+from benchmarks.flops import gpt_operations
 from benchmarks.workload import ADAPTER_NAME, EVERYTHING, REMOVABLE, UPPER_HALF, Shape, route
 from govray.governance.policy.route import Route
+from govray.train.watching.flops import Operation, flop_ratio, row_flops
 
 SHAPE = Shape(blocks=2, width=4, tokens=3, rows=8, vocabulary=5)
 GROUPS = ("embedding", "block.0", "block.1", "final_norm", "head")

@@ -61,6 +61,7 @@ from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.run_lock import hold
 from govray.train.run_folder.source_code import source_of
 from govray.train.state.garbage_collection import pin_start
+from govray.train.watching.model_size import ModelSize, model_size
 from govray.train.worker.run_start import Discovered
 
 Admission = Callable[[int, int], None]
@@ -103,6 +104,7 @@ class GovernedTrainer(RunSettings):
             folder that has ``model.safetensors`` or its shards. A loop that loads weights
             itself names them here too, or its attestation is wrong.
         on_admission, on_step: Called on the driver as work proceeds.
+        on_size: Called on the driver with the run's size, before workers start.
         experiment: The experiment file's content where there is one; makes a run replayable
             from its folder.
         resume: Folder of a run to go on with, instead of a new one. Everything that it rests on
@@ -138,6 +140,7 @@ class GovernedTrainer(RunSettings):
     pretrained: str | Path | None = None
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
+    on_size: Callable[[ModelSize], None] = lambda size: None
     experiment: Experiment | None = None
     resume: str | Place | None = None
     shared: Shared | None = None
@@ -251,6 +254,7 @@ class GovernedTrainer(RunSettings):
         )
         for each in advice(planned.plan):
             logging.getLogger(__name__).warning(each)
+        self.on_size(self._size(found, planned))
         order = self._order(inputs, groups, prepared, planned, start)
         made = RunRecord(
             run_id=order.run_id,
@@ -311,6 +315,20 @@ class GovernedTrainer(RunSettings):
                 where=f"run {order.run_id}",
                 do=f"Resume with `govray runs resume {order.folder}`",
             )
+
+    def _size(self, found: Discovered, planned: Planned) -> ModelSize:
+        workers: Any = self.scaling_config.num_workers if self.scaling_config else 1
+        # An elastic run holds most on a rank when there are fewest.
+        fewest = min(workers) if isinstance(workers, tuple | list) else workers
+        return model_size(
+            found.model,
+            found.optimizer,
+            found.groups,
+            planned.plan,
+            planned.stream_routes,
+            shards=fewest if self.aggregator == "fsdp2" else 1,
+            text=self.rows != "images",
+        )
 
     @property
     def _input_files(self) -> run_listing.InputFiles:

@@ -42,13 +42,21 @@ from govray.train.worker.run import Run
 class Discovered(BaseException):
     """Ends a discovery: carries the model that reached `govern`, and its layer groups.
 
+    The optimizer is there if `govern` itself was reached.
+
     Not an `Exception`, so that a user's ``except Exception`` cannot swallow it.
     """
 
-    def __init__(self, groups: Mapping[str, tuple[str, ...]], model: nn.Module) -> None:
+    def __init__(
+        self,
+        groups: Mapping[str, tuple[str, ...]],
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
         super().__init__("the model is known")
         self.groups = dict(groups)
         self.model = model
+        self.optimizer = optimizer
 
 
 def govern(
@@ -75,10 +83,10 @@ def govern(
         Refused: The model is not the one the plan was made for, or can't be
             routed exactly.
     """
-    return start_run(model, optimizer, assignment_for(model), scheduler, scorer)
+    return start_run(model, optimizer, assignment_for(model, optimizer), scheduler, scorer)
 
 
-def assignment_for(model: nn.Module) -> Assignment:
+def assignment_for(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Assignment:
     """The assignment in force; on the driver, the end of a discovery.
 
     `govern` begins with it. A host framework's adapter calls it earlier, as soon as it knows the
@@ -95,7 +103,7 @@ def assignment_for(model: nn.Module) -> Assignment:
             do="Pass the loop to GovernedTrainer(train_loop_per_worker=...)",
         )
     if isinstance(assignment, Discovery):
-        raise Discovered(layer_groups(model, assignment.policy_groups), model)
+        raise Discovered(layer_groups(model, assignment.policy_groups), model, optimizer)
     return assignment
 
 
