@@ -110,7 +110,7 @@ class Curves:
     def report(self, point: Point, step: int, tau: float) -> TrialReport:
         """The report of the point's trial after ``step`` steps, under the limit ``tau``."""
         value, memorization = self._curve(point).measured(step)
-        return report(step=step, loss=value, memorization=memorization, tau=tau)
+        return report(step=step, value=value, memorization=memorization, tau=tau)
 
     def model(self, point: Point, step: int) -> nn.Module:
         """The trial's model after ``step`` steps; trained again if it has gone further."""

@@ -170,7 +170,7 @@ def race(
     for ticks, steps, starts, name, said in _events(method, point, report, workers, every, budget):
         last[name] = said
         best = conclude(last).best
-        loss = math.inf if best is None else last[best].loss
+        loss = math.inf if best is None else last[best].value
         if not found or loss != found[-1].loss:
             found.append(Reached(ticks, steps, starts, loss))
     return found

@@ -187,7 +187,7 @@ def winners(recipe: Recipe, data: Data, seed: int, tau: float) -> dict[str, dict
                 rate=point[RATE],
                 width=point[WIDTH],
                 steps=said.step,
-                loss=said.loss,
+                loss=said.value,
                 memorization=said.memorization,
                 exposure=mean_exposure(recipe, model, data.restricted, seed),
                 never_read=mean_exposure(recipe, model, data.held_back, seed),

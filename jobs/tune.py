@@ -47,8 +47,8 @@ def main() -> int:
         print(printable(f"best   {conclusion.best}"))
         print(printable(f"model  {outcome.models[conclusion.best]}"))
     if conclusion.why:
-        lowest = f"{conclusion.lowest_loss}'s, which is not best: {conclusion.why}"
-        print(printable(f"The lowest loss is {lowest}"))
+        leader = f"{conclusion.leader}'s, which is not best: {conclusion.why}"
+        print(printable(f"The {file.search.lead} is {leader}"))
     return 0
 
 

@@ -44,13 +44,16 @@ def search(file: SearchFile, *, new: bool) -> None:
 
 def to_json(file: SearchFile, outcome: SearchOutcome) -> dict[str, Any]:
     """The outcome for programs."""
-    conclusion = outcome.conclusion
+    conclusion, by_loss = outcome.conclusion, file.search.goal == "min"
+    leader = {"trial": conclusion.leader, "whyNotBest": conclusion.why}
     return {
         "search": str(outcome.folder),
         "tau": file.search.memorization and str(file.search.tau),
         "best": conclusion.best,
         "front": list(conclusion.front),
-        "lowestLoss": {"trial": conclusion.lowest_loss, "whyNotBest": conclusion.why},
+        "metric": {"name": file.search.metric, "goal": file.search.goal},
+        "leader": leader,
+        **({"lowestLoss": leader} if by_loss else {}),  # as earlier versions named it
         "trials": [
             {
                 "trial": name,
@@ -58,7 +61,8 @@ def to_json(file: SearchFile, outcome: SearchOutcome) -> dict[str, Any]:
                 "ended": each.trial.how,
                 "reason": each.trial.reason,
                 "step": each.last and each.last.step,
-                "loss": each.last and _finite(each.last.loss),
+                "value": each.last and _finite(each.last.value),
+                **({"loss": each.last and _finite(each.last.value)} if by_loss else {}),
                 "memorization": each.last and each.last.memorization,
                 "v": each.last and _finite(each.last.v),
                 "objective": each.last and _finite(each.last.objective),
@@ -79,26 +83,25 @@ def _print(file: SearchFile, outcome: SearchOutcome) -> None:
     if conclusion.best is None:
         line("No trial stayed within the memorization limit")
     else:
-        _summary("best", conclusion.best, standings)
+        _summary(file, "best", conclusion.best, standings)
     for name in conclusion.front:
-        _summary("front", name, standings)
-    if conclusion.why and conclusion.lowest_loss:
-        _summary("lowest", conclusion.lowest_loss, standings)
-        line(
-            f"  {conclusion.lowest_loss} has the lowest loss and is not the best: {conclusion.why}"
-        )
+        _summary(file, "front", name, standings)
+    if conclusion.why and conclusion.leader:
+        lead = file.search.lead
+        _summary(file, lead.partition(" ")[0], conclusion.leader, standings)
+        line(f"  {conclusion.leader} has the {lead} and is not the best: {conclusion.why}")
     line()
     line(f"Search {outcome.folder}")
     if conclusion.best is not None and conclusion.best in outcome.models:
         line(f"Next  govray verify {outcome.models[conclusion.best]} --trust-root TRUSTED_ROOT")
 
 
-def _summary(what: str, name: str, standings: Standings) -> None:
+def _summary(file: SearchFile, what: str, name: str, standings: Standings) -> None:
     each = standings[name]
     values = "  ".join(f"{key}={_short(value)}" for key, value in each.trial.values.items())
-    loss, m = (each.last.loss, each.last.memorization) if each.last else (None, None)
+    value, m = (each.last.value, each.last.memorization) if each.last else (None, None)
     measured = f"  M {_short(m)}" if m is not None else ""
-    field(what, f"{name}  loss {_short(loss)}{measured}  {values}")
+    field(what, f"{name}  {file.search.metric} {_short(value)}{measured}  {values}")
 
 
 def _table(file: SearchFile, standings: Standings) -> TextGrid:
@@ -106,7 +109,8 @@ def _table(file: SearchFile, standings: Standings) -> TextGrid:
     short = [name.rpartition(".")[2] for name in names]
     if len(set(short)) < len(short):
         short = names
-    grid = table("trial", "step", "loss", "M", *short, "", right=("step", "loss", "M", *short))
+    metric = file.search.metric
+    grid = table("trial", "step", metric, "M", *short, "", right=("step", metric, "M", *short))
     for name, each in standings.items():
         grid.row(
             name.rpartition("-")[0],
@@ -120,7 +124,7 @@ def _table(file: SearchFile, standings: Standings) -> TextGrid:
 def _cells(each: TrialStanding) -> tuple[str, str, str]:
     if each.last is None:
         return "", "", ""
-    return f"{each.last.step:,}", _short(each.last.loss), _short(each.last.memorization)
+    return f"{each.last.step:,}", _short(each.last.value), _short(each.last.memorization)
 
 
 def _end(each: TrialStanding) -> str:

@@ -50,9 +50,9 @@ def _print_preview(file: SearchFile, preview: Preview) -> None:
     limit = search.memorization
     field(
         "order",
-        "the loss alone"
+        f"the {search.lead} alone"
         if limit is None
-        else f"{limit.statistic} up to {limit.tau:g} {limit.unit}, then {search.metric}",
+        else f"{limit.statistic} up to {limit.tau:g} {limit.unit}, then the {search.lead}",
     )
     for name, dimension in search.space.items():
         field("varies", f"{name}  {dimension.model_dump(exclude_none=True)}")

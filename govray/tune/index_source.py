@@ -62,16 +62,16 @@ def _trial(record: SearchRecord, trial: TrialRecord, last: TrialReport | None) -
         state=_STATES[trial.how] if trial.how else None,
         why=trial.reason if trial.how != "finished" else None,
         objective=objective,
-        numbers=_numbers(record.folder / trial.run),
+        numbers=_numbers(record.folder / trial.run, record.file.search.metric),
         decisions=ended,
     )
 
 
-def _numbers(folder: Path) -> list[MetricValue]:
+def _numbers(folder: Path, metric: str) -> list[MetricValue]:
     """What a trial reported at its commits. The numbers are those of the last finished step."""
     return [
         MetricValue(group="search", name=name, step=each.step - 1, attempt=0, value=value)
         for each in read_reports(folder)
-        for name, value in (("loss", each.loss), ("memorization", each.memorization))
+        for name, value in ((metric, each.value), ("memorization", each.memorization))
         if value is not None and math.isfinite(value)
     ]

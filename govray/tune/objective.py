@@ -1,14 +1,17 @@
-"""Which trial is better: constrained domination of loss by memorization, also as one number.
+"""Which trial is better: constrained domination of a metric by memorization, also as one number.
 
-Of two trials, the one within the limit wins. Between two within it, the lower loss wins. Between
-two above it, the smaller violation v = max(0, M - tau) wins. So a trial that memorizes never beats
-one that does not, whatever the scale of the loss. Rescaling the loss changes no rank.
+A search minimizes or maximizes a metric that trials report, such as a loss or an accuracy. Of two
+trials, the one within the limit of memorization wins. Between two within it, the better metric
+wins. Between two above it, the smaller violation v = max(0, M - tau) wins. So a trial that
+memorizes never beats one that does not, whatever the metric's scale. Rescaling changes no rank.
 
-Ray Tune's schedulers and Optuna need one number to minimize: ``loss / (1 + loss)`` if v = 0,
-``1 + v`` otherwise. It keeps the order, except that losses above about 1e15 tie. With tau infinite
-the number is the loss itself.
+Ray Tune's schedulers and Optuna need one number to minimize. With x the metric, or minus the metric
+where the goal is max, it is ``x / (1 + |x|)`` if v = 0, and ``1 + v`` otherwise. The first lies
+between -1 and 1. It keeps the order, except that two values tie where floats round to one. That can
+happen if they are closer than about 4e-16 (1 + |x|)^2, so 1e-12 apart at x = 50; above about 1e8
+only the magnitude counts. With tau infinite the number is x itself, and nothing ties.
 
-It fails closed: a limit without a measurement, a loss below 0, and NaN rank last.
+It fails closed: a limit without a measurement, an infinite metric, and NaN rank last.
 
 The order is that of Deb, "An efficient constraint handling method for genetic algorithms" (2000).
 """
@@ -18,6 +21,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+Goal = Literal["min", "max"]
+"""The direction in which a metric is better."""
 
 WORST = math.inf
 """The objective of a trial that cannot be judged."""
@@ -31,23 +38,28 @@ class TrialReport:
 
     Attributes:
         step: Steps done.
-        loss: The search's metric, in its own unit.
+        value: The search's metric, in its own unit.
         memorization: M, in the unit that the search declares; None if not measured.
         v: The violation max(0, M - tau).
         objective: The number that the search minimizes.
     """
 
     step: int
-    loss: float
+    value: float
     memorization: float | None
     v: float
     objective: float
+
+    @property
+    def loss(self) -> float:
+        """``value``, by the name that stop rules of earlier versions used."""
+        return self.value
 
     def to_result(self) -> dict[str, float]:
         """The fields as in Ray Tune's result; M is absent if not measured."""
         found = {
             "step": self.step,
-            "loss": self.loss,
+            "value": self.value,
             "memorization": self.memorization,
             "v": self.v,
             "objective": self.objective,
@@ -58,32 +70,40 @@ class TrialReport:
 def report(
     *,
     step: int,
-    loss: float,
+    value: float,
     memorization: float | None,
     tau: float = math.inf,
     penalty: float | None = None,
+    goal: Goal = "min",
 ) -> TrialReport:
     """Judge one measurement.
 
     Args:
         step: Steps done.
-        loss: The search's metric.
+        value: The search's metric.
         memorization: M, or None if not measured.
         tau: The limit of M; infinite for none.
-        penalty: Order by ``loss + penalty * v`` instead, for comparison.
+        penalty: Order by ``x + penalty * v`` instead, for comparison.
+        goal: Whether a lower or a higher metric is better.
     """
     v = violation(memorization, tau)
+    x = minimized(value, goal)
     if penalty is not None:
-        value = penalized(loss, v, penalty)
+        objective = penalized(x, v, penalty)
     else:
-        value = loss if math.isinf(tau) else governed(loss, v)
+        objective = x if math.isinf(tau) else governed(x, v)
     return TrialReport(
         step=step,
-        loss=loss,
+        value=value,
         memorization=memorization,
         v=v,
-        objective=WORST if math.isnan(value) else value,
+        objective=objective if math.isfinite(x) and not math.isnan(objective) else WORST,
     )
+
+
+def minimized(value: float, goal: Goal) -> float:
+    """The metric as a number of which less is better."""
+    return value if goal == "min" else -value
 
 
 def violation(memorization: float | None, tau: float) -> float:
@@ -95,23 +115,25 @@ def violation(memorization: float | None, tau: float) -> float:
     return max(0.0, memorization - tau)
 
 
-def sort_key(loss: float, v: float) -> tuple[bool, float]:
-    """The governed order as a sort key: less is better."""
-    if not (math.isfinite(loss) and loss >= 0 and math.isfinite(v)):
+def sort_key(x: float, v: float) -> tuple[bool, float]:
+    """The governed order as a sort key: less is better. ``x`` is `minimized`."""
+    if not (math.isfinite(x) and math.isfinite(v)):
         return (True, WORST)
-    return (v > 0, v if v > 0 else loss)
+    return (v > 0, v if v > 0 else x)
 
 
-def governed(loss: float, v: float) -> float:
-    """The governed order as one number, 0 or more: less is better."""
-    above, value = sort_key(loss, v)
+def governed(x: float, v: float) -> float:
+    """The governed order as one number, above -1: less is better. ``x`` is `minimized`."""
+    above, value = sort_key(x, v)
+    if above:
+        return 1.0 + value
     # The bounds keep the two sides apart where floats would round to the same value.
-    return 1.0 + value if above else min(value / (1.0 + value), _BELOW_ONE)
+    return max(min(value / (1.0 + abs(value)), _BELOW_ONE), -_BELOW_ONE)
 
 
-def penalized(loss: float, v: float, weight: float) -> float:
-    """``loss + weight * v``, for comparison. Scales decide whether it keeps a memorizer out."""
-    value = loss + weight * v
+def penalized(x: float, v: float, weight: float) -> float:
+    """``x + weight * v``, for comparison. Scales decide whether it keeps a memorizer out."""
+    value = x + weight * v
     return WORST if math.isnan(value) else value
 
 
@@ -121,56 +143,55 @@ class Conclusion:
 
     Attributes:
         best: The best trial within the limit; None if there is none.
-        front: Trials that no other beats in both loss and M, by ascending loss.
-        lowest_loss: The trial of the lowest loss, whatever it memorizes; None if no trial has a
-            loss.
-        why: Why the lowest loss lost, if it did.
+        front: Trials that no other beats in both metric and M, the best metric first.
+        leader: The trial of the best metric, whatever it memorizes; None if no trial has one.
+        why: Why the leader is not the best, if it isn't.
     """
 
     best: str | None
     front: tuple[str, ...]
-    lowest_loss: str | None
+    leader: str | None
     why: str | None
 
 
-def conclude(reports: Mapping[str, TrialReport]) -> Conclusion:
+def conclude(reports: Mapping[str, TrialReport], goal: Goal = "min") -> Conclusion:
     """Judge the last reports of all trials, by trial name; ties go to the name that sorts first."""
-    usable = {
-        name: each
-        for name, each in sorted(reports.items())
-        if math.isfinite(each.loss) and each.loss >= 0
-    }
+    usable = {name: each for name, each in sorted(reports.items()) if math.isfinite(each.value)}
     within = {name: each for name, each in usable.items() if each.v == 0}
-    best = min(within, key=lambda name: within[name].loss, default=None)
-    lowest = min(usable, key=lambda name: usable[name].loss, default=None)
+
+    def by_metric(name: str) -> float:
+        return minimized(usable[name].value, goal)
+
+    best = min(within, key=by_metric, default=None)
+    leader = min(usable, key=by_metric, default=None)
     why = None
-    if lowest is not None and lowest != best:
-        lost = usable[lowest]
+    if leader is not None and leader != best:
+        lost = usable[leader]
         why = (
             "its memorization was not measured"
             if lost.memorization is None or math.isnan(lost.memorization)
             else f"it memorizes: M {lost.memorization:.4g} is {lost.v:.4g} above the limit"
         )
-    return Conclusion(best, pareto_front(usable), lowest, why)
+    return Conclusion(best, pareto_front(usable, goal), leader, why)
 
 
-def pareto_front(reports: Mapping[str, TrialReport]) -> tuple[str, ...]:
-    """The trials that no other beats in loss and M at once, by ascending loss.
+def pareto_front(reports: Mapping[str, TrialReport], goal: Goal = "min") -> tuple[str, ...]:
+    """The trials that no other beats in metric and M at once, the best metric first.
 
-    Trials whose loss or M is NaN are left out. Without a limit M may be unknown everywhere; then
+    Trials whose metric or M is NaN are left out. Without a limit M may be unknown everywhere; then
     the front is empty.
     """
     measured = {
-        name: (each.loss, each.memorization)
+        name: (minimized(each.value, goal), each.memorization)
         for name, each in reports.items()
         if each.memorization is not None
-        and math.isfinite(each.loss)
+        and math.isfinite(each.value)
         and math.isfinite(each.memorization)
     }
     front: list[str] = []
-    least: tuple[float, float] | None = None  # the front's lowest M so far, and its loss
-    for name, (loss, m) in sorted(measured.items(), key=lambda item: (item[1], item[0])):
-        if least is None or m < least[1] or (loss, m) == least:
+    least: tuple[float, float] | None = None  # the front's lowest M so far, and its metric
+    for name, (x, m) in sorted(measured.items(), key=lambda item: (item[1], item[0])):
+        if least is None or m < least[1] or (x, m) == least:
             front.append(name)
-            least = (loss, m)
+            least = (x, m)
     return tuple(front)

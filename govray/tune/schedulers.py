@@ -11,7 +11,7 @@ processes; it goes on from its last checkpoint.
 
 Invariants:
 
-* Both decide by rank alone, so no scale of the loss changes a decision.
+* Both decide by rank alone, so no scale of the metric changes a decision.
 * A trial whose objective is not finite does not go on.
 
 Ray keeps no scheduler's state: the trials of a resumed search repeat their reports.

@@ -3,7 +3,7 @@
 1. find and lock the search's folder: that of an unfinished search like it, or a new one;
 2. verify the policy and the credentials, admit and prepare the data, once for all trials;
 3. let the recipe draw trials and compare them, each a `govray.tune.trial.GovernedTrainable`;
-4. conclude: the best trial within the limit, the front, the lowest loss and why it lost;
+4. conclude: the best trial within the limit, the front, the best metric and why it lost;
 5. attest the trials that ran to their end, and the best.
 
 Invariants:
@@ -31,7 +31,7 @@ from ray import tune
 from ray.tune.logger import TBXLoggerCallback
 
 from govray.data.records_file import PREPARED
-from govray.errors import GovrayError, Stopped, UsageError
+from govray.errors import GovrayError, Stopped, UsageError, suggestion
 from govray.files.place import Place
 from govray.files.storage_url import check_path
 from govray.governance.attestation.selection_taint import Selection
@@ -41,12 +41,13 @@ from govray.governance.record.prepare_manifest import Manifest
 from govray.train.attest.write_model import MODEL, write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
 from govray.train.inputs import run_listing
+from govray.train.loop.experiment_loop import REPORTED
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import driving, hold
 from govray.tune import search_record as records
 from govray.tune.cluster_capacity import TRIAL_CPUS, concurrent_trials
-from govray.tune.objective import Conclusion, TrialReport, conclude, report
+from govray.tune.objective import Conclusion, Goal, TrialReport, conclude, report
 from govray.tune.recipe import load_searcher
 from govray.tune.repeating_searcher import RepeatingSearcher
 from govray.tune.search_config import MemorizationLimit, SearchFile
@@ -93,7 +94,7 @@ class SearchOutcome:
     Attributes:
         folder: The search's.
         standings: Every trial, by name.
-        conclusion: The best, the front, and the lowest loss; names of trials.
+        conclusion: The best, the front, and the leader; names of trials.
         models: Trial to its attested model folder.
     """
 
@@ -122,6 +123,7 @@ def run(
         Stopped: A signal asked for it. The same command resumes the search.
         GovrayError: Something was refused before any trial ran.
     """
+    check_metric(file)
     found = None if new else find_unfinished(file)
     folder = (
         found.folder if found else _storage(file) / new_run_id(f"{file.experiment.name}-search")
@@ -135,7 +137,7 @@ def run(
             record = SearchRecord(folder=folder, file=file, started=instant())
         signer = _search(record, on_change, driver=driver, begun=found is not None)
         standings = stand(record)
-        conclusion = _conclude(standings)
+        conclusion = _conclude(standings, file.search.goal)
         models = _attest(record, conclusion.best, signer)
         record.conclude()
     return SearchOutcome(folder=folder, standings=standings, conclusion=conclusion, models=models)
@@ -162,10 +164,11 @@ def stand(record: SearchRecord) -> dict[str, TrialStanding]:
         if measured := read_reports(record.folder / trial.run):
             last = report(
                 step=measured[-1].step,
-                loss=measured[-1].loss,
+                value=measured[-1].value,
                 memorization=measured[-1].memorization,
                 tau=search.tau,
                 penalty=search.memorization.penalty if search.memorization else None,
+                goal=search.goal,
             )
         standings[name] = TrialStanding(trial=trial, last=last)
     return standings
@@ -198,6 +201,21 @@ def check_limit(limit: MemorizationLimit | None, policy: Policy) -> None:
         logging.getLogger(__name__).warning(
             "the policy has no memorization section: unless the training loop reports M itself, "
             "every trial counts as above the limit"
+        )
+
+
+def check_metric(file: SearchFile) -> None:
+    """Refuse a metric that govray's own training loop does not report.
+
+    Raises:
+        UsageError: Names what it reports, and the nearest of it.
+    """
+    metric = file.search.metric
+    if metric not in REPORTED:
+        raise UsageError(
+            f"the training loop reports no {metric!r}{suggestion(metric, REPORTED)}",
+            where="search.metric",
+            do=f"It reports {', '.join(REPORTED)}",
         )
 
 
@@ -411,13 +429,13 @@ def _attest(record: SearchRecord, best: str | None, signer: Signer) -> dict[str,
     return models
 
 
-def _conclude(standings: Standings) -> Conclusion:
+def _conclude(standings: Standings, goal: Goal) -> Conclusion:
     judged = {
         name: each.last
         for name, each in standings.items()
         if each.last and each.trial.how in ("finished", "stopped")
     }
-    return conclude(judged)
+    return conclude(judged, goal)
 
 
 def _error(trial: Any, folder: Path) -> str:

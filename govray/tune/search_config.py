@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
-from govray.errors import UsageError
+from govray.errors import UsageError, suggestion
 from govray.governance.formats.bounds import Positive
 from govray.train.experiment.section import Section
 from govray.train.inputs.experiment_config import (
@@ -31,7 +31,15 @@ from govray.train.inputs.experiment_config import (
     problems,
     read_yaml,
 )
-from govray.tune.stop_rules import Custom, Divergence, Memorization, NoImprovement, Threshold
+from govray.tune.objective import Goal
+from govray.tune.stop_rules import (
+    OF_A_REPORT,
+    Custom,
+    Divergence,
+    Memorization,
+    NoImprovement,
+    Threshold,
+)
 
 _POINTS = Field(None, description="points of a grid, evenly spaced, both ends included")
 
@@ -140,9 +148,9 @@ class MemorizationLimit(Section):
     corpora: tuple[str, ...] | Literal["all"] = Field(
         "all", description="corpora whose training rows are compared with their reserve"
     )
-    tau: float = Field(description="limit of M; .inf searches by the loss alone")
+    tau: float = Field(description="limit of M; .inf searches by the metric alone")
     penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        None, description="order by loss + penalty * v in place of domination, for comparison"
+        None, description="order by metric + penalty * v in place of domination, for comparison"
     )
 
     @model_validator(mode="after")
@@ -164,7 +172,16 @@ class Search(Section):
         description="dotted name in the experiment to its range: {log: [low, high]}, "
         "{uniform: [low, high]}, {int: [low, high]} or {choice: [...]}",
     )
-    metric: str = Field("loss", description="the loss that trials report; 0 or more, less is best")
+    metric: Annotated[str, Field(min_length=1, max_length=256)] = Field(
+        "loss",
+        description="what trials are compared by: a number that they report. loss is the mean "
+        "training loss since the last commit",
+    )
+    goal: Goal = Field(
+        "min",
+        description="whether a lower or a higher metric is better",
+        exclude_if=lambda value: bool(value == "min"),  # records of earlier searches lack it
+    )
     max_trials: int = Field(ge=1, le=10_000)
     max_concurrent_trials: Positive | None = Field(
         None, description="fewer if the cluster has room for fewer; all that fit by default"
@@ -185,7 +202,7 @@ class Search(Section):
         "a restart",
     )
     memorization: MemorizationLimit | None = Field(
-        None, description="without it the search goes by the loss alone"
+        None, description="without it the search goes by the metric alone"
     )
     stop: tuple[
         Annotated[
@@ -199,6 +216,28 @@ class Search(Section):
         ...,
     ] = Field((), description="rules that stop a trial early; the first that holds is recorded")
     seed: Seed = Field(17, description="of what trials draw")
+
+    @model_validator(mode="after")
+    def _rules_fit_the_metric(self) -> Search:
+        known = (*OF_A_REPORT, self.metric, "loss")
+        for rule in self.stop:
+            if isinstance(rule, Divergence) and self.goal == "max":
+                raise ValueError(
+                    "stop: divergence is of a loss, which is minimized; use no_improvement, or a "
+                    "threshold with below"
+                )
+            if isinstance(rule, Threshold) and rule.threshold.metric not in known:
+                named = rule.threshold.metric
+                raise ValueError(
+                    f"stop: trials have no {named!r}{suggestion(named, known)}; name memorization, "
+                    "objective, or the search's metric"
+                )
+        return self
+
+    @property
+    def lead(self) -> str:
+        """What the leader of the search has, in words."""
+        return f"{'lowest' if self.goal == 'min' else 'highest'} {self.metric}"
 
     @property
     def tau(self) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from pydantic import Field, model_validator
 
@@ -47,10 +47,17 @@ class NoImprovement(Section):
         return f"no improvement in {since} reports (best objective {best:.4g})"
 
 
+OF_A_REPORT = ("memorization", "objective")
+"""Figures of a report beside the search's own metric."""
+
+
 class Bound(Section):
     """A figure and its limit."""
 
-    metric: Literal["loss", "memorization", "objective"] = "loss"
+    metric: str = Field(
+        "loss",
+        description="memorization, objective, or the search's metric, which loss stands for too",
+    )
     below: float | None = Field(None, description="stop at this figure or less")
     above: float | None = Field(None, description="stop at this figure or more")
 
@@ -69,7 +76,8 @@ class Threshold(Section):
     def reason(self, reports: Sequence[TrialReport]) -> str | None:
         """See `StopRule`."""
         bound = self.threshold
-        value = getattr(reports[-1], bound.metric) if reports else None
+        named = bound.metric if bound.metric in OF_A_REPORT else "value"
+        value = getattr(reports[-1], named) if reports else None
         if value is None:
             return None
         if bound.below is not None and value <= bound.below:
@@ -94,7 +102,7 @@ class Memorization(Section):
 
 
 class Divergence(Section):
-    """Stop when the loss is NaN, or far above its lowest value."""
+    """Stop when the loss is NaN, or far above its lowest value. One below 0 has no such factor."""
 
     divergence: float = Field(gt=1, description="times the lowest loss so far")
 
@@ -102,11 +110,11 @@ class Divergence(Section):
         """See `StopRule`."""
         if not reports:
             return None
-        last = reports[-1].loss
+        last = reports[-1].value
         if not math.isfinite(last):
             return f"the loss is {last}"
-        lowest = min(report.loss for report in reports if math.isfinite(report.loss))
-        if last <= self.divergence * lowest:
+        lowest = min(report.value for report in reports if math.isfinite(report.value))
+        if last <= self.divergence * lowest or lowest < 0:
             return None
         return f"loss {last:.4g} is more than {self.divergence:g} times its lowest, {lowest:.4g}"
 

@@ -230,10 +230,11 @@ class GovernedTrainable(tune.Trainable):
         search = self._setting.file.search
         judged = report(
             step=found.step,
-            loss=found.loss,
+            value=found.value,
             memorization=found.memorization,
             tau=search.tau,
             penalty=search.memorization.penalty if search.memorization else None,
+            goal=search.goal,
         )
         self._reports.append(judged)
         return judged
@@ -302,7 +303,7 @@ def _await(commit: Path) -> None:
 
 def _worst() -> dict[str, Any]:
     """A result without a report: Ray Tune requires its fields in every one."""
-    return {"step": 0, "loss": math.nan, "v": WORST, "objective": WORST}
+    return {"step": 0, "value": math.nan, "v": WORST, "objective": WORST}
 
 
 def _has_begun(run: Path) -> bool:

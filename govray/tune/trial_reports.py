@@ -25,7 +25,7 @@ import ray.train
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import SUPERSEDED
-from govray.errors import Malformed, UsageError
+from govray.errors import Malformed, UsageError, suggestion
 from govray.governance.formats import canonical_json
 from govray.train.state.snapshot import committed_folders
 from govray.train.worker.run import COMMIT_LOSS
@@ -33,6 +33,9 @@ from govray.train.worker.run import COMMIT_LOSS
 FILE = "reports.jsonl"
 MEMORIZATION = "memorization"
 """In a worker's report: the monitor's statistic, if measured."""
+
+VALUE = "loss"
+"""Key of the search's metric in a line, whatever it is: the first version knew losses alone."""
 
 MAX_BYTES = 64 << 20
 
@@ -43,12 +46,12 @@ class Measurement:
 
     Attributes:
         step: Steps done.
-        loss: The search's metric; NaN if it is not a number.
+        value: The search's metric; NaN if it is not a number.
         memorization: M, as last measured by then; None if it never was.
     """
 
     step: int
-    loss: float
+    value: float
     memorization: float | None
 
 
@@ -57,7 +60,7 @@ class Reporter(ray.train.UserCallback):
 
     Args:
         folder: The run's.
-        metric: What the search minimizes: a name in the metrics that the loop reports. ``loss`` is
+        metric: What the search compares: a name in the metrics that the loop reports. ``loss`` is
             the mean over the steps since the last commit.
     """
 
@@ -82,14 +85,22 @@ class Reporter(ray.train.UserCallback):
             return
         name = COMMIT_LOSS if self._metric == "loss" else self._metric
         if name not in said:
+            names = sorted(str(each) for each in said if each != COMMIT_LOSS)
             raise UsageError(
-                f"the training loop reports no {self._metric!r}",
+                f"the training loop reports no {self._metric!r}"
+                f"{suggestion(self._metric, names)}; it reports {', '.join(names)}",
                 where="search.metric",
-                do=f"Pass it to run.report(); it has {', '.join(sorted(map(str, said)))}",
+                do="Name one of these, or pass it to run.report()",
+            )
+        if not isinstance(said[name], int | float | None):
+            raise UsageError(
+                f"the training loop reports {self._metric!r}, but not as a number",
+                where="search.metric",
+                do="Search by a number",
             )
         line = {
             "step": int(said["step"]) + 1,
-            "loss": _number(said[name]),
+            VALUE: _number(said[name]),
             "memorization": _number(self._memorization),
         }
         kept = {key: value for key, value in line.items() if value is not None}
@@ -124,7 +135,7 @@ def read_reports(folder: Path) -> list[Measurement]:
         try:
             measured = Measurement(
                 step=int(value["step"]),
-                loss=float(value.get("loss", math.nan)),
+                value=float(value.get(VALUE, math.nan)),
                 memorization=value.get("memorization"),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -148,7 +159,7 @@ def put_unreported_aside(run: Path) -> None:
 def reports_until(donor: Path, until: int) -> bytes:
     """What a clone's reports begin with: its donor's, up to their common step."""
     lines = [
-        {"step": each.step, "loss": _number(each.loss), "memorization": each.memorization}
+        {"step": each.step, VALUE: _number(each.value), "memorization": each.memorization}
         for each in read_reports(donor)
         if each.step <= until
     ]

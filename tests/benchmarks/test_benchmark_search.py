@@ -23,7 +23,7 @@ RUNGS = [Bracket((10, 30, 90), 18)]
 def curve(point: Point, step: int) -> TrialReport:
     """Loss falls to the point's level; odd points memorize from step 20 on."""
     m = 2.0 if point["n"] % 2 and step >= 20 else 0.0
-    return report(step=step, loss=point["level"] + 10 / step, memorization=m, tau=1.0)
+    return report(step=step, value=point["level"] + 10 / step, memorization=m, tau=1.0)
 
 
 def point(number: int) -> Point:

@@ -122,7 +122,7 @@ def by_loss(trial: FakeTrial, every: int = 50) -> dict[str, Any]:
     trial.step += every
     off = abs(math.log10(trial.config["optimizer.lr"]) + 3)
     return report(
-        step=trial.step, loss=1 + off + 10 / trial.step, memorization=0.0, tau=1.0
+        step=trial.step, value=1 + off + 10 / trial.step, memorization=0.0, tau=1.0
     ).to_result()
 
 
@@ -198,7 +198,7 @@ def test_a_promoted_trial_goes_before_a_new_one() -> None:
 
     def curve(trial: FakeTrial) -> dict[str, Any]:
         trial.step += 100
-        return report(step=trial.step, loss=next(losses), memorization=0.0, tau=1.0).to_result()
+        return report(step=trial.step, value=next(losses), memorization=0.0, tau=1.0).to_result()
 
     points = Points(from_sequence([{"n": n} for n in range(9)]), 9, 1)
     machine = AsynchronousHalving([Bracket((100, 1000), 9)], 2)
@@ -238,7 +238,7 @@ def test_without_a_limit_it_is_ray_s_own_search_exactly(seed: int) -> None:
     assert type(ours) is AsyncHyperBandScheduler
     ours.set_search_properties("objective", "min")
     rays = AsyncHyperBandScheduler(
-        time_attr="step", metric="loss", mode="min", max_t=900, grace_period=100,
+        time_attr="step", metric="value", mode="min", max_t=900, grace_period=100,
         reduction_factor=3, brackets=3,
     )  # fmt: skip
     trials = {f"t{i}": FakeTrial(f"t{i}") for i in range(30)}
@@ -248,7 +248,7 @@ def test_without_a_limit_it_is_ray_s_own_search_exactly(seed: int) -> None:
             scheduler.on_trial_add(None, trial)
     decisions = []
     for name, step, loss in results(30, seed):
-        result = report(step=step, loss=loss, memorization=5.0).to_result()
+        result = report(step=step, value=loss, memorization=5.0).to_result()
         one = ours.on_trial_result(None, trials[name], result)
         assert one == rays.on_trial_result(None, trials[name], result)
         decisions.append(one)
@@ -319,7 +319,7 @@ def test_a_memorizer_stops_where_a_governed_trial_is() -> None:
         trial.step += 100
         loss = (0.01 if memorizes else 2.0) + trial.config["optimizer.lr"]
         m = 3.0 if memorizes and trial.step >= 300 else 0.0  # it appears late
-        return report(step=trial.step, loss=loss, memorization=m, tau=tau).to_result()
+        return report(step=trial.step, value=loss, memorization=m, tau=tau).to_result()
 
     tau = 1.0
     found = FakeController(recipe("asha", form="promotion"), curve).run()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from govray.errors import UsageError
 from govray.train.inputs.experiment_config import Experiment
+from govray.tune.objective import report
+from govray.tune.search import check_metric
 from govray.tune.search_config import Search, SearchFile, parse_search
+from govray.tune.search_record import file_value
 from tests.support.search_files import FILE
 
 
@@ -29,6 +33,33 @@ def test_a_file_is_an_experiment_and_its_search() -> None:
         "Custom",
     ]
     assert Search.model_validate(found.search.model_dump(mode="json")) == found.search
+
+
+def test_a_metric_may_be_better_when_higher() -> None:
+    rules = [{"threshold": {"metric": "accuracy", "above": 0.99}}, {"no_improvement": 2}]
+    search = parse_search(with_search(metric="accuracy", goal="max", stop=rules), where="x").search
+    assert (search.goal, search.lead) == ("max", "highest accuracy")
+    assert Search.model_validate(search.model_dump(mode="json")) == search
+    first, second = search.stop
+    higher = [
+        report(step=step, value=value, memorization=None, goal="max")
+        for step, value in enumerate([0.5, 0.9, 0.995], 1)
+    ]
+    assert first.reason(higher) == "accuracy 0.995 is at or above 0.99"
+    assert (first.reason(higher[:2]), second.reason(higher)) == (None, None)
+    lower = [replace(each, value=-each.value, objective=-each.objective) for each in higher]
+    assert second.reason(lower)
+
+
+def test_the_goal_of_earlier_searches_is_not_in_their_record() -> None:
+    assert "goal" not in file_value(parse_search(FILE, where="x"))["search"]
+
+
+def test_a_metric_that_the_loop_does_not_report_is_refused_before_anything_starts() -> None:
+    for metric in ("loss", "targets"):
+        check_metric(parse_search(with_search(metric=metric), where="x"))
+    with pytest.raises(UsageError, match=r"reports no 'los' .did you mean 'loss'"):
+        check_metric(parse_search(with_search(metric="los"), where="x"))
 
 
 def test_without_a_limit_memorization_is_not_held_against_a_trial() -> None:
@@ -102,6 +133,9 @@ def test_a_name_that_must_not_vary_is_refused(name: str, message: str) -> None:
         ({"space": {"optimizer.lr": {"uniform": [0.1, math.inf]}}}, "finite"),
         ({"space": {"optimizer.lr": {"uniform": [-1, 1]}}}, "optimizer.lr"),
         ({"divisor": 1}, "divisor"),
+        ({"goal": "maximum"}, "did you mean 'max'"),
+        ({"goal": "max", "stop": [{"divergence": 3}]}, "divergence is of a loss"),
+        ({"stop": [{"threshold": {"metric": "los", "below": 1}}]}, "did you mean 'loss'"),
         ({"stop": [{"nonsense": 1}]}, "give one of no_improvement"),
         ({"stop": [{"threshold": {}}]}, "give one of below, above"),
         ({"memorization": {"statistic": "m", "unit": "u", "tau": math.nan}}, "tau"),

@@ -165,6 +165,8 @@ def test_a_killed_search_goes_on_and_runs_no_finished_trial_again(deployment: De
     assert memorizer["loss"] < best["loss"]
     assert (memorizer["memorization"], memorizer["v"]) == (2.0, 0.5)
     assert found["best"] == best["trial"]
+    assert found["metric"] == {"name": "loss", "goal": "min"}
+    assert found["leader"] == found["lowestLoss"]
     assert found["lowestLoss"]["trial"] == memorizer["trial"]
     assert found["lowestLoss"]["whyNotBest"].startswith("it memorizes: M 2")
     assert found["front"][0] == memorizer["trial"]

@@ -24,7 +24,8 @@ from govray.tune.stop_rules import (
 
 def reports(*losses: float, m: float | None = 0.0, tau: float = 1.0) -> list[TrialReport]:
     return [
-        report(step=step, loss=loss, memorization=m, tau=tau) for step, loss in enumerate(losses, 1)
+        report(step=step, value=loss, memorization=m, tau=tau)
+        for step, loss in enumerate(losses, 1)
     ]
 
 

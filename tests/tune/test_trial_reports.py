@@ -40,11 +40,11 @@ def test_a_report_is_the_mean_loss_at_a_commit_and_the_last_memorization(tmp_pat
         reporter.after_report(None, words, None)
     *known, last = read_reports(tmp_path)
     assert known == [
-        Measurement(step=4, loss=3.5, memorization=0.5),
-        Measurement(step=8, loss=2.5, memorization=0.75),
+        Measurement(step=4, value=3.5, memorization=0.5),
+        Measurement(step=8, value=2.5, memorization=0.75),
     ]
     assert (last.step, last.memorization) == (12, 0.75)
-    assert math.isnan(last.loss)
+    assert math.isnan(last.value)
 
 
 def test_a_later_attempt_knows_what_was_measured_before(tmp_path: Path) -> None:
@@ -56,9 +56,14 @@ def test_a_later_attempt_knows_what_was_measured_before(tmp_path: Path) -> None:
 def test_the_metric_is_the_loops_own(tmp_path: Path) -> None:
     reporter = Reporter(tmp_path, "val_loss")
     reporter.after_report(None, said(4, 3.5, val_loss=1.5), None)
-    assert [each.loss for each in read_reports(tmp_path)] == [1.5]
-    with pytest.raises(UsageError, match="reports no 'val_loss'"):
-        reporter.after_report(None, said(8, 3.5), None)
+    assert [each.value for each in read_reports(tmp_path)] == [1.5]
+    with pytest.raises(UsageError, match=r"reports no 'val_loss' .did you mean 'val_los'"):
+        reporter.after_report(None, said(8, 3.5, val_los=1.5), None)
+    with pytest.raises(UsageError, match="it reports loss, other, step") as refused:
+        reporter.after_report(None, said(8, 3.5, other=1.5), None)
+    assert refused.value.where == "search.metric"
+    with pytest.raises(UsageError, match="not as a number"):
+        reporter.after_report(None, [said(8, 3.5)[0] | {"val_loss": "low"}], None)
 
 
 def test_a_step_counts_once_and_a_cut_line_not_at_all(tmp_path: Path) -> None:
@@ -71,7 +76,7 @@ def test_a_step_counts_once_and_a_cut_line_not_at_all(tmp_path: Path) -> None:
     again = Reporter(tmp_path, "loss")
     again.after_report(None, said(4, 3.25), None)
     again.after_report(None, said(8, 2.5), None)
-    assert [(each.step, each.loss) for each in read_reports(tmp_path)] == [(4, 3.5), (8, 2.5)]
+    assert [(each.step, each.value) for each in read_reports(tmp_path)] == [(4, 3.5), (8, 2.5)]
 
 
 @pytest.mark.parametrize("line", [b"{}\n", b"[]\n", b'{"step":"x"}\n'])

@@ -12,6 +12,9 @@ from govray.train.loop.entrypoint import load_entrypoint
 from govray.train.worker.run_start import govern
 from govray.train.worker.shard_model import shard
 
+REPORTED = ("loss", "memorization", "rows", "seconds", "step", "targets")
+"""Names of the numbers that the loop reports; memorization where the policy's monitor measures."""
+
 
 def train_loop(config: dict[str, Any]) -> None:
     """The loop that `GovernedTrainer` runs; ``config`` is the JSON of an `Experiment`."""
