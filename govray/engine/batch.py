@@ -1,7 +1,8 @@
 """What one rank brings to one optimizer step: micro-batches of rows.
 
 A micro-batch holds rows of one route stream. All of them may update the same parameters, and none
-shares a kernel call with a row of another domain.
+shares a kernel call with a row of another domain. Rows of a corpus that a gate sent to another
+route form a micro-batch of their own.
 
 Invariants (checked by ``StepBatch.check``, on every rank, before the forward):
 
@@ -13,8 +14,9 @@ The step, not the batch, compares targets with ``row_targets``, once it has the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -36,6 +38,8 @@ class MicroBatch:
         row_targets: Loss targets of each row.
         corpora: Corpus of each row; rows of one corpus stand together. Empty if nobody
             asks for gradient norms.
+        taken: Digest of the route that a gate sent the rows to; None if they take the stream's
+            own. Dropout masks stay those of stream and position.
     """
 
     stream: str
@@ -43,22 +47,45 @@ class MicroBatch:
     positions: tuple[int, ...]
     row_targets: tuple[int, ...]
     corpora: tuple[str, ...] = ()
+    taken: str | None = None
 
     @property
     def targets(self) -> int:
         """Number of loss targets."""
         return sum(self.row_targets)
 
+    @property
+    def route(self) -> str:
+        """Digest of the route by which the rows train."""
+        return self.taken or self.stream
+
     def without(self, corpora: Collection[str]) -> MicroBatch | None:
         """The rows of other corpora, as if these had not been read; None if there are none."""
         kept = [i for i, corpus in enumerate(self.corpora) if corpus not in corpora]
         if len(kept) == len(self.positions):
             return self
-        if not kept:
-            return None
-        return MicroBatch(
-            stream=self.stream,
-            tensors={name: tensor[kept] for name, tensor in self.tensors.items()},
+        return self._rows(kept) if kept else None
+
+    def rerouted(self, routes: Mapping[str, str]) -> tuple[MicroBatch, ...]:
+        """The same rows, those of some corpora by other routes; a micro-batch for each route.
+
+        Args:
+            routes: Corpus → digest of the route that its rows take from now on.
+        """
+        rows: dict[str | None, list[int]] = {}
+        for i, corpus in enumerate(self.corpora):
+            rows.setdefault(routes.get(corpus, self.taken), []).append(i)
+        return tuple(
+            replace(self._rows(each), taken=taken)
+            for taken, each in sorted(rows.items(), key=lambda item: item[0] or "")
+        )
+
+    def _rows(self, kept: Sequence[int]) -> MicroBatch:
+        if len(kept) == len(self.positions):
+            return self
+        return replace(
+            self,
+            tensors={name: tensor[list(kept)] for name, tensor in self.tensors.items()},
             positions=tuple(self.positions[i] for i in kept),
             row_targets=tuple(self.row_targets[i] for i in kept),
             corpora=tuple(self.corpora[i] for i in kept),
@@ -69,8 +96,8 @@ class MicroBatch:
         if start <= 0 and stop >= len(self.positions):
             return self
         rows = slice(start, stop)
-        return MicroBatch(
-            stream=self.stream,
+        return replace(
+            self,
             tensors={name: tensor[rows] for name, tensor in self.tensors.items()},
             positions=self.positions[rows],
             row_targets=self.row_targets[rows],
@@ -110,11 +137,7 @@ class StepBatch:
         """
         if not any(corpus in corpora for corpus in self.corpora):
             return self
-        for each in self.micro_batches:
-            if len(each.corpora) != len(each.positions):
-                raise UsageError(
-                    "a micro-batch does not name its rows' corpora", where=f"step {self.step}"
-                )
+        self._require_named()
         left = [each.without(corpora) for each in self.micro_batches]
         return replace(
             self,
@@ -122,26 +145,66 @@ class StepBatch:
             corpora={name: use for name, use in self.corpora.items() if name not in corpora},
         )
 
-    def check(self, streams: Collection[str], corpora: Collection[str]) -> None:
+    def rerouted(self, routes: Mapping[str, str]) -> StepBatch:
+        """The same rows, those of some corpora by other routes.
+
+        Args:
+            routes: Corpus → digest of the route that its rows take from now on.
+
+        Raises:
+            UsageError: A micro-batch does not say which corpus each of its rows is of.
+        """
+        if not any(corpus in routes for corpus in self.corpora):
+            return self
+        self._require_named()
+        parts = [part for each in self.micro_batches for part in each.rerouted(routes)]
+        return replace(self, micro_batches=tuple(parts))
+
+    def _require_named(self) -> None:
+        for each in self.micro_batches:
+            if len(each.corpora) != len(each.positions):
+                raise UsageError(
+                    "a micro-batch does not name its rows' corpora", where=f"step {self.step}"
+                )
+
+    def check(
+        self,
+        streams: Collection[str],
+        corpora: Collection[str],
+        rerouted: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Compare what the batch says about itself with itself and with the run.
 
         Args:
-            streams: Ids of the run's route streams.
+            streams: Ids of the run's routes.
             corpora: Names of the run's corpora.
+            rerouted: Corpus → digest of the route that a gate sent its rows to.
 
         Raises:
-            Refused: On an unknown stream or corpus, or sums that differ.
+            Refused: On an unknown stream or corpus, rows that take another route than theirs, or
+                sums that differ.
             UsageError: If a tensor has a wrong number of rows, or there is no ``targets``.
         """
         where = f"step {self.step}"
         for micro_batch in self.micro_batches:
             rows = len(micro_batch.positions)
-            if micro_batch.stream not in streams:
-                raise Refused(
-                    f"rows of stream {micro_batch.stream}, which no route of this run has",
-                    where=where,
-                    do="Build batches from the batch plan of this run",
-                )
+            for route in (micro_batch.stream, micro_batch.route):
+                if route not in streams:
+                    raise Refused(
+                        f"rows of stream {route}, which no route of this run has",
+                        where=where,
+                        do="Build batches from the batch plan of this run",
+                    )
+            # Without names its rows may be of any corpus of the batch.
+            for corpus in sorted({*micro_batch.corpora} or {*self.corpora}):
+                due = rerouted.get(corpus)
+                if micro_batch.taken != due:
+                    raise Refused(
+                        f"rows of corpus {corpus} take route {micro_batch.route}, and "
+                        f"{due or 'their own'} is due",
+                        where=where,
+                        do="Leave it to the run which route a gate sends rows to",
+                    )
             if "targets" not in micro_batch.tensors:
                 raise UsageError("a micro-batch has no tensor 'targets'", where=where)
             if not rows:

@@ -37,7 +37,7 @@ There is no mixed precision with loss scaling.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -86,7 +86,7 @@ class StepResult:
     Attributes:
         step: The global step.
         loss: Mean over all loss targets of all ranks; NaN if there were none.
-        stream_losses: The same mean per route stream that had loss targets.
+        stream_losses: The same mean per route that rows with loss targets took.
         group_targets: N_l per layer group, 0 included.
         corpus_counts: (rows, loss targets) per corpus that was read.
         world_size: Number of ranks.
@@ -148,7 +148,8 @@ class GovernedStep:
         self._clip = clip
         self._try_optimizer = try_optimizer
         self._try_rows = try_rows
-        self._left_out: frozenset[str] = frozenset()
+        self._left_out: Mapping[str, str] = {}
+        self._rerouted: Mapping[str, str] = {}
         self._over: str | None = None
 
     def require_sound(self) -> None:
@@ -169,8 +170,23 @@ class GovernedStep:
         Args:
             corpora: Corpus → its name in ``valid_until``, which no longer matters.
         """
-        self._left_out = frozenset(corpora)
-        self.agreement.leave_out(corpora.values())
+        self._left_out = dict(corpora)
+        self._agree_on_gates()
+
+    def reroute(self, corpora: Mapping[str, str]) -> None:
+        """From the next step on, accept rows of these corpora by these routes only. Equal on all
+        ranks.
+
+        Args:
+            corpora: Corpus → digest of a fallback of its stream; `StepBatch.rerouted` sends its
+                rows there.
+        """
+        self._rerouted = dict(corpora)
+        self._agree_on_gates()
+
+    def _agree_on_gates(self) -> None:
+        rerouted = (f"{corpus} by {route}" for corpus, route in self._rerouted.items())
+        self.agreement.leave_out([*self._left_out.values(), *rerouted])
 
     def __call__(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
         """Do one step, on all ranks together. Collective.
@@ -227,12 +243,13 @@ class GovernedStep:
             here.failure = RankFailure(f"could not load its batch: {batch.error}", kind)
             return []
         with here.noted():
-            if used := sorted(self._left_out.intersection(batch.corpora)):
+            if used := sorted(self._left_out.keys() & batch.corpora.keys()):
                 raise Refused(
                     f"rows of corpus {used[0]}, whose credential no longer holds",
                     where=f"step {batch.step}",
                 )
-            batch.check(self.routed.streams, self.agreement.terms.corpora)
+            batch.check(self.routed.streams, self.agreement.terms.corpora, self._rerouted)
+            self.routed.require_planned(batch.micro_batches)
             return self.accumulation.planner.passes(batch.micro_batches)
         return []
 
@@ -308,6 +325,7 @@ def build_step(
     routes: Mapping[str, Route],
     terms: Terms,
     settings: StepSettings,
+    fallbacks: Mapping[str, Collection[str]] = MappingProxyType({}),
     adapters: Adapters | None = None,
     layout: BucketLayout = bucket_layout,
 ) -> GovernedStep:
@@ -317,9 +335,10 @@ def build_step(
         model: Equal on all ranks. Its dropout modules are replaced by keyed ones.
         optimizer: Over exactly the parameters that may learn, adapters' included.
         groups: Layer group → FQNs, from ``layer_groups``.
-        routes: Stream id → route, of every class that was admitted.
+        routes: Stream id → route, of every class that was admitted, fallbacks included.
         terms: What the run's steps rest on: policy, plan, corpora, and how long each holds.
         settings: How a step computes.
+        fallbacks: Stream id → digests of the routes that a gate may send its rows to.
         adapters: The model's adapters; None if no route has one.
         layout: How a domain's parameters are put into buckets.
 
@@ -332,7 +351,13 @@ def build_step(
     adapters = adapters or Adapters(model, {}, seed=settings.seed)
     refuse_undriven(optimizer)
     routed = route_model(
-        model, optimizer, groups=groups, routes=routes, adapters=adapters, layout=layout
+        model,
+        optimizer,
+        groups=groups,
+        routes=routes,
+        fallbacks=fallbacks,
+        adapters=adapters,
+        layout=layout,
     )
     keyed = key_dropout(model, settings.seed)
     timeout = timedelta(seconds=settings.collective_timeout_s)

@@ -3,7 +3,8 @@
 The oracle knows nothing of govray: one backward per row over the whole model,
 adapters merged into the weights (W + 2BA), layer groups spelled by name, weights
 applied to finished gradients, and one division. Models, routes, weights, rows,
-−100 targets, the split over two ranks and micro-batch sizes are drawn.
+−100 targets, rows that a gate sent to another route, the split over two ranks and
+micro-batch sizes are drawn.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from govray.engine import step as step_module
+from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.collective import bucket_reducer as reducer_module
 from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.gradients import routing
@@ -30,7 +32,7 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, IGNORED
 from govray.engine.step import StepResult
 from govray.governance.policy.route import Route
-from tests.support.cases import governed, micro_batch, step_batch, token_rows
+from tests.support.cases import CORPUS, governed, micro_batch, token_rows
 from tests.support.ranks import RankPool
 
 TOLERANCE = 1e-12
@@ -63,6 +65,15 @@ class Stream:
     route: Route
     rows: Tensors
     cut: int  # rank 0 has the rows before it
+    fallback: Route | None = None
+    gated: int = 0  # so many rows, the first ones, take the fallback
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        return (self.route,) if self.fallback is None else (self.route, self.fallback)
+
+    def taken(self, index: int) -> Route:
+        return self.fallback if self.fallback and index < self.gated else self.route
 
     def part(self, rank: int) -> tuple[Tensors, int]:
         half = slice(0, self.cut) if rank == 0 else slice(self.cut, None)
@@ -82,7 +93,8 @@ class Case:
 
     @property
     def ranks(self) -> dict[str, int]:
-        return {s.route.adapter: RANK for s in self.streams if s.route.adapter is not None}
+        routes = [route for stream in self.streams for route in stream.routes]
+        return {route.adapter: RANK for route in routes if route.adapter is not None}
 
 
 def build(case: Case) -> tuple[nn.Module, Adapters]:
@@ -119,22 +131,45 @@ def step_on_a_rank(case: Case) -> tuple[dict[str, Tensor | None], StepResult]:
         seen.update({n: None if p.grad is None else p.grad.clone() for n, p in parameters.items()})
 
     optimizer.register_step_pre_hook(look)
-    batch = []
-    for stream in case.streams:
+    parts, corpora, gated, fallbacks = [], [CORPUS], {}, {}
+    for index, stream in enumerate(case.streams):
+        if stream.fallback:
+            corpora.append(f"gated {index}")
+            gated[f"gated {index}"] = stream.fallback.digest
+            fallbacks[stream.route.digest] = [stream.fallback.digest]
         rows, first = stream.part(dist.get_rank())
         if len(rows["targets"]):
-            batch.append(micro_batch(stream.route, rows, first))
+            part = micro_batch(stream.route, rows, first)
+            taken = [stream.taken(place) is stream.fallback for place in part.positions]
+            names = tuple(f"gated {index}" if each else CORPUS for each in taken)
+            parts.append(replace(part, corpora=names))
+    uses = {
+        corpus: (
+            sum(name == corpus for part in parts for name in part.corpora),
+            sum(
+                count
+                for part in parts
+                for name, count in zip(part.corpora, part.row_targets, strict=True)
+                if name == corpus
+            ),
+        )
+        for corpus in corpora
+    }
+    batch = StepBatch(0, tuple(parts), {corpus: use for corpus, use in uses.items() if use[0]})
     with pytest.MonkeyPatch.context() as patch:
         if case.violation is not None:
             VIOLATIONS[case.violation](patch)
         run = governed(
             model,
             optimizer,
-            [stream.route for stream in case.streams],
+            [route for stream in case.streams for route in stream.routes],
             adapters=adapters,
             max_rows=case.max_rows,
+            fallbacks=fallbacks,
+            corpora=tuple(corpora),
         )
-        result = run(step_batch(0, batch), losses)
+        run.reroute(gated)
+        result = run(batch.rerouted(gated), losses)
     return seen, result
 
 
@@ -148,12 +183,13 @@ def oracle(case: Case) -> tuple[dict[str, Tensor | None], dict[str, int], float]
     counts = dict.fromkeys((group_of(name, case.kind) for name in everything), 0)
     total, targets = 0.0, 0
     for stream in case.streams:
-        weights = dict(stream.route.weights)
-        if stream.route.adapter is not None:
-            weights[f"adapter:{stream.route.adapter}"] = 1.0
         for index in range(len(stream.rows["targets"])):
+            route = stream.taken(index)
+            weights = dict(route.weights)
+            if route.adapter is not None:
+                weights[f"adapter:{route.adapter}"] = 1.0
             row = {name: t[index : index + 1] for name, t in stream.rows.items()}
-            used = merged(base, own, stream.route.adapter)
+            used = merged(base, own, route.adapter)
             loss = losses(lambda tokens, w=used: functional_call(model, w, (tokens,)), row).sum()
             gradients = torch.autograd.grad(loss, [*everything.values()], allow_unused=True)
             for (name, _), gradient in zip(everything.items(), gradients, strict=True):
@@ -235,7 +271,14 @@ def cases(draw: st.DrawFn) -> Case:
             # no gradient but rounding, and relative errors of rounding say nothing.
             masked = draw(st.lists(st.integers(0, CONTEXT - 2), max_size=3))
             rows["targets"][: draw(st.integers(0, count)), masked] = IGNORED
-        streams[route.digest] = Stream(route, rows, draw(st.integers(0, count)))
+        fallback = None
+        if draw(st.booleans()):
+            kept = draw(st.lists(st.sampled_from([*weights] or ["none"]), unique=True))
+            narrower = {group: weights[group] / 2 for group in kept if group in weights}
+            fallback = Route(narrower, "own", RANK) if index == 0 or not narrower else None
+        streams[route.digest] = Stream(
+            route, rows, draw(st.integers(0, count)), fallback, draw(st.integers(0, count))
+        )
     return Case(
         kind=kind,
         blocks=blocks,
@@ -259,7 +302,9 @@ def test_gradients_equal_the_oracle_and_are_absent_where_absent(
 
 
 def mixed(violation: str | None = None) -> Case:
-    """Four overlapping streams, unequal ranks, weights, an adapter beside layers and one alone."""
+    """Four overlapping streams, unequal ranks, weights, an adapter beside layers and one alone.
+
+    Rows of the first go to a fallback."""
     routes = [
         Route({"embedding": 1.0, "block.0": 0.5, "head": 1.0}),
         Route({"block.1": 0.3, "final_norm": 1.0, "head": 0.01}),
@@ -267,12 +312,13 @@ def mixed(violation: str | None = None) -> Case:
         Route({}, "right", RANK),
     ]
     streams = []
-    for index, (route, count, cut) in enumerate(
-        zip(routes, (5, 3, 2, 4), (4, 0, 2, 1), strict=True)
+    gates = [(Route({"head": 0.5}, "own", RANK), 2), (None, 0), (None, 0), (None, 0)]
+    for index, (route, count, cut, gate) in enumerate(
+        zip(routes, (5, 3, 2, 4), (4, 0, 2, 1), gates, strict=True)
     ):
         rows = token_rows(count, CONTEXT, VOCABULARY, 77, index)
         rows["targets"][: index + 1, :2] = IGNORED
-        streams.append(Stream(route, rows, cut))
+        streams.append(Stream(route, rows, cut, *gate))
     return Case("gpt", 2, tuple(streams), 2, 5, violation)
 
 
@@ -303,7 +349,7 @@ def weights_in_the_denominator(patch: pytest.MonkeyPatch) -> None:
     def weighted(self, micro_batches):
         counts: dict[str, float] = {}
         for each in micro_batches:
-            weights = self.streams[each.stream].weights
+            weights = self.streams[each.route].weights
             for group, weight in {self.group_of[n]: w for n, w in weights.items()}.items():
                 counts[group] = counts.get(group, 0.0) + weight * each.targets
         return {group: math.ceil(count) for group, count in counts.items()}
@@ -357,7 +403,24 @@ def unscaled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(routing, "_scale", lambda weight: lambda gradient: gradient)
 
 
+def as_before_the_gate(patch: pytest.MonkeyPatch) -> None:
+    """Let gated rows go on training what their stream's route permits."""
+    patch.setattr(MicroBatch, "route", property(lambda self: self.stream))
+
+
+def counted_as_before_the_gate(patch: pytest.MonkeyPatch) -> None:
+    """Count gated rows where their stream's route permits."""
+    counted = RoutedModel.targets
+    patch.setattr(
+        RoutedModel,
+        "targets",
+        lambda self, parts: counted(self, [replace(part, taken=None) for part in parts]),
+    )
+
+
 VIOLATIONS = {
+    "as before the gate": as_before_the_gate,
+    "counted as before the gate": counted_as_before_the_gate,
     "global divide": global_divide,
     "weights in the denominator": weights_in_the_denominator,
     "divide per rank": divide_per_rank,
@@ -365,7 +428,8 @@ VIOLATIONS = {
     "unscaled": unscaled,
 }
 EXPECTED = dict.fromkeys(VIOLATIONS, r"weight: [0-9.e-]+") | {
-    "zero instead of absent": "embedding.* has a gradient, and should have none"
+    "as before the gate": r"adapter:own/.* has no gradient|weight: [0-9.e-]+",
+    "zero instead of absent": "embedding.* has a gradient, and should have none",
 }
 
 
@@ -375,7 +439,7 @@ def test_the_oracle_sees_each_violation(two_ranks: RankPool, violation: str) -> 
     if violation == "zero instead of absent":
         # Nothing read for the stream that reaches lowest: the embedding has no gradient.
         lowest, *others = case.streams
-        none = Stream(lowest.route, {name: t[:0] for name, t in lowest.rows.items()}, 0)
+        none = replace(lowest, rows={name: t[:0] for name, t in lowest.rows.items()}, cut=0)
         case = replace(case, streams=(none, *others))
     with pytest.raises(AssertionError, match=EXPECTED[violation]):
         check(case, two_ranks)

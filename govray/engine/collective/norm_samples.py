@@ -25,7 +25,7 @@ from govray.engine.gradients.norm_accounting import Accounting, Piece
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.routing import Routed
 
-_PIECE = 4  # pass, stream, corpus, rows
+_PIECE = 5  # pass, stream, route taken, corpus, rows
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def pieces_of(each: Pass, routed: Mapping[str, Routed]) -> list[Piece]:
     """The pieces of a pass: runs of rows of one corpus and one stream."""
     pieces: list[Piece] = []
     for part, (start, _) in zip(each.parts, each.spans, strict=True):
-        weights = routed[part.stream].weights
+        weights = routed[part.route].weights
         for corpus, rows in _runs(part):
             pieces.append(Piece(corpus, start, start + rows, weights))
             start += rows
@@ -121,19 +121,25 @@ def gather(
         squares: What it measured, not yet divided. An absent entry of a (corpus, group)
             that its rows may update says that the group could not be measured.
         group_targets: N_l.
-        routed: Stream id → route, in one order on all ranks.
+        routed: Digest of a route → the route, in one order on all ranks.
         corpora: All corpora, in one order on all ranks.
     """
     streams, groups = list(routed), list(group_targets)
     own = [
-        [place, streams.index(part.stream), corpora.index(corpus), rows]
+        [
+            place,
+            streams.index(part.stream),
+            streams.index(part.route),
+            corpora.index(corpus),
+            rows,
+        ]
         for place, each in enumerate(passes)
         for part in each.parts
         for corpus, rows in _runs(part)
     ]
     table = torch.zeros(len(corpora), len(groups), dtype=torch.float64)
-    for _, stream, corpus, _ in own:
-        for group in routed[streams[stream]].groups:
+    for _, _, route, corpus, _ in own:
+        for group in routed[streams[route]].groups:
             square = squares.get((corpora[corpus], group), math.nan)
             table[corpus, groups.index(group)] = square
     total = torch.stack(agreement.exchange(table)).sum(0)
@@ -143,18 +149,14 @@ def gather(
     if own:
         padded[: len(own)] = torch.tensor(own, dtype=torch.int64)
     pieces: dict[tuple[int, int, str], dict[str, int]] = {}
+    updated: set[tuple[str, str]] = set()
     for rank, (rows_of_rank, count) in enumerate(
         zip(agreement.exchange(padded), counts, strict=True)
     ):
-        for place, stream, corpus, rows in rows_of_rank[:count].tolist():
+        for place, stream, route, corpus, rows in rows_of_rank[:count].tolist():
             held = pieces.setdefault((rank, place, streams[stream]), {})
             held[corpora[corpus]] = held.get(corpora[corpus], 0) + rows
-    updated = {
-        (corpus, group)
-        for (_, _, stream), held in pieces.items()
-        for corpus in held
-        for group in routed[stream].groups
-    }
+            updated |= {(corpora[corpus], group) for group in routed[streams[route]].groups}
     divided = {
         (corpus, group): float(total[corpora.index(corpus), groups.index(group)])
         / group_targets[group] ** 2

@@ -1,14 +1,15 @@
 """A model as its routes share it out: which stream may update which parameter, and in what domain.
 
 Layer groups that some route links are one domain. Each domain is normalised, clipped and summed
-on its own.
+on its own. A gate may send rows of a stream to another route, its fallback. The decision lies in
+the stream's domain, so stream and fallback are in one domain, from the start.
 
 Invariants: every parameter is in exactly one layer group, and the optimizer moves these only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -34,7 +35,9 @@ class RoutedModel:
         parameters: All of both, by name.
         groups: Layer group → names of parameters, adapters' groups included.
         group_of: Name of a parameter → its layer group.
-        streams: Stream id → route in terms of parameters, in one order on all ranks.
+        streams: Stream id → route in terms of parameters, in one order on all ranks. The routes
+            of fallbacks are there too.
+        fallbacks: Stream id → digests of the routes that a gate may send its rows to.
         domains: In the order of their passes.
     """
 
@@ -44,6 +47,7 @@ class RoutedModel:
     groups: Mapping[str, Sequence[str]]
     group_of: Mapping[str, str]
     streams: Mapping[str, Routed]
+    fallbacks: Mapping[str, Collection[str]]
     domains: tuple[Domain, ...]
 
     @cached_property
@@ -64,6 +68,7 @@ class RoutedModel:
             "parameters": {n: [list(p.shape), str(p.dtype)] for n, p in self.parameters.items()},
             "groups": {group: list(names) for group, names in self.groups.items()},
             "streams": {name: dict(routed.weights) for name, routed in self.streams.items()},
+            "fallbacks": {name: sorted(each) for name, each in sorted(self.fallbacks.items())},
             "buckets": {domain.name: domain.buckets for domain in self.domains},
         }
 
@@ -71,9 +76,24 @@ class RoutedModel:
         """Layer group → the loss targets of these rows that count there."""
         counts = dict.fromkeys(self.groups, 0)
         for micro_batch in micro_batches:
-            for group in self.streams[micro_batch.stream].groups:
+            for group in self.streams[micro_batch.route].groups:
                 counts[group] += micro_batch.targets
         return counts
+
+    def require_planned(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """See that rows take their stream's route, or a fallback of it.
+
+        Raises:
+            Refused: Others. The gate that sends them there may lie in another domain.
+        """
+        for each in micro_batches:
+            if each.taken is not None and each.taken not in self.fallbacks.get(each.stream, ()):
+                raise Refused(
+                    f"rows of stream {each.stream} take route {each.taken}, which is no fallback "
+                    "of it",
+                    where="micro-batch",
+                    do="Name the fallbacks when the step is built, so that domains can be frozen",
+                )
 
 
 def route_model(
@@ -82,6 +102,7 @@ def route_model(
     *,
     groups: Mapping[str, Sequence[str]],
     routes: Mapping[str, Route],
+    fallbacks: Mapping[str, Collection[str]],
     adapters: Adapters,
     layout: BucketLayout,
 ) -> RoutedModel:
@@ -91,7 +112,8 @@ def route_model(
         model: The base model.
         optimizer: Over exactly the parameters that may learn, adapters' included.
         groups: Layer group → FQNs, from ``layer_groups``.
-        routes: Stream id → route, of every class that was admitted.
+        routes: Stream id → route, of every class that was admitted, fallbacks included.
+        fallbacks: Stream id → digests of the routes that a gate may send its rows to.
         adapters: The model's.
         layout: How a domain's parameters are put into buckets.
 
@@ -114,13 +136,15 @@ def route_model(
         groups=all_groups,
         group_of=group_of,
         streams=streams,
-        domains=_domains(groups, routes, parameters, group_of, streams, layout),
+        fallbacks=fallbacks,
+        domains=_domains(groups, routes, fallbacks, parameters, group_of, streams, layout),
     )
 
 
 def _domains(
     groups: Mapping[str, Sequence[str]],
     routes: Mapping[str, Route],
+    fallbacks: Mapping[str, Collection[str]],
     parameters: Mapping[str, nn.Parameter],
     group_of: Mapping[str, str],
     streams: Mapping[str, Routed],
@@ -131,7 +155,8 @@ def _domains(
     for stream, routed in streams.items():
         for name in routed.weights:
             readers[name].add(stream)
-    found = domains(routes.values(), tuple(groups))
+    links = [(routes[one], routes[other]) for one, rest in fallbacks.items() for other in rest]
+    found = domains(routes.values(), tuple(groups), links)
     place_of = {group: place for place, members in enumerate(found) for group in members}
     own: list[dict[str, nn.Parameter]] = [{} for _ in found]
     for name, parameter in parameters.items():

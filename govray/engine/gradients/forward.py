@@ -39,7 +39,7 @@ class PartLoss:
     """Of one part of a pass.
 
     Attributes:
-        stream: Its route stream.
+        stream: Digest of the route that its rows take.
         sum: Σ of its losses, with the graph behind it.
         targets: The number of its loss targets, on the device.
         stated: The same, as the batch said.
@@ -119,7 +119,7 @@ class Forward:
         """
         targets = each.tensors["targets"]
         # Once for each stream: it empties Python's memory of which warnings were shown.
-        untried = {part.stream for part in each.parts} - self._tried
+        untried = {part.route for part in each.parts} - self._tried
         with (
             lost_gradients_refused() if untried else nullcontext(),
             permitted(self._reached[each.adapter], each.weights),
@@ -143,7 +143,7 @@ class Forward:
                 losses = losses.where(counted, 0.0)
             if not losses.requires_grad:
                 raise UsageError(
-                    f"the losses of stream {each.parts[0].stream} depend on no parameter "
+                    f"the losses of stream {each.parts[0].route} depend on no parameter "
                     "that its route permits",
                     where="loss_fn",
                     do="Compute them with the model, and not under torch.no_grad()",
@@ -152,7 +152,7 @@ class Forward:
                 refuse_float16(losses)
             yield tuple(
                 PartLoss(
-                    part.stream,
+                    part.route,
                     _rows(losses, span).sum(dtype=_wide(losses)),
                     _rows(counted, span).sum(),
                     part.targets,

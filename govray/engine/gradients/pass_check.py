@@ -118,7 +118,7 @@ def trial_rows(full: Pass) -> Pass:
 
 def tried_as(each: Pass) -> tuple[str, ...]:
     """What a trial of this pass also holds for: the same streams, in the same order."""
-    return tuple(dict.fromkeys(part.stream for part in each.parts))
+    return tuple(dict.fromkeys(part.route for part in each.parts))
 
 
 def try_pass(
@@ -144,17 +144,17 @@ def try_pass(
         return PassCheck(False, f"{type(error).__name__}: {error}")
     tolerance = coarsest({p.dtype for p in learning.values()} | dtypes) ** 0.5
     for part, found in zip(small.parts, together, strict=True):
-        route = routed[part.stream]
+        route = routed[part.route]
         for name, gradient in found.items():
             if name not in route.weights and gradient is not None and gradient.any():
-                return PassCheck(False, f"rows of stream {part.stream} would update {name}")
+                return PassCheck(False, f"rows of stream {part.route} would update {name}")
         with losses(homogeneous(part, route)) as (own,):
             expected = _gradients(own, {name: parameters[name] for name in route.weights})
         if not any(gradient is not None and gradient.any() for gradient in expected.values()):
             return PassCheck(None)
         gap = _distance(found, expected)
         if not gap <= tolerance:
-            return PassCheck(False, f"stream {part.stream}: gradients differ by {gap:.1e}")
+            return PassCheck(False, f"stream {part.route}: gradients differ by {gap:.1e}")
     return PassCheck(True)
 
 
@@ -198,12 +198,13 @@ def _gradients(loss: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str
 
 
 def _repeated(part: MicroBatch, rows: int) -> MicroBatch:
-    return MicroBatch(
-        stream=part.stream,
+    return replace(
+        part,
         tensors={
             name: tensor[:1].expand(rows, *tensor.shape[1:]).contiguous()
             for name, tensor in part.tensors.items()
         },
         positions=part.positions[:1] * rows,
         row_targets=part.row_targets[:1] * rows,
+        corpora=(),
     )

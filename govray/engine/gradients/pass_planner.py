@@ -105,7 +105,7 @@ class Planner:
     """Puts the rows of a step into passes.
 
     Args:
-        routed: Stream id → route in terms of parameters.
+        routed: Digest of a route → the route in terms of parameters.
         groups: Layer group → FQNs of the base model, in canonical order.
         domains: The layer groups of each domain, in the order of the passes.
         max_rows: Rows of a pass at most; None for no limit.
@@ -138,7 +138,7 @@ class Planner:
 
     def domain_of(self, each: Pass) -> int:
         """The place of a pass's domain."""
-        return self._domain_of[each.parts[0].stream]
+        return self._domain_of[each.parts[0].route]
 
     def stream_of(self, domain: int) -> str:
         """One of a domain's streams, the same on all ranks."""
@@ -147,8 +147,8 @@ class Planner:
     def passes(self, micro_batches: Sequence[MicroBatch]) -> list[Pass]:
         """The passes of one rank's rows, by domain."""
         planned: list[Pass] = []
-        for domain in sorted({self._domain_of[each.stream] for each in micro_batches}):
-            own = [each for each in micro_batches if self._domain_of[each.stream] == domain]
+        for domain in sorted({self._domain_of[each.route] for each in micro_batches}):
+            own = [each for each in micro_batches if self._domain_of[each.route] == domain]
             if domain in self._only_sliced:
                 for joined in self._joinable(own):
                     planned += map(self.sliced, _chunks(joined, self._max_rows))
@@ -159,9 +159,9 @@ class Planner:
 
     def sliced(self, parts: Sequence[MicroBatch]) -> Pass:
         """One pass over rows of any streams that read the same adapter, or none."""
-        routed = [self._routed[part.stream] for part in parts]
+        routed = [self._routed[part.route] for part in parts]
         slices = slices_of(routed, self._groups, tuple(self._sizes))
-        only = self._domain_of[parts[0].stream] in self._only_sliced
+        only = self._domain_of[parts[0].route] in self._only_sliced
         names = [*(slices if only else ()), *(name for route in routed for name in route.weights)]
         return Pass(
             parts=tuple(parts),
@@ -172,8 +172,8 @@ class Planner:
 
     def instead(self, each: Pass) -> tuple[Pass, ...]:
         """The same rows in passes that need no trial."""
-        if self._domain_of[each.parts[0].stream] not in self._only_sliced:
-            return tuple(homogeneous(part, self._routed[part.stream]) for part in each.parts)
+        if self._domain_of[each.parts[0].route] not in self._only_sliced:
+            return tuple(homogeneous(part, self._routed[part.route]) for part in each.parts)
         assert each.slices is not None
         return (replace(each, slices={n: s.everywhere() for n, s in each.slices.items()}),)
 
@@ -182,24 +182,28 @@ class Planner:
         slices = self.sliced(parts).slices or {}
         if self.unsliced is None and slicing_pays(tokens, slices, self._sizes):
             for chunk in _chunks(parts, self._max_rows):
-                alone = homogeneous(chunk[0], self._routed[chunk[0].stream])
+                alone = homogeneous(chunk[0], self._routed[chunk[0].route])
                 yield self.sliced(chunk) if len(chunk) > 1 else alone
             return
         for part in parts:
             for (piece,) in _chunks([part], self._max_rows):
-                yield homogeneous(piece, self._routed[part.stream])
+                yield homogeneous(piece, self._routed[part.route])
 
     def _joinable(self, parts: Sequence[MicroBatch]) -> Iterator[list[MicroBatch]]:
         """Those that a sliced pass can join, neighbours as alike as may be."""
         order = tuple(self._groups)
         by_adapter: dict[str | None, list[MicroBatch]] = {}
         for part in parts:
-            by_adapter.setdefault(self._routed[part.stream].adapter, []).append(part)
+            by_adapter.setdefault(self._routed[part.route].adapter, []).append(part)
         for adapter in sorted(by_adapter, key=lambda name: name or ""):
             for joined in _alike(by_adapter[adapter]):
                 yield sorted(
                     joined,
-                    key=lambda part: (floor(self._routed[part.stream], order), part.stream),
+                    key=lambda part: (
+                        floor(self._routed[part.route], order),
+                        part.route,
+                        part.stream,
+                    ),
                 )
 
 

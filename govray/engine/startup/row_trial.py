@@ -64,7 +64,7 @@ class StartupTrial:
     Args:
         forward: Runs passes.
         model: The base model.
-        routed: Stream id → route.
+        routed: Digest of a route → the route. A gate's fallback is tried as a stream is.
         max_rows: Rows that go through the model together at most; None for no limit.
     """
 
@@ -98,7 +98,7 @@ class StartupTrial:
             for stream, rows in self._due(parts).items()
             if len(rows) > self._rows_tried.get(stream, 0)
         }
-        own = {s: sum(len(p.positions) for p in parts if p.stream == s) for s in due}
+        own = {s: sum(len(p.positions) for p in parts if p.route == s) for s in due}
         if not due:
             return
         with _no_graphs(), self._nothing_left_behind(due):
@@ -129,14 +129,15 @@ class StartupTrial:
         """Of each stream here: some rows, own ones first, then others of the same shapes."""
         rows: dict[str, list[MicroBatch]] = {}
         for part in parts:
-            if self._rows_tried.get(part.stream, 0) < self._most:
-                rows.setdefault(part.stream, [])
+            if self._rows_tried.get(part.route, 0) < self._most:
+                rows.setdefault(part.route, [])
         for stream in rows:
-            own = [part for part in parts if part.stream == stream]
-            others = [part for part in parts if part.stream != stream and _alike(part, own[0])]
+            own = [part for part in parts if part.route == stream]
+            others = [part for part in parts if part.route != stream and _alike(part, own[0])]
             for part in (*own, *others):
                 for index in range(min(self._most - len(rows[stream]), len(part.positions))):
-                    rows[stream].append(replace(part.cut(index, index + 1), stream=stream))
+                    row = part.cut(index, index + 1)
+                    rows[stream].append(replace(row, stream=own[0].stream, taken=own[0].taken))
         return rows
 
     @contextmanager
@@ -169,7 +170,7 @@ class StartupTrial:
         return held(parameters, content=content) | held(buffers)
 
     def _pass(self, rows: Sequence[MicroBatch]) -> Pass:
-        routed = self._routed[rows[0].stream]
+        routed = self._routed[rows[0].route]
         return Pass(tuple(rows), routed.weights, routed.adapter)
 
     def _module_of(self, name: str) -> str:

@@ -133,7 +133,11 @@ def profile_weights(profile: Profile, groups: Sequence[str], *, where: str) -> d
     return {group: min(chosen.get(part, 0.0) for part in group.split("+")) for group in groups}
 
 
-def domains(routes: Iterable[Route], groups: Sequence[str]) -> tuple[frozenset[str], ...]:
+def domains(
+    routes: Iterable[Route],
+    groups: Sequence[str],
+    links: Iterable[tuple[Route, Route]] = (),
+) -> tuple[frozenset[str], ...]:
     """Return the connected components of layer groups that routes link.
 
     Two groups are in one domain if a chain of routes leads from one to the other. An adapter that
@@ -142,6 +146,8 @@ def domains(routes: Iterable[Route], groups: Sequence[str]) -> tuple[frozenset[s
     Args:
         routes: Of every admitted class.
         groups: The model's layer groups in order, without adapters.
+        links: Routes and fallbacks. A gate that leads from one to the other rests on evidence of
+            the one and steers the other, so they are in one domain.
 
     Returns:
         Domains in the order of their first group in the model; adapter-only domains
@@ -158,10 +164,9 @@ def domains(routes: Iterable[Route], groups: Sequence[str]) -> tuple[frozenset[s
                 f"a route names layer group {unknown[0]!r}, which the model lacks",
                 do=f"The model has {', '.join(groups)}",
             )
-        linked = set(route.groups)
-        touching = [domain for domain in found if domain & linked]
-        found = [domain for domain in found if not domain & linked]
-        found.append(linked.union(*touching))
+        found = _linking(found, set(route.groups))
+    for route, fallback in links:
+        found = _linking(found, {*route.groups, *fallback.groups})
     position = {group: index for index, group in enumerate(groups)}
     return tuple(
         frozenset(domain)
@@ -170,3 +175,8 @@ def domains(routes: Iterable[Route], groups: Sequence[str]) -> tuple[frozenset[s
             key=lambda d: (min(position.get(group, len(groups)) for group in d), min(d)),
         )
     )
+
+
+def _linking(found: Sequence[set[str]], linked: set[str]) -> list[set[str]]:
+    touching = [domain for domain in found if domain & linked]
+    return [*(domain for domain in found if not domain & linked), linked.union(*touching)]

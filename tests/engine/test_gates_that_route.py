@@ -1,0 +1,289 @@
+"""A gate that sends rows to a narrower route changes its own domain, and no other row.
+
+The corpora ``notes`` and ``friend`` share a stream, which trains the adapter ``team``. From the
+gate on, rows of ``notes`` train an adapter of their own instead. What is compared are runs in which
+the gate falls and runs in which it doesn't, byte for byte. In each control one piece is replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from govray.checkpoint.optimizer_state import optimizer_state
+from govray.engine.batch import MicroBatch, StepBatch
+from govray.engine.collective import routed_model
+from govray.engine.collective.agreement import Terms
+from govray.engine.collective.gradient_clip import GradientClip
+from govray.engine.collective.step_settings import StepSettings
+from govray.engine.gradients.pass_planner import Pass
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.model.keyed_dropout import Keyed
+from govray.engine.model.layer_groups import layer_groups
+from govray.engine.step import build_step
+from govray.errors import Refused
+from govray.governance.policy.route import Route
+from govray.governance.record.batch_plan import rank_slice
+from tests.support.cases import PLAN as PLAN_DIGEST
+from tests.support.cases import POLICY, allow_all
+from tests.support.ranks import RankPool
+
+STEPS = 4
+CONTEXT, VOCABULARY, CLIP = 4, 17, 0.05
+TEAM = Route({}, "team", 4)
+OTHER = Route({}, "other", 4)
+OWN = Route({}, "notes", 2)
+CORPORA = ("friend", "notes", "open", "other")
+GATE = 2
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Digests of what a run left behind, its masks by (step, stream, position, module), and the
+    domain of each layer group."""
+
+    tensors: dict[str, str]
+    first: dict[str, str]
+    masks: dict[tuple[int, str, int, str], str]
+    domains: dict[str, str]
+
+
+def digest(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
+
+
+def read(step: int, everything: Route, rank: int, world: int) -> StepBatch:
+    """A rank's slice of each stream; a row is a function of step, corpus and position."""
+    streams = {
+        everything: ["open"] * 5,
+        TEAM: ["friend", "notes", "notes", "friend", "notes"],
+        OTHER: ["other"] * 3,
+    }
+    parts, corpora = [], {}
+    for route, names in streams.items():
+        mine = rank_slice(range(len(names)), rank, world)
+        if not mine:
+            continue
+        held = sorted(mine, key=lambda position: names[position])
+        rows = torch.stack([row(step, names[position], position) for position in held])
+        parts.append(
+            MicroBatch(
+                route.digest,
+                {"tokens": rows[:, :-1], "targets": rows[:, 1:]},
+                positions=tuple(held),
+                row_targets=(CONTEXT,) * len(held),
+                corpora=tuple(names[position] for position in held),
+            )
+        )
+        for name in set(parts[-1].corpora):
+            count = parts[-1].corpora.count(name)
+            corpora[name] = (count, count * CONTEXT)
+    return StepBatch(step, tuple(parts), corpora)
+
+
+def row(*key: object) -> Tensor:
+    seed = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:4], "big")
+    return torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(seed))
+
+
+def train(gate: int | None, violation: str | None = None) -> Trained:
+    with pytest.MonkeyPatch.context() as patch:
+        if violation is not None:
+            VIOLATIONS[violation](patch)
+        return _train(gate, patch)
+
+
+def _train(gate: int | None, patch: pytest.MonkeyPatch) -> Trained:
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    torch.manual_seed(3)
+    model = GPT(2, 32, CONTEXT, VOCABULARY, dropout=0.1).double()
+    adapters = Adapters(model, {"team": 4, "other": 4, "notes": 2}, seed=5)
+    parameters = {**dict(model.named_parameters()), **dict(adapters.named_parameters())}
+    optimizer = torch.optim.AdamW([*parameters.values()], lr=1e-2, weight_decay=0.1)
+    everything = allow_all(model)
+    governed = build_step(
+        model,
+        optimizer,
+        groups=layer_groups(model),
+        routes={route.digest: route for route in (everything, TEAM, OTHER, OWN)},
+        fallbacks={TEAM.digest: [OWN.digest]},
+        adapters=adapters,
+        terms=Terms(policy_digest=POLICY, plan_digest=PLAN_DIGEST, corpora=CORPORA),
+        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2),
+    )
+    governed._try_rows = None  # it changes no number
+    first = {name: digest(tensor) for name, tensor in parameters.items()}
+    masks: dict[tuple[int, str, int, str], str] = {}
+    scale = Keyed.scale
+
+    def noted(self: Keyed, fqn: str, p: float, inputs: Tensor) -> Tensor:
+        drawn = scale(self, fqn, p, inputs)
+        for (stream, position), mask in zip(self._rows or (), drawn, strict=True):
+            masks[self._step, stream, position, fqn] = digest(mask)
+        return drawn
+
+    patch.setattr(Keyed, "scale", noted)
+    for step in range(STEPS):
+        gated = {"notes": OWN.digest} if gate is not None and step >= gate else {}
+        governed.reroute(gated)
+        governed(read(step, everything, rank, world).rerouted(gated), loss)
+    states, _ = optimizer_state(optimizer, {p: name for name, p in parameters.items()})
+    return Trained(
+        {name: digest(tensor) for name, tensor in (parameters | states).items()},
+        first,
+        masks,
+        {group: each.name for each in governed.routed.domains for group in each.groups},
+    )
+
+
+def global_clip(patch: pytest.MonkeyPatch) -> None:
+    """Clip all domains by one norm."""
+
+    def clip(self, norms):
+        live = [p for p in self._routed.parameters.values() if p.grad is not None]
+        clip_grads_with_norm_(live, CLIP, get_total_norm([p.grad for p in live]))
+
+    patch.setattr(GradientClip, "clip", clip)
+
+
+def no_links(patch: pytest.MonkeyPatch) -> None:
+    """Give a fallback a domain of its own, as if no gate decided what it learns."""
+    linked = routed_model.domains
+    patch.setattr(routed_model, "domains", lambda routes, groups, links: linked(routes, groups))
+
+
+def keyed_by_the_fallback(patch: pytest.MonkeyPatch) -> None:
+    """Draw masks for the route that rows take."""
+    patch.setattr(
+        Pass,
+        "rows",
+        property(lambda self: tuple((p.route, i) for p in self.parts for i in p.positions)),
+    )
+
+
+VIOLATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "global clip": global_clip,
+    "no links": no_links,
+    "keyed by the fallback": keyed_by_the_fallback,
+}
+
+Runs = Callable[..., Trained]
+
+
+@pytest.fixture(scope="module")
+def trained(request: pytest.FixtureRequest) -> Runs:
+    """(world size, gate, violation) → the run, done once."""
+    runs: dict[tuple[int, int | None, str | None], Trained] = {}
+
+    def get(world: int, gate: int | None, violation: str | None = None) -> Trained:
+        key = world, gate, violation
+        if key not in runs:
+            if world == 1:
+                found = [train(gate, violation)]
+            else:
+                pool = request.getfixturevalue({2: "two_ranks", 4: "four_ranks"}[world])
+                found = pool.run(train, gate, violation)
+            assert all(each.tensors == found[0].tensors for each in found)
+            masks = {place: mask for each in found for place, mask in each.masks.items()}
+            runs[key] = Trained(found[0].tensors, found[0].first, masks, found[0].domains)
+        return runs[key]
+
+    return get
+
+
+def differing(one: Trained, other: Trained) -> set[str]:
+    """The adapters, and the base as one, whose weights or moments differ."""
+    names = one.tensors.keys() | other.tensors.keys()
+    odd = [name for name in names if one.tensors.get(name) != other.tensors.get(name)]
+    found = (re.search("adapter:[^/]*", name) for name in odd)
+    return {each[0] if each else "base" for each in found}
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_gate_changes_its_own_domain_only(trained: Runs, world: int) -> None:
+    without, fallen = trained(world, None), trained(world, GATE)
+    found = differing(without, fallen)
+    assert found == {"adapter:team", "adapter:notes"}
+    assert len({fallen.domains[group] for group in found}) == 1
+    assert fallen.domains == without.domains
+    own = [name for name in fallen.first if name.startswith("adapter:notes/")]
+    assert all(without.tensors[name] == without.first[name] for name in own)
+    assert any(fallen.tensors[name] != fallen.first[name] for name in own)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_no_row_gets_another_mask(trained: Runs, world: int) -> None:
+    without, fallen = trained(world, None), trained(world, GATE)
+    assert without.masks == fallen.masks
+    assert len(without.masks) > STEPS * 13
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_global_clip_would_change_the_base(trained: Runs, world: int) -> None:
+    without, fallen = (trained(world, gate, "global clip") for gate in (None, GATE))
+    assert "base" in differing(without, fallen)
+
+
+def test_without_links_a_gate_would_decide_for_another_domain(trained: Runs) -> None:
+    without, fallen = (trained(2, gate, "no links") for gate in (None, GATE))
+    found = differing(without, fallen)
+    assert len({fallen.domains[group] for group in found}) == 2
+
+
+def test_masks_keyed_by_the_fallback_would_move(trained: Runs) -> None:
+    without, fallen = (trained(2, gate, "keyed by the fallback") for gate in (None, GATE))
+    assert without.masks != fallen.masks
+
+
+def one_rank_goes_on(rank: int) -> str:
+    """After the gate, one rank still trains as before."""
+    own = OTHER if dist.get_rank() == rank else OWN
+    return _refused(lambda step: step.reroute({"notes": own.digest}), {"notes": own.digest})
+
+
+def wide_rows(rank: int) -> str:
+    """All agree on the gate, and one rank's rows still take the stream's own route."""
+    rows = {} if dist.get_rank() == rank else {"notes": OWN.digest}
+    return _refused(lambda step: step.reroute({"notes": OWN.digest}), rows)
+
+
+def _refused(gate: Callable[..., None], rows: dict[str, str]) -> str:
+    model = GPT(2, 32, CONTEXT, VOCABULARY)
+    adapters = Adapters(model, {"team": 4, "other": 4, "notes": 2}, seed=5)
+    parameters = [*model.parameters(), *dict(adapters.named_parameters()).values()]
+    everything = allow_all(model)
+    step = build_step(
+        model,
+        torch.optim.SGD(parameters, lr=0.1),
+        groups=layer_groups(model),
+        routes={route.digest: route for route in (everything, TEAM, OTHER, OWN)},
+        fallbacks={TEAM.digest: [OWN.digest]},
+        adapters=adapters,
+        terms=Terms(policy_digest=POLICY, plan_digest=PLAN_DIGEST, corpora=CORPORA),
+        settings=StepSettings(seed=5),
+    )
+    gate(step)
+    try:
+        step(read(0, everything, dist.get_rank(), 2).rerouted(rows), loss)
+    except Refused as error:
+        return str(error)
+    return "trained"
+
+
+def test_ranks_that_differ_about_a_gate_stop_together(two_ranks: RankPool) -> None:
+    assert two_ranks.run(wide_rows, 7) == ["trained", "trained"]
+    first, second = two_ranks.run(wide_rows, 1)
+    assert first == second
+    assert "rows of corpus notes take route" in first
+    first, second = two_ranks.run(one_rank_goes_on, 1)
+    assert first == second
+    assert "no fallback of it" in first
