@@ -245,11 +245,11 @@ def shared_dropout_generator(patch: pytest.MonkeyPatch) -> None:
     def rows(self, step, rows, fewer=()) -> Iterator[None]:
         yield
 
-    def scale(self, fqn, p, inputs):
-        return torch.empty_like(inputs).bernoulli_(1 - p) / (1 - p)
+    def kept(self, fqn, p, inputs):
+        return torch.empty_like(inputs).bernoulli_(1 - p) > 0
 
     patch.setattr(Keyed, "rows", rows)
-    patch.setattr(Keyed, "scale", scale)
+    patch.setattr(Keyed, "kept", kept)
 
 
 def shared_kernel_call(patch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,13 @@
 """Dropout whose masks belong to rows, not to a process.
 
-A row's mask is drawn from a generator seeded by SHA-256 of (seed, stream, step, position, layer
-FQN). The position is the row's in its stream's quota. So the mask depends neither on the rank that
-reads the row, nor on other rows of its micro-batch, nor on other streams. Non-interference and a
-change of world size need that. Masks are drawn on the CPU in one dtype, hence equal on every
-device.
+A row's mask is a function of (seed, stream, step, position, layer FQN) and of each element's place
+in the row. The position is the row's in its stream's quota. So the mask depends neither on the rank
+that reads the row, nor on other rows of its micro-batch, nor on other streams. Non-interference and
+a change of world size need that.
+
+A row's key is SHA-256 of (seed, stream, step, position), a layer's that of its FQN. Both together
+are the key of a counter-based generator (`counter_masks.py`). Masks are computed where the inputs
+are, for all rows at once. They are integer arithmetic, hence equal on every device.
 
 Invariants:
 
@@ -18,8 +21,8 @@ Invariants:
   position) and restored afterwards. So streams share no generator there either. But such draws
   depend on how rows are split into passes.
 
-torch's CPU generator keeps 32 bits of a seed, so two of very many masks may
-coincide. That is harmless for training, and no secret hangs on it.
+Keys have 64 bits, so two of very many masks may coincide. That is harmless for training, and no
+secret hangs on it.
 
 Source: Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural
 Networks from Overfitting" (inverted scaling, as in ``nn.Dropout``).
@@ -28,6 +31,7 @@ Networks from Overfitting" (inverted scaling, as in ``nn.Dropout``).
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +40,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from govray.engine.model import counter_masks
 from govray.errors import UsageError
 
 Rows = Sequence[tuple[str, int]]
@@ -95,6 +100,7 @@ class Keyed:
         self._seed = seed
         self._step = 0
         self._rows: Rows | None = None
+        self._keys: dict[torch.device, Tensor] = {}  # of the rows, where they were needed
 
     @contextmanager
     def rows(self, step: int, rows: Rows) -> Iterator[None]:
@@ -107,8 +113,8 @@ class Keyed:
         # Keeping and restoring the global state also covers what the user's own
         # code draws between micro-batches: it sees no trace of the streams.
         devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-        before = self._step, self._rows
-        self._step, self._rows = step, rows
+        before = self._step, self._rows, self._keys
+        self._step, self._rows, self._keys = step, rows, {}
         stream, position = rows[0]
         seed = mask_seed(self._seed, stream, step, position)
         python, legacy = random.getstate(), np.random.get_state(legacy=False)
@@ -119,17 +125,17 @@ class Keyed:
                 np.random.seed(seed % 2**32)
                 yield
         finally:
-            self._step, self._rows = before
+            self._step, self._rows, self._keys = before
             random.setstate(python)
             np.random.set_state(legacy)
 
-    def scale(self, fqn: str, p: float, inputs: Tensor) -> Tensor:
-        """What to multiply the inputs with: 0 with probability p, else 1/(1−p).
+    def kept(self, fqn: str, p: float, inputs: Tensor) -> Tensor:
+        """Which of the inputs are kept, each with probability 1 − p.
 
         Args:
             fqn: The dropout module's.
             p: As for ``nn.Dropout``.
-            inputs: (rows, …), of a floating dtype; the result has its shape, dtype and device.
+            inputs: (rows, …), of any dtype; the result is bool, of its shape and on its device.
 
         Raises:
             UsageError: Outside ``rows``, or if the first dimension is not the rows.
@@ -147,14 +153,21 @@ class Keyed:
                 where=fqn,
                 do="Keep rows in the first dimension, so that each row has its own mask",
             )
-        masks = torch.empty(inputs.shape, dtype=torch.bool)
-        for mask, (stream, position) in zip(masks, self._rows, strict=True):
-            generator = torch.Generator().manual_seed(
-                mask_seed(self._seed, stream, self._step, position, fqn)
-            )
-            mask.bernoulli_(1.0 - p, generator=generator)
-        kept = masks.to(device=inputs.device, dtype=inputs.dtype)
-        return kept / (1.0 - p) if p < 1.0 else kept
+        layer = counter_masks.signed(mask_seed("layer", fqn))
+        keys = counter_masks.mix(self._row_keys(inputs.device) ^ layer)
+        elements = math.prod(inputs.shape[1:])
+        return counter_masks.kept(keys, elements, p).view(inputs.shape)
+
+    def _row_keys(self, device: torch.device) -> Tensor:
+        """int64 of shape (rows,): copied to a device once in a pass, not for each layer."""
+        if device not in self._keys:
+            assert self._rows is not None
+            keys = [
+                counter_masks.signed(mask_seed(self._seed, stream, self._step, position))
+                for stream, position in self._rows
+            ]
+            self._keys[device] = torch.tensor(keys, device="cpu").to(device, non_blocking=True)
+        return self._keys[device]
 
 
 def _seed_torch(seed: int) -> None:
@@ -183,7 +196,9 @@ class KeyedDropout(nn.Module):
         """(rows, …) of a floating dtype → the same shape, dtype and device."""
         if not self.training or self.p == 0.0:
             return inputs
-        return inputs * self._keyed.scale(self._fqn, self.p, inputs)
+        kept = self._keyed.kept(self._fqn, self.p, inputs)
+        # The factor is no tensor: it would be rounded to the inputs' dtype first.
+        return inputs.where(kept, 0) * (1.0 / (1.0 - self.p) if self.p < 1.0 else 0.0)
 
     def extra_repr(self) -> str:
         """Shown by ``print(model)``."""

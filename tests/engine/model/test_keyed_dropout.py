@@ -13,6 +13,14 @@ from govray.errors import UsageError
 
 ONES = torch.ones(64, 32)
 
+PINNED = [
+    "33d1bfff5ff7fdfd",
+    "f725d5fbfebbafd7",
+    "ff0bfcef6bfebf71",
+    "67b7debccf77d7db",
+]
+"""The first 64 elements of two rows in two layers, as bits."""
+
 
 class Net(nn.Module):
     """Two dropouts in a row, so that the layer's FQN matters."""
@@ -70,6 +78,30 @@ def test_every_part_of_the_key_matters():
 def test_the_key_is_pinned():
     """A golden value: a replay must draw the recorded run's masks."""
     assert mask_seed(17, "stream", 3, 0, "blocks.0.mlp.dropout") == 0x0B13904D3BEBBED6
+
+
+def test_a_mask_is_pinned():
+    """Golden: what this generator drops of two rows, from one release to the next."""
+    net = Net(0.25)
+    keyed = key_dropout(net, seed=17)
+    first, rest = masks(keyed, net, [0, 7], stream="stream", step=3)
+    packed = [
+        f"{int(''.join(str(int(kept)) for kept in row[:64]), 2):016x}"
+        for row in (*first.tolist(), *rest.tolist())
+    ]
+    assert packed == PINNED
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_every_dtype_has_the_same_mask_and_a_scale_rounded_once(dtype):
+    net = nn.Sequential(nn.Dropout(0.1))
+    inputs = torch.linspace(0.5, 4, 4 * 64, dtype=torch.float64).view(4, 64).to(dtype)
+    with key_dropout(net, seed=5).rows(0, [("s", row) for row in range(4)]):
+        expected = net(inputs.double())
+        outputs = net(inputs)
+    assert outputs.dtype == dtype
+    assert torch.equal(outputs != 0, expected != 0)
+    torch.testing.assert_close(outputs.double(), expected, rtol=torch.finfo(dtype).eps, atol=0)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
