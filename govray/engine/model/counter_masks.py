@@ -8,8 +8,8 @@ signed number, is below p·2^32 − 2^31.
 It is integer arithmetic alone, so a CPU and a GPU give the same bits. Chunks bound the memory that
 it needs, and change nothing.
 
-Source: Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom Number Generators" (OOPSLA),
-figures 16 and 17; γ and ``mix`` as in Vigna's ``splitmix64.c``, which passes BigCrush.
+Source: Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom Number Generators" (OOPSLA).
+The constants are those of Vigna's ``splitmix64.c``, which passes BigCrush.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Find out, before any data is read, which model with which layer groups will be trained.
 
 Routes, and so the batch plan, depend on the model's layer groups, but only the user's loop knows
-the model. So the driver calls the loop once on the meta device (no memory, no arithmetic). `govern`
-ends that call. What stands before `govern` in a loop should therefore build the model and nothing
-else.
+the model. So the driver calls the loop once on the meta device (no memory, no arithmetic), wherever
+the loop puts the model (`meta_only`). `govern` ends that call. What stands before `govern` in a
+loop should therefore build the model and nothing else.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from govray.errors import GovrayError, UsageError
+from govray.train.driver.meta_only import meta_only
 from govray.train.inputs.order import Discovery, current
 from govray.train.worker.run_start import Discovered
 
@@ -32,7 +31,7 @@ def discover(
     where = getattr(loop, "__qualname__", type(loop).__name__)
     token = current.set(Discovery(policy_groups=dict(policy_groups)))
     try:
-        with torch.device("meta"):
+        with meta_only():
             loop(config)
     except Discovered as found:
         return found

@@ -1,0 +1,106 @@
+"""Keep what a training loop builds on the meta device, wherever the loop asks for it.
+
+A loop is written for its worker: it moves the model with ``.to("cuda")``, or gives ``device=`` to
+factories and modules. During discovery it runs on the driver, which may have no GPU and has no
+memory to spare. Here such a device means the meta device; a change of dtype still applies.
+
+Ray answers as it would a worker, the only one, whose device is the meta device.
+``torch.cuda.is_available()`` stays the driver's own, for either answer leads here.
+An explicit ``device="cpu"`` in a factory holds, as under ``torch.device("meta")``: models compute
+small tables of Python numbers so.
+
+Not covered: streams, events and memory figures of ``torch.cuda``, and reading a value of a tensor.
+
+Source: Ray 2.60, whose private names are used here; a test would notice if they went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from ray.train.v2._internal.execution import train_fn_utils
+from ray.train.v2.torch import train_loop_utils
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+META = torch.device("meta")
+
+_STAYS: frozenset[Callable[..., Any]] = frozenset({Tensor.cpu, Tensor.pin_memory})
+"""Methods that give a tensor of the meta device back as it is."""
+
+
+@contextmanager
+def meta_only() -> Iterator[None]:
+    """Inside, tensors are made on the meta device and stay there."""
+    with ExitStack() as stack:
+        for patched in _answers():
+            stack.enter_context(patched)
+        stack.enter_context(META)
+        stack.enter_context(_StayOnMeta())
+        yield
+
+
+class _StayOnMeta(TorchFunctionMode):
+    """Reads every device that a function is given as the meta device."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is Tensor.to:
+            return _moved(*args, **kwargs)
+        if func is Tensor.cuda:
+            return args[0].to(META)
+        if func in _STAYS and args[0].is_meta:
+            return args[0]
+        given = kwargs.get("device")
+        if given is not None and torch.device(given).type != "cpu":
+            kwargs["device"] = META
+        return func(*args, **kwargs)
+
+
+def _moved(tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Tensor:
+    """``tensor.to(…)``, but to the meta device, or to no other device at all."""
+    device, dtype, _, memory_format = _parsed(*args, **kwargs)
+    leaves = device is not None and (tensor.is_meta or device.type != "cpu")
+    more = {} if memory_format is None else {"memory_format": memory_format}
+    return tensor.to(
+        device=META if leaves else tensor.device, dtype=dtype or tensor.dtype, copy=copy, **more
+    )
+
+
+def _answers() -> Iterator[Any]:
+    """Patches of what a loop asks and tells the runtime about its device.
+
+    Loops may have imported Ray's functions before, so what those look up is patched, not they.
+    """
+    yield patch.object(torch.cuda, "set_device", lambda device: None)
+    yield patch.object(torch.cuda, "current_device", lambda: 0)
+    yield patch.object(torch, "set_default_device", lambda device: None)
+    yield patch.object(torch._C._nn, "_parse_to", _parsed)
+    yield patch.object(train_fn_utils, "_train_fn_utils", _Alone("discovery"))
+    yield patch.object(train_loop_utils, "get_devices_distributed", lambda: [META])
+
+
+_parse_to: Callable[..., Any] = torch._C._nn._parse_to
+
+
+def _parsed(*args: Any, **kwargs: Any) -> Any:
+    """The arguments of ``to``, where a number is a GPU also on a machine without any."""
+    first, *rest = args or (kwargs.pop("device", None),)
+    return _parse_to(f"cuda:{first}" if type(first) is int else first, *rest, **kwargs)
+
+
+class _Alone(train_fn_utils.LocalTrainFnUtils):
+    """Ray's context of a worker: the only one, of rank 0."""
+
+    def is_distributed(self) -> bool:
+        return True  # so that Ray asks for the devices above
