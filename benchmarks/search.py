@@ -49,7 +49,8 @@ from benchmarks.search_trials import RATE, RESTRICTED, WIDTH, Recipe, build, cur
 from govray.errors import CouldNotCheck
 from govray.tune.brackets import Bracket
 from govray.tune.points import Point, draw, grid
-from govray.tune.search_config import Choice, Dimension, Integer, Log, Search
+from govray.tune.search_config import Search
+from govray.tune.space import Choice, Dimension, Integer, Log
 
 SEEDS = (17, 18, 19, 20, 21)
 WORKERS = 4

@@ -41,7 +41,7 @@ from govray.engine.memorization import exposure
 from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
 from govray.tune.points import Point
-from govray.tune.search_config import Choice, Dimension, Log
+from govray.tune.space import Choice, Dimension, Log
 
 UPSAMPLING = "data.upsampling.restricted"
 

@@ -35,6 +35,7 @@ def main() -> int:
             file,
             new=arguments.new,
             on_resume=lambda folder: print(printable(f"going on with {folder}"), flush=True),
+            on_wait=lambda line: print(printable(line), flush=True),
         )
     except GovrayError as error:
         print(f"govray: {error}", file=sys.stderr)

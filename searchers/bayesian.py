@@ -20,10 +20,17 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
     from ray.tune.search.optuna import OptunaSearch
 
     from govray.tune.ray_space import domains
+    from govray.tune.space import OneOf
 
     search = file.search
+    tree = any(isinstance(each, OneOf) for each in search.space.values())
     try:
-        algorithm = OptunaSearch(seed=search.seed)
+        if tree:
+            from govray.tune.tree_search import TreeSearch
+
+        algorithm = (
+            TreeSearch(search.space, search.seed) if tree else OptunaSearch(seed=search.seed)
+        )
     except (AssertionError, ImportError) as error:
         raise UsageError(
             "Optuna is not installed", where="search.searcher", do="pip install 'govray[search]'"
@@ -35,4 +42,4 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
         num_samples=search.max_trials,
         max_concurrent_trials=concurrent,
     )
-    return Recipe(domains(search.space), config)
+    return Recipe({} if tree else domains(search.space), config)

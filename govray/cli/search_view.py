@@ -37,7 +37,7 @@ def search(file: SearchFile, *, new: bool) -> None:
         def resumed(folder: Path) -> None:
             note(f"Going on with {folder}; --new starts another search")
 
-        outcome = run(file, new=new, on_change=show, on_resume=resumed)
+        outcome = run(file, new=new, on_change=show, on_resume=resumed, on_wait=note)
     report(to_json(file, outcome))
     _print(file, outcome)
 
@@ -105,7 +105,9 @@ def _summary(file: SearchFile, what: str, name: str, standings: Standings) -> No
 
 
 def _table(file: SearchFile, standings: Standings) -> TextGrid:
-    names = list(file.search.space)
+    from govray.tune import space
+
+    names = space.names(file.search.space)
     short = [name.rpartition(".")[2] for name in names]
     if len(set(short)) < len(short):
         short = names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from govray.cli.output import field, line, print_table, report, table
 if TYPE_CHECKING:
     from govray.tune.dry_run import Preview
     from govray.tune.search_config import SearchFile
+    from govray.tune.space import Dimension
 
 
 def tune(
@@ -54,8 +56,8 @@ def _print_preview(file: SearchFile, preview: Preview) -> None:
         if limit is None
         else f"{limit.statistic} up to {limit.tau:g} {limit.unit}, then the {search.lead}",
     )
-    for name, dimension in search.space.items():
-        field("varies", f"{name}  {dimension.model_dump(exclude_none=True)}")
+    for row in _tree(search.space):
+        field("varies", row)
     line()
     brackets = table("bracket", "trials", "compared at step", right=("trials",))
     for number, bracket in enumerate(preview.brackets):
@@ -72,6 +74,21 @@ def _print_preview(file: SearchFile, preview: Preview) -> None:
     line(f"Budget {preview.budget:,} steps, {share:.0%} of {preview.most:,} if none ends early")
     for number, point in enumerate(preview.points):
         field(f"trial {number}", "  ".join(f"{name}={_short(v)}" for name, v in point.items()))
+
+
+def _tree(space: Mapping[str, Dimension], depth: int = 0) -> Iterator[str]:
+    """A line for each range, those that an option brings below it."""
+    from govray.tune.space import OneOf
+
+    indent = "  " * depth
+    for name, dimension in space.items():
+        if not isinstance(dimension, OneOf):
+            yield f"{indent}{name}  {dimension.model_dump(exclude_none=True)}"
+            continue
+        yield f"{indent}{name}  one of"
+        for option in dimension.one_of:
+            yield f"{indent}  {option.value}"
+            yield from _tree(option.space, depth + 2)
 
 
 def _short(value: Any) -> str:

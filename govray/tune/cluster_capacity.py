@@ -1,10 +1,23 @@
-"""How many trials a cluster has room for, each with all its workers."""
+"""How many trials start at once, and which wait for room.
+
+Ray places trials. All workers of a trial are one placement group, which Ray gives whole or not at
+all. So no trial holds some of its workers while it waits for others, and any number may wait. What
+waits is demand that an autoscaler sees, from no node on. A trial that waits has a process of its
+own, though, and its hyperparameters are drawn. So no more start than find room, or than may soon.
+
+On a cluster that no autoscaler serves, a trial that fits no node is refused at once.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import ray
+from ray.experimental.internal_kv import _internal_kv_get
+from ray.util import placement_group_table
 
 from govray.errors import UsageError
 from govray.train.inputs.experiment_config import Resources
@@ -13,39 +26,62 @@ from govray.tune.search_config import SearchFile
 TRIAL_CPUS = 0.01
 """CPUs of a trial's own process, besides its workers. Ray refuses 0."""
 
+ASKING = 8
+"""Trials that start, on a cluster with an autoscaler, however little room there is yet: the
+autoscaler brings room for those that wait. ``max_concurrent_trials`` says otherwise."""
+
+_READ_ONLY = re.compile("node_[0-9a-f]{56}")
+"""What Ray's monitor calls the type of a node that no autoscaler manages."""
+
 
 def concurrent_trials(file: SearchFile) -> int:
-    """How many trials run at once.
+    """How many trials may have started and not ended, by the nodes of this moment.
 
     Raises:
-        UsageError: The cluster has no room for one.
+        UsageError: The cluster has no room for one, and no autoscaler.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    fit = trials_that_fit(nodes, file.experiment.resources)
+    return trials_at_once(file, nodes, scales=autoscales())
+
+
+def trials_at_once(file: SearchFile, nodes: Iterable[Mapping[str, float]], *, scales: bool) -> int:
+    """As `concurrent_trials`, for given nodes.
+
+    Args:
+        file: Names the trials, their workers, and how many at most.
+        nodes: Of each node, what Ray may use: resource name to amount.
+        scales: Whether an autoscaler brings more.
+    """
+    search = file.search
+    fit = trials_that_fit(nodes, file.experiment.resources, search.max_trials)
+    if scales:
+        return min(search.max_concurrent_trials or max(fit, ASKING), search.max_trials)
     if fit == 0:
         raise UsageError(
-            "the cluster has no room for the workers of one trial",
+            "the cluster has no room for the workers of one trial, and no autoscaler that brings "
+            "more nodes",
             where="resources",
             do="Use fewer workers or less of a CPU for each; a trial itself takes "
             f"{TRIAL_CPUS} CPUs beside them",
         )
-    return min(fit, file.search.max_concurrent_trials or fit)
+    return min(fit, search.max_concurrent_trials or fit)
 
 
-def trials_that_fit(nodes: Iterable[Mapping[str, float]], resources: Resources) -> int:
+def trials_that_fit(
+    nodes: Iterable[Mapping[str, float]], resources: Resources, most: int = 10_000
+) -> int:
     """How many trials can run at once, each with all its workers.
-
-    A trial holds its workers until it ends. If more trials started, each could get some of its
-    workers and wait for ever for the others.
 
     Args:
         nodes: Of each node, what Ray may use: resource name to amount.
         resources: Of one trial; of an elastic one, with its fewest workers.
+        most: Where to stop counting.
     """
+    nodes = list(nodes)
     workers = resources.num_workers
     least = workers if isinstance(workers, int) else workers[0]
     trials = 0
-    while _fits(nodes, resources, least, trials + 1):
+    while trials < most and _fits(nodes, resources, least, trials + 1):
         trials += 1
     return trials
 
@@ -60,3 +96,46 @@ def _fits(nodes: Iterable[Mapping[str, float]], resources: Resources, least: int
             fit = min(fit, int(node.get("GPU", 0.0) / resources.gpus_per_worker + 1e-6))
         places += max(fit, 0)
     return places >= n * least
+
+
+def autoscales() -> bool:
+    """Whether an autoscaler serves the cluster: one that may add nodes, not Ray's mere monitor.
+
+    Ray tells nobody directly. The second autoscaler's flag lies in the cluster's key-value store.
+    The first reports the types of nodes, which have names of their own only where it manages them.
+    """
+    if _internal_kv_get("__autoscaler_v2_enabled", namespace="__autoscaler") == b"1":
+        return True
+    told: Any = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
+    report = told.get("autoscaler_report") or {}
+    types = {**(report.get("active_nodes") or {}), **(report.get("idle_nodes") or {})}
+    return any(not _READ_ONLY.fullmatch(name) for name in types)
+
+
+def waiting_trials(resources: Resources) -> int:
+    """How many trials wait for room at this moment, for their workers or for their own process."""
+    groups: Any = placement_group_table()
+    return count_waiting(groups.values(), resources)
+
+
+def count_waiting(groups: Iterable[Mapping[str, Any]], resources: Resources) -> int:
+    """As `waiting_trials`, for the placement groups that Ray lists."""
+    worker = {"CPU": resources.cpus_per_worker}
+    if resources.gpus_per_worker:
+        worker["GPU"] = resources.gpus_per_worker
+    count = 0
+    for group in groups:
+        bundles = list(group["bundles"].values())
+        own = bundles == [{"CPU": TRIAL_CPUS}]
+        count += group["state"] == "PENDING" and (own or all(each == worker for each in bundles))
+    return count
+
+
+def need(resources: Resources) -> str:
+    """What the workers of a trial need, in words."""
+    workers = resources.num_workers
+    least = workers if isinstance(workers, int) else workers[0]
+    gpus = f" and {resources.gpus_per_worker:g} GPU" if resources.gpus_per_worker else ""
+    each = " each" if least > 1 else ""
+    many = f"{least} worker{'s' if least > 1 else ''}"
+    return f"{many} with {resources.cpus_per_worker:g} CPU{gpus}{each}"

@@ -24,7 +24,7 @@ from ray.tune.schedulers.pbt import _PBTTrialState
 
 from govray.tune.ray_space import domains, within
 from govray.tune.recipe import INVALID, TIME
-from govray.tune.search_config import Dimension
+from govray.tune.space import Dimension
 
 
 class Population(PopulationBasedTraining):

@@ -13,20 +13,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from govray.errors import UsageError
-from govray.tune.search_config import Choice, Dimension, Integer, Log, Search, Uniform
+from govray.tune.search_config import Search
+from govray.tune.space import Choice, Dimension, Integer, Log, OneOf, Uniform
 
 Point = dict[str, Any]
 
 
 def draw(space: Mapping[str, Dimension], seed: int, number: int) -> Point:
     """The point of trial ``number``, which counts from 0."""
-    return {
-        name: _draw(dimension, random.Random(f"{seed}/{number}/{name}"))  # noqa: S311
-        for name, dimension in space.items()
-    }
+    point: Point = {}
+    for name, dimension in space.items():
+        point[name] = draw_one(dimension, random.Random(f"{seed}/{number}/{name}"))  # noqa: S311
+        if isinstance(dimension, OneOf):
+            point |= draw(dimension.below(point[name]), seed, number)
+    return point
 
 
-def _draw(dimension: Dimension, random_: random.Random) -> Any:
+def draw_one(dimension: Dimension, random_: random.Random) -> Any:
+    """A value of one range."""
     match dimension:
         case Log(log=(low, high)):
             return _within(math.exp(random_.uniform(math.log(low), math.log(high))), low, high)
@@ -36,6 +40,8 @@ def _draw(dimension: Dimension, random_: random.Random) -> Any:
             return random_.randint(low, high)
         case Choice(choice=values):
             return random_.choice(values)
+        case OneOf():
+            return random_.choice(dimension.ends)
 
 
 def grid_size(search: Search) -> int:
@@ -44,7 +50,7 @@ def grid_size(search: Search) -> int:
     Raises:
         UsageError: A range of numbers has no ``count``; more points than ``max_trials``.
     """
-    sizes = [_size(name, dimension) for name, dimension in search.space.items()]
+    sizes = [_points(name, dimension) for name, dimension in search.space.items()]
     if math.prod(sizes) > search.max_trials:
         raise UsageError(
             f"a grid of {' x '.join(map(str, sizes))} = {math.prod(sizes)} points is more than "
@@ -58,15 +64,39 @@ def grid_size(search: Search) -> int:
 def grid(search: Search) -> Iterator[Point]:
     """Every combination, the last name varying fastest; raises as `grid_size`."""
     grid_size(search)
-    axes = [list(_axis(dimension)) for dimension in search.space.values()]
-    for values in itertools.product(*axes):
-        yield dict(zip(search.space, values, strict=True))
+    yield from _combinations(search.space)
+
+
+def _combinations(space: Mapping[str, Dimension]) -> Iterator[Point]:
+    axes = [list(_steps(name, dimension)) for name, dimension in space.items()]
+    for parts in itertools.product(*axes):
+        yield {name: value for part in parts for name, value in part.items()}
+
+
+def _steps(name: str, dimension: Dimension) -> Iterator[Point]:
+    """What one range adds to a point: its own value, and those of the branch below it."""
+    for value in _axis(dimension):
+        below = dimension.below(value) if isinstance(dimension, OneOf) else {}
+        for rest in _combinations(below):
+            yield {name: value, **rest}
+
+
+def _points(name: str, dimension: Dimension) -> int:
+    """How many points a range has, with the branches below it."""
+    if not isinstance(dimension, OneOf):
+        return _size(name, dimension)
+    return sum(
+        math.prod(_points(each, below) for each, below in option.space.items())
+        for option in dimension.one_of
+    )
 
 
 def _size(name: str, dimension: Dimension) -> int:
     match dimension:
         case Choice(choice=values):
             return len(values)
+        case OneOf():
+            return len(dimension.one_of)
         case Integer(int=(low, high)):
             return min(dimension.count or math.inf, high - low + 1)  # type: ignore[return-value]
         case _ if dimension.count:
@@ -79,8 +109,8 @@ def _size(name: str, dimension: Dimension) -> int:
 
 
 def _axis(dimension: Dimension) -> Iterator[Any]:
-    if isinstance(dimension, Choice):
-        yield from dimension.choice
+    if isinstance(dimension, Choice | OneOf):
+        yield from dimension.ends
         return
     low, high = dimension.ends
     count = _size("", dimension)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ray import tune
 
-from govray.tune.search_config import Choice, Dimension, Integer, Log, Uniform
+from govray.tune.space import Choice, Dimension, Integer, Log, OneOf, Uniform, active
 
 
 def domains(space: Mapping[str, Dimension]) -> dict[str, Any]:
@@ -25,13 +25,15 @@ def _domain(dimension: Dimension) -> Any:
             return tune.randint(low, high + 1)
         case Choice(choice=values):
             return tune.choice(list(values))
+        case OneOf():
+            return tune.choice(list(dimension.ends))
 
 
 def within(space: Mapping[str, Dimension], values: dict[str, Any]) -> dict[str, Any]:
     """``values`` with each number clipped to its range, and rounded if it must be whole."""
     found = dict(values)
-    for name, dimension in space.items():
-        if name in found and not isinstance(dimension, Choice):
+    for name, dimension in active(space, values).items():
+        if not isinstance(dimension, Choice | OneOf):
             low, high = dimension.ends
             value = min(max(found[name], low), high)
             found[name] = round(value) if isinstance(dimension, Integer) else value

@@ -16,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -46,8 +47,9 @@ from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import driving, hold
 from govray.tune import search_record as records
-from govray.tune.cluster_capacity import TRIAL_CPUS, concurrent_trials
+from govray.tune.cluster_capacity import TRIAL_CPUS, concurrent_trials, need, waiting_trials
 from govray.tune.objective import Conclusion, Goal, TrialReport, conclude, report
+from govray.tune.point_searcher import Points
 from govray.tune.recipe import load_searcher
 from govray.tune.repeating_searcher import RepeatingSearcher
 from govray.tune.search_config import MemorizationLimit, SearchFile
@@ -63,12 +65,14 @@ from govray.tune.trial import (
     Setting,
 )
 from govray.tune.trial_reports import read_reports
+from govray.tune.waiting_line import WaitingLine
 
 TUNE = "tune"
 """Folder of Ray Tune's own files in a search's folder, TensorBoard's included. Below it each driver
 of the search has one folder."""
 
 _POLL_S = 0.2
+_LOOK_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +114,7 @@ def run(
     new: bool = False,
     on_change: Callable[[Standings], None] = lambda standings: None,
     on_resume: Callable[[Path], None] = lambda folder: None,
+    on_wait: Callable[[str], None] = lambda line: None,
 ) -> SearchOutcome:
     """Search, here or on the cluster that Ray is connected to.
 
@@ -118,6 +123,7 @@ def run(
         new: Begin anew even if an unfinished search like it can go on.
         on_change: Called on the driver as trials report.
         on_resume: Called with the folder of a resumed search.
+        on_wait: Called with a line that says for what trials wait.
 
     Raises:
         Stopped: A signal asked for it. The same command resumes the search.
@@ -135,7 +141,7 @@ def run(
             record = records.read(folder)
         else:
             record = SearchRecord(folder=folder, file=file, started=instant())
-        signer = _search(record, on_change, driver=driver, begun=found is not None)
+        signer = _search(record, on_change, on_wait, driver=driver, begun=found is not None)
         standings = stand(record)
         conclusion = _conclude(standings, file.search.goal)
         models = _attest(record, conclusion.best, signer)
@@ -277,6 +283,35 @@ class _Stop(tune.Stopper):
         return self.asked
 
 
+class _Room:
+    """Follows the room that the cluster has, while a search runs.
+
+    Args:
+        file: The search's.
+        algorithm: The recipe's searcher. If it is `Points`, more trials start as nodes join.
+        on_wait: Called with a line that says for what trials wait.
+    """
+
+    def __init__(self, file: SearchFile, algorithm: Any, on_wait: Callable[[str], None]) -> None:
+        self._file = file
+        self._algorithm = algorithm
+        self._on_wait = on_wait
+        self._line = WaitingLine(need(file.experiment.resources))
+        self._looked = time.monotonic()
+
+    def look(self) -> None:
+        """Look at the cluster now and then."""
+        if time.monotonic() - self._looked < _LOOK_S:
+            return
+        self._looked = time.monotonic()
+        if isinstance(self._algorithm, Points):
+            with contextlib.suppress(UsageError):  # no node is alive: what started waits
+                self._algorithm.concurrent = concurrent_trials(self._file)
+        waiting = waiting_trials(self._file.experiment.resources)
+        if line := self._line.look(waiting, time.monotonic()):
+            self._on_wait(line)
+
+
 def base_trainer(record: SearchRecord) -> GovernedTrainer:
     """The trainer whose inputs and prepared data all trials of a search share.
 
@@ -291,7 +326,12 @@ def base_trainer(record: SearchRecord) -> GovernedTrainer:
 
 
 def _search(
-    record: SearchRecord, on_change: Callable[[Standings], None], *, driver: int, begun: bool
+    record: SearchRecord,
+    on_change: Callable[[Standings], None],
+    on_wait: Callable[[str], None],
+    *,
+    driver: int,
+    begun: bool,
 ) -> Signer:
     """Run all trials. Returns the operator's key, which attests them."""
     file, folder = record.file, record.folder
@@ -343,7 +383,8 @@ def _search(
             verbose=0,
         ),
     )
-    _fit(tuner, record, searcher, stopper)
+    room = _Room(file, algorithm, on_wait)
+    _fit(tuner, record, searcher, stopper, room)
     return base.signer()
 
 
@@ -361,7 +402,11 @@ def _selection(record: SearchRecord, manifest: Manifest) -> Selection:
 
 
 def _fit(
-    tuner: tune.Tuner, record: SearchRecord, searcher: RepeatingSearcher, stopper: _Stop
+    tuner: tune.Tuner,
+    record: SearchRecord,
+    searcher: RepeatingSearcher,
+    stopper: _Stop,
+    room: _Room,
 ) -> None:
     """``tuner.fit()`` in a thread of its own, so that signals reach this one."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # TensorBoard's is requested
@@ -379,6 +424,7 @@ def _fit(
         thread.start()
         while thread.is_alive():
             thread.join(_POLL_S)
+            room.look()
             if received:
                 searcher.closed = True
                 live = [run for run in _runs(record) if driving(run)]

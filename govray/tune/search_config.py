@@ -11,14 +11,13 @@ This module imports neither ray nor torch.
 
 from __future__ import annotations
 
-import builtins
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import Field, Tag, ValidationError, model_validator
 
 from govray.errors import UsageError, suggestion
 from govray.governance.formats.bounds import Positive
@@ -32,6 +31,7 @@ from govray.train.inputs.experiment_config import (
     read_yaml,
 )
 from govray.tune.objective import Goal
+from govray.tune.space import Space, by_key, check_distinct, walk
 from govray.tune.stop_rules import (
     OF_A_REPORT,
     Custom,
@@ -40,97 +40,6 @@ from govray.tune.stop_rules import (
     NoImprovement,
     Threshold,
 )
-
-_POINTS = Field(None, description="points of a grid, evenly spaced, both ends included")
-
-
-def _check_range(ends: tuple[float, float]) -> None:
-    if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1]):
-        raise ValueError("give [low, high], finite, the low one first")
-
-
-class Log(Section):
-    """A number whose logarithm is uniform."""
-
-    log: tuple[float, float]
-    count: Positive | None = _POINTS
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Log:
-        _check_range(self.log)
-        if self.log[0] <= 0:
-            raise ValueError("a logarithmic range begins above 0")
-        return self
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The lowest and the highest value."""
-        return self.log
-
-
-class Uniform(Section):
-    """A number, uniform."""
-
-    uniform: tuple[float, float]
-    count: Positive | None = _POINTS
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Uniform:
-        _check_range(self.uniform)
-        return self
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The lowest and the highest value."""
-        return self.uniform
-
-
-class Integer(Section):
-    """A whole number, uniform, both ends included."""
-
-    int: tuple[builtins.int, builtins.int]
-    count: Positive | None = _POINTS
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Integer:
-        _check_range(self.int)
-        return self
-
-    @property
-    def ends(self) -> tuple[Any, Any]:
-        """The lowest and the highest value."""
-        return self.int
-
-
-class Choice(Section):
-    """One of some values."""
-
-    choice: tuple[Any, ...] = Field(min_length=1)
-
-    @property
-    def ends(self) -> tuple[Any, ...]:
-        """All values: none stands for the others."""
-        return self.choice
-
-
-def _by_key(*keys: str) -> Discriminator:
-    """Recognise a section by the one key that it must have."""
-
-    def kind(value: Any) -> str | None:
-        found = [k for k in keys if (k in value if isinstance(value, dict) else hasattr(value, k))]
-        return found[0] if len(found) == 1 else None
-
-    said = ", ".join(keys)
-    return Discriminator(kind, custom_error_type="kind", custom_error_message=f"give one of {said}")
-
-
-Dimension = Annotated[
-    Annotated[Log, Tag("log")]
-    | Annotated[Uniform, Tag("uniform")]
-    | Annotated[Integer, Tag("int")]
-    | Annotated[Choice, Tag("choice")],
-    _by_key("log", "uniform", "int", "choice"),
-]
 
 _SECTIONS = ("hyperparameters", "optimizer", "data.rows_per_step", "data.mixture")
 VARIABLE = (*_SECTIONS, "data.epochs", "seed")
@@ -167,11 +76,15 @@ class Search(Section):
         "asha",
         description="grid, random, bayesian, hyperband, asha, pbt, or the path of a Python file",
     )
-    space: dict[str, Dimension] = Field(
-        min_length=1,
-        description="dotted name in the experiment to its range: {log: [low, high]}, "
-        "{uniform: [low, high]}, {int: [low, high]} or {choice: [...]}",
-    )
+    space: Annotated[
+        Space,
+        Field(
+            min_length=1,
+            description="dotted name in the experiment to its range: {log: [low, high]}, "
+            "{uniform: [low, high]}, {int: [low, high]}, {choice: [...]}, or "
+            "{one_of: [{value: ..., space: ...}]} for options that bring ranges of their own",
+        ),
+    ]
     metric: Annotated[str, Field(min_length=1, max_length=256)] = Field(
         "loss",
         description="what trials are compared by: a number that they report. loss is the mean "
@@ -184,7 +97,9 @@ class Search(Section):
     )
     max_trials: int = Field(ge=1, le=10_000)
     max_concurrent_trials: Positive | None = Field(
-        None, description="fewer if the cluster has room for fewer; all that fit by default"
+        None,
+        description="started and not ended; all that fit by default, or 8 where an autoscaler "
+        "has yet to bring the room",
     )
     max_time: Positive | None = Field(
         None, description="steps of the longest trial; the experiment's max_steps by default"
@@ -211,11 +126,16 @@ class Search(Section):
             | Annotated[Memorization, Tag("memorization")]
             | Annotated[Divergence, Tag("divergence")]
             | Annotated[Custom, Tag("rule")],
-            _by_key("no_improvement", "threshold", "memorization", "divergence", "rule"),
+            by_key("no_improvement", "threshold", "memorization", "divergence", "rule"),
         ],
         ...,
     ] = Field((), description="rules that stop a trial early; the first that holds is recorded")
     seed: Seed = Field(17, description="of what trials draw")
+
+    @model_validator(mode="after")
+    def _no_name_twice(self) -> Search:
+        check_distinct(self.space)
+        return self
 
     @model_validator(mode="after")
     def _rules_fit_the_metric(self) -> Search:
@@ -339,9 +259,9 @@ def parse_search(value: Any, *, where: str) -> SearchFile:
             where=where,
             do="max_steps is how long a schedule runs: raise it, or lower max_time",
         )
-    for name, dimension in found.search.space.items():
+    for given, name, dimension in walk(found.search.space):
         for end in dimension.ends:
-            found.trial({name: end})
+            found.trial({**given, name: end})
     return found
 
 

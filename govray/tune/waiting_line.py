@@ -1,0 +1,55 @@
+"""What a search says while trials wait for room: at first, and again if it goes on."""
+
+from __future__ import annotations
+
+FIRST_S = 5.0
+"""How long a trial waits before anything is said: every trial waits for a moment."""
+
+AGAIN_S = 600.0
+"""After how long it is said again, and then after twice as long each time."""
+
+GAP_S = 15.0
+"""How long nobody may be seen waiting before the wait has ended. Ray asks anew now and then, and
+for a moment there is no request."""
+
+
+class WaitingLine:
+    """See the module.
+
+    Args:
+        need: What each trial needs, in words.
+    """
+
+    def __init__(self, need: str) -> None:
+        self._need = need
+        self._since: float | None = None
+        self._seen = 0.0
+        self._due = FIRST_S
+
+    def look(self, waiting: int, now_s: float) -> str | None:
+        """What is to be said now, if anything.
+
+        Args:
+            waiting: How many trials wait.
+            now_s: By a clock that never goes back.
+        """
+        if waiting:
+            self._seen = now_s
+        elif self._since is not None and now_s - self._seen > GAP_S:
+            self._since, self._due = None, FIRST_S
+        if not waiting:
+            return None
+        if self._since is None:
+            self._since = now_s
+        if now_s - self._since < self._due:
+            return None
+        first = self._due == FIRST_S
+        self._due = AGAIN_S if first else 2 * self._due
+        who = "1 trial waits" if waiting == 1 else f"{waiting} trials wait"
+        if first:
+            return f"{who} for room: each needs {self._need}"
+        minutes = (now_s - self._since) / 60
+        return (
+            f"{who} for room, and some trial has for {minutes:.0f} minutes: each needs "
+            f"{self._need}. `ray status` shows whether a node that fits is on its way"
+        )

@@ -1,0 +1,191 @@
+"""Spaces: nested names are dotted ones, options bring names of their own, and each searcher keeps
+to one branch."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from govray.cli import app
+from govray.errors import UsageError
+from govray.tune.points import draw, grid, grid_size
+from govray.tune.ray_space import within
+from govray.tune.recipe import load_searcher
+from govray.tune.search_config import SearchFile
+from govray.tune.search_record import file_value
+from govray.tune.space import active, names, walk
+from tests.support.search_files import search_file
+
+DECAY, RATE, WIDTH = "optimizer.weight_decay", "optimizer.lr", "hyperparameters.width"
+CLIP, WARM = "optimizer.clip_norm", "optimizer.warmup_steps"
+TREE: dict[str, Any] = {
+    RATE: {"log": [1e-4, 1e-2], "count": 2},
+    CLIP: {
+        "one_of": [
+            {"value": None, "space": {WARM: {"choice": [0, 10, 20]}}},
+            {"value": 1.0},
+            {
+                "value": 2.0,
+                "space": {
+                    DECAY: {"choice": [0.0, 0.1]},
+                    WIDTH: {
+                        "one_of": [
+                            {"value": 16, "space": {"seed": {"int": [1, 2]}}},
+                            {"value": 32},
+                        ]
+                    },
+                },
+            },
+        ]
+    },
+}
+BRANCHES = {
+    frozenset({RATE, CLIP, WARM}),
+    frozenset({RATE, CLIP}),
+    frozenset({RATE, CLIP, DECAY, WIDTH}),
+    frozenset({RATE, CLIP, DECAY, WIDTH, "seed"}),
+}
+
+
+def tree(**search: Any) -> SearchFile:
+    return search_file(space=TREE, **search)
+
+
+def check(file: SearchFile, point: dict[str, Any]) -> None:
+    """The point is on one branch, in its ranges, and a trial."""
+    assert frozenset(point) in BRANCHES
+    assert set(active(file.search.space, point)) == set(point)
+    assert point == within(file.search.space, point)
+    file.trial(point)
+
+
+def test_nested_names_are_dotted_ones() -> None:
+    nested = {
+        "optimizer": {"lr": {"log": [1e-4, 1e-2]}, "weight_decay": {"choice": [0.0]}},
+        "data": {"rows_per_step": {"upper_half": {"int": [1, 8]}}},
+    }
+    dotted = {
+        RATE: {"log": [1e-4, 1e-2]},
+        DECAY: {"choice": [0.0]},
+        "data.rows_per_step.upper_half": {"int": [1, 8]},
+    }
+    assert file_value(search_file(space=nested)) == file_value(search_file(space=dotted))
+    assert list(search_file(space=nested).search.space) == list(dotted)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"optimizer": {"lr": {"choice": [1e-3]}}, RATE: {"choice": [1e-2]}}, "lr is there twice"),
+        ({CLIP: {"one_of": [{"value": 1.0}, {"value": 1.0}]}}, "the option 1.0 is there twice"),
+        ({CLIP: {"one_of": [{"valeu": 1.0}]}}, "valeu"),
+        ({CLIP: {"one_of": []}}, "one_of"),
+        ({CLIP: {"one_of": [{"value": 1.0, "space": {"optimizer.lrr": {"choice": [1]}}}]}}, "'lr'"),
+        ({CLIP: {"one_of": [{"value": -1.0}]}}, "clip_norm"),
+        ({CLIP: {"one_of": [{"value": 1.0, "space": {CLIP: {"choice": [1.0]}}}]}}, "two places"),
+        (
+            {RATE: {"choice": [1e-3]}, CLIP: TREE[CLIP], WARM: {"choice": [0]}},
+            "warmup_steps varies in two places of one trial",
+        ),
+        ({"optimizer": {"lr": {"lin": [1, 2]}}}, "give one of log, uniform, int, choice, one_of"),
+        (
+            {CLIP: {"one_of": [{"value": 1.0, "space": {"governance.policy": {"choice": ["p"]}}}]}},
+            "must not vary",
+        ),
+    ],
+)
+def test_a_mistake_in_a_tree_is_named(space: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        search_file(space=space)
+    assert message in str(caught.value)
+
+
+def test_one_name_may_have_a_range_in_each_branch() -> None:
+    options = [
+        {"value": 1.0, "space": {RATE: {"choice": [1e-3]}}},
+        {"value": 2.0, "space": {RATE: {"choice": [1e-2]}}},
+    ]
+    file = search_file(space={CLIP: {"one_of": options}})
+    assert names(file.search.space) == [CLIP, RATE]
+    drawn = {tuple(draw(file.search.space, 1, number).values()) for number in range(20)}
+    assert drawn == {(1.0, 1e-3), (2.0, 1e-2)}
+
+
+def test_a_draw_is_on_one_branch_and_depends_on_seed_number_and_name_alone() -> None:
+    file = tree()
+    found = Counter()
+    for number in range(200):
+        point = draw(file.search.space, 17, number)
+        check(file, point)
+        found[frozenset(point)] += 1
+        assert point == draw(file.search.space, 17, number)
+        alone = draw({RATE: file.search.space[RATE]}, 17, number)
+        assert alone == {RATE: point[RATE]}
+    assert set(found) == BRANCHES
+
+
+def test_a_grid_has_every_branch() -> None:
+    file = tree(searcher="grid", max_trials=20)
+    points = list(grid(file.search))
+    for point in points:
+        check(file, point)
+    # Two rates times 3 warm-ups, 1, and 2 decays times (2 seeds and 1).
+    assert len(points) == grid_size(file.search) == 2 * (3 + 1 + 2 * (2 + 1))
+    assert len({tuple(sorted(map(str, point.items()))) for point in points}) == len(points)
+    assert load_searcher("grid").preview(file).trials == 20
+
+
+def test_optuna_draws_on_one_branch_and_learns_from_points_of_others() -> None:
+    file = tree(searcher="bayesian", max_trials=40)
+
+    def drawn() -> list[dict[str, Any]]:
+        searcher = load_searcher("bayesian").recipe(file, 2).tune_config.search_alg
+        elsewhere = draw(file.search.space, 5, 0)
+        searcher.add_evaluated_point(elsewhere, 0.5)
+        noise, points = random.Random(3), []
+        for number in range(40):
+            points.append(searcher.suggest(str(number)))
+            value = abs(points[-1][RATE] - 5e-3) + 0.001 * noise.random()
+            searcher.on_trial_complete(str(number), {"objective": value})
+        return points
+
+    points = drawn()
+    for point in points:
+        check(file, point)
+    assert {frozenset(point) for point in points} == BRANCHES
+    assert points == drawn()
+
+
+def test_the_record_of_a_tree_is_read_again() -> None:
+    file = tree()
+    again = search_file(**file_value(file)["search"])
+    assert again.search.space == file.search.space
+    assert [name for _, name, _ in walk(file.search.space)] == [
+        *(RATE, CLIP, WARM, DECAY, WIDTH, "seed")
+    ]
+
+
+def test_a_dry_run_shows_the_tree(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import yaml
+
+    from tests.support.search_files import EXPERIMENT, SEARCH
+
+    path = tmp_path / "tune.yaml"
+    path.write_text(yaml.safe_dump(EXPERIMENT | {"search": SEARCH | {"space": TREE}}))
+    for searcher in ("random", "asha"):
+        path.write_text(
+            yaml.safe_dump(EXPERIMENT | {"search": SEARCH | {"space": TREE, "searcher": searcher}})
+        )
+        assert app.run(["tune", str(path), "--dry-run"]) == 0
+    shown = [line.split("varies")[-1].rstrip() for line in capsys.readouterr().out.splitlines()]
+    start = next(i for i, line in enumerate(shown) if CLIP in line)
+    text = "\n".join(shown[start : start + 11])
+    assert "optimizer.clip_norm  one of" in text
+    assert "    2.0" in text
+    assert "      hyperparameters.width  one of" in text
+    assert "          seed  {'int': (1, 2)}" in text
