@@ -47,7 +47,7 @@ def init(
 PURPOSE = {
     "jobs": "entry points for ray job submit, with their experiments",
     "policies": "policy sources, signed envelopes, the trust root; never a private key",
-    "deploy": "the container file",
+    "deploy": "the container file, and a Grafana dashboard",
     "serve": "the HTTP application",
     "searchers": "search recipes",
     "cluster.yaml": "the Ray autoscaler's cluster",

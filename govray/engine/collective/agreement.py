@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -177,6 +178,9 @@ class Agreement:
         numbers: How many further numbers ranks tell, to learn the largest of each.
         timeout: How long an exchange waits for the others; None for torch's own.
 
+    Attributes:
+        waited: Seconds that this rank has waited for the others so far.
+
     Raises:
         Malformed: A digest is not ``sha256:`` and 64 hexadecimal digits.
         Refused: Ranks hold different policies, plans or set-ups.
@@ -192,6 +196,7 @@ class Agreement:
         timeout: timedelta | None = None,
     ) -> None:
         self.terms = terms
+        self.waited = 0.0
         self._numbers = numbers
         self._groups = tuple(groups)
         self._valid_until = dict(sorted(terms.valid_until.items()))
@@ -312,8 +317,10 @@ class Agreement:
             work = dist.all_gather(rows, row, group=self._group, async_op=True)
 
         def wait() -> list[Tensor]:
+            began = perf_counter()
             with lost_peers_reported():
                 work.wait()
+            self.waited += perf_counter() - began
             return rows
 
         return wait

@@ -437,6 +437,7 @@ class GovernedTrainer(RunSettings):
         read = [corpus for corpus in planned.routes if corpus not in self.exclude]
         return Order(
             run_id=run_id,
+            experiment=self.experiment.name if self.experiment else None,
             folder=str(folder),
             prepared=str(prepared.folder),
             manifest=prepared.manifest,

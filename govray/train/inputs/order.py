@@ -53,6 +53,7 @@ class Order:
         monitored: What the policy asks of its monitor, if it has one; a replay measures nothing.
         reader: Who reads a worker's rows; the worker itself where it can by default.
         key_variables: Environment variables that may not hold a key where a worker runs.
+        experiment: Name of the experiment file, if there is one; metrics are told apart by it.
         driver: Number of the driver that gave the order; a later one shuts this one's workers out.
     """
 
@@ -77,6 +78,7 @@ class Order:
     monitored: Monitored | None = None
     reader: Reader | None = None
     key_variables: frozenset[str] = frozenset({operator_key.VARIABLE})
+    experiment: str | None = None
     driver: int = 0
 
     @property

@@ -66,9 +66,13 @@ class Commits:
         order: The run's.
         resumed: The first step of this attempt.
         fence: Whether this attempt may still write.
+
+    Attributes:
+        whole: The first step that the newest whole commit does not hold, as rank 0 knows.
     """
 
     def __init__(self, state: TrainingState, order: Order, resumed: int, fence: Fence) -> None:
+        self.whole = resumed
         self._state = state
         self._order = order
         self._fence = fence
@@ -240,6 +244,7 @@ class Commits:
 
     def _tell(self, step: int, digest: str) -> None:
         """Record in the event log when the commit became whole: file times do not keep it."""
+        self.whole = step
         with suppress(OSError):  # a lost line loses only the time
             events.append(self._folder, events.Committed(at=now(), step=step, digest=digest))
 

@@ -37,6 +37,7 @@ from govray.train.run_folder import resize_request
 from govray.train.run_folder.requests import Requests
 from govray.train.state.committer import Commits
 from govray.train.state.resume_point import RolledBack
+from govray.train.watching.metrics import RunMetrics
 from govray.train.worker.ledger_norms import gradient_norms
 from govray.train.worker.memorization_watch import MemorizationWatch, Scorer, Seen
 from govray.train.worker.planned_batch import step_batch
@@ -82,6 +83,7 @@ class Run:
         feed: The revocation lists, on rank 0 of a run that follows them.
         schedule: Of the learning rate; stepped after each step.
         scorer: What measures memorization; the engine's own monitor by default.
+        metrics: What Ray's metrics agents are told.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Run:
         feed: RevocationFeed | None,
         schedule: LRScheduler | None,
         scorer: Scorer | None,
+        metrics: RunMetrics,
     ) -> None:
         self.order = assignment.order
         self.step_function = step_function
@@ -111,6 +114,7 @@ class Run:
         self._feed = feed
         self._schedule = schedule
         self._scorer = scorer
+        self._run_metrics = metrics
         self._last: StepResult | None = None
         self._metrics: Mapping[str, float] = {}  # of the last step
         self._losses: list[float] = []  # of the steps since the commit before
@@ -134,7 +138,8 @@ class Run:
         device = next(self.step_function.routed.model.parameters()).device
         for step in range(self.start_step, self.order.stop):
             try:
-                planned = next(rows)
+                with self._run_metrics.waiting("data"):
+                    planned = next(rows)
                 listed = self._feed.trouble if self._feed else None
                 if trouble := self._recorder.trouble or self._commits.failure or listed:
                     raise trouble
@@ -190,6 +195,9 @@ class Run:
             "targets": float(sum(targets for _, targets in result.corpus_counts.values())),
             "seconds": time.perf_counter() - began,
         }
+        self._run_metrics.stepped(
+            result, metrics["seconds"], agreed=self.step_function.agreement.waited, lag=self._lag
+        )
         if self._watch and (seen := self._measure(self._watch, leaf, loss_fn)):
             self._memorization = metrics["memorization"] = seen.memorization
         if metrics["targets"]:  # rows of conversations may have none
@@ -206,6 +214,7 @@ class Run:
         if seen is None:
             return None
         self._recorder.measured(seen)
+        self._run_metrics.measured(seen.profile)
         if watch.told.pending is not None:
             self._commits.settle(self._trouble)
             raise RolledBack(
@@ -272,7 +281,10 @@ class Run:
             said: Mapping[str, Any] = {**seen, **metrics, COMMIT_LOSS: self._commit(done)}
             metrics = said
         if last or pause:
-            newest = self._commits.settle(self._trouble)
+            with self._run_metrics.waiting("commit"):
+                newest = self._commits.settle(self._trouble)
+        if due:
+            self._run_metrics.committing(self._last, self._lag)
         if last:
             # A stopped run goes on, and retention will delete this commit in its time.
             self._report(metrics, newest if done == self.order.stop else None)
@@ -292,14 +304,15 @@ class Run:
         """
         loss = mean_loss(self._losses)
         self._losses.clear()
-        self._commits.begin(
-            done,
-            self._recorder.leaves,
-            self._gating.gates(done),
-            loss=loss,
-            stopping=self._trouble is not None,
-            floor=self._watch.told.floor if self._watch else None,
-        )
+        with self._run_metrics.waiting("commit"):
+            self._commits.begin(
+                done,
+                self._recorder.leaves,
+                self._gating.gates(done),
+                loss=loss,
+                stopping=self._trouble is not None,
+                floor=self._watch.told.floor if self._watch else None,
+            )
         return loss
 
     def _report(self, metrics: Mapping[str, float], final: Folder | None) -> None:
@@ -313,6 +326,11 @@ class Run:
             checkpoint=shown,
             checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD,
         )
+
+    @property
+    def _lag(self) -> int:
+        """Steps done that no whole commit has, as rank 0 knows."""
+        return 0 if self._last is None else self._last.step + 1 - self._commits.whole
 
     @property
     def _trouble(self) -> str | None:

@@ -27,6 +27,7 @@ from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state.committer import Commits
 from govray.train.state.snapshot import TrainingState
+from govray.train.watching.metrics import RunMetrics
 from govray.train.worker.initial_weights import begin_with
 from govray.train.worker.lr_schedule import (
     MakeScheduler,
@@ -158,6 +159,7 @@ def start_run(
         feed=feed,
         schedule=schedule,
         scorer=scorer,
+        metrics=RunMetrics(order, model, writes=first),
     )
 
 

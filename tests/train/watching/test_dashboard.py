@@ -1,0 +1,95 @@
+"""The Grafana dashboard draws what the code declares, and has what Ray's provisioning reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.dashboard.modules.metrics import dashboards
+
+from govray.cli import init
+from govray.train.watching.metrics import DECLARED, PREFIX, TAGS
+from tests.support.tree import ROOT
+
+FILE = ROOT / "deploy" / "grafana" / "govray_dashboard.json"
+BOARD: dict[str, Any] = json.loads(FILE.read_text())
+KNOWN = {PREFIX + each.name: each for each in DECLARED}
+
+# Labels that Ray's agent and Grafana bring.
+BROUGHT = {"SessionName", *TAGS}
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+
+
+def unknown(expression: str) -> list[str]:
+    """What an expression names that nobody declares."""
+    names = set(re.findall(r"\bray_\w+", expression))
+    found = sorted(names - KNOWN.keys())
+    tags = {KNOWN[name].tag for name in names & KNOWN.keys()} | BROUGHT
+    for grouped in re.findall(r"(?:by|on) \(([^)]*)\)", expression):
+        found += sorted({label.strip() for label in grouped.split(",")} - tags)
+    return found + sorted(set(re.findall(r"(\w+)=~", expression)) - tags)
+
+
+def misused(expression: str) -> list[str]:
+    """Counters that are drawn as they are, and gauges whose rate is taken."""
+    rated = set(re.findall(r"rate\((ray_\w+)", expression))
+    return [
+        name
+        for name in set(re.findall(r"\bray_\w+", expression))
+        if name in KNOWN and KNOWN[name].counts != (name in rated)
+    ]
+
+
+def test_each_panel_draws_what_the_code_declares() -> None:
+    assert len(expressions()) >= 12
+    for expression in expressions():
+        assert unknown(expression) == [], expression
+        assert misused(expression) == [], expression
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "ray_govray_tokens",
+        "sum by (layer) (rate(ray_govray_tokens_total[1m]))",
+        'ray_govray_loss{a=~"b"}',
+    ],
+)
+def test_a_name_that_nobody_declares_is_seen(expression: str) -> None:
+    assert unknown(expression)
+
+
+def test_everything_that_is_declared_is_drawn() -> None:
+    drawn = set(re.findall(r"\bray_\w+", " ".join(expressions())))
+    # A gauge over the last second of what the panels take from counters, for alerts and scripts.
+    apart = {"ray_govray_tokens_per_second", "ray_govray_permitted_share"}
+    assert KNOWN.keys() - drawn == apart
+
+
+def test_it_has_what_grafana_reads_of_rays_own() -> None:
+    base = Path(dashboards.__file__).with_name("train_grafana_dashboard_base.json")
+    rays = json.loads(base.read_text())
+    needed = {"annotations", "panels", "schemaVersion", "templating", "time", "title", "uid"}
+    assert needed <= BOARD.keys() & rays.keys()
+    assert BOARD["uid"] != rays["uid"]
+    assert BOARD["schemaVersion"] >= rays["schemaVersion"]
+    variables = {each["name"]: each for each in BOARD["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource"
+    assert variables["datasource"]["query"] == "prometheus"
+    ids = [panel["id"] for panel in BOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    corners = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in BOARD["panels"]]
+    assert len(set(corners)) == len(corners)
+    for panel in BOARD["panels"]:
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_govray_init_copies_it(tmp_path: Path) -> None:
+    init.copy(ROOT, tmp_path / "mine")
+    assert json.loads((tmp_path / "mine/deploy/grafana/govray_dashboard.json").read_text()) == BOARD

@@ -1,0 +1,152 @@
+"""What a whole run tells Ray's metrics agents, against its ledger. One rank, no Ray."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from govray.checkpoint import commit_folder
+from govray.governance.attestation import model_folder
+from govray.governance.record.ledger import Leaf
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.run_folder.ledger_wal import recorded_leaves
+from govray.train.state.snapshot import latest
+from govray.train.watching import metrics
+from govray.train.watching.metrics import DECLARED, TAGS, RunMetrics
+from tests.support.deployment import Deployment
+from tests.support.solo import run_here
+
+Series = dict[tuple[str, ...], float]
+
+
+class Agent:
+    """Takes what a process sets, as Ray's agent does: counters are summed, gauges replaced."""
+
+    def __init__(self) -> None:
+        self.series: dict[str, Series] = defaultdict(dict)
+        self.calls = 0
+
+    def made(self, counts: bool) -> Any:
+        agent = self
+
+        class Metric:
+            def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+                assert description
+                self.name, self.keys, self.fixed = name, tag_keys, dict[str, str]()
+
+            def set_default_tags(self, tags: dict[str, str]) -> None:
+                self.fixed = tags
+
+            def _put(self, value: float, tags: dict[str, str] | None, before: float) -> None:
+                agent.calls += 1
+                given = self.fixed | (tags or {})
+                assert set(given) == set(self.keys)
+                own = tuple(given[key] for key in self.keys if key not in TAGS)
+                agent.series[self.name][own] = value + before * agent.series[self.name].get(own, 0)
+
+            def set(self, value: float, tags: dict[str, str] | None = None) -> None:
+                assert not counts
+                self._put(value, tags, 0)
+
+            def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
+                assert counts
+                assert value > 0  # Ray refuses others
+                self._put(value, tags, 1)
+
+        return Metric
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
+    found = Agent()
+    monkeypatch.setattr(metrics.ray_metrics, "Gauge", found.made(False))
+    monkeypatch.setattr(metrics.ray_metrics, "Counter", found.made(True))
+    return found
+
+
+def train(here: Deployment, **changes: Any) -> Path:
+    value = here.experiment(resources={"num_workers": 1}, **changes)
+    run = from_experiment(parse_experiment(value, where="test")).train()
+    assert isinstance(run, Path)
+    return run
+
+
+def weights(run: Path) -> bytes:
+    found = latest(run)
+    assert found is not None
+    return bytes(commit_folder.load(found[0]).files[model_folder.WEIGHTS])
+
+
+def test_a_runs_metrics_say_what_its_ledger_says_and_change_no_weight(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    here = Deployment(tmp_path / "here")
+    run = train(here)
+    said = agent.series
+    leaves = [leaf for leaf in recorded_leaves(run) if isinstance(leaf, Leaf)]
+    targets: dict[str, int] = defaultdict(int)
+    for leaf in leaves:
+        for corpus, use in leaf.corpora.items():
+            targets[corpus] += use.targets
+    total = sum(targets.values())
+    open_, weak = targets["open-one"] + targets["open-two"], targets["weak-one"]
+
+    assert said["govray_steps_total"] == {(): 12}
+    assert said["govray_tokens_total"] == {(): total}
+    counted = said["govray_layer_group_targets_total"]
+    assert counted["embedding",] == counted["block.0",] == open_
+    assert counted["block.1",] == counted["head",] == open_ + weak
+    assert counted["adapters",] == targets["acme"]
+    assert said["govray_ledger_lag_steps"] == {(): 0}
+    assert (said["govray_step"], said["govray_max_steps"]) == ({(): 11}, {(): 12})
+    assert said["govray_quarantined_records"][()] > 0
+    assert said["govray_tokens_per_second"][()] > 0
+    share = said["govray_permitted_share"]
+    assert 0 < share["embedding",] < share["head",] < 1
+    lowest, highest = share["embedding",], share["head",]
+    assert lowest < said["govray_permitted_parameter_share"][()] < highest
+    assert {stall for (stall,) in said["govray_stall_seconds_total"]} == {"data", "commit"}
+    # Nothing is set each step.
+    assert agent.calls < 12 * len(DECLARED)
+
+    monkeypatch.setattr(RunMetrics, "stepped", lambda *args, **kwargs: None)
+    monkeypatch.setattr(RunMetrics, "committing", lambda *args, **kwargs: None)
+    assert weights(train(here)) == weights(run)
+
+
+def test_metrics_that_touch_a_weight_are_seen(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: the comparison above sees what touches a weight."""
+    run_here(monkeypatch)
+    here = Deployment(tmp_path / "here")
+    before = weights(train(here))
+    stepped = RunMetrics.stepped
+
+    def meddles(self: RunMetrics, *args: Any, **kwargs: Any) -> None:
+        stepped(self, *args, **kwargs)
+        with torch.no_grad():
+            _model[0].mul_(1.0001)
+
+    _model: list[torch.Tensor] = []
+    made = RunMetrics.__init__
+
+    def keeps(self: RunMetrics, order: Any, model: Any, **kwargs: Any) -> None:
+        made(self, order, model, **kwargs)
+        _model[:] = [next(model.parameters())]
+
+    monkeypatch.setattr(RunMetrics, "__init__", keeps)
+    monkeypatch.setattr(RunMetrics, "stepped", meddles)
+    assert weights(train(here)) != before
+
+
+def test_the_names_are_distinct_and_of_one_family() -> None:
+    names = [each.name for each in DECLARED]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("govray_") for name in names)

@@ -1,0 +1,65 @@
+"""What a run's metrics are where Prometheus scrapes them: the endpoint of a node's own agent."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch.distributed as dist
+
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.loop.experiment_loop import train_loop
+from govray.train.watching.metrics import DECLARED, PREFIX
+from tests.support.deployment import Deployment
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+PATIENCE_S = 60.0
+LAST = re.compile(r"^ray_govray_steps_total\{.*\} 6\.0$", re.M)
+
+
+def scraped() -> str:
+    [node] = ray.nodes()
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def trains_and_is_scraped(config: dict[str, Any]) -> None:
+    """The experiment's loop; then rank 0 lives until its last metrics are at the endpoint."""
+    page = Path(config.pop("page"))
+    train_loop(config)
+    if dist.get_rank() == 0:
+        until = time.monotonic() + PATIENCE_S
+        while not LAST.search(text := scraped()) and time.monotonic() < until:
+            time.sleep(1)
+        page.write_text(text)
+
+
+def test_prometheus_finds_every_metric_of_a_run(tmp_path: Path) -> None:
+    here = Deployment(tmp_path / "here")
+    value = here.experiment(max_steps=6)
+    trainer = from_experiment(parse_experiment(value, where="test"))
+    page = tmp_path / "page"
+    config = {**(trainer.train_loop_config or {}), "page": str(page)}
+    run = replace(
+        trainer, train_loop_per_worker=trains_and_is_scraped, train_loop_config=config
+    ).train()
+    text = page.read_text()
+    lines = [line for line in text.splitlines() if f'run="{run.name}"' in line]
+    named = {line.partition("{")[0] for line in lines}
+    # Nothing in this policy asks for a monitor.
+    expected = {PREFIX + each.name for each in DECLARED} - {"ray_govray_memorization_deviation"}
+    assert named == expected
+    assert all('experiment="tiny"' in line for line in lines)
+    stalls = {m[1] for line in lines if (m := re.search(r'stall="(\w+)"', line))}
+    assert stalls == {"data", "agreement", "commit"}
+    groups = {m[1] for line in lines if (m := re.search(r'layer_group="([^"]+)"', line))}
+    assert groups == {"embedding", "block.0", "block.1", "final_norm", "head", "adapters"}
