@@ -41,7 +41,7 @@ from govray.tune.stop_rules import (
     Threshold,
 )
 
-_SECTIONS = ("hyperparameters", "optimizer", "data.rows_per_step", "data.mixture")
+_SECTIONS = ("hyperparameters", "optimizer", "schedule", "data.rows_per_step", "data.mixture")
 VARIABLE = (*_SECTIONS, "data.epochs", "seed")
 """What may vary between the trials of a search: these and what lies below them."""
 
@@ -190,6 +190,7 @@ class SearchFile:
         """
         changed = self.experiment.model_dump(mode="json")
         changed["data"].setdefault("mixture", {})  # left out where it is empty
+        changed["optimizer"].setdefault("arguments", {})
         for name, value in values.items():
             _check_name(name)
             *sections, last = name.split(".")

@@ -91,6 +91,19 @@ def test_a_trial_is_the_experiment_with_its_values() -> None:
     assert trial.governance == same.governance
 
 
+def test_a_trials_values_reach_the_arguments_of_a_described_optimizer() -> None:
+    sgd = {"optimizer": {"name": "torch.optim.SGD", "lr": 0.1}}
+    space = {"optimizer.arguments.momentum": {"uniform": [0.8, 0.99]}}
+    found = parse_search(FILE | sgd | {"search": FILE["search"] | {"space": space}}, where="here")
+    values = {"optimizer.arguments.momentum": 0.9, "optimizer.name": "torch.optim.RMSprop"}
+    trial = found.trial(values).optimizer
+    assert (trial.name, trial.lr, trial.arguments) == (
+        "torch.optim.RMSprop",
+        0.1,
+        {"momentum": 0.9},
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

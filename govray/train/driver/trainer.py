@@ -53,6 +53,8 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
+from govray.train.loop.described_optimizer import check_optimizer
+from govray.train.loop.described_schedule import check_schedule
 from govray.train.loop.entrypoint import declared_start
 from govray.train.loop.experiment_loop import train_loop
 from govray.train.run_folder import events, stop_request
@@ -229,6 +231,8 @@ class GovernedTrainer(RunSettings):
         policy = inputs.policy.document
         config = dict(self.train_loop_config or {})
         found = discover(self.train_loop_per_worker, config, policy.groups or {})
+        if self.experiment:
+            check_optimizer(self.experiment.optimizer, found.model.parameters())
         groups = found.groups
         start = self._start(inputs, found, started)
         decisions, routes = routes_of(policy, inputs.classes, list(groups))
@@ -484,7 +488,14 @@ class GovernedTrainer(RunSettings):
 
 
 def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:
-    """The trainer that an experiment file describes."""
+    """The trainer that an experiment file describes.
+
+    Raises:
+        UsageError: Its tokenizer, optimizer or schedule does not exist, or takes no such argument.
+        Refused: A governed step can't call its optimizer.
+    """
+    optimizer = check_optimizer(experiment.optimizer)
+    check_schedule(experiment.schedule, optimizer, experiment.max_steps)
     tokenizer = load_words(tokenizer_path(experiment.data.tokenizer), experiment.data.rows)
     resolved = experiment.resolved(tokenizer.vocabulary, tokenizer.separator)
     resources, data, governance = experiment.resources, experiment.data, experiment.governance

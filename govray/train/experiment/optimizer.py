@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any
 
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from govray.engine.collective.step_settings import StepSettings
 from govray.governance.formats.bounds import Natural
+from govray.train.experiment.import_path import check_import_path, check_numbers
 from govray.train.experiment.section import Section
+
+ADAMW = "adamw"
+"""The default optimizer's name: `torch.optim.AdamW`, with fields of its own."""
+
+_ADAMW_ONLY = ("weight_decay", "betas")
 
 
 class Optimizer(Section):
-    """AdamW. It cancels a common factor, so a policy's weights are relative."""
+    """What moves the weights.
 
-    name: Literal["adamw"] = "adamw"
-    lr: PositiveFloat = 3.0e-4
-    weight_decay: NonNegativeFloat = 0.1
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip_norm: PositiveFloat | None = StepSettings.clip_norm
-    warmup_steps: Natural = 0
+    AdamW cancels a factor common to all gradients, so under it a policy's weights are relative.
+    """
+
+    name: Annotated[str, AfterValidator(lambda name: check_import_path(name, ADAMW))] = Field(
+        ADAMW,
+        description="adamw, or the import path of a torch optimizer, such as torch.optim.SGD",
+    )
+    lr: PositiveFloat = Field(3.0e-4, description="the learning rate that the schedule starts from")
+    weight_decay: NonNegativeFloat = Field(0.1, description="adamw's; others take it in arguments")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="adamw's, as weight_decay")
+    arguments: Annotated[dict[str, Any], AfterValidator(check_numbers)] = Field(
+        default_factory=dict,
+        description="what the optimizer's class takes besides the learning rate",
+        exclude_if=lambda value: not value,  # records of earlier runs do not have it
+    )
+    clip_norm: PositiveFloat | None = Field(
+        StepSettings.clip_norm, description="largest gradient norm of a domain; null for no limit"
+    )
+    warmup_steps: Natural = Field(0, description="linear warm-up before the default cosine")
+
+    @model_validator(mode="after")
+    def _each_where_it_belongs(self) -> Optimizer:
+        if self.name == ADAMW and self.arguments:
+            raise ValueError(
+                "arguments: adamw has fields of its own; write name: torch.optim.AdamW to give "
+                "it arguments"
+            )
+        if "lr" in self.arguments:
+            raise ValueError("arguments.lr: give it as lr, for the schedule moves it")
+        given = [name for name in _ADAMW_ONLY if name in self.model_fields_set]
+        if self.name != ADAMW and given:
+            raise ValueError(f"{given[0]}: adamw's field, write it into arguments")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_others_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        if self.name != ADAMW:
+            for name in _ADAMW_ONLY:
+                written.pop(name, None)
+        return written

@@ -43,6 +43,7 @@ from govray.governance.record.canary import (
 from govray.governance.record.prepare_manifest import ReserveShare
 from govray.train.experiment.checkpoint import CheckpointEvery
 from govray.train.experiment.optimizer import Optimizer
+from govray.train.experiment.schedule import COSINE, Schedule
 from govray.train.experiment.section import Section
 
 RECORDED = {"recorded": True}
@@ -207,9 +208,15 @@ class Experiment(Section):
     governance: Governance
     resources: Resources = Resources()
     optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Field(
+        Schedule(),
+        exclude_if=lambda value: bool(value.name == COSINE),  # as records of earlier runs
+    )
     max_steps: Positive
     max_rows: Positive | None = Field(
-        None, description="rows of one forward pass; a larger slice accumulates"
+        None,
+        description="rows of one forward pass; a larger slice is accumulated over several "
+        "(gradient accumulation)",
     )
     aggregator: AggregatorName = Field(
         StepSettings.aggregator,
@@ -294,6 +301,15 @@ class Experiment(Section):
         ):
             if given:
                 raise ValueError(f"{name}: rows of images have none, leave it out")
+
+    @model_validator(mode="after")
+    def _one_warm_up(self) -> Experiment:
+        if self.schedule.name != COSINE and self.optimizer.warmup_steps:
+            raise ValueError(
+                "optimizer.warmup_steps: the default cosine's; begin schedule with "
+                "torch.optim.lr_scheduler.LinearLR, and name the rest in then"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_context(self) -> Experiment:

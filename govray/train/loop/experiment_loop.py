@@ -1,13 +1,13 @@
-"""The training loop behind an experiment file: the entrypoint's model, AdamW, a cosine schedule."""
+"""The training loop behind an experiment file: its model, optimizer and schedule."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from govray.train.inputs.experiment_config import RECORDED, Experiment
 from govray.train.loop.cosine import learning_rate
+from govray.train.loop.described_optimizer import make_optimizer
+from govray.train.loop.described_schedule import describe_schedule
 from govray.train.loop.entrypoint import load_entrypoint
 from govray.train.worker.run_start import govern
 from govray.train.worker.shard_model import shard
@@ -21,14 +21,11 @@ def train_loop(config: dict[str, Any]) -> None:
     experiment = Experiment.model_validate(config, context=RECORDED)
     model, loss = load_entrypoint(experiment)
     shard(model)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=experiment.optimizer.lr,
-        betas=experiment.optimizer.betas,
-        weight_decay=experiment.optimizer.weight_decay,
-    )
-    run = govern(model, optimizer)
+    optimizer = make_optimizer(experiment.optimizer, model.parameters())
+    scheduler = describe_schedule(experiment.schedule)
+    run = govern(model, optimizer, scheduler)
     for batch in run.batches():
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(experiment.optimizer, batch.step, experiment.max_steps)
+        if scheduler is None:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(experiment.optimizer, batch.step, experiment.max_steps)
         run.report(run.step(batch, loss))

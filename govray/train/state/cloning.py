@@ -29,6 +29,7 @@ from govray.files.staged_folder import staged_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.ancestry import inherit
 from govray.governance.record.ledger import read_leaves
+from govray.train.experiment.schedule import COSINE
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.ledger_wal import FILE as AHEAD
@@ -103,7 +104,11 @@ def _retuned(stored: bytes, experiment: Experiment) -> bytes:
     """The optimizer's state with the clone's settings, which loading would otherwise overwrite."""
     value: Any = canonical_json.parse_canonical(stored)
     settings = experiment.optimizer.model_dump(mode="json")
+    settings |= experiment.optimizer.arguments
     for group in value["groups"]:
         own = group["hyperparameters"]
+        if experiment.schedule.name != COSINE:  # the schedule makes them anew, from the clone's
+            for name in ("lr", "initial_lr"):
+                own.pop(name, None)
         own.update({name: settings[name] for name in own.keys() & settings.keys()})
     return canonical_json.encode(value)

@@ -1,0 +1,46 @@
+"""Names of importable things in an experiment file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_NUMBER = re.compile(r"([+-]?\d+)(\.\d*)?[eE]([+-]?)(\d+)")
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*")
+
+
+def check_import_path(name: str, own: str) -> str:
+    """Return ``name`` if it is ``own`` or may be imported.
+
+    Args:
+        name: ``module.Class`` or ``module:Class``.
+        own: What govray itself calls its default.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if name != own and not _PATH.fullmatch(name):
+        raise ValueError(f"give {own}, or an import path such as package.module.Class")
+    return name
+
+
+def split_path(name: str) -> tuple[str, str]:
+    """The module and the class of an import path."""
+    module, _, last = name.replace(":", ".").rpartition(".")
+    return module, last
+
+
+def check_numbers(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments if none is a number that YAML took for text.
+
+    Raises:
+        ValueError: One is. Names it.
+    """
+    for name, value in arguments.items():
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(each, str) and (number := _NUMBER.fullmatch(each)):
+                whole, part, sign, exponent = number.groups()
+                number_form = f"{whole}{part or '.0'}e{sign or '+'}{exponent}"
+                raise ValueError(f"{name}: YAML reads {each} as text, write {number_form}")
+    return arguments

@@ -1,0 +1,83 @@
+"""The optimizer that an experiment file describes.
+
+On a GPU its kernels are fused where its class has such, since one launch then moves many
+parameters. On a CPU they are not, so a run there keeps the bits that it always had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import nn
+
+from govray.engine.startup.optimizer_kinds import refuse_undriven
+from govray.errors import GovrayError, UsageError
+from govray.train.experiment.optimizer import ADAMW, Optimizer
+from govray.train.loop.imported_class import check_arguments, imported_class
+
+_WHERE = "optimizer"
+_OTHER_KERNELS = ("fused", "foreach", "differentiable")
+"""Arguments by which a user has chosen the kernels."""
+
+
+def make_optimizer(
+    described: Optimizer, parameters: Iterable[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """The optimizer over some parameters, on the device where they are now.
+
+    Raises:
+        UsageError: The class does not exist, or does not take the arguments.
+        Refused: A governed step can't call it.
+    """
+    over = list(parameters)
+    if described.name == ADAMW:
+        return torch.optim.AdamW(
+            over,
+            lr=described.lr,
+            betas=described.betas,
+            weight_decay=described.weight_decay,
+            **_fused(torch.optim.AdamW, over, {}),
+        )
+    kind: Any = imported_class(described.name, torch.optim.Optimizer, where=f"{_WHERE}.name")
+    given = {"lr": described.lr, **described.arguments}
+    check_arguments(kind, given, where=f"{_WHERE}.arguments")
+    try:
+        made: torch.optim.Optimizer = kind(over, **given, **_fused(kind, over, given))
+    except GovrayError:
+        raise
+    except Exception as error:  # of a user's own class, whatever it is
+        raise UsageError(
+            f"{kind.__name__}: {error or type(error).__name__}",
+            where=f"{_WHERE}.arguments",
+            do="Give it what its constructor takes",
+        ) from error
+    refuse_undriven(made)
+    return made
+
+
+def check_optimizer(
+    described: Optimizer, parameters: Iterable[nn.Parameter] | None = None
+) -> torch.optim.Optimizer:
+    """Build it over the model's parameters, or over a tiny one in their place.
+
+    Args:
+        described: Of the experiment.
+        parameters: Of the model, on the meta device say.
+
+    Raises:
+        UsageError: As `make_optimizer`.
+        Refused: As `make_optimizer`.
+    """
+    tiny = [nn.Parameter(torch.zeros(2, 2))]
+    return make_optimizer(described, tiny if parameters is None else parameters)
+
+
+def _fused(kind: type, over: Sequence[nn.Parameter], given: dict[str, Any]) -> dict[str, bool]:
+    """``fused=True`` where the class takes it, the user chose no kernels, and all is on a GPU."""
+    if "fused" not in signature(kind).parameters or any(n in given for n in _OTHER_KERNELS):
+        return {}
+    on_gpu = all(each.is_cuda and each.is_floating_point() for each in over)
+    return {"fused": True} if over and on_gpu else {}
