@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from govray.errors import UsageError
+from govray.errors import Malformed, UsageError
 from govray.governance.formats.tensor_header import Described
 
 PIECE = 1 << 20
@@ -50,6 +50,24 @@ _DTYPES = {
         ]
     )
 }
+
+
+_CALLED = {name: dtype for dtype, (_, name) in _DTYPES.items()}
+
+
+def dtype_called(name: str, tensor: str, where: str) -> torch.dtype:
+    """The dtype that the format calls so.
+
+    Args:
+        name: In the format's words.
+        tensor, where: Whose it is, and the file, for errors.
+
+    Raises:
+        Malformed: Torch has none.
+    """
+    if name not in _CALLED:
+        raise Malformed(f"{tensor} holds {name}, which torch has no dtype for", where=where)
+    return _CALLED[name]
 
 
 def header(tensors: Iterable[Described], *, where: str) -> bytes:

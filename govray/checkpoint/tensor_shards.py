@@ -14,6 +14,7 @@ Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Da
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -26,11 +27,12 @@ from govray.checkpoint.sharded_file import cut
 from govray.errors import UsageError
 
 
-def shard(model: nn.Module, *, mixed: bool = False) -> None:
+def shard(model: nn.Module, *, mixed: bool = False, device: torch.device | None = None) -> None:
     """Cut the model over all ranks, in place. Collective; the optimizer is made afterwards.
 
     Args:
-        model: The plain model.
+        model: The plain model. On the meta device, `take_rows` gives it numbers afterwards.
+        device: Where the shards are to be; the model's own device by default.
         mixed: Gather parameters and compute in bfloat16, and give the model's output and sum
             gradients in float32. Shards keep their dtype.
 
@@ -49,8 +51,8 @@ def shard(model: nn.Module, *, mixed: bool = False) -> None:
             where="aggregator: fsdp2",
             do="Call shard once, on the plain model",
         )
-    device = next(model.parameters()).device.type
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    device = device or next(model.parameters()).device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     low = torch.bfloat16 if mixed else None
     wide = torch.float32 if mixed else None
     within = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=wide)
@@ -58,6 +60,21 @@ def shard(model: nn.Module, *, mixed: bool = False) -> None:
     for block in _blocks(model):
         fully_shard(block, mesh=mesh, mp_policy=within)
     fully_shard(model, mesh=mesh, mp_policy=around)
+
+
+@torch.no_grad()
+def take_rows(model: nn.Module, rows: Mapping[str, Tensor], device: torch.device) -> None:
+    """Put this rank's rows into a model that was sharded on the meta device.
+
+    Args:
+        model: Its buffers are real, and stay as they are.
+        rows: FQN → (own rows, …), for each parameter; cast to its dtype.
+        device: Where the shards are to be.
+    """
+    # What `Module.to_empty` does, but for buffers, which it would empty too.
+    model._apply(lambda each: torch.empty_like(each, device=device) if each.is_meta else each)
+    for name, parameter in model.named_parameters():
+        cast(DTensor, parameter).to_local().copy_(rows[name])
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -27,6 +27,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,9 +37,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from govray.checkpoint.row_reader import read_rows
+from govray.checkpoint.sharded_file import cut
 from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
+from govray.governance.formats.tensor_header import Described
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
 
@@ -201,6 +205,37 @@ def load_start(model: nn.Module, start: Start) -> None:
         raise outcome[0]
 
 
+def load_rows(
+    model: nn.Module, rows: Mapping[str, Tensor], start: Start, rank: int, world: int
+) -> None:
+    """Fill this rank's rows with those of the recorded bytes. Collective; ranks fail together.
+
+    Each rank reads every file once, hashes it, and keeps its own rows.
+
+    Args:
+        model: On the meta device but for its buffers, which are filled too.
+        rows: FQN → (own rows, …) of each parameter, of any dtype, on the CPU; they are written.
+        start: The run's.
+        rank, world: Which rows these are.
+
+    Raises:
+        Refused: A file is no longer the one that the driver digested.
+        UsageError: A file is missing, or does not fit. All ranks raise the same error.
+    """
+    failure: GovrayError | None = None
+    try:
+        _load_rows(model, rows, start, rank, world)
+    except GovrayError as error:
+        failure = error
+    outcomes: list[GovrayError | None] = [failure]
+    if dist.is_initialized():
+        outcomes = [None] * dist.get_world_size()
+        dist.all_gather_object(outcomes, failure)
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome
+
+
 def check_unchanged(start: Start) -> None:
     """Refuse files that are no longer the recorded ones.
 
@@ -332,13 +367,52 @@ def _load(model: nn.Module, start: Start) -> None:
     _fill(model, tensors, start.folder)
 
 
+def _load_rows(
+    model: nn.Module, rows: Mapping[str, Tensor], start: Start, rank: int, world: int
+) -> None:
+    if start.loaded_by_model:
+        check_unchanged(start)
+        return
+    first = _first_names(model)
+    stored: dict[str, _Stored] = {}
+    tensors: dict[str, Tensor] = {}
+
+    def wanted(path: Path, tensor: Described) -> range:
+        _add(stored, tensor.name, _Stored(tensor.shape, tensor.dtype.startswith(("F", "BF"))), path)
+        whole = tensor.shape[0] if tensor.shape else 1
+        return cut(whole, rank, world) if first.get(tensor.name) in rows else range(whole)
+
+    for name, digest in start.files.items():
+        path = Path(start.folder, name)
+        where = f"pretrained {path}"
+        try:
+            with path.open("rb") as file:
+                found, read = read_rows(file, partial(wanted, path), where=where)
+        except OSError as error:
+            raise UsageError(f"not readable: {error.strerror}", where=where) from error
+        _require_same(read, digest, path)
+        tensors |= found
+    _check(model, stored, start.folder)
+    _require_tied(tensors, first, start.folder)
+    with torch.no_grad():
+        state = model.state_dict()
+        for name, value in tensors.items():
+            into = rows.get(first[name])
+            (state[name] if into is None else into).copy_(value)
+
+
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     stored = {
         name: _Stored(tuple(value.shape), value.is_floating_point())
         for name, value in tensors.items()
     }
     _check(model, stored, where)
-    first = _first_names(model)
+    _require_tied(tensors, _first_names(model), where)
+    model.load_state_dict(dict(tensors), strict=False)
+
+
+def _require_tied(tensors: Mapping[str, Tensor], first: Mapping[str, str], where: str) -> None:
+    """Names of one tensor must have equal content."""
     tied: dict[str, Tensor] = {}
     for name, value in tensors.items():
         if not torch.equal(tied.setdefault(first[name], value), value):
@@ -347,7 +421,6 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
                 where=f"pretrained {where}",
                 do="Build the model untied, or give weights that are tied",
             )
-    model.load_state_dict(dict(tensors), strict=False)
 
 
 def _require_same(found: str, recorded: str, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -35,6 +36,16 @@ def load_entrypoint(experiment: Experiment) -> tuple[nn.Module, LossFn]:
     Raises:
         UsageError: The module, class, loss or an argument does not exist.
     """
+    build, loss = find_entrypoint(experiment)
+    return build(), loss
+
+
+def find_entrypoint(experiment: Experiment) -> tuple[Callable[[], nn.Module], LossFn]:
+    """What builds the model from the hyperparameters, and the ``loss`` function of its module.
+
+    Raises:
+        UsageError: As `load_entrypoint`.
+    """
     factory, loss = resolve(experiment)
     known = signature(factory).parameters.values()
     if (
@@ -54,7 +65,7 @@ def load_entrypoint(experiment: Experiment) -> tuple[nn.Module, LossFn]:
         raise UsageError(
             f"hyperparameters: {error}", where=f"entrypoint {experiment.entrypoint}"
         ) from None
-    return factory(**experiment.hyperparameters), loss
+    return partial(factory, **experiment.hyperparameters), loss
 
 
 def resolve(experiment: Experiment) -> tuple[Callable[..., nn.Module], LossFn]:

@@ -8,7 +8,7 @@ from govray.train.inputs.experiment_config import RECORDED, Experiment
 from govray.train.loop.cosine import learning_rate
 from govray.train.loop.described_optimizer import make_optimizer
 from govray.train.loop.described_schedule import describe_schedule
-from govray.train.loop.entrypoint import load_entrypoint
+from govray.train.loop.entrypoint import find_entrypoint
 from govray.train.worker.run_start import govern
 from govray.train.worker.shard_model import shard
 
@@ -19,8 +19,8 @@ REPORTED = ("loss", "memorization", "rows", "seconds", "step", "targets")
 def train_loop(config: dict[str, Any]) -> None:
     """The loop that `GovernedTrainer` runs; ``config`` is the JSON of an `Experiment`."""
     experiment = Experiment.model_validate(config, context=RECORDED)
-    model, loss = load_entrypoint(experiment)
-    shard(model)
+    build, loss = find_entrypoint(experiment)
+    model = shard(build)
     optimizer = make_optimizer(experiment.optimizer, model.parameters())
     scheduler = describe_schedule(experiment.schedule)
     run = govern(model, optimizer, scheduler)

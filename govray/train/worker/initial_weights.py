@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from govray.checkpoint.tensor_shards import is_sharded
 from govray.engine.gradients.precision import cast_parameters
@@ -28,14 +30,18 @@ def begin_with(model: nn.Module, assignment: Assignment) -> None:
         )
     if assignment.order.start and not assignment.shard.checkpoint:
         load_start(model, assignment.order.start)
-    _broadcast_weights(model)
+    broadcast([*model.parameters(), *model.buffers()])
     if assignment.order.settings.precision == "bf16":
         cast_parameters(model)
 
 
 @torch.no_grad()
-def _broadcast_weights(model: nn.Module) -> None:
-    """Give every rank rank 0's weights and buffers, as DDP does when it wraps a model."""
+def broadcast(tensors: Iterable[Tensor]) -> None:
+    """Give every rank rank 0's content, as DDP does when it wraps a model. Collective.
+
+    Args:
+        tensors: Of equal shapes, dtypes and devices on all ranks.
+    """
     if dist.is_initialized():
-        for tensor in [*model.parameters(), *model.buffers()]:
+        for tensor in tensors:
             dist.broadcast(tensor, src=0)

@@ -1,32 +1,104 @@
 """`shard`: a training loop calls it before it makes the optimizer, if ranks may share a model.
 
-It does nothing unless the run's aggregator is ``fsdp2``, so a loop can always call it.
+It does nothing unless the run's aggregator is ``fsdp2``, so a loop can always call it. Given a
+function that builds the model, each rank makes no more of it than its own rows. They are equal to
+those of the whole model, bit for bit (``checkpoint/sharded_init.py``). All ranks do so, or all
+build the whole model: they compare what they built.
 
 Optimizers follow the parameters.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
 from torch import nn
 
-from govray.checkpoint import tensor_shards
-from govray.train.worker.initial_weights import begin_with
+from govray.checkpoint import sharded_init, tensor_shards
+from govray.engine.gradients.precision import cast_parameters
+from govray.engine.model.rng_state import generators, restore_generators
+from govray.train.inputs.order import Assignment, Discovery, current
+from govray.train.inputs.pretrained import load_rows
+from govray.train.worker.initial_weights import begin_with, broadcast
 from govray.train.worker.run_start import assignment_for
 
 
-def shard(model: nn.Module) -> None:
+def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     """Cut the model over all workers, if the run says ``aggregator: fsdp2``.
 
     The weights that the run begins with are put into the model first.
+
+    Args:
+        model: The model, or a function that builds it on the CPU. The function is called again if
+            the model can't be built in parts.
+
+    Returns:
+        The model.
 
     Raises:
         UsageError: Called outside a training loop that `GovernedTrainer` started.
         Discovered: The driver asked only which layer groups the model has.
     """
-    assignment = assignment_for(model)
-    settings = assignment.order.settings
-    if settings.aggregator != "fsdp2":
-        return
-    begin_with(model, assignment)
-    tensor_shards.shard(model, mixed=settings.precision == "bf16-mixed")
+    assignment = current.get()
+    if assignment is None or isinstance(assignment, Discovery) or not _sharding(assignment):
+        model = model if isinstance(model, nn.Module) else model()
+        assignment_for(model)
+        return model
+    mixed = assignment.order.settings.precision == "bf16-mixed"
+    built = None
+    if not isinstance(model, nn.Module):  # without a process group it is refused below
+        built = _in_parts(model) if dist.is_initialized() else None
+        model = built.model if built else model()
+    if built:
+        _begin_with_rows(built, assignment)
+        device = torch.device("cpu")
+        tensor_shards.shard(model, mixed=mixed, device=device)
+        tensor_shards.take_rows(model, built.rows, device)
+    else:
+        begin_with(model, assignment)
+        tensor_shards.shard(model, mixed=mixed)
     assignment.sharded.append(model)
+    return model
+
+
+def _sharding(assignment: Assignment) -> bool:
+    return assignment.order.settings.aggregator == "fsdp2"
+
+
+def _in_parts(build: Callable[[], nn.Module]) -> sharded_init.ModelRows | None:
+    """This rank's rows of the model; None on all ranks if one can't have them. Collective."""
+    drawn = generators()
+    built: sharded_init.ModelRows | None = None
+    problem = None
+    try:
+        built = sharded_init.rows_of(build, dist.get_rank(), dist.get_world_size())
+    except Exception as error:  # if it is the model's own, building it whole says so
+        problem = str(error) or type(error).__name__
+    own = problem, dict(built.sums) if built else {}
+    everyones: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, own)
+    problem = next((said for said, _ in everyones if said), None)
+    if problem is None and any(sums != everyones[0][1] for _, sums in everyones):
+        problem = "ranks drew different weights"
+    if problem is None:
+        return built
+    if dist.get_rank() == 0:
+        logging.getLogger(__name__).warning(
+            "Every rank builds the whole model before it is sharded: %s", problem
+        )
+    restore_generators(drawn)
+    return None
+
+
+def _begin_with_rows(built: sharded_init.ModelRows, assignment: Assignment) -> None:
+    """As `begin_with`, for a model of which each rank has its rows. Collective."""
+    order = assignment.order
+    if order.start and not assignment.shard.checkpoint:
+        load_rows(built.model, built.rows, order.start, dist.get_rank(), dist.get_world_size())
+    broadcast(built.model.buffers())
+    if order.settings.precision == "bf16":
+        cast_parameters(built.model)
