@@ -41,6 +41,7 @@ def ls(run: Run) -> None:
             "size": commit.size,
             "committed": times.get((commit.step, commit.digest)),
             "loss": commit.loss,
+            "value": commit.value,
             "kept": list(stay.get(commit.name, ())),
             "pin": pins.get(commit.name),
         }
@@ -49,19 +50,22 @@ def ls(run: Run) -> None:
     report(
         {
             "run": str(run),
+            "metric": found.rules.metric,
             "commits": rows,
             "damaged": dict(found.damaged),
             "leftovers": dict(found.leftovers),
         }
     )
     if rows:
-        grid = table("step", "size", "committed", "loss", "kept because", right=("step", "size"))
+        metrics = {"loss": "loss"} | ({"value": found.rules.metric} if found.rules.metric else {})
+        names = ("step", "size", "committed", *metrics.values(), "kept because")
+        grid = table(*names, right=("step", "size"))
         for row in rows:
             grid.row(
                 str(row["step"]),
                 _bytes(row["size"]),
                 row["committed"] or "-",
-                "-" if row["loss"] is None else f"{row['loss']:.4f}",
+                *("-" if row[each] is None else f"{row[each]:.4f}" for each in metrics),
                 _reasons(row),
             )
         print_table(grid)

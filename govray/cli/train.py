@@ -67,6 +67,7 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     """Fit what ``make(on_step=, on_size=)`` returns, under a progress bar, and print the result."""
     from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs import operator_key
+    from govray.train.inputs.run_record import read_record
     from govray.train.watching.time_left import TimeLeft, hours
 
     operator_key.take(experiment.attestation_key)
@@ -99,6 +100,9 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     size = {"size": sizes[0].to_json()} if sizes else {}
     report({"run": str(run), "model": str(run / "model")} | size)
     line(f"Trained and attested: {run / 'model'}")
+    if (ended := read_record(run).ended) is not None:
+        metric = experiment.validation.metric_name if experiment.validation else "its metric"
+        line(f"Ended early, after {ended} of {experiment.max_steps} steps: {metric} got no better")
     line(following)
 
 

@@ -43,7 +43,8 @@ def print_verdict(model: VerifiedModel) -> None:
     for each in attestation.run.ancestry or ():
         field("ancestor", f"run {each.run} to step {each.step}, ledger root {_short(each.root)}")
     for selection in attestation.selection_taint or ():
-        field("selected", f"by search {selection.search}: {_compared(selection)}")
+        by = f"by search {selection.search}" if selection.search else _stopping(selection)
+        field("selected", f"{by}: {_compared(selection)}")
     field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")
@@ -96,9 +97,16 @@ def _uncovered(model: VerifiedModel) -> list[str]:
     ]
 
 
+def _stopping(selection: Selection) -> str:
+    if selection.ended is None:
+        return "under early stopping, which did not end it"
+    return f"by early stopping, after {selection.ended} steps"
+
+
 def _compared(selection: Selection) -> str:
     by = " and ".join(filter(None, (selection.metric, selection.statistic)))
-    return f"{by}, which depend on {len(selection.corpora)} corpora at every layer"
+    held_out = f", and on {len(selection.validation)} held out" if selection.validation else ""
+    return f"{by}, which depend on {len(selection.corpora)} corpora at every layer{held_out}"
 
 
 def _incidents(model: VerifiedModel) -> list[str]:

@@ -147,7 +147,7 @@ class Lineage(Document):
         scope: ``whole``; ``corpora``, only the rows that the caller may see; ``group``, one layer
             group of all rows; ``corporaGroup``, both.
         attestation: Digest of the attestation's statement, from which all else follows.
-        selection_taint: Searches that chose this model by numbers which depend on corpora.
+        selection_taint: Searches and early stopping, by numbers which depend on corpora.
         removals: Adapters whose files were deleted, and when.
         quarantine: What was refused, and why.
     """
@@ -332,7 +332,7 @@ def of_corpora(whole: Lineage, names: Collection[str]) -> Lineage:
                 for row in rows
             ),
             "selection_taint": tuple(
-                each.model_copy(update={"corpora": own})
+                each.model_copy(update={"corpora": own, "validation": None})
                 for each in whole.selection_taint
                 if (own := tuple(c for c in each.corpora if c in names))
             ),

@@ -19,6 +19,7 @@ from govray.engine.vit import VisionTransformer
 from tests.support.tree import ROOT
 
 TUTORIAL, CORPORA, ROWS = "docs/tutorial.md", "docs/corpora.md", "docs/rows.md"
+VALIDATION = "docs/validation.md"
 
 
 def section(page: str, heading: str) -> str:
@@ -57,6 +58,17 @@ def test_the_tutorial_and_a_mixed_table_end_in_verified_models(tmp_path: Path) -
     [model] = (tmp_path / "my-deployment" / "runs").glob("web-*/model")
     credentials = (model / "governance" / "credentials.jsonl").read_bytes().splitlines()
     assert len(credentials) == 7
+
+
+@pytest.mark.slow
+def test_a_run_that_is_judged_ends_early(tmp_path: Path) -> None:
+    shell(section(TUTORIAL, "1"), tmp_path, ".")
+    commands = "".join(section(TUTORIAL, number) for number in "234")
+    told = shell(commands + section(VALIDATION, "Try it"), tmp_path)
+    assert re.search(r"Ended early, after (\d+) of 200 steps: validation/accuracy got no", told)
+    assert re.search(r"^step +size +committed +loss +validation/accuracy ", told, re.M)
+    assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
+    assert re.search(r"selected +by early stopping, after \d+ steps: validation/accuracy", told)
 
 
 def deployment(home: Path, heading: str, *paths: Path) -> tuple[str, Path]:

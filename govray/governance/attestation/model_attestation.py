@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
-from govray.governance.attestation.selection_taint import Selection
+from govray.governance.attestation.selection_taint import Selection, ended_early
 from govray.governance.formats.bounds import Positive, PositiveShare, ShortText
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
 from govray.governance.policy.credential import Credential, CredentialClass
@@ -208,6 +208,11 @@ class Attestation(Document):
         return self.files.get(model_folder.MANIFEST) == self.manifest
 
     @property
+    def steps(self) -> int:
+        """How many steps the run has: its plan's, unless early stopping ended it before."""
+        return ended_early(self.selection_taint or ()) or self.plan.max_steps
+
+    @property
     def base_groups(self) -> tuple[str, ...]:
         """The model's layer groups in order, adapters excepted."""
         return tuple(g.group for g in self.groups)
@@ -359,7 +364,7 @@ def build(
         files: Name → digest of the files in ``governance/``, the attestation excepted.
         buffers: Tensors of the base weights that no gradient updates.
         pretrained: Group → what a pretrained start brings (T0).
-        selections: The searches that the run was a trial of.
+        selections: The searches that the run was a trial of, and its early stopping.
 
     Raises:
         Refused: the policy does not admit one of the corpora.

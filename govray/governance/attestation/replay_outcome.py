@@ -46,7 +46,7 @@ class ReplayOutcome(Document):
         party: Name of the authority whose key signs.
         without: The corpus that was left out, if one was.
         start, stop: Steps ``start … stop-1`` ran again.
-        max_steps: Steps of the whole plan.
+        max_steps: Steps of the whole run.
         plan: Digest of the replay's plan, in which ``without`` is a tombstone.
         identical: Absent if the last step's weights could not be compared.
         original, replayed: File to digest, after the last compared step of each run.

@@ -5,6 +5,7 @@
 * Gradient norms are of the plan's rows on every rank, and only where a route permits a gradient.
 * Gates for memorization, and branches, follow from the entropy profiles.
 * The first lines are those of the run's ancestors.
+* A run that early stopping ended has as many steps as it states.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation, incidents
 from govray.governance.attestation.model_folder import Bundle
+from govray.governance.attestation.selection_taint import ended_early
 from govray.governance.formats.document import parse_time
 from govray.governance.formats.signed_note import verify_checkpoint
 from govray.governance.policy.depth_policy import Policy
@@ -66,6 +68,7 @@ def check_ledger(
         raise Refused("size or root are not those of the ledger", where="attestation ledger")
     _check_note(folder, attested, ledger)
     check_ancestry(attestation.run.id, attestation.run.ancestry or (), ledger.leaves)
+    _check_end(attestation, ledger)
     _check_rows(ledger, max_rows)
     for start in range(0, len(ledger.steps), _STEPS_AT_ONCE):
         some = ledger.steps[start : start + _STEPS_AT_ONCE]
@@ -110,6 +113,17 @@ def _check_rows(ledger: Ledger, limit: int | None) -> None:
             f"the ledger states {rows:,} rows that steps read, and {limit:,} are counted at most",
             where=model_folder.LEDGER,
             do="If the run was that large, allow it with --max-rows",
+        )
+
+
+def _check_end(attestation: Attestation, ledger: Ledger) -> None:
+    """A run that states that it ended early has just as many steps."""
+    ended = ended_early(attestation.selection_taint or ())
+    done = ledger.steps[-1].step + 1 if ledger.steps else 0
+    if ended is not None and ended != done:
+        raise Refused(
+            f"early stopping ended the run after {ended} steps, the ledger has {done}",
+            where=model_folder.LEDGER,
         )
 
 

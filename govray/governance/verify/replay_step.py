@@ -122,7 +122,7 @@ def _check_same(
         "without": replay.corpus,
         "party": replay.party,
         "plan": replay.plan,
-        "max_steps": attestation.plan.max_steps,
+        "max_steps": attestation.steps,
         "replayed": replay.files,
         "environment": replay.environment,
     }

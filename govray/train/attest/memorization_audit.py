@@ -126,7 +126,7 @@ def audit(
         auditor.note_against(other, corpora)
     return MemorizationManifest(
         run=audited.record.run_id,
-        step=audited.record.plan.max_steps,
+        step=audited.record.steps,
         made=at,
         manifest=recorded.manifest.digest,
         files=audited.files,

@@ -35,6 +35,7 @@ from govray.governance.attestation.model_attestation import (
     RunFacts,
     build,
 )
+from govray.governance.attestation.selection_taint import Selection, selecting_corpora
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import Signer
@@ -133,7 +134,7 @@ def _model_folder(run: Place) -> AbstractContextManager[Path]:
 def final_checkpoint(
     run: Place, record: RunRecord, *, early: bool = False
 ) -> commit_folder.Committed:
-    """The committed state after the last step of the plan; its files are checked as they are read.
+    """The committed state after the run's last step; its files are checked as they are read.
 
     Args:
         early: Take the newest state, whatever its step.
@@ -142,7 +143,7 @@ def final_checkpoint(
         CouldNotCheck: There is none.
     """
     found = snapshot.latest(run)
-    if found is None or (found[1] != record.plan.max_steps and not early):
+    if found is None or (found[1] != record.steps and not early):
         raise CouldNotCheck(
             "the run has no whole checkpoint of its last step",
             where=str(run),
@@ -245,8 +246,23 @@ def _attestation(
         buffers=sorted(_tensor_names(committed, model_folder.WEIGHTS) - updated),
         pretrained=record.start.taint if record.start else None,
         replays=replays,
-        selections=(record.selection,) if record.selection else (),
+        selections=_selections(record),
     )
+
+
+def _selections(record: RunRecord) -> tuple[Selection, ...]:
+    """The choices that the model came out of: a search, and early stopping."""
+    searched = (record.selection,) if record.selection else ()
+    judged = record.validation or {}
+    if "earlyStopping" not in judged:
+        return searched
+    stopping = Selection(
+        metric=judged["metric"],
+        corpora=selecting_corpora(record.plan),
+        validation=judged.get("corpora"),
+        ended=record.ended,
+    )
+    return (*searched, stopping)
 
 
 def _tensor_names(committed: commit_folder.Committed, name: str) -> frozenset[str]:

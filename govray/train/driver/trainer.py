@@ -30,7 +30,7 @@ from govray.checkpoint import storage
 from govray.data.admission import Prepared, prepare
 from govray.data.records_file import PREPARED
 from govray.data.rows.row_words import load_words
-from govray.errors import Refused, Stopped, UsageError
+from govray.errors import Refused, Stopped, UsageError, suggestion
 from govray.files.atomic_file import make_folder
 from govray.files.place import Place, place
 from govray.files.storage_url import check_path
@@ -42,16 +42,17 @@ from govray.train.attest.write_model import write_model
 from govray.train.driver import attempts
 from govray.train.driver.discovery import Loop, discover
 from govray.train.driver.progress import StepCallback
+from govray.train.experiment.validation import MEASURED, Validation
 from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import Experiment, Quota, Reader
 from govray.train.inputs.monitored import monitored
-from govray.train.inputs.order import Order
+from govray.train.inputs.order import Order, ValidationTask
 from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
 from govray.train.inputs.pretrained import Start, check_fits, find_weights, read_start
 from govray.train.inputs.recorded_inputs import prepared_places
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings
-from govray.train.inputs.shared_inputs import Shared
+from govray.train.inputs.shared_inputs import Shared, ValidationData
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule
@@ -63,7 +64,15 @@ from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.run_lock import hold
 from govray.train.run_folder.source_code import source_of
 from govray.train.state.garbage_collection import pin_start
+from govray.train.validation.best_so_far import ended_early
+from govray.train.validation.validation_data import (
+    recorded_validation,
+    refuse_other_rows,
+    refuse_overlap,
+    validation_inputs,
+)
 from govray.train.watching.model_size import ModelSize, model_size
+from govray.train.worker.run import STEP_METRICS
 from govray.train.worker.run_start import Discovered
 
 Admission = Callable[[int, int], None]
@@ -107,6 +116,7 @@ class GovernedTrainer(RunSettings):
             itself names them here too, or its attestation is wrong.
         on_admission, on_step: Called on the driver as work proceeds.
         on_size: Called on the driver with the run's size, before workers start.
+        validation: What the run is judged by: "best" commits and early stopping go by it.
         experiment: The experiment file's content where there is one; makes a run replayable
             from its folder.
         resume: Folder of a run to go on with, instead of a new one. Everything that it rests on
@@ -143,6 +153,7 @@ class GovernedTrainer(RunSettings):
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
     on_size: Callable[[ModelSize], None] = lambda size: None
+    validation: Validation | None = None
     experiment: Experiment | None = None
     resume: str | Place | None = None
     shared: Shared | None = None
@@ -197,8 +208,11 @@ class GovernedTrainer(RunSettings):
             at: Reference time: now, or when the first of the runs began.
         """
         signer = self.signer()
+        self._check_metric()
         inputs = self._inputs(signer, at)
-        return Shared(inputs=inputs, prepared=self._prepare(inputs, signer), at=at)
+        prepared = self._prepare(inputs, signer)
+        validation = self._validation_data(inputs, prepared, signer, at)
+        return Shared(inputs=inputs, prepared=prepared, at=at, validation=validation)
 
     def train(self, *, attest: bool = False) -> Place:
         """Steps 1 to 5: a trained run without an attestation. Returns the run's folder.
@@ -211,6 +225,7 @@ class GovernedTrainer(RunSettings):
         """
         if self.checkpoint_storage:
             storage.require_reachable(self.checkpoint_storage)
+        self._check_metric()
         record = read_record(place(self.resume)) if self.resume else None
         if record and self.shared:
             self.shared.refuse_changes(record)
@@ -239,6 +254,11 @@ class GovernedTrainer(RunSettings):
         prepared = admit()
         if self.experiment:
             self.experiment.check_rows(prepared.manifest.row_schema)
+        if self.shared:
+            validation = self.shared.validation
+        else:
+            assert signer is not None
+            validation = self._validation_data(inputs, prepared, signer, started)
         planned = make_plan(
             prepared.manifest,
             prepared.digest,
@@ -259,7 +279,7 @@ class GovernedTrainer(RunSettings):
         for each in advice(planned.plan):
             logging.getLogger(__name__).warning(each)
         self.on_size(self._size(found, planned))
-        order = self._order(inputs, groups, prepared, planned, start)
+        order = self._order(inputs, groups, prepared, planned, start, validation)
         made = RunRecord(
             run_id=order.run_id,
             started=started,
@@ -281,6 +301,7 @@ class GovernedTrainer(RunSettings):
             ),
             start=start,
             selection=self.shared.selection if self.shared else None,
+            validation=recorded_validation(self.validation, validation),
         )
         folder = place(order.folder)
         with hold(folder) as driver:
@@ -294,16 +315,18 @@ class GovernedTrainer(RunSettings):
                     pin_start(Path(start.folder), f"{order.run_id} starts from it")
             stop_request.clear(folder)
             if not record.finished:
-                self._fit(replace(order, driver=driver))
-                record.end(folder, instant())
-                events.append(folder, events.Finished(at=now(), step=self.max_steps))
+                done = self._fit(replace(order, driver=driver))
+                early = done if done < order.stop else None
+                record.end(folder, instant(), ended=early)
+                events.append(folder, events.Finished(at=now(), step=done))
             stop_request.clear(folder)
             if attest and signer:
                 write_model(folder, signer)
                 events.append(folder, events.Attested(at=now()))
         return folder
 
-    def _fit(self, order: Order) -> None:
+    def _fit(self, order: Order) -> int:
+        """Train to the end; returns how many steps that was."""
         step = attempts.fit(
             order,
             self.train_loop_per_worker,
@@ -312,13 +335,55 @@ class GovernedTrainer(RunSettings):
             run_config=self._ray_run_config(order.run_id),
             on_step=self.on_step,
         )
-        if step < order.stop:
+        if step < order.stop and not ended_early(place(order.folder), step):
             events.append(place(order.folder), events.Stopped(at=now(), step=step))
             raise Stopped(
                 f"stopped at step {step} of {order.stop}, as requested",
                 where=f"run {order.run_id}",
                 do=f"Resume with `govray runs resume {order.folder}`",
             )
+        return step
+
+    def _check_metric(self) -> None:
+        """Refuse a metric that govray's own loop does not report.
+
+        Raises:
+            UsageError: Names it, and the nearest one.
+        """
+        section = self.validation
+        if section is None or section.measured or self.train_loop_per_worker is not train_loop:
+            return
+        known = list(MEASURED if section.corpora else STEP_METRICS)
+        if section.metric_name not in STEP_METRICS:
+            raise UsageError(
+                f"nobody reports {section.metric!r}{suggestion(section.metric, known)}",
+                where="validation.metric",
+                do=f"Take one of {', '.join(known)}, or a training loop of your own that reports "
+                "it",
+            )
+
+    def _validation_data(
+        self, inputs: Inputs, prepared: Prepared, signer: Signer, at: datetime
+    ) -> ValidationData | None:
+        """The data that the run is judged by, if there are any: admitted, and new to it.
+
+        Raises:
+            Refused: They are not admitted, or records of them are trained on.
+        """
+        if self.validation is None or self.validation.corpora is None:
+            return None
+        given = self.validation.corpora
+        held_out = validation_inputs(given, inputs, at=at)
+        found = ValidationData(
+            credentials=held_out.credentials,
+            prepared=self._prepare(held_out, signer, held_out=place(given)),
+        )
+        manifest = prepared.manifest
+        refuse_other_rows(manifest.row_schema, found.prepared.manifest)
+        if not self.resume:
+            trained = {each.corpus for each in manifest.corpora} - set(self.exclude)
+            refuse_overlap(place(self.corpora), trained, place(given), found.corpora)
+        return found
 
     def _size(self, found: Discovered, planned: Planned) -> ModelSize:
         workers: Any = self.scaling_config.num_workers if self.scaling_config else 1
@@ -379,9 +444,13 @@ class GovernedTrainer(RunSettings):
             check_fits(found.model, start)
         return start
 
-    def _prepare(self, inputs: Inputs, signer: Signer) -> Prepared:
+    def _prepare(
+        self, inputs: Inputs, signer: Signer, *, held_out: Place | None = None
+    ) -> Prepared:
+        """The data to train on, or those of a folder of validation corpora, all of them."""
         tokenizer = load_words(tokenizer_path(self.tokenizer), self.rows)
-        canaries = dict(self.canaries or {})
+        canaries = {} if held_out else dict(self.canaries or {})
+        reserve = 0.0 if held_out else self.reserve
         context = 1 if self.rows == "images" else self.context
         key = canonical_json.encode(
             {
@@ -389,7 +458,7 @@ class GovernedTrainer(RunSettings):
                 "policy": inputs.policy.digest,
                 "tokenizer": tokenizer.digest,
                 "context": context,
-                "reserve": self.reserve,
+                "reserve": reserve,
                 "operator": signer.public_key.keyid,
             }
             | (
@@ -410,19 +479,19 @@ class GovernedTrainer(RunSettings):
                 do="Restore the folder; preparing again would draw another reserve",
             )
         return prepare(
-            place(self.corpora),
+            held_out or place(self.corpora),
             folder,
             credentials=inputs.credentials,
             policy=inputs.policy.document,
             tokenizer=tokenizer,
             context=context,
-            reserve_share=self.reserve,
+            reserve_share=reserve,
             salt=secrets.token_bytes(32),
             signer=signer,
             max_quarantined=self.max_quarantined,
             canaries=canaries,
             rows=self.rows,
-            progress=self.on_admission,
+            progress=self.on_admission if held_out is None else lambda done, total: None,
         )
 
     def _order(
@@ -432,6 +501,7 @@ class GovernedTrainer(RunSettings):
         prepared: Prepared,
         planned: Planned,
         start: Start | None,
+        validation: ValidationData | None,
     ) -> Order:
         run_id = (self.run_config.name if self.run_config else None) or new_run_id("run")
         if self.resume:
@@ -439,6 +509,19 @@ class GovernedTrainer(RunSettings):
         folder = self._storage / run_id
         make_folder(folder)
         read = [corpus for corpus in planned.routes if corpus not in self.exclude]
+        settings, task = self.settings, None
+        if section := self.validation:
+            # What a run is judged by ends like what it trains on.
+            if validation is not None:
+                inputs = validation.joined(inputs)
+                read += validation.corpora
+            task = ValidationTask(
+                section=section,
+                prepared=str(validation.prepared.folder) if validation else None,
+                manifest=validation.prepared.manifest if validation else None,
+            )
+            keep = replace(settings.keep, metric=section.metric_name, goal=section.better)
+            settings = replace(settings, keep=keep)
         return Order(
             run_id=run_id,
             experiment=self.experiment.name if self.experiment else None,
@@ -454,7 +537,8 @@ class GovernedTrainer(RunSettings):
             expiries=inputs.expiries(read),
             on_expiry=inputs.policy.document.on_expiry,
             revocations=inputs.revocation_source(read),
-            settings=self.settings,
+            settings=settings,
+            validation=task,
             reader=self.reader,
             key_variables=operator_key.variables(self.attestation_key),
             start=start,
@@ -535,6 +619,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
             storage_path=str(place(experiment.storage_path).resolve()),
             failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
         ),
+        validation=experiment.validation,
         experiment=experiment,
         **vars(run_settings(experiment)),
     )

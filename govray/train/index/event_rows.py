@@ -83,6 +83,8 @@ def _decided(event: events.AnyEvent) -> Decided | None:
             kind = "stop"
         case events.Stopped():
             kind, step = "stopped", event.step
+        case events.EndedEarly():
+            kind, step = "ended early", event.step
         case events.Killed():
             kind = "kill"
         case events.ResizeWanted():

@@ -19,14 +19,12 @@ from pydantic import (
     NonNegativeFloat,
     PositiveFloat,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from govray.engine.collective.step_settings import AggregatorName, Precision, StepSettings
 from govray.errors import UsageError, suggestion
-from govray.files.place import place
 from govray.files.storage_url import check_path
 from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
@@ -43,29 +41,12 @@ from govray.governance.record.canary import (
 from govray.governance.record.prepare_manifest import ReserveShare
 from govray.train.experiment.checkpoint import CheckpointEvery
 from govray.train.experiment.optimizer import Optimizer
+from govray.train.experiment.places import RECORDED as RECORDED
+from govray.train.experiment.places import DiskPath as DiskPath
+from govray.train.experiment.places import PlaceText as PlaceText
 from govray.train.experiment.schedule import COSINE, Schedule
 from govray.train.experiment.section import Section
-
-RECORDED = {"recorded": True}
-"""Validation context of what a run recorded. Earlier versions took a URL for a folder."""
-
-
-def _check_path(value: str, info: ValidationInfo) -> str:
-    return value if info.context == RECORDED else check_path(value)
-
-
-DiskPath = Annotated[str, AfterValidator(_check_path)]
-"""A file or folder of a disk, never a URL."""
-
-
-def _check_place(value: str, info: ValidationInfo) -> str:
-    if info.context != RECORDED:
-        place(value)
-    return value
-
-
-PlaceText = Annotated[str, AfterValidator(_check_place)]
-"""A file or folder of a disk, or a URL of an object store."""
+from govray.train.experiment.validation import Validation
 
 Reader = Literal["worker", "ray_data"]
 """Who reads the rows that a worker trains on."""
@@ -230,6 +211,9 @@ class Experiment(Section):
     )
     seed: Seed = StepSettings.seed
     checkpoint: CheckpointEvery = CheckpointEvery()
+    validation: Validation | None = Field(
+        None, exclude_if=lambda value: value is None
+    )  # records of earlier runs do not have it
     max_restarts: Natural = Field(
         5,
         description="after failures of the training code; lost workers and nodes don't count, and "
@@ -309,6 +293,17 @@ class Experiment(Section):
                 "optimizer.warmup_steps: the default cosine's; begin schedule with "
                 "torch.optim.lr_scheduler.LinearLR, and name the rest in then"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rates_its_commits(self) -> Experiment:
+        if self.validation is not None:
+            own, commits = self.validation.every_steps, self.checkpoint.every_steps
+            if commits % own:
+                raise ValueError(
+                    f"validation.every_steps: of {own}, checkpoint.every_steps ({commits}) is no "
+                    "multiple, so commits would have no metric to be the best by"
+                )
         return self
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.environment import SourceCode
 from govray.governance.record.prepare_manifest import Manifest
+from govray.train.experiment.validation import Validation
 from govray.train.inputs import operator_key
 from govray.train.inputs.experiment_config import Reader
 from govray.train.inputs.gating import UNDECIDED, Decisions, OnExpiry
@@ -24,6 +25,21 @@ from govray.train.inputs.monitored import Monitored
 from govray.train.inputs.pretrained import Start
 from govray.train.inputs.revocation_feed import RevocationSource
 from govray.train.inputs.run_settings import RunSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationTask:
+    """What workers need to validate.
+
+    Attributes:
+        section: What was asked for.
+        prepared: Folder of the packed rows; None if the training loop measures.
+        manifest: Theirs.
+    """
+
+    section: Validation
+    prepared: str | None = None
+    manifest: Manifest | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +67,7 @@ class Order:
             plan's last by default.
         source: The code that the model or the loop comes from, as the driver found it.
         monitored: What the policy asks of its monitor, if it has one; a replay measures nothing.
+        validation: What the run is judged by, if anything; a replay is not judged.
         reader: Who reads a worker's rows; the worker itself where it can by default.
         key_variables: Environment variables that may not hold a key where a worker runs.
         experiment: Name of the experiment file, if there is one; metrics are told apart by it.
@@ -76,6 +93,7 @@ class Order:
     revocations: RevocationSource | None = None
     decisions: Decisions = UNDECIDED
     monitored: Monitored | None = None
+    validation: ValidationTask | None = None
     reader: Reader | None = None
     key_variables: frozenset[str] = frozenset({operator_key.VARIABLE})
     experiment: str | None = None

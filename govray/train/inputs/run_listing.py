@@ -252,6 +252,7 @@ def _comparable(record: RunRecord) -> dict[str, object]:
         "layer groups": record.groups,
         "batch plan": record.plan,
         "prepared data": record.manifest,
+        "validation data": record.validation,
         "settings": canonical_json.encode(dict(record.config)),
         "pretrained start": record.start,
         "code of the model or loop": (source.module, source.digest) if source else None,

@@ -45,6 +45,9 @@ class RunRecord:
         replay_of: The run that this one repeats, if it is a replay. Replays are not resumed.
         ancestry: The runs that this one continues, the oldest first.
         selection: The search that the run is a trial of, if any.
+        validation: What the run is judged by, if anything: metric, goal, and the digests of the
+            validation data's prepare manifest and credentials.
+        ended: The step before which the run ended early, once it did so.
     """
 
     run_id: str
@@ -64,6 +67,13 @@ class RunRecord:
     replay_of: str | None = None
     ancestry: tuple[Ancestor, ...] = ()
     selection: Selection | None = None
+    validation: Mapping[str, Any] | None = None
+    ended: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """How many steps the finished run has."""
+        return self.plan.max_steps if self.ended is None else self.ended
 
     @property
     def code(self) -> str:
@@ -81,11 +91,17 @@ class RunRecord:
         write_whole(folder / "delegations.jsonl", _lines(self.delegations))
         write_whole(folder / "run.json", canonical_json.encode(self._summary()))
 
-    def end(self, run_folder: Place, finished: datetime) -> RunRecord:
-        """The same run, finished, and recorded so."""
-        ended = replace(self, finished=finished)
-        write_whole(run_folder / "record" / "run.json", canonical_json.encode(ended._summary()))
-        return ended
+    def end(self, run_folder: Place, finished: datetime, *, ended: int | None = None) -> RunRecord:
+        """The same run, finished, and recorded so.
+
+        Args:
+            run_folder: Where.
+            finished: When.
+            ended: The step before which the run ended, if that was early.
+        """
+        done = replace(self, finished=finished, ended=ended)
+        write_whole(run_folder / "record" / "run.json", canonical_json.encode(done._summary()))
+        return done
 
     def _summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = {
@@ -111,6 +127,10 @@ class RunRecord:
             summary["ancestry"] = [each.to_json() for each in self.ancestry]
         if self.selection:
             summary["selection"] = self.selection.to_json()
+        if self.validation:
+            summary["validation"] = dict(self.validation)
+        if self.ended is not None:
+            summary["ended"] = self.ended
         return summary
 
 
@@ -160,6 +180,8 @@ def read_record(run_folder: Place) -> RunRecord:
         selection=Selection.from_json(summary["selection"], where=str(folder))
         if "selection" in summary
         else None,
+        validation=summary.get("validation"),
+        ended=summary.get("ended"),
     )
 
 

@@ -14,14 +14,39 @@ Whoever has the key attests the finished runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from govray.data.admission import Prepared
 from govray.errors import Refused
 from govray.governance.attestation.selection_taint import Selection
+from govray.governance.policy.credential import Credential
+from govray.governance.trust.trust_state import Verified
 from govray.train.inputs.run_record import RunRecord
 from govray.train.inputs.verified_inputs import Inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationData:
+    """Admitted validation data.
+
+    Attributes:
+        credentials: Verified, by corpus.
+        prepared: The packed rows and their signed manifest.
+    """
+
+    credentials: Mapping[str, Verified[Credential]]
+    prepared: Prepared
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """Those that are measured, sorted."""
+        return tuple(sorted(each.corpus for each in self.prepared.manifest.corpora))
+
+    def joined(self, inputs: Inputs) -> Inputs:
+        """A run's inputs with these credentials among its own, to see when any of them ends."""
+        return replace(inputs, credentials={**inputs.credentials, **self.credentials})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +58,14 @@ class Shared:
         prepared: The admitted and packed data, on storage that the cluster shares.
         at: The reference time at which the inputs were verified.
         selection: How one of the runs is chosen, if they belong to a search.
+        validation: The data that each run is judged by, if there are any.
     """
 
     inputs: Inputs
     prepared: Prepared
     at: datetime
     selection: Selection | None = None
+    validation: ValidationData | None = None
 
     def refuse_changes(self, record: RunRecord) -> None:
         """Refuse to resume a run that began with other inputs.

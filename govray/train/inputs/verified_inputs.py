@@ -18,7 +18,7 @@ from govray.governance.formats.keys import PublicKey
 from govray.governance.policy.credential import Credential, CredentialClass
 from govray.governance.policy.depth_policy import Policy, verify_policy
 from govray.governance.trust.anchor import TrustAnchor
-from govray.governance.trust.revocation_list import Revocations, Revoked, check_fresh
+from govray.governance.trust.revocation_list import Revocations, check_fresh
 from govray.governance.trust.trust_state import TrustState, Verified
 from govray.train.inputs.gating import credential_name
 from govray.train.inputs.revocation_feed import (
@@ -141,7 +141,7 @@ def load_inputs(
     envelopes = read_credentials(corpora)
     credentials = verify_credentials(corpora, envelopes, trust, at=at)
     if lists and not resumed:
-        _check_unrevoked(revoked_names(lists, verified_policy, credentials), at)
+        check_unrevoked(lists, verified_policy, credentials, at)
     return Inputs(
         trust=trust,
         root_bytes=root_bytes,
@@ -156,7 +156,18 @@ def load_inputs(
     )
 
 
-def _check_unrevoked(revoked: Mapping[str, Revoked], at: datetime) -> None:
+def check_unrevoked(
+    lists: Revocations,
+    policy: Verified[Policy],
+    credentials: Mapping[str, Verified[Credential]],
+    at: datetime,
+) -> None:
+    """Refuse what was revoked at a time.
+
+    Raises:
+        Untrusted: Names it. Or a list revokes something outside its issuer's authority.
+    """
+    revoked = revoked_names(lists, policy, credentials)
     for name, found in sorted(revoked.items()):
         if found.since <= at:
             raise Untrusted(

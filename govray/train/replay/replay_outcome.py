@@ -48,7 +48,7 @@ class ReplayFinding:
         run: The replay's own run.
         without: The corpus that was left out, if one was.
         start, stop: Steps ``start … stop-1`` ran, from a state that both have.
-        max_steps: Steps of the whole plan.
+        max_steps: Steps of the whole run.
         plan: Digest of the replay's plan.
         checkpoints: Steps whose commits were compared; if none, only leaves were.
         leaf: The first ledger leaf that differs.
@@ -226,7 +226,7 @@ def _check_of_run(outcome: ReplayOutcome, record: RunRecord, at: datetime, *, wh
     if outcome.run != record.run_id:
         raise Refused(f"the outcome is of run {outcome.run}, not of {record.run_id}", where=where)
     expected = plan.without(outcome.without) if outcome.without else plan
-    if outcome.plan != expected.digest or outcome.max_steps != plan.max_steps:
+    if outcome.plan != expected.digest or outcome.max_steps != record.steps:
         raise Refused("the outcome is of another plan", where=where)
     if record.finished is None:
         raise CouldNotCheck("the run has not ended", where=record.run_id, do="Resume it first")

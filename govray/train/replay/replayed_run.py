@@ -105,7 +105,7 @@ def replay(
     kept = commits(run)
     start, stop = start_and_stop(steps, kept)
     if record.ancestry and start < record.ancestry[-1].step:
-        donor, end = record.ancestry[-1], record.plan.max_steps
+        donor, end = record.ancestry[-1], record.steps
         raise CouldNotCheck(
             f"its first {donor.step} steps are those of {donor.run}, under other settings",
             where=str(run),
@@ -152,7 +152,7 @@ def replay(
         without=without,
         start=start,
         stop=stop,
-        max_steps=plan.max_steps,
+        max_steps=record.steps,
         plan=plan.digest,
         checkpoints=tuple(theirs),
         leaf=first_leaf(

@@ -179,6 +179,28 @@ class Reported(Event):
         return f"step {self.step} done, {self.group}: {values}"
 
 
+class EndedEarly(Event):
+    """The metric that a run is judged by got no better, so the run ends after this commit.
+
+    ``step`` is how many steps it has, ``best`` the best value, of the state after ``best_step``.
+    """
+
+    kind: Literal["endedEarly"] = "endedEarly"
+    step: Natural
+    metric: MetricName
+    best: float | None = None
+    best_step: Natural
+    validations: Natural
+
+    @property
+    def text(self) -> str:
+        best = "" if self.best is None else f" than {self.best:.4g} after {self.best_step} steps"
+        return (
+            f"ends early after {self.step} steps: {self.metric} was no better{best} in "
+            f"{self.validations} validations"
+        )
+
+
 class StopRequested(Event):
     """Somebody asked the run to stop after a commit."""
 
@@ -274,6 +296,7 @@ AnyEvent: TypeAlias = (
     | Progress
     | Committed
     | Reported
+    | EndedEarly
     | StopRequested
     | Stopped
     | Killed

@@ -28,7 +28,7 @@ MAX_METRICS = 256
 """In one group. The first in the order of their names are kept."""
 
 _TRAINING = "training"
-_LARGEST = 2.0**53
+LARGEST = 2.0**53
 """Canonical JSON has no numbers from here to 1e21."""
 
 
@@ -39,7 +39,7 @@ def grouped(metrics: Mapping[str, object], known: Collection[str]) -> dict[str, 
         value = metrics[name]
         if name in known or isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        if not abs(value) < _LARGEST:  # nor is NaN
+        if not abs(value) < LARGEST:  # nor is NaN
             continue
         group, _, last = name.rpartition("/")
         values = found.setdefault(group or _TRAINING, {})

@@ -80,6 +80,7 @@ def clone(
             record,
             run_id=run.name,
             finished=None,
+            ended=None,
             experiment=experiment,
             config=config,
             ancestry=inherit(record.run_id, record.ancestry, step, leaves),

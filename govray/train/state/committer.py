@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -106,6 +106,7 @@ class Commits:
         loss: float | None,
         stopping: bool,
         floor: int | None = None,
+        validation: Mapping[str, Any] | None = None,
     ) -> None:
         """Copy the state after which step ``step`` is next, and write it. Every rank calls it.
 
@@ -118,12 +119,15 @@ class Commits:
             loss: Mean loss since the commit before.
             stopping: Rank 0 already knows that the run must stop and not commit.
             floor: The newest commit of this step or before is kept, for a rollback.
+            validation: What the run knows of the metric that it is judged by.
         """
         self._wait(None)
         self._floor = floor
         capture = None
         try:
-            capture = self._state.capture(step, self._order, leaves, loss=loss, gates=gates)
+            capture = self._state.capture(
+                step, self._order, leaves, loss=loss, gates=gates, validation=validation
+            )
         except Exception as error:
             # After the collective: the other ranks go on to the agreement and learn of it there.
             if self._meeting is None and not isinstance(error, GovrayError):

@@ -74,6 +74,8 @@ def inventory(run_folder: Place) -> Inventory:
             committed = commit_folder.open_commit(folder)
             state: Any = canonical_json.parse_canonical(committed.files[STATE])
             loss, stated = state.get("loss"), Rules(**state["keep"])
+            judged = state.get("validation", {})
+            value = judged.get("value") if judged.get("step") == step else None
         except InfrastructureFailed:
             raise
         except (GovrayError, KeyError, TypeError, AttributeError) as error:
@@ -86,6 +88,7 @@ def inventory(run_folder: Place) -> Inventory:
                 name=folder.name,
                 step=step,
                 loss=loss,
+                value=value,
                 size=committed.size,
                 digest=committed.digest,
             )

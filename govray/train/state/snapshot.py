@@ -155,6 +155,7 @@ class TrainingState:
         *,
         loss: float | None = None,
         gates: Sequence[Gate] = (),
+        validation: Mapping[str, Any] | None = None,
     ) -> Capture | None:
         """Copy the state after which step ``step`` is next. Every rank calls it.
 
@@ -166,6 +167,7 @@ class TrainingState:
             leaves: Ledger leaves of all steps before, in their order; only rank 0's are used.
             loss: Mean loss of the steps since the commit before, if it is a number.
             gates: Of all steps before; only rank 0's are used.
+            validation: What the run knows of the metric that it is judged by.
 
         Returns:
             What this rank commits. Unless the model is sharded, None on all ranks but 0.
@@ -212,7 +214,7 @@ class TrainingState:
             "run": order.run_id,
             "step": step,
             "worldSize": _world(),
-            "keep": {"best": keep.best, "latest": keep.latest},
+            "keep": keep.to_json(),
             "ledger": {
                 "size": self._ledger.size,
                 "root": "sha256:" + self._ledger.root.hex(),
@@ -221,6 +223,8 @@ class TrainingState:
         }
         if loss is not None:
             summary["loss"] = loss
+        if validation:
+            summary["validation"] = dict(validation)
         return Capture(
             step=step,
             summary=summary,

@@ -27,7 +27,7 @@ def step_batch(
         device: The model's.
         schema: What the rows hold; packed text by default.
     """
-    tensors, counts = _tensors(rows, schema)
+    tensors, counts = row_tensors(rows, schema)
     micro_batches = []
     for stream in dict.fromkeys(rows.streams):
         own = [i for i, name in enumerate(rows.streams) if name == stream]
@@ -55,8 +55,8 @@ def step_batch(
     )
 
 
-def _tensors(rows: StepRows, schema: RowSchema | None) -> tuple[Mapping[str, Tensor], list[int]]:
-    """The rows' tensors by name, and the loss targets of each row."""
+def row_tensors(rows: StepRows, schema: RowSchema | None) -> tuple[Mapping[str, Tensor], list[int]]:
+    """The rows' tensors by name, on the CPU, and the loss targets of each row."""
     if schema is not None and schema.kind == "tensors":
         found = tensor_record.tensors(schema, rows.tokens)
         named = {name: torch.from_numpy(each.copy()) for name, each in found.items()}

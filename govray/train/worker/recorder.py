@@ -12,10 +12,11 @@ from govray.errors import GovrayError
 from govray.files.place import Place
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf
+from govray.train.experiment.validation import GROUP
 from govray.train.run_folder.clock import now
-from govray.train.run_folder.events import Gated, Memorized, append
+from govray.train.run_folder.events import EndedEarly, Gated, Memorized, Reported, append
 from govray.train.run_folder.ledger_wal import FILE, WriteAhead
-from govray.train.run_folder.loop_metrics import MetricLog
+from govray.train.run_folder.loop_metrics import LARGEST, MetricLog
 from govray.train.run_folder.run_lock import Fence
 from govray.train.worker.memorization_watch import Seen
 
@@ -77,6 +78,28 @@ class Recorder:
         """What the loop says of a step, but for what is ``known`` otherwise."""
         if self._writes:
             self._metrics.note(step, metrics, known)
+
+    def validated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """What validation data gave after a step."""
+        values = {name: value for name, value in metrics.items() if abs(value) < LARGEST}
+        if self._writes and values:
+            with self._noting_trouble():
+                append(
+                    self._folder,
+                    Reported(
+                        at=now(),
+                        attempt=self._fence.attempt,
+                        step=step,
+                        group=GROUP,
+                        values=values,
+                    ),
+                )
+
+    def ended_early(self, event: EndedEarly) -> None:
+        """The run ends with the commit that follows."""
+        if self._writes:
+            with self._noting_trouble():
+                append(self._folder, event)
 
     @property
     def _folder(self) -> Place:

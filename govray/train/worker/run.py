@@ -30,13 +30,19 @@ from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
 from govray.files.bucket import StoreFailed
 from govray.files.place import place
 from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
+from govray.train.experiment.validation import GROUP, Validation
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment
 from govray.train.inputs.revocation_feed import RevocationFeed
 from govray.train.run_folder import resize_request
+from govray.train.run_folder.clock import now
+from govray.train.run_folder.events import EndedEarly
 from govray.train.run_folder.requests import Requests
 from govray.train.state.committer import Commits
 from govray.train.state.resume_point import RolledBack
+from govray.train.validation.best_so_far import BestSoFar
+from govray.train.validation.evaluation import Evaluation
+from govray.train.validation.reductions import Reduction, reduced
 from govray.train.watching.metrics import RunMetrics
 from govray.train.worker.ledger_norms import gradient_norms
 from govray.train.worker.memorization_watch import MemorizationWatch, Scorer, Seen
@@ -51,18 +57,26 @@ COMMIT_LOSS = "commit_loss"
 """In a report that comes with a commit: the mean loss since the commit before, None if it is no
 number."""
 
+STEP_METRICS = ("loss", "rows", "targets", "seconds", "memorization")
+"""What `Run.step` returns and a run may be judged by, validation data aside."""
+
+NOTHING_YET = BestSoFar()
+"""What a new run knows of the metric that it is judged by."""
+
 MAX_LOSS = 1e15
 """Canonical JSON has no numbers from 2^53 to 1e21, and nobody keeps such a model."""
 
 
 class StopRun(BaseException):
-    """Ends the loop of a run that was asked to stop, on all ranks, after a commit.
+    """Ends the loop of a run before its last step, on all ranks, after a commit.
+
+    The run was asked to stop, or ends early by the metric that it is judged by.
 
     Not an `Exception`, so that a user's ``except Exception`` cannot swallow it; what the loop would
     do after its last step is left out.
 
     Args:
-        step: Where the run resumes.
+        step: How many steps are done.
     """
 
     def __init__(self, step: int) -> None:
@@ -84,6 +98,8 @@ class Run:
         schedule: Of the learning rate; stepped after each step.
         scorer: What measures memorization; the engine's own monitor by default.
         metrics: What Ray's metrics agents are told.
+        evaluation: The validation data, if there are any.
+        best: What is known of the metric that the run is judged by.
     """
 
     def __init__(
@@ -99,6 +115,8 @@ class Run:
         schedule: LRScheduler | None,
         scorer: Scorer | None,
         metrics: RunMetrics,
+        evaluation: Evaluation | None = None,
+        best: BestSoFar = NOTHING_YET,
     ) -> None:
         self.order = assignment.order
         self.step_function = step_function
@@ -115,6 +133,9 @@ class Run:
         self._schedule = schedule
         self._scorer = scorer
         self._run_metrics = metrics
+        self._evaluation = evaluation
+        self._best = best
+        self._measured: Mapping[str, float] = {}  # of the validation data, when last measured
         self._last: StepResult | None = None
         self._metrics: Mapping[str, float] = {}  # of the last step
         self._losses: list[float] = []  # of the steps since the commit before
@@ -131,9 +152,11 @@ class Run:
         A rank that can't read its part still yields a batch, which carries the
         reason: all ranks then stop together in `step`.
         """
-        if self.start_step == self.order.stop:
+        if self._best.ended or self.start_step == self.order.stop:
             # An earlier attempt ended between its last commit and telling Ray of it.
             self._report({}, self._rows.checkpoint)
+        if self._best.ended:
+            raise StopRun(self.start_step)
         rows = iter(self._rows)
         device = next(self.step_function.routed.model.parameters()).device
         for step in range(self.start_step, self.order.stop):
@@ -176,7 +199,8 @@ class Run:
         Returns:
             ``step``, ``loss`` (mean over all loss targets), ``targets``,
             ``rows``, and ``seconds``; after a step that is measured also ``memorization``,
-            the largest deviation of any corpus and layer, in robust units.
+            the largest deviation of any corpus and layer, in robust units. After a step that is
+            validated, ``validation/loss`` and the other metrics of the validation data.
 
         Raises:
             RolledBack: The policy's monitor asks for a rollback; the run goes on elsewhere.
@@ -200,12 +224,28 @@ class Run:
         )
         if self._watch and (seen := self._measure(self._watch, leaf, loss_fn)):
             self._memorization = metrics["memorization"] = seen.memorization
+        if self._evaluation and self._judged(result.step + 1):
+            metrics |= self._validate(self._evaluation, result.step, loss_fn)
         if metrics["targets"]:  # rows of conversations may have none
             self._losses.append(metrics["loss"])
         self._metrics = metrics
         if self._rank == 0:
             self._on_step(result.step, metrics)
         return metrics
+
+    def _judged(self, done: int) -> Validation | None:
+        """What the run is judged by, if it is judged when so many steps are done."""
+        task = self.order.validation
+        if task is None or (done % task.section.every_steps and done != self.order.stop):
+            return None
+        return task.section
+
+    def _validate(self, evaluation: Evaluation, step: int, loss_fn: LossFn) -> Mapping[str, float]:
+        """The metrics of the validation data after a step. Collective."""
+        found = evaluation.measure(step, loss_fn)
+        self._recorder.validated(step, found)
+        self._measured = {f"{GROUP}/{name}": value for name, value in found.items()}
+        return self._measured
 
     def _measure(self, watch: MemorizationWatch, leaf: Leaf, loss_fn: LossFn) -> Seen | None:
         """What is due after a step, and what follows. Collective."""
@@ -251,11 +291,19 @@ class Run:
                     batch, error=_describe(trouble), refused=isinstance(trouble, Refused)
                 )
 
-    def report(self, metrics: Mapping[str, float]) -> None:
+    def report(
+        self, metrics: Mapping[str, float], *, reduce: Mapping[str, Reduction] | None = None
+    ) -> None:
         """Hand metrics to Ray Train, and commit a checkpoint when one is due.
 
         Metrics beyond those of `step` are kept with the run, in groups: ``validation/loss`` is
-        the loss of the group ``validation``.
+        the loss of the group ``validation``. Of numbers that differ between ranks, rank 0's is
+        kept, unless ``reduce`` names a reduction.
+
+        Args:
+            metrics: By name.
+            reduce: Metric → ``mean``, ``sum``, ``min``, ``max`` (over ranks) or ``last`` (rank
+                0's). Each rank must name the same ones, and report these metrics.
 
         Waits for the copy to host memory only; after the last step, and before the workers
         are exchanged for more, for the commit.
@@ -263,15 +311,22 @@ class Run:
         Raises:
             GovrayError: A commit failed; every rank raises it. One that fails in
                 the middle of a run shows in the next `step`.
-            StopRun: The run was asked to stop, and this commit was its last.
+            StopRun: The run was asked to stop, or ends early, and this commit was its last.
+            Refused: On all ranks: one of them does not report what is to be reduced, or what the
+                run is judged by.
             RankFailed: An earlier step failed, and its weights may differ between ranks.
         """
         self.step_function.require_sound()
         if self._last is None:
             raise UsageError("report() was called before step()")
-        self._recorder.reported(self._last.step, metrics, self._metrics)
         done = self._last.step + 1
-        last = done == self.order.stop or self._last.stop
+        section = self._judged(done)
+        metrics = self._reduced(metrics, reduce or {}, section)
+        self._recorder.reported(self._last.step, metrics, self._metrics)
+        if section is not None:
+            self._judge(section, done, metrics)
+        finished = done == self.order.stop or self._best.ended
+        last = finished or self._last.stop
         pause = self._last.pause and not last
         every, at = self.order.settings.checkpoint_every, self.order.settings.commit_at
         due = last or pause or done % every == 0 or done in at
@@ -287,7 +342,7 @@ class Run:
             self._run_metrics.committing(self._last, self._lag)
         if last:
             # A stopped run goes on, and retention will delete this commit in its time.
-            self._report(metrics, newest if done == self.order.stop else None)
+            self._report(metrics, newest if finished else None)
         elif due or done % REPORT_EVERY == 0:
             self._report(metrics, None)
         if last and done < self.order.stop:
@@ -296,6 +351,40 @@ class Run:
             if self._rank == 0:
                 resize_request.answer(self._folder)
             resize_request.wait()
+
+    def _reduced(
+        self,
+        metrics: Mapping[str, float],
+        by: Mapping[str, Reduction],
+        section: Validation | None,
+    ) -> Mapping[str, float]:
+        """The metrics, with those of ``by`` over all ranks; what the run is judged by is among
+        them. Collective, if there are any."""
+        if section is not None and section.metric_name not in self._measured:
+            by = {section.metric_name: "last", **by}
+        if not by:
+            return metrics
+        where = "report()" if section is None else f"report(), validation.metric {section.metric}"
+        agreement = self.step_function.agreement
+        known = {**self._metrics, **metrics}
+        return {**metrics, **reduced(agreement, known, by, where=where)}
+
+    def _judge(self, section: Validation, done: int, metrics: Mapping[str, float]) -> None:
+        """Take the value that all ranks have of the metric, and see whether to end early."""
+        name = section.metric_name
+        value = {**metrics, **self._measured}[name]
+        self._best = self._best.after(done, value, section)
+        if self._best.ended and done < self.order.stop:
+            self._recorder.ended_early(
+                EndedEarly(
+                    at=now(),
+                    step=done,
+                    metric=name,
+                    best=self._best.best,
+                    best_step=self._best.best_step,
+                    validations=self._best.waited,
+                )
+            )
 
     def _commit(self, done: int) -> float | None:
         """Begin the commit of the state after which step ``done`` is next.
@@ -312,6 +401,7 @@ class Run:
                 loss=loss,
                 stopping=self._trouble is not None,
                 floor=self._watch.told.floor if self._watch else None,
+                validation=self._best.to_json() if self.order.validation else None,
             )
         return loss
 

@@ -9,24 +9,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from govray.engine.collective.agreement import Terms
+from govray.checkpoint.commit_folder import Folder, open_commit
+from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import build_step
 from govray.errors import Refused, UsageError
 from govray.files.place import place
+from govray.governance.formats import canonical_json
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment, Discovery, Order, current
 from govray.train.inputs.revocation_feed import RevocationFeed
 from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state.committer import Commits
-from govray.train.state.snapshot import TrainingState
+from govray.train.state.snapshot import STATE, TrainingState
+from govray.train.validation.best_so_far import BestSoFar
+from govray.train.validation.evaluation import Evaluation
 from govray.train.watching.metrics import RunMetrics
 from govray.train.worker.initial_weights import begin_with
 from govray.train.worker.lr_schedule import (
@@ -36,8 +41,9 @@ from govray.train.worker.lr_schedule import (
     require_rates,
 )
 from govray.train.worker.memorization_watch import MemorizationWatch, Scorer
+from govray.train.worker.planned_batch import row_tensors
 from govray.train.worker.recorder import Recorder
-from govray.train.worker.run import Run
+from govray.train.worker.run import NOTHING_YET, Run
 
 
 class Discovered(BaseException):
@@ -160,7 +166,35 @@ def start_run(
         schedule=schedule,
         scorer=scorer,
         metrics=RunMetrics(order, model, writes=first),
+        evaluation=_evaluation(model, adapters, step_function.agreement, order),
+        best=_best_so_far(rows.checkpoint) if order.validation else NOTHING_YET,
     )
+
+
+def _evaluation(
+    model: nn.Module, adapters: Adapters, agreement: Agreement, order: Order
+) -> Evaluation | None:
+    """The run's validation data, if it has any."""
+    task = order.validation
+    if task is None or task.manifest is None:
+        return None
+    schema = task.manifest.row_schema
+    return Evaluation(
+        task,
+        model,
+        adapters,
+        agreement,
+        tensors=lambda rows: row_tensors(rows, schema)[0],
+        seed=order.settings.seed,
+    )
+
+
+def _best_so_far(checkpoint: Folder | None) -> BestSoFar:
+    """What the run knew when it made the commit that it begins with."""
+    if checkpoint is None:
+        return NOTHING_YET
+    state: Any = canonical_json.parse_canonical(open_commit(checkpoint).files[STATE])
+    return BestSoFar.of_state(state)
 
 
 def _require_groups(model: nn.Module, order: Order) -> None:

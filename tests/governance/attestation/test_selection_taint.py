@@ -15,9 +15,9 @@ from govray.governance.attestation.selection_taint import (
     selecting_corpora,
 )
 from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.verify import plan_steps
+from govray.governance.verify import ledger_step, plan_steps
 from govray.governance.verify.verifier import VerifiedModel, verify
-from tests.support.world import AT, World
+from tests.support.world import AT, DIGEST, World
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +80,33 @@ def test_a_corpus_that_the_plan_leaves_out_chose_nothing(plain: VerifiedModel) -
     check_selection([selection(others)], without)
     with pytest.raises(Refused, match=first):
         check_selection([selection([first, *others])], without)
+
+
+def test_early_stopping_states_the_steps_that_the_ledger_has(
+    world: World, plain: VerifiedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpora = selecting_corpora(plain.attestation.plan)
+    held_out = {"held-out": DIGEST}
+    stated = Selection(metric="validation/loss", corpora=corpora, validation=held_out, ended=4)
+    assert Selection.from_json(stated.to_json()) == stated
+    whole = selected(world, tmp_path / "whole", stated)
+    with pytest.raises(VerificationFailed, match=r"ended the run after 4 steps.*has 6"):
+        verify(whole, trust_root=world.root, at=AT)
+    with monkeypatch.context() as control:
+        control.setattr(ledger_step, "_check_end", lambda *_: None)
+        verify(whole, trust_root=world.root, at=AT)
+
+    def say(attestation: Attestation) -> Attestation:
+        return attestation.model_copy(update={"selection_taint": (stated,)})
+
+    ended = world.deploy(tmp_path / "ended", leaves=lambda leaves: leaves[:4], attestation=say)
+    assert verify(ended, trust_root=world.root, at=AT).attestation.steps == 4
+    plan = plain.attestation.plan
+    for odd, why in (
+        ({"validation": {corpora[0]: DIGEST}}, "was trained on"),
+        ({"ended": plan.max_steps}, "the plan has"),
+    ):
+        with pytest.raises(Refused, match=why):
+            check_selection([stated.model_copy(update=odd)], plan)
+    with pytest.raises(Refused, match="ends trials as it likes"):
+        Selection.from_json(stated.to_json() | {"search": "s"})

@@ -1,0 +1,107 @@
+"""One result for all ranks, at any world size, and one error for all."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from govray.engine.collective.agreement import Agreement, Terms
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.errors import RankFailed, Refused
+from govray.train.inputs.order import ValidationTask
+from govray.train.validation.evaluation import Evaluation
+from govray.train.validation.reductions import reduced
+from govray.train.worker.planned_batch import row_tensors
+from tests.support.cases import PLAN, POLICY
+from tests.support.deployment import Deployment
+from tests.support.held_out import hold_out, judged_trainer
+from tests.support.ranks import RankPool
+from tests.support.solo import run_here
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ValidationTask:
+    run_here(monkeypatch)
+    here = Deployment(tmp_path / "here")
+    hold_out(here)
+    trainer = judged_trainer(here, {"rows": 37})
+    shared = trainer.share(datetime.now(UTC))
+    assert shared.validation is not None
+    assert trainer.validation is not None
+    prepared = shared.validation.prepared
+    return ValidationTask(
+        section=trainer.validation, prepared=str(prepared.folder), manifest=prepared.manifest
+    )
+
+
+def agreement() -> Agreement:
+    return Agreement(Terms(policy_digest=POLICY, plan_digest=PLAN, corpora=("a",)))
+
+
+def measure(task: ValidationTask, fails_on: int = -1) -> dict[str, float]:
+    torch.manual_seed(3)
+    model = GPT(2, 32, 32, 257, heads=2)
+    evaluation = Evaluation(
+        task,
+        model,
+        Adapters(model, {}, seed=0),
+        agreement(),
+        tensors=lambda rows: row_tensors(rows, None)[0],
+        seed=1,
+    )
+
+    def loss_fn(model: Any, tensors: Any) -> torch.Tensor:
+        if dist.is_initialized() and dist.get_rank() == fails_on:
+            raise ZeroDivisionError("a user's bug")
+        return loss(model, tensors)
+
+    assert len(evaluation) == 37
+    return evaluation.measure(5, loss_fn)
+
+
+def test_every_world_size_measures_the_same(
+    task: ValidationTask, two_ranks: RankPool, four_ranks: RankPool
+) -> None:
+    alone = measure(task)
+    assert alone["loss"] == pytest.approx(5.6, abs=0.5)  # about log 257: it learnt nothing
+    for pool in (two_ranks, four_ranks):
+        first, *others = pool.run(measure, task)
+        assert all(each == first for each in others)
+        assert first == pytest.approx(alone, rel=1e-6)
+
+
+def test_an_error_on_one_rank_is_raised_on_all(task: ValidationTask, two_ranks: RankPool) -> None:
+    for outcome in two_ranks.outcomes(measure, task, 1):
+        assert isinstance(outcome, RankFailed)
+        assert "rank 1" in str(outcome)
+        assert "a user's bug" in str(outcome)
+
+
+def reduce_here(by: Any, missing_on: int = -1) -> dict[str, float]:
+    rank = dist.get_rank()
+    metrics = {name: float(rank + 1) for name in "abcde"}
+    if rank == missing_on:
+        del metrics["c"]
+    return reduced(agreement(), metrics, by[rank], where="here")
+
+
+def test_each_reduction_over_ranks(two_ranks: RankPool) -> None:
+    by = {"a": "mean", "b": "sum", "c": "min", "d": "max", "e": "last"}
+    for found in two_ranks.run(reduce_here, [by, by]):
+        assert found == {"a": 1.5, "b": 3.0, "c": 1.0, "d": 2.0, "e": 1.0}
+
+
+def test_ranks_that_report_or_reduce_other_metrics_stop_together(two_ranks: RankPool) -> None:
+    by = {"a": "mean", "c": "sum"}
+    for outcome in two_ranks.outcomes(reduce_here, [by, by], 1):
+        assert isinstance(outcome, Refused)
+        assert "rank 1: it reports no number 'c'" in str(outcome)
+    for outcome in two_ranks.outcomes(reduce_here, [by, {"a": "max"}]):
+        assert isinstance(outcome, Refused)
+        assert "rank 0 reduces a by mean, c by sum, rank 1 a by max" in str(outcome)
