@@ -77,6 +77,13 @@ def fixtures_of(item: pytest.Item) -> set[str]:
     return {*getattr(item, "fixturenames", ())}
 
 
+def has_gpu() -> bool:
+    """Whether torch can use one here."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Give every test its marks, and put those on Ray first.
 
@@ -93,6 +100,8 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
                 item.add_marker(mark)
         if hasattr(item, "callspec") and "postgresql" in item.callspec.params.values():
             item.add_marker("database")
+        if item.get_closest_marker("gpu") and not has_gpu():
+            item.add_marker(pytest.mark.skip(reason="no GPU here"))
     items.sort(key=lambda item: (not on_ray(item.nodeid), "cluster" in fixtures_of(item)))
 
 

@@ -8,9 +8,10 @@ and where N_l = 0 there is no gradient, so the optimizer leaves l alone: no
 momentum, no decay, no step count.
 
 The order is fixed, and is that of ``GovernedStep.__call__``: plan passes → begin the exchange →
-forward and backward of each pass. Then: second status → divide by N_l → clip per domain →
-optimizer → third status. During backward, complete buckets are summed over ranks; the exchange is
-awaited before the first.
+forward and backward of each pass. Then: divide by N_l → norm of each domain → read → second status
+→ clip per domain → optimizer → third status. During backward, complete buckets are summed over
+ranks; the exchange is awaited before the first. The read is the step's one wait for the device
+(``device_reading.py``): up to there, everything is queued.
 
 Let s_r(θ) be the state of rank r after its optimizer, and f_r whether anything failed there. The
 third status is F = f_0 ∨ … ∨ f_{R-1}, known to all ranks before any returns. If F, all raise: no
@@ -52,14 +53,15 @@ from govray.engine.collective.aggregator import Governed, trainable
 from govray.engine.collective.agreement import Agreement, FirstFailure, RankFailure, Terms
 from govray.engine.collective.allreduce import BucketLayout, bucket_layout, divide
 from govray.engine.collective.ddp import DDP
-from govray.engine.collective.exchange import Exchange, Needs, no_losses
+from govray.engine.collective.exchange import Exchange, Needs
 from govray.engine.collective.fsdp2 import FSDP2
 from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.collective.norm_samples import NormSample, NormSampler
 from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel, route_model
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
-from govray.engine.gradients.forward import Forward, LossFn
+from govray.engine.gradients.device_reading import StepReading
+from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.fresh_gradients import FreshGradients
 from govray.engine.gradients.layer_coverage import uncovered
 from govray.engine.gradients.pass_check import PassTrials
@@ -208,14 +210,20 @@ class GovernedStep:
         with FreshGradients(self.accumulation.forward.reached(passes)) as fresh:
             self._try(batch, loss_fn, here)
             with self._exchange(batch, passes, fresh, here) as exchange:
-                losses = no_losses(self.routed)
+                parts: Sequence[PartLoss] = ()
                 if here.failure is None:
                     with here.noted():  # Σ_i w_il ∂ℓ_i/∂θ_l over this rank's rows
-                        passes, losses = self.accumulation(passes, exchange, loss_fn)
+                        passes, parts = self.accumulation(passes, exchange, loss_fn)
                 agreed = exchange.agreed
-                losses, sums = self._sum_over_ranks(exchange, losses, here)
-                norms = self._divide(exchange, sums)  # (1 / N_l) Σ_ranks
-                del sums  # memory for the optimizer
+                norms: Mapping[str, Tensor] = {}
+                read = StepReading.nothing(self.routed.streams)
+                with self._owed(exchange):
+                    if here.failure is None and exchange.stopped is None:
+                        with here.noted():
+                            norms = self._divide(exchange)  # (1 / N_l) Σ_ranks
+                            read = self._read(batch.step, parts, norms)
+                    losses = exchange.conclude(read.losses, here.failure)
+                self._clip.require_finite(batch.step, read.norms)
                 self._move(exchange, norms)
         return StepResult(
             step=batch.step,
@@ -228,9 +236,11 @@ class GovernedStep:
             group_targets=agreed.group_targets,
             corpus_counts=agreed.corpus_counts,
             world_size=self.agreement.world_size,
-            grad_norms={name: float(norm) for name, norm in norms.items()},
+            grad_norms=read.norms,
             time=agreed.time,
-            norms=self.accumulation.sampler.sample(batch.step, passes, agreed.group_targets),
+            norms=self.accumulation.sampler.sample(
+                batch.step, passes, read.squares, agreed.group_targets
+            ),
             stop=exchange.needs.stop,
             pause=exchange.needs.pause,
         )
@@ -278,31 +288,33 @@ class GovernedStep:
         finally:
             self._aggregator.end()
 
-    def _sum_over_ranks(
-        self, exchange: Exchange, losses: Tensor, here: FirstFailure
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The second status, and what ranks owe each other whatever it is: (losses, Σ_ranks)."""
+    @contextmanager
+    def _owed(self, exchange: Exchange) -> Iterator[None]:
+        """Ranks owe each other their gradients before it, and to be waited for in it, whatever
+        happened. A rank that failed waits last: the others may meet it in the second status."""
         self._aggregator.send_rest()
         try:
-            losses = exchange.conclude(losses, here.failure)
+            yield
         except BaseException:
             if self._aggregator.underway:
                 self._over = (
                     f"step {exchange.step} failed inside {self._aggregator.host}, which keeps "
                     "what it had begun"
                 )
+            self._aggregator.sums()
             raise
-        finally:
-            sums = self._aggregator.sums()
-        return losses, sums
 
-    def _divide(self, exchange: Exchange, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _divide(self, exchange: Exchange) -> dict[str, Tensor]:
         """Put each sum over N_l into ``.grad``; the norm of each domain that moves."""
-        own = self._aggregator.own(exchange.counts)
-        divide(exchange.live, sums, exchange.counts)
-        norms = self._clip.norms(exchange.live)
-        self._clip.require_finite(exchange.step, norms, own)
-        return norms
+        divide(exchange.live, self._aggregator.sums(), exchange.counts)
+        return self._clip.norms(exchange.live)
+
+    def _read(
+        self, step: int, parts: Sequence[PartLoss], norms: Mapping[str, Tensor]
+    ) -> StepReading:
+        """Wait for the device, for all that the host has to know of this step."""
+        squares = self.accumulation.sampler.squares(step)
+        return StepReading.of(self.routed.streams, parts, norms, squares)
 
     def _move(self, exchange: Exchange, norms: Mapping[str, Tensor]) -> None:
         """Clip and let the optimizer move the weights: on all ranks, or none goes on."""

@@ -168,6 +168,18 @@ def late_in_backward(model: GPT, _: Any) -> LossFn:
     return loss_fn
 
 
+def as_backward_ends(model: GPT, _: Any) -> LossFn:
+    """No gradient is owed any more, and the others take their norms."""
+
+    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        losses = loss(model, rows)
+        end = torch.autograd.Variable._execution_engine.queue_callback
+        losses.register_hook(lambda _: end(fail))
+        return losses
+
+    return loss_fn
+
+
 def wrapped(model: Any) -> Any:
     return getattr(model, "module", model)
 
@@ -211,6 +223,7 @@ IN_THE_PASS: dict[str, Any] = {
         after_the_forward,
         as_backward_begins,
         late_in_backward,
+        as_backward_ends,
     )
 }
 FAULTS: dict[str, Any] = IN_THE_PASS | {
@@ -292,22 +305,31 @@ def test_so_do_four(four_ranks: RankPool, aggregator: str, fault: str, faulty: i
     check_one_error(four_ranks.run(attempt, aggregator, fault, 1, 2, faulty), faulty=faulty)
 
 
-def without_paying(aggregator: str) -> Ended:
+def without_paying(aggregator: str, fault: str) -> Ended:
     """The control: a rank that fails in backward leaves, and owes the others what they wait for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DDP, "send_rest", Hosted.send_rest)
         patch.setattr(FSDP2, "before_collective", lambda self: None)
-        return attempt(aggregator, "late_in_backward")
+        return attempt(aggregator, fault)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
-def test_what_a_failed_rank_does_not_send_keeps_the_others_waiting(aggregator: str) -> None:
+@pytest.mark.parametrize(
+    ("aggregator", "fault"),
+    [
+        ("ddp", "late_in_backward"),
+        ("fsdp2", "late_in_backward"),
+        ("fsdp2", "as_backward_ends"),
+    ],
+)
+def test_what_a_failed_rank_does_not_send_keeps_the_others_waiting(
+    aggregator: str, fault: str
+) -> None:
     pool = RankPool(2, timeout=5.0)
     try:
         # The processes' time is up, or the group's, whichever comes first.
         with pytest.raises((Hung, AssertionError)):
-            check_one_error(pool.run(without_paying, aggregator))
+            check_one_error(pool.run(without_paying, aggregator, fault))
     finally:
         pool.close()
 

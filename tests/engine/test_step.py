@@ -115,6 +115,24 @@ def test_an_adapter_only_stream_moves_its_adapter_and_nothing_else() -> None:
     assert result.group_targets["adapter:notes"] == 24
 
 
+def test_a_gradient_is_let_go_once_its_bucket_is_sent() -> None:
+    """The last to arrive finds no other but those that share its bucket."""
+    model = gpt()
+    held: list[set[str]] = []
+
+    def look(_: Tensor) -> None:
+        held.append({name for name, p in model.named_parameters() if p.grad is not None})
+
+    def each_alone(parameters: Mapping[str, nn.Parameter]) -> list[list[str]]:
+        return [[name] for name in reversed(list(parameters))]
+
+    optimizer = adamw(*model.parameters())
+    run = governed(model, optimizer, [allow_all(model)], layout=each_alone, tries_rows=False)
+    model.embedding.tokens.weight.register_post_accumulate_grad_hook(look)
+    run(batch(0, allow_all(model)), loss)
+    assert held[-1] <= {"embedding.tokens.weight", "embedding.positions.weight"}
+
+
 def test_backward_ends_below_the_lowest_permitted_group() -> None:
     model = gpt()
     reached: list[str] = []

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from govray.engine.collective.aggregator import Governed
-from govray.engine.collective.exchange import Exchange, no_losses
+from govray.engine.collective.exchange import Exchange
 from govray.engine.collective.norm_samples import NormSampler
 from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel
@@ -47,7 +46,7 @@ class Accumulation:
 
     def __call__(
         self, planned: Sequence[Pass], exchange: Exchange, loss_fn: LossFn
-    ) -> tuple[list[Pass], Tensor]:
+    ) -> tuple[list[Pass], list[PartLoss]]:
         """Do the passes of one step. Collective.
 
         Args:
@@ -56,11 +55,10 @@ class Accumulation:
             loss_fn: The user's.
 
         Returns:
-            The passes that were done; and (sum of losses, number of loss targets) per stream, of
-            shape (streams, 2), float64, on the CPU.
+            The passes that were done, and the losses of their parts, still on the device.
 
         Raises:
-            Refused: A gradient or a loss target is not as planned.
+            Refused: A gradient is not as planned.
         """
         usable = self.trials.usable(planned, exchange.step, loss_fn)
         passes = self.padding.fill(usable, exchange)
@@ -79,22 +77,7 @@ class Accumulation:
                 total.backward()
             losses += [replace(part, sum=part.sum.detach()) for part in parts]
         self._require_routed(passes)
-        return passes, self._sums(losses)
-
-    def _sums(self, losses: Sequence[PartLoss]) -> Tensor:
-        # The first read of a value waits for the device, so all reads come last.
-        sums = no_losses(self.routed)
-        places = {stream: place for place, stream in enumerate(self.routed.streams)}
-        for part in losses:
-            if int(part.targets) != part.stated:
-                raise Refused(
-                    f"a micro-batch of stream {part.stream} holds {int(part.targets)} loss "
-                    f"targets, row_targets says {part.stated}",
-                    do="Count the targets that are not −100",
-                )
-            row = torch.tensor([float(part.sum), part.stated], dtype=torch.float64)
-            sums[places[part.stream]] += row
-        return sums
+        return passes, losses
 
     def _require_routed(self, passes: Sequence[Pass]) -> None:
         """Autograd did the masking; see that nothing else wrote a gradient."""

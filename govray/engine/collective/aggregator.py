@@ -17,7 +17,7 @@ torch's hosts need two things that the reducer does not:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -73,7 +73,6 @@ class Governed:
         self.underway = False
         self._model = model
         self._domains = domains
-        self._parameters = {n: p for domain in domains for n, p in domain.parameters.items()}
         self._rest = [self._without_held(domain, layout) for domain in domains]
         # Its collectives may not take turns with those of torch, which come in another order.
         own = self.held and dist.is_initialized()
@@ -121,16 +120,13 @@ class Governed:
         """
         return self._reducer.sums()
 
-    def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
-        """This rank's gradients before the sum, by parameter name; None where there is none.
+    def largest(self) -> dict[str, Tensor]:
+        """Parameter name → the largest magnitude of this rank's gradient before the sum.
 
-        Each has its parameter's shape, dtype and device. A host that sums in place gives the
-        gradient's largest magnitude instead, of shape ().
-
-        Args:
-            names: Of the parameters that are asked for.
+        Each has shape () and is on the gradient's device. There is none for a parameter that this
+        rank had no gradient for.
         """
-        return {name: self._parameters[name].grad for name in names}
+        return dict(self._reducer.largest)
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """The 2-norm of gradients together, equal on all ranks. Collective.
@@ -182,7 +178,6 @@ class Hosted(Governed):
         super().__init__(model, domains, layout, held, timeout=timeout)
         self._held = held
         self._meet: Meet = _alone
-        # Of this rank's gradients, before torch sums them in place.
         self._largest: dict[str, Tensor] = {}
 
     def begin(self, counts: Counts, meet: Meet) -> None:
@@ -198,8 +193,8 @@ class Hosted(Governed):
         super().end()
         self._meet = _alone
 
-    def own(self, names: Iterable[str]) -> dict[str, Tensor | None]:
-        return super().own(names) | {name: self._largest.get(name) for name in self._held}
+    def largest(self) -> dict[str, Tensor]:
+        return super().largest() | self._largest
 
 
 def _alone() -> None:

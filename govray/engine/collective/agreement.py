@@ -6,7 +6,7 @@ that they never queue behind gradients:
 1. ``Agreement.start`` … ``Pending.wait``, overlapping the forward pass and awaited before the first
    gradient collective. It carries status, policy and plan digest, step, and rank 0's time and
    revocations. It also carries loss targets per layer group, and rows and loss targets per corpus.
-2. ``Agreement.conclude``, after the last backward: status again (an exception in
+2. ``Agreement.conclude``, once gradients are summed: status again (an exception in
    forward or backward), and the sums behind the step's losses.
 
 Invariants:

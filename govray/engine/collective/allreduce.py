@@ -158,6 +158,22 @@ def unflattened(domain: Domain, bucket: Sequence[str], flat: Tensor) -> dict[str
     }
 
 
+@torch.no_grad()
+def largest_magnitudes(tensors: Sequence[Tensor]) -> Tensor:
+    """The largest magnitude in each tensor, NaN where a NaN is.
+
+    By way of the extremes, which cost a fifteenth of torch's infinity norm on a CPU.
+
+    Args:
+        tensors: At least one, none empty; any shapes, of one floating dtype and device.
+
+    Returns:
+        Shape (tensors,), of their dtype and on their device.
+    """
+    low, high = zip(*map(torch.aminmax, tensors), strict=True)
+    return torch.maximum(-torch.stack(low), torch.stack(high))
+
+
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     """Name of the first tensor with an infinity or NaN, or None.
 
@@ -193,10 +209,11 @@ def divide(
             if not counts[name]:
                 continue
             total = sums[name]
-            # A tensor on the device, because CUDA multiplies by the reciprocal of a number.
+            # A tensor on the device, because CUDA multiplies by the reciprocal of a number. Filled
+            # there: copying one from the host would wait.
             key = counts[name], total.device
             if key not in divisors:
-                divisors[key] = torch.tensor(counts[name], device=total.device)
+                divisors[key] = torch.full((), counts[name], device=total.device)
             quotient = _quotient(total, divisors[key])
             # Laid out as the parameter: what plain training has.
             same_layout = quotient.dtype == parameter.dtype and parameter.is_contiguous()

@@ -13,6 +13,8 @@ Invariants:
 * The sums are those of an all-reduce after the last backward, bit for bit: same buckets, same
   flattening, same collective; only the time differs.
 * A gradient that changes after its bucket was sent is an error.
+* A gradient is held once: when its bucket is sent, of the rank's own only its largest magnitude is
+  kept. It names the rank if the sum turns out not to be finite.
 
 Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
 Training", for buckets sent during backward in a fixed order.
@@ -27,7 +29,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from govray.engine.collective.agreement import lost_peers_reported
-from govray.engine.collective.allreduce import Domain, flat_gradient, unflattened
+from govray.engine.collective.allreduce import (
+    Domain,
+    flat_gradient,
+    largest_magnitudes,
+    unflattened,
+)
 from govray.errors import Refused
 
 Counts = Callable[[], Mapping[str, int]]
@@ -41,6 +48,10 @@ class Reducer:
     Args:
         domains: In the order of their passes, the same on all ranks.
         group: Process group of the sums; the default one if None.
+
+    Attributes:
+        largest: Name of each parameter that this rank had a gradient for → the gradient's largest
+            magnitude before it was summed, shape (), on its device.
     """
 
     def __init__(self, domains: Sequence[Domain], group: dist.ProcessGroup | None = None) -> None:
@@ -53,7 +64,8 @@ class Reducer:
         self._writes: dict[str, int] = {}
         self._missing: list[int] = []
         self._sent: dict[int, tuple[Tensor, dist.Work | None]] = {}
-        # Kept from step to step: fresh memory costs as much as the copy.
+        self.largest: dict[str, Tensor] = {}
+        # Kept from step to step on a CPU: fresh memory costs as much as the copy.
         self._flats: dict[int, Tensor] = {}
         self._next = 0
         for domain in domains:
@@ -70,6 +82,7 @@ class Reducer:
         """
         self._counts = counts
         self._next = 0
+        self.largest = {}
         self.expect({})
 
     def expect(self, writes: Mapping[str, int]) -> None:
@@ -113,6 +126,8 @@ class Reducer:
         """After a step, done or not: backwards from here on are the user's own."""
         self._sent = {}
         self._counts = None
+        # Memory that a GPU's allocator gives again costs nothing; from the system it does.
+        self._flats = {place: f for place, f in self._flats.items() if f.device.type == "cpu"}
 
     def _accumulated(self, name: str) -> None:
         if self._counts is None:
@@ -153,8 +168,22 @@ class Reducer:
             if not any(map(counts.get, bucket)):
                 continue
             flat = self._flats[place] = flat_gradient(domain, bucket, self._flats.get(place))
+            self._let_go(domain, bucket)
             work = None
             if dist.is_initialized():
                 with lost_peers_reported(), torch.no_grad():
                     work = dist.all_reduce(flat, group=self._group, async_op=True)
             self._sent[place] = flat, work
+
+    def _let_go(self, domain: Domain, bucket: Sequence[str]) -> None:
+        """Drop this rank's gradients, which the flat bucket holds."""
+        held = {
+            name: gradient
+            for name in bucket
+            if (gradient := domain.parameters[name].grad) is not None and gradient.numel()
+        }
+        if held:
+            self.largest |= zip(held, largest_magnitudes([*held.values()]), strict=True)
+        for name in held:
+            if name in self._writes:  # else nobody planned it, and the step refuses it later
+                domain.parameters[name].grad = None

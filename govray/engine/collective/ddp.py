@@ -37,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from govray.engine.collective.aggregator import Hosted, Meet, base_domains, trainable
 from govray.engine.collective.agreement import lost_peers_reported
-from govray.engine.collective.allreduce import BucketLayout, Domain
+from govray.engine.collective.allreduce import BucketLayout, Domain, largest_magnitudes
 from govray.engine.collective.bucket_reducer import Counts
 from govray.engine.gradients.pass_planner import Pass
 from govray.errors import Refused, UsageError
@@ -138,8 +138,8 @@ class DDP(Hosted):
 
     def _sum(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """DDP's comm hook: the sum of a bucket over ranks, undivided. Collective."""
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            self._largest[self._names[parameter]] = torch.linalg.vector_norm(gradient, torch.inf)
+        names = (self._names[parameter] for parameter in bucket.parameters())
+        self._largest |= zip(names, largest_magnitudes(bucket.gradients()), strict=True)
         assert self._sent is not None
         self._sent += 1  # in order: DDP holds back those that are ready early
         work = dist.all_reduce(bucket.buffer(), async_op=True)

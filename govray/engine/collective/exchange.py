@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from govray.engine.collective.agreement import (
@@ -34,6 +33,7 @@ from govray.engine.collective.agreement import (
 )
 from govray.engine.collective.allreduce import Domain
 from govray.engine.collective.routed_model import RoutedModel
+from govray.engine.gradients.device_reading import no_losses
 from govray.engine.gradients.fresh_gradients import FreshGradients
 from govray.errors import GovrayError
 
@@ -139,7 +139,7 @@ class Exchange:
         if self.stopped is None:
             try:
                 self._pending.wait()
-                self._agreement.conclude(self.step, no_losses(self._routed), None)
+                self._agreement.conclude(self.step, no_losses(len(self._routed.streams)), None)
             except GovrayError as error:
                 self.stopped = error
         if self.stopped is not None:
@@ -158,8 +158,3 @@ class Exchange:
         if self.stopped is not None:
             raise self.stopped
         return self._agreement.conclude(self.step, losses, failure)
-
-
-def no_losses(routed: RoutedModel) -> Tensor:
-    """Zeros for (sum of losses, number of targets): shape (streams, 2), float64, on the CPU."""
-    return torch.zeros(len(routed.streams), 2, dtype=torch.float64)

@@ -38,7 +38,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from govray.engine.collective.aggregator import Hosted, trainable
-from govray.engine.collective.allreduce import BucketLayout, Domain
+from govray.engine.collective.allreduce import BucketLayout, Domain, largest_magnitudes
 from govray.engine.gradients.pass_planner import Pass
 from govray.errors import UsageError
 
@@ -104,7 +104,7 @@ class FSDP2(Hosted):
         self._meet()
 
     def before_collective(self) -> None:
-        """Inside forward and backward; outside a step nothing is to meet."""
+        """Inside forward and backward, and before norms; outside a step nothing is to meet."""
         self._meet()
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
@@ -112,6 +112,7 @@ class FSDP2(Hosted):
         whole = [g for name, g in gradients.items() if name not in self.held]
         norms = [get_total_norm(whole)] if whole else []
         if sharded:
+            self.before_collective()
             total = get_total_norm(sharded)
             assert isinstance(total, DTensor)
             norms.append(total.full_tensor())
@@ -135,7 +136,7 @@ class FSDP2(Hosted):
         return hook
 
     def _note(self, name: str, gradient: Tensor) -> None:
-        size = torch.linalg.vector_norm(gradient, torch.inf)
+        (size,) = largest_magnitudes([gradient])
         before = self._largest.get(name)
         self._largest[name] = size if before is None else torch.maximum(before, size)
 

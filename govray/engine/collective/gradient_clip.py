@@ -52,26 +52,25 @@ class GradientClip:
                 norms[domain.name] = self._aggregator.norm(gradients)
         return norms
 
-    def require_finite(
-        self, step: int, norms: Mapping[str, Tensor], own: Mapping[str, Tensor | None]
-    ) -> None:
+    def require_finite(self, step: int, norms: Mapping[str, float]) -> None:
         """Raise on all ranks alike, for they hold the same sums. Collective if one is not finite.
 
         Args:
             step: The step.
             norms: Of all domains; a norm is finite only if all its gradients are.
-            own: This rank's gradients, before they were summed.
 
         Raises:
             RankFailed: Names the first gradient that is not finite, and whose it is.
         """
-        if all(math.isfinite(float(norm)) for norm in norms.values()):
+        if all(map(math.isfinite, norms.values())):
             return
         parameters = self._routed.parameters
         held = _present({name: p.grad for name, p in parameters.items()})
         summed = {name: self._aggregator.local(gradient) for name, gradient in held.items()}
         names = list(parameters)
-        found = [first_nonfinite(_present(own)), first_nonfinite(summed)]
+        largest = self._aggregator.largest()  # of what this rank had before the sum
+        own = {name: largest[name] for name in names if name in largest}
+        found = [first_nonfinite(own), first_nonfinite(summed)]
         row = torch.tensor([-1 if name is None else names.index(name) for name in found])
         rows = [each.tolist() for each in self._agreement.exchange(row)]
         for rank, (first, _) in enumerate(rows):

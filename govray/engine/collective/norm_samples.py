@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import torch
+from torch import Tensor
 
 from govray.engine.batch import MicroBatch
 from govray.engine.collective.agreement import Agreement
@@ -63,7 +64,7 @@ class NormSampler:
     def begin(self, step: int) -> None:
         """Before the passes of a step: forget what one that failed left behind."""
         if self._accounting.due(step):
-            self._accounting.take()
+            self._accounting.squares()
 
     def measuring(self, each: Pass, step: int) -> AbstractContextManager[None]:
         """Around a pass of a sampled step: measure what each corpus contributes."""
@@ -71,14 +72,24 @@ class NormSampler:
             return nullcontext()
         return self._accounting.measuring(pieces_of(each, self._routed.streams))
 
+    def squares(self, step: int) -> dict[tuple[str, str], Tensor]:
+        """What this rank's passes measured, still on the device; nothing if the step is no
+        sample."""
+        return self._accounting.squares() if self._accounting.due(step) else {}
+
     def sample(
-        self, step: int, passes: Sequence[Pass], group_targets: Mapping[str, int]
+        self,
+        step: int,
+        passes: Sequence[Pass],
+        squares: Mapping[tuple[str, str], float],
+        group_targets: Mapping[str, int],
     ) -> NormSample | None:
         """What was measured, if the step is sampled. Collective then.
 
         Args:
             step: The step.
             passes: This rank's.
+            squares: What `squares` gave, as numbers.
             group_targets: N_l.
         """
         if not self._accounting.due(step):
@@ -86,7 +97,7 @@ class NormSampler:
         return gather(
             self._agreement,
             passes,
-            self._accounting.take(),
+            squares,
             group_targets,
             routed=self._routed.streams,
             corpora=self._agreement.terms.corpora,
@@ -119,7 +130,7 @@ def gather(
         agreement: The run's.
         passes: This rank's, of the sampled step.
         squares: What it measured, not yet divided. An absent entry of a (corpus, group)
-            that its rows may update says that the group could not be measured.
+            that its rows may update says that the group could not be measured; so does NaN.
         group_targets: N_l.
         routed: Digest of a route → the route, in one order on all ranks.
         corpora: All corpora, in one order on all ranks.

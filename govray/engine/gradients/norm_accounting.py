@@ -17,7 +17,7 @@ Invariants:
 * It observes. Hooks read detached tensors and return nothing, so every number of
   the training step is what it would be without.
 * Never wrong, sooner absent: the pieces' gradients must add up to the gradient that autograd
-  brings, within rounding. Else the layer group is not measured until the next ``take``. Reasons
+  brings, within rounding. Else the layer group is not measured until the next ``squares``. Reasons
   are a position table read as a raw tensor, a custom layer, or a layer called on other than rows.
 * A parameter's gradients are dropped as soon as autograd has brought the last one.
 
@@ -28,6 +28,7 @@ many entries as the pass has rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -103,6 +104,7 @@ class Accounting:
             self._add_adapters(model, adapters)
         self._squares: dict[tuple[str, str], Tensor] = {}
         self._unmeasured: set[str] = set()
+        self._agrees: dict[str, list[Tensor]] = {}
 
     def due(self, step: int) -> bool:
         """Whether this step is a sample: one of every ``every`` steps, each time another.
@@ -145,21 +147,30 @@ class Accounting:
             yield
         for name, tally in tallies.items():
             group = self._group_of[name]
-            if not tally.measured():
+            agrees = tally.measured()
+            if agrees is None:
                 self._unmeasured.add(group)
+            else:
+                self._agrees.setdefault(group, []).append(agrees)
             for index, square in tally.squares.items():
                 key = pieces[index].corpus, group
                 self._squares[key] = self._squares.get(key, 0.0) + square
 
-    def take(self) -> dict[tuple[str, str], float]:
-        """The sums since the last take, by (corpus, layer group); unmeasured groups are absent."""
+    def squares(self) -> dict[tuple[str, str], Tensor]:
+        """The sums since the last call, by (corpus, layer group).
+
+        Each is of shape (), in float64, on the device, for nothing here waits for it. Groups that
+        are known not to be measured are absent. Those that the device alone knows of are NaN.
+        """
+        agrees = {group: torch.stack(each).all() for group, each in self._agrees.items()}
         taken = {
-            key: float(square)
+            key: square.where(agrees[key[1]], math.nan)
             for key, square in self._squares.items()
             if key[1] not in self._unmeasured
         }
         self._squares.clear()
         self._unmeasured.clear()
+        self._agrees.clear()
         return taken
 
     def _add_adapters(self, model: nn.Module, adapters: Adapters) -> None:
@@ -255,6 +266,7 @@ class _Tally:
         self._sums: dict[int, Tensor] = {}
         self._total: Tensor | None = None
         self._error: Tensor | None = None
+        self._yes = torch.ones((), dtype=torch.bool, device=parameter.device)
         self._bound: Tensor | None = None
 
     @property
@@ -293,15 +305,18 @@ class _Tally:
         self._error = _square(self._total - gradient.detach()).sqrt()
         self._total = None
 
-    def measured(self) -> bool:
-        """Whether the squares stand for the whole gradient."""
+    def measured(self) -> Tensor | None:
+        """Whether the squares stand for the whole gradient; None if it is known that they don't.
+
+        Of shape (), bool, on the parameter's device.
+        """
         if self.failed or self._arrivals > 1:
-            return False
+            return None
         if self._arrivals == 0:  # then nothing may claim to have contributed
-            return not self.squares and not self._sums
+            return None if self.squares or self._sums else self._yes
         if self._error is None or self._bound is None:
-            return not self.contested
-        return bool(self._error <= self._bound)
+            return None if self.contested else self._yes
+        return self._error <= self._bound
 
     def _settle(self, index: int, gradient: Tensor) -> None:
         """A piece's gradient is complete: keep its norm, and the sum over pieces."""

@@ -145,17 +145,17 @@ def test_measuring_moves_no_number(two_ranks: RankPool, max_rows: int | None) ->
 
 
 def unmeasurable_on_rank_1() -> NormSample | None:
-    take = Accounting.take
+    squares = Accounting.squares
 
-    def partial(self: Accounting) -> Square:
+    def partial(self: Accounting) -> dict[tuple[str, str], Tensor]:
         return {
             key: square
-            for key, square in take(self).items()
+            for key, square in squares(self).items()
             if dist.get_rank() == 0 or key[1] != "block.1"
         }
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Accounting, "take", partial)
+        patch.setattr(Accounting, "squares", partial)
         return sampled(None, 50)[0][0]
 
 

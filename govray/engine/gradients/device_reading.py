@@ -1,0 +1,123 @@
+"""What a step reads from its device, all at once: nowhere else does the host wait for the device.
+
+A device runs behind the host: kernels are queued, and a value is there once all kernels before it
+have run. Who reads a number waits for that, and then the queue is empty. So losses, counts and
+norms stay on the device. They are read together when the last of them is queued.
+
+Invariants:
+
+* One copy for each device that holds something, and one wait for it.
+* float64 holds every value exactly: losses and norms of any dtype, and counts below 2^53.
+* Sums over parts are made on the host, in the order of the parts, so they are the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from govray.engine.gradients.forward import PartLoss
+from govray.errors import Refused
+
+Squares = Mapping[tuple[str, str], Tensor]
+"""(corpus, layer group) → squared gradient norm, shape ()."""
+
+
+@dataclass(frozen=True)
+class StepReading:
+    """Numbers of one step, on the host.
+
+    Attributes:
+        losses: (sum of losses, number of loss targets) per stream, of shape (streams, 2),
+            float64, on the CPU.
+        norms: Domain → gradient norm before clipping.
+        squares: As measured on a sampled step.
+    """
+
+    losses: Tensor
+    norms: Mapping[str, float]
+    squares: Mapping[tuple[str, str], float]
+
+    @classmethod
+    def nothing(cls, streams: Collection[str]) -> StepReading:
+        """Of a rank that has nothing to read."""
+        return cls(no_losses(len(streams)), {}, {})
+
+    @classmethod
+    def of(
+        cls,
+        streams: Collection[str],
+        parts: Sequence[PartLoss],
+        norms: Mapping[str, Tensor],
+        squares: Squares,
+    ) -> StepReading:
+        """Wait for the device, once.
+
+        Args:
+            streams: All of the run, in one order on all ranks.
+            parts: Of this rank's passes; their tensors, and all others here, are scalars of any
+                dtype and device.
+            norms: By domain.
+            squares: What was measured, if anything.
+
+        Raises:
+            Refused: A micro-batch holds more or fewer loss targets than it says.
+        """
+        sums = [part.sum for part in parts]
+        targets = [part.targets for part in parts]
+        values = iter(_host_values([*sums, *targets, *norms.values(), *squares.values()]))
+        read_sums = [next(values) for _ in sums]
+        read_targets = [int(next(values)) for _ in targets]
+        return cls(
+            _by_stream(list(streams), parts, read_sums, read_targets),
+            {name: next(values) for name in norms},
+            {key: next(values) for key in squares},
+        )
+
+
+def no_losses(streams: int) -> Tensor:
+    """Zeros for (sum of losses, number of targets): shape (streams, 2), float64, on the CPU."""
+    return torch.zeros(streams, 2, dtype=torch.float64)
+
+
+def _by_stream(
+    streams: Sequence[str], parts: Sequence[PartLoss], sums: Sequence[float], targets: Sequence[int]
+) -> Tensor:
+    losses = no_losses(len(streams))
+    for part, total, counted in zip(parts, sums, targets, strict=True):
+        if counted != part.stated:
+            raise Refused(
+                f"a micro-batch of stream {part.stream} holds {counted} loss "
+                f"targets, row_targets says {part.stated}",
+                do="Count the targets that are not −100",
+            )
+        losses[streams.index(part.stream)] += torch.tensor([total, counted], dtype=torch.float64)
+    return losses
+
+
+@torch.no_grad()
+def _host_values(scalars: Sequence[Tensor]) -> list[float]:
+    """The values of scalars, in their order."""
+    places: dict[torch.device, list[int]] = {}
+    for place, scalar in enumerate(scalars):
+        places.setdefault(scalar.device, []).append(place)
+    values = [0.0] * len(scalars)
+    for device, own in places.items():
+        together = torch.stack([scalars[place].double() for place in own])
+        for place, value in zip(own, _awaited(together, device).tolist(), strict=True):
+            values[place] = value
+    return values
+
+
+def _awaited(values: Tensor, device: torch.device) -> Tensor:
+    """Float64 of shape (values,), once the device is done, on the CPU if that is another."""
+    if device.type != "cuda":
+        return values
+    # Pageable memory would make the copy wait twice; an event says which wait is meant.
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    pinned.copy_(values, non_blocking=True)
+    torch.cuda.current_stream(device).record_event().synchronize()
+    return pinned

@@ -1,0 +1,120 @@
+"""How often a step waits for its device: once, whatever it trains.
+
+On the CPU reads are counted (``tests/support/host_reads.py``). On a GPU torch itself refuses every
+wait but the one that is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from govray.engine.batch import StepBatch
+from govray.engine.gradients import device_reading
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.step import GovernedStep
+from govray.governance.policy.route import Route
+from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.host_reads import HostReads, host_reads
+
+CONTEXT, VOCABULARY = 8, 13
+UPPER = Route({"block.1": 0.5, "final_norm": 1.0, "head": 1.0})
+LEFT, RIGHT = Route({}, "left", 2), Route({}, "right", 2)
+
+
+def four_streams(device: str = "cpu", **settings: Any) -> tuple[GovernedStep, list[Tensor]]:
+    """A step of three domains, and its parameters."""
+    torch.manual_seed(3)
+    model = GPT(2, 16, CONTEXT, VOCABULARY).to(device)
+    adapters = Adapters(model, {"left": 2, "right": 2}, seed=0)
+    parameters = [*model.parameters(), *(p for _, p in adapters.named_parameters())]
+    run = governed(
+        model,
+        torch.optim.AdamW(parameters, lr=1e-2),
+        [allow_all(model), UPPER, LEFT, RIGHT],
+        adapters=adapters,
+        clip_norm=1.0,
+        **settings,
+    )
+    return run, parameters
+
+
+def batch(run: GovernedStep, step: int, device: str = "cpu") -> StepBatch:
+    routes = [allow_all(run.routed.model), UPPER, LEFT, RIGHT]
+    parts = []
+    for index, route in enumerate(routes):
+        rows = token_rows(3, CONTEXT, VOCABULARY, step, index)
+        rows["targets"][:, :2] = -100
+        part = micro_batch(route, rows)
+        moved = {name: tensor.to(device) for name, tensor in rows.items()}
+        corpora = ("corpus",) * 3
+        parts.append(type(part)(part.stream, moved, part.positions, part.row_targets, corpora))
+    return step_batch(step, parts)
+
+
+def reads_of(loss_fn: Any = loss, **settings: Any) -> HostReads:
+    """Of the third step: what is tried once was tried before."""
+    run, parameters = four_streams(**settings)
+    for step in range(2):
+        run(batch(run, step), loss)
+    rows = batch(run, 2)
+    of_batch = (tensor for part in rows.micro_batches for tensor in part.tensors.values())
+    with host_reads([*parameters, *of_batch]) as reads:
+        result = run(rows, loss_fn)
+    assert len(result.stream_losses) == 4
+    assert set(result.grad_norms) == {"embedding", "adapter:left", "adapter:right"}
+    assert (result.norms is not None) == bool(settings.get("norms_every") == 1)
+    return reads
+
+
+@pytest.mark.parametrize("norms_every", [50, 1], ids=["plain", "norms sampled"])
+@pytest.mark.parametrize("max_rows", [None, 2])
+def test_a_step_reads_its_device_once(norms_every: int, max_rows: int | None) -> None:
+    found = reads_of(norms_every=norms_every, max_rows=max_rows).found
+    assert len(found) == 1, found
+
+
+def test_values_that_are_read_one_by_one_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control, and what a step did before: of each stream loss and count, of each domain a
+    norm."""
+    monkeypatch.setattr(
+        device_reading, "_host_values", lambda scalars: [float(each) for each in scalars]
+    )
+    assert len(reads_of().found) == 4 + 4 + 3
+
+
+def test_reads_of_every_kind_are_counted() -> None:
+    """The control of the counter: forward and backward, values and shapes."""
+
+    def reading(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        losses = loss(model, rows)
+        losses.register_hook(lambda gradient: gradient if gradient.isfinite().all() else None)
+        chosen = losses[rows["targets"] != -100]  # its shape depends on values
+        return losses * (1.0 if chosen.detach().numpy().size else 0.0)
+
+    found = reads_of(reading).found
+    kinds = {each.partition(" ")[0].partition(".default")[0] for each in found}
+    assert {"numpy", "aten._local_scalar_dense", "aten.index.Tensor"} <= kinds
+    passes = 4
+    assert len(found) == 1 + 3 * passes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("norms_every", [50, 1], ids=["plain", "norms sampled"])
+def test_torch_sees_no_other_wait(norms_every: int) -> None:
+    run, _ = four_streams("cuda", norms_every=norms_every)
+    batches = [batch(run, step, "cuda") for step in range(4)]
+    for each in batches[:2]:
+        run(each, loss)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run(batches[2], loss)
+        with pytest.raises(RuntimeError, match="synchronizing"):  # the control
+            float(run.routed.model.head.weight.sum())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
