@@ -42,9 +42,10 @@ from govray.train.attest.write_model import write_model
 from govray.train.driver import attempts
 from govray.train.driver.discovery import Loop, discover
 from govray.train.driver.progress import StepCallback
+from govray.train.experiment.profiling import Profiling
 from govray.train.experiment.validation import MEASURED, Validation
 from govray.train.inputs import operator_key, run_listing
-from govray.train.inputs.experiment_config import Experiment, Quota, Reader
+from govray.train.inputs.experiment_config import SEEN_ONLY, Experiment, Quota, Reader
 from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order, ValidationTask
 from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
@@ -114,6 +115,7 @@ class GovernedTrainer(RunSettings):
         pretrained: Weights to start from, `govern` loads them: a ``.safetensors`` file, or a
             folder that has ``model.safetensors`` or its shards. A loop that loads weights
             itself names them here too, or its attestation is wrong.
+        profiling: Steps that torch's profiler traces, on rank 0.
         on_admission, on_step: Called on the driver as work proceeds.
         on_size: Called on the driver with the run's size, before workers start.
         validation: What the run is judged by: "best" commits and early stopping go by it.
@@ -150,6 +152,7 @@ class GovernedTrainer(RunSettings):
     attestation_key: str = "env:GOVRAY_KEY"
     attestation_key_password_file: str | Path | None = None
     pretrained: str | Path | None = None
+    profiling: Profiling | None = None
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
     on_size: Callable[[ModelSize], None] = lambda size: None
@@ -165,6 +168,11 @@ class GovernedTrainer(RunSettings):
             UsageError: One is given. Names the field.
         """
         super().__post_init__()
+        if self.profiling and self.profiling.range.stop > self.max_steps:
+            raise UsageError(
+                f"profiling.steps {self.profiling.steps!r}: the run has {self.max_steps} steps",
+                do="Give steps that it does",
+            )
         paths = ("tokenizer", "pretrained", "attestation_key_password_file")
         places = ("corpora", "policy", "trust_root", "delegations", "revocations", "resume")
         given = {name: getattr(self, name) for name in (*paths, *places)}
@@ -525,6 +533,7 @@ class GovernedTrainer(RunSettings):
         return Order(
             run_id=run_id,
             experiment=self.experiment.name if self.experiment else None,
+            profiled=self.profiling.range if self.profiling else range(0),
             folder=str(folder),
             prepared=str(prepared.folder),
             manifest=prepared.manifest,
@@ -586,7 +595,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
     num_workers: Any = resources.num_workers  # of a pair Ray's annotation does not know
     trainer = GovernedTrainer(
         train_loop_per_worker=train_loop,
-        train_loop_config=resolved.model_dump(mode="json"),
+        train_loop_config=resolved.model_dump(mode="json", exclude=set(SEEN_ONLY)),
         corpora=data.corpora,
         policy=governance.policy,
         trust_root=governance.trust_root,
@@ -604,6 +613,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         epochs=data.epochs,
         reader=data.reader,
         pretrained=experiment.pretrained,
+        profiling=experiment.profiling,
         checkpoint_storage=experiment.checkpoint.storage,
         max_quarantined=governance.max_quarantined,
         attestation_key=experiment.attestation_key,

@@ -44,9 +44,14 @@ from govray.train.experiment.optimizer import Optimizer
 from govray.train.experiment.places import RECORDED as RECORDED
 from govray.train.experiment.places import DiskPath as DiskPath
 from govray.train.experiment.places import PlaceText as PlaceText
+from govray.train.experiment.profiling import Profiling
 from govray.train.experiment.schedule import COSINE, Schedule
 from govray.train.experiment.section import Section
 from govray.train.experiment.validation import Validation
+
+SEEN_ONLY = frozenset({"profiling"})
+"""Fields that say what people see of a run. They change nothing about it, so a run that goes on may
+have others."""
 
 Reader = Literal["worker", "ray_data"]
 """Who reads the rows that a worker trains on."""
@@ -223,6 +228,11 @@ class Experiment(Section):
         StepSettings.collective_timeout_s,
         description="how long ranks wait for each other; a hanging rank ends the attempt",
     )
+    profiling: Profiling | None = Field(
+        None,
+        description="steps that torch's profiler traces; the trace lies beside the run",
+        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
+    )
     storage_path: PlaceText = "runs"
     attestation_key: DiskPath = Field(
         "env:GOVRAY_KEY", description="env:NAME or a path; read on the driver only"
@@ -240,6 +250,11 @@ class Experiment(Section):
     def context(self) -> int:
         """Loss targets of a full row (T); a row of text holds T + 1 tokens."""
         return 1 if self.data.rows == "images" else int(self.hyperparameters["context"])
+
+    def trains_as(self, other: Experiment) -> bool:
+        """Whether both are the same but for what people see of a run."""
+        mine, others = (each.model_dump(exclude=set(SEEN_ONLY)) for each in (self, other))
+        return mine == others
 
     def resolved(self, vocabulary: int, separator: int) -> Experiment:
         """The same, with the hyperparameters that follow from the tokenizer.

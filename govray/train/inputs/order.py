@@ -70,6 +70,7 @@ class Order:
         validation: What the run is judged by, if anything; a replay is not judged.
         reader: Who reads a worker's rows; the worker itself where it can by default.
         key_variables: Environment variables that may not hold a key where a worker runs.
+        profiled: Steps that rank 0 traces.
         experiment: Name of the experiment file, if there is one; metrics are told apart by it.
         driver: Number of the driver that gave the order; a later one shuts this one's workers out.
     """
@@ -96,6 +97,7 @@ class Order:
     validation: ValidationTask | None = None
     reader: Reader | None = None
     key_variables: frozenset[str] = frozenset({operator_key.VARIABLE})
+    profiled: range = range(0)
     experiment: str | None = None
     driver: int = 0
 

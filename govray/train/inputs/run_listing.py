@@ -145,7 +145,8 @@ def find_unfinished(experiment: Experiment) -> Place | None:
         except GovrayError:
             continue
         if (
-            record.experiment == experiment
+            record.experiment
+            and record.experiment.trains_as(experiment)
             and record.replay_of is None
             and not (folder / "model").is_dir()
             and not driving(folder)

@@ -44,6 +44,7 @@ from govray.train.validation.best_so_far import BestSoFar
 from govray.train.validation.evaluation import Evaluation
 from govray.train.validation.reductions import Reduction, reduced
 from govray.train.watching.metrics import RunMetrics
+from govray.train.watching.profiler import StepProfiler
 from govray.train.worker.ledger_norms import gradient_norms
 from govray.train.worker.memorization_watch import MemorizationWatch, Scorer, Seen
 from govray.train.worker.planned_batch import step_batch
@@ -100,6 +101,7 @@ class Run:
         metrics: What Ray's metrics agents are told.
         evaluation: The validation data, if there are any.
         best: What is known of the metric that the run is judged by.
+        profiler: Traces some steps.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Run:
         metrics: RunMetrics,
         evaluation: Evaluation | None = None,
         best: BestSoFar = NOTHING_YET,
+        profiler: StepProfiler,
     ) -> None:
         self.order = assignment.order
         self.step_function = step_function
@@ -136,6 +139,7 @@ class Run:
         self._evaluation = evaluation
         self._best = best
         self._measured: Mapping[str, float] = {}  # of the validation data, when last measured
+        self._profiler = profiler
         self._last: StepResult | None = None
         self._metrics: Mapping[str, float] = {}  # of the last step
         self._losses: list[float] = []  # of the steps since the commit before
@@ -159,7 +163,7 @@ class Run:
             raise StopRun(self.start_step)
         rows = iter(self._rows)
         device = next(self.step_function.routed.model.parameters()).device
-        for step in range(self.start_step, self.order.stop):
+        for step in self._profiler.over(range(self.start_step, self.order.stop)):
             try:
                 with self._run_metrics.waiting("data"):
                     planned = next(rows)

@@ -33,6 +33,7 @@ from govray.train.state.snapshot import STATE, TrainingState
 from govray.train.validation.best_so_far import BestSoFar
 from govray.train.validation.evaluation import Evaluation
 from govray.train.watching.metrics import RunMetrics
+from govray.train.watching.profiler import StepProfiler
 from govray.train.worker.initial_weights import begin_with
 from govray.train.worker.lr_schedule import (
     MakeScheduler,
@@ -168,6 +169,7 @@ def start_run(
         metrics=RunMetrics(order, model, writes=first),
         evaluation=_evaluation(model, adapters, step_function.agreement, order),
         best=_best_so_far(rows.checkpoint) if order.validation else NOTHING_YET,
+        profiler=StepProfiler(order.profiled if first else range(0), place(order.folder)),
     )
 
 

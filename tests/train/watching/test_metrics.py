@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from govray.checkpoint import commit_folder
-from govray.governance.attestation import model_folder
 from govray.governance.record.ledger import Leaf
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder.ledger_wal import recorded_leaves
-from govray.train.state.snapshot import latest
 from govray.train.watching import metrics
 from govray.train.watching.metrics import DECLARED, TAGS, RunMetrics
 from tests.support.deployment import Deployment
+from tests.support.newest_weights import newest_weights
 from tests.support.solo import run_here
 
 Series = dict[tuple[str, ...], float]
@@ -76,12 +74,6 @@ def train(here: Deployment, **changes: Any) -> Path:
     return run
 
 
-def weights(run: Path) -> bytes:
-    found = latest(run)
-    assert found is not None
-    return bytes(commit_folder.load(found[0]).files[model_folder.WEIGHTS])
-
-
 def test_a_runs_metrics_say_what_its_ledger_says_and_change_no_weight(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +109,7 @@ def test_a_runs_metrics_say_what_its_ledger_says_and_change_no_weight(
 
     monkeypatch.setattr(RunMetrics, "stepped", lambda *args, **kwargs: None)
     monkeypatch.setattr(RunMetrics, "committing", lambda *args, **kwargs: None)
-    assert weights(train(here)) == weights(run)
+    assert newest_weights(train(here)) == newest_weights(run)
 
 
 def test_metrics_that_touch_a_weight_are_seen(
@@ -126,7 +118,7 @@ def test_metrics_that_touch_a_weight_are_seen(
     """The negative control: the comparison above sees what touches a weight."""
     run_here(monkeypatch)
     here = Deployment(tmp_path / "here")
-    before = weights(train(here))
+    before = newest_weights(train(here))
     stepped = RunMetrics.stepped
 
     def meddles(self: RunMetrics, *args: Any, **kwargs: Any) -> None:
@@ -143,7 +135,7 @@ def test_metrics_that_touch_a_weight_are_seen(
 
     monkeypatch.setattr(RunMetrics, "__init__", keeps)
     monkeypatch.setattr(RunMetrics, "stepped", meddles)
-    assert weights(train(here)) != before
+    assert newest_weights(train(here)) != before
 
 
 def test_the_names_are_distinct_and_of_one_family() -> None:

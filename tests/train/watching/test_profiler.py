@@ -1,0 +1,110 @@
+"""A trace of some steps: where it lies, what it holds, and that it moves no weight."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.errors import UsageError
+from govray.files.bucket_path import BucketPath
+from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.watching import profiler
+from govray.train.watching.profiler import StepProfiler
+from tests.support.deployment import Deployment
+from tests.support.newest_weights import newest_weights
+from tests.support.solo import run_here
+
+
+def traced(file: Any) -> set[str]:
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    return {event["name"] for event in events if event["name"].startswith("step ")}
+
+
+def trainer_of(here: Deployment, **changes: Any) -> GovernedTrainer:
+    value = here.experiment(resources={"num_workers": 1}, **changes)
+    return from_experiment(parse_experiment(value, where="test"))
+
+
+def test_a_traced_run_ends_with_the_same_weights_and_its_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    here = Deployment(tmp_path / "here")
+    plain = trainer_of(here).train()
+    run = trainer_of(here, profiling={"steps": "3:6"}).train()
+    assert newest_weights(run) == newest_weights(plain)
+    [trace] = (run / "profile").iterdir()
+    assert trace.name == "rank0-steps3-6.json.gz"
+    assert traced(trace) == {"step 3", "step 4", "step 5"}
+    assert not (plain / "profile").exists()
+
+
+def test_a_run_goes_on_with_other_steps_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is only looked at need not be as it was when the run began."""
+    run_here(monkeypatch)
+    here = Deployment(tmp_path / "here")
+    began = trainer_of(here)
+    dies = replace(began, on_step=_dies_at(7))
+    with pytest.raises(KeyboardInterrupt):
+        dies.train()
+    value = here.experiment(resources={"num_workers": 1}, profiling={"steps": "4:8"})
+    goes_on = new_or_unfinished(parse_experiment(value, where="test"))
+    assert goes_on.resume is not None
+    run = goes_on.train()
+    [trace] = (run / "profile").iterdir()
+    assert trace.name == "rank0-steps5-8.json.gz"  # the last commit was of step 5
+    other = parse_experiment(value | {"seed": 5}, where="test")
+    assert new_or_unfinished(other).resume is None
+
+
+def _dies_at(last: int) -> Any:
+    def on_step(step: int, metrics: Any) -> None:
+        if step == last:
+            raise KeyboardInterrupt
+
+    return on_step
+
+
+@pytest.mark.parametrize("steps", ["10:13", "3", "a:b", "5:5", "6:2", "0:101", "-1:3"])
+def test_a_range_that_cannot_be_traced_is_refused_before_anything_starts(
+    steps: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"profiling\.steps"):
+        trainer_of(Deployment(tmp_path / "here"), profiling={"steps": steps})
+
+
+def test_a_trace_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "profile").write_text("in the way")
+    with caplog.at_level(logging.WARNING):
+        assert list(StepProfiler(range(1, 2), tmp_path).over(range(3))) == [0, 1, 2]
+    assert "no trace in" in caplog.text
+
+
+def test_a_profiler_that_does_not_start_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Any) -> None:
+        raise RuntimeError("another one is at work")
+
+    monkeypatch.setattr(profiler.profile, "start", fails)
+    with caplog.at_level(logging.WARNING):
+        assert list(StepProfiler(range(3), tmp_path).over(range(3))) == [0, 1, 2]
+    assert caplog.text.count("another one is at work") == 1
+    assert not (tmp_path / "profile").exists()
+
+
+def test_a_run_on_an_object_store_has_its_trace_there(store: BucketPath) -> None:
+    assert list(StepProfiler(range(1, 3), store).over(range(2))) == [0, 1]
+    # The attempt ended within the steps.
+    assert traced(store / "profile" / "rank0-steps1-2.json.gz") == {"step 1"}
