@@ -45,6 +45,9 @@ def print_verdict(model: VerifiedModel) -> None:
     for selection in attestation.selection_taint or ():
         by = f"by search {selection.search}" if selection.search else _stopping(selection)
         field("selected", f"{by}: {_compared(selection)}")
+    if (result := attestation.validation) is not None:
+        by = f"{len(result.corpora)} corpora held out" if result.corpora else "the training loop"
+        field("validated", f"{result.metric} {result.value:.4g}, measured by {by}: as stated")
     field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")
@@ -158,6 +161,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "coverage": [each.to_json() for each in attestation.coverage],
         "pretrained": {group: list(labels) for group, labels in attestation.pretrained.items()},
         "taint": [each.to_json() for each in attestation.taint],
+        "validation": attestation.validation and attestation.validation.to_json(),
         "selectionTaint": [each.to_json() for each in attestation.selection_taint or ()],
         "levels": {corpus: dict(groups) for corpus, groups in attestation.levels.items()},
         "replayedBy": {

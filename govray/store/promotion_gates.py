@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 from govray.errors import Malformed, Refused
 from govray.governance.attestation.model_attestation import AssuranceLevel, Attestation
 from govray.governance.formats import canonical_json
-from govray.governance.formats.bounds import Positive, Share
+from govray.governance.formats.bounds import Positive, Share, ShortText
 from govray.governance.formats.document import Document, Name
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.governance.policy import globs
@@ -115,8 +115,34 @@ class AssuranceGate(Document):
     one_of: Annotated[tuple[AssuranceLevel, ...], Field(min_length=1, max_length=_MOST)]
 
 
+class ValidatedGate(Document):
+    """Validation data gave this metric for the attested weights, and its value is good enough.
+
+    The corpora that it was measured on all match one of ``corpora``, if these are given. A metric
+    that the training loop measured by itself fails the gate.
+    """
+
+    gate: Literal["validated"]
+    metric: ShortText
+    at_least: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    at_most: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    corpora: _Globs | None = None
+
+    @model_validator(mode="after")
+    def _has_one_bound(self) -> Self:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError("write at_least for a metric to be high, or at_most, and not both")
+        return self
+
+
 Gate: TypeAlias = Annotated[
-    LevelGate | ReplayedGate | FlagGate | MonitoredGate | QuarantinedGate | AssuranceGate,
+    LevelGate
+    | ReplayedGate
+    | FlagGate
+    | MonitoredGate
+    | QuarantinedGate
+    | AssuranceGate
+    | ValidatedGate,
     Field(discriminator="gate"),
 ]
 
@@ -127,6 +153,7 @@ GATES: Mapping[str, type[Document]] = {
     "monitored": MonitoredGate,
     "quarantined": QuarantinedGate,
     "assurance": AssuranceGate,
+    "validated": ValidatedGate,
 }
 
 
@@ -273,6 +300,8 @@ def _failures(gate: Gate, evidence: GateEvidence) -> list[FailedGate]:
             return _monitored(gate, attestation)
         case QuarantinedGate():
             return _quarantined(gate, evidence)
+        case ValidatedGate():
+            return _validated(gate, attestation)
         case AssuranceGate():
             if evidence.assurance in gate.one_of:
                 return []
@@ -384,6 +413,35 @@ def _quarantined(gate: QuarantinedGate, evidence: GateEvidence) -> list[FailedGa
             f"{refused:,} of {total:,} records were quarantined, a share above {gate.at_most:g}",
             where,
             "Leave out the corpora that the depth policy refuses, and train again",
+        )
+    ]
+
+
+def _validated(gate: ValidatedGate, attestation: Attestation) -> list[FailedGate]:
+    found = attestation.validation
+    do = "Give the run a validation section with corpora, and train it again"
+    if found is None or found.metric != gate.metric or not found.corpora:
+        what = f"no validation data gave {gate.metric}"
+        if found is not None:
+            what += f", but {'they' if found.corpora else 'the loop itself'} gave {found.metric}"
+        return [FailedGate(gate.gate, what, attestation.run.id, do)]
+    if gate.corpora is not None:
+        for corpus in sorted(found.corpora):
+            if not any(globs.matches(each, corpus) for each in gate.corpora):
+                what = f"{gate.metric} was measured on it too, and the gate names other corpora"
+                return [FailedGate(gate.gate, what, corpus, do)]
+    if gate.at_least is not None and found.value < gate.at_least:
+        bound = f"below {gate.at_least:g}"
+    elif gate.at_most is not None and found.value > gate.at_most:
+        bound = f"above {gate.at_most:g}"
+    else:
+        return []
+    return [
+        FailedGate(
+            gate.gate,
+            f"{gate.metric} is {found.value:g}, {bound}",
+            attestation.run.id,
+            "Train a better model, or let whoever owns the gates change the bound",
         )
     ]
 

@@ -38,10 +38,10 @@ from govray.files.storage_url import check_path
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats.keys import Signer
 from govray.governance.policy.depth_policy import Policy
-from govray.governance.record.prepare_manifest import Manifest
 from govray.train.attest.write_model import MODEL, write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
 from govray.train.inputs import run_listing
+from govray.train.inputs.shared_inputs import Shared
 from govray.train.loop.experiment_loop import REPORTED
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
@@ -216,12 +216,13 @@ def check_metric(file: SearchFile) -> None:
     Raises:
         UsageError: Names what it reports, and the nearest of it.
     """
-    metric = file.search.metric
-    if metric not in REPORTED:
+    metric, judged = file.search.metric, file.experiment.validation
+    reported = (*REPORTED, *(judged.names if judged else ()))
+    if metric not in reported:
         raise UsageError(
-            f"the training loop reports no {metric!r}{suggestion(metric, REPORTED)}",
+            f"the training loop reports no {metric!r}{suggestion(metric, reported)}",
             where="search.metric",
-            do=f"It reports {', '.join(REPORTED)}",
+            do=f"It reports {', '.join(reported)}",
         )
 
 
@@ -339,7 +340,7 @@ def _search(
     rungs = {step for bracket in recipe.preview(file).brackets for step in bracket.rungs}
     base = base_trainer(record)
     shared = base.share(record.started)
-    shared = replace(shared, selection=_selection(record, shared.prepared.manifest))
+    shared = replace(shared, selection=_selection(record, shared))
     check_limit(file.search.memorization, shared.inputs.policy.document)
     if not begun:
         record.write()
@@ -388,16 +389,21 @@ def _search(
     return base.signer()
 
 
-def _selection(record: SearchRecord, manifest: Manifest) -> Selection:
+def _selection(record: SearchRecord, shared: Shared) -> Selection:
     """What every trial's attestation says of the search."""
     search = record.file.search
     limit = search.memorization
     excluded = set(record.file.experiment.data.exclude)
+    manifest, held_out = shared.prepared.manifest, shared.validation
     return Selection(
         search=record.folder.name,
         metric=search.metric,
         statistic=limit.statistic if limit else None,
         corpora=tuple(sorted({each.corpus for each in manifest.corpora} - excluded)),
+        # Whatever the metric is, a loop gets these numbers too.
+        validation={name: held_out.credentials[name].digest for name in held_out.corpora}
+        if held_out
+        else None,
     )
 
 

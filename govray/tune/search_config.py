@@ -260,6 +260,12 @@ def parse_search(value: Any, *, where: str) -> SearchFile:
             where=where,
             do="max_steps is how long a schedule runs: raise it, or lower max_time",
         )
+    if experiment.validation is not None and experiment.validation.early_stopping is not None:
+        raise UsageError(
+            "early_stopping: a search ends its trials itself",
+            where=f"{where}, validation",
+            do="Leave it out, and write a rule under search.stop",
+        )
     for given, name, dimension in walk(found.search.space):
         for end in dimension.ends:
             found.trial({**given, name: end})

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from govray.errors import Malformed, Refused
 from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
+from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.governance.record.entropy_profile import MonitorDecision
@@ -159,6 +160,26 @@ def test_assurance_is_what_the_signatures_amounted_to(evidence: GateEvidence) ->
     assert failing(replace(evidence, assurance="replayChecked"), gate) == []
 
 
+def test_a_metric_is_asked_of_validation_data(evidence: GateEvidence) -> None:
+    asked = "{gate: validated, metric: validation/accuracy, at_least: 0.7, corpora: ['held-*']}"
+    run = evidence.attestation.run.id
+
+    def measured(value: float, *corpora: str, metric: str = "validation/accuracy") -> GateEvidence:
+        on = dict.fromkeys(corpora, DIGEST) or None
+        result = ValidationResult(metric=metric, goal="max", value=value, corpora=on)
+        return changed(evidence, validation=result)
+
+    assert failing(evidence, asked) == [("validated", run)]
+    assert failing(measured(0.7, "held-out"), asked) == []
+    assert failing(measured(0.6, "held-out"), asked) == [("validated", run)]
+    assert failing(measured(0.9, "held-out", "easy"), asked) == [("validated", "easy")]
+    assert failing(measured(0.9, "held-out", metric="f1"), asked) == [("validated", run)]
+    # What a loop measured by itself, from data that no record names.
+    assert failing(measured(0.9), asked) == [("validated", run)]
+    low = "{gate: validated, metric: validation/loss, at_most: 2}"
+    assert failing(measured(2.5, "a", metric="validation/loss"), low) == [("validated", run)]
+
+
 # All of them
 
 
@@ -188,6 +209,7 @@ def test_a_further_gate_never_lets_more_through(
         "replayed": "{gate: replayed, corpora: ['*']}",
         "quarantined": "{gate: quarantined, at_most: 0}",
         "assurance": "{gate: assurance, one_of: [witnessed]}",
+        "validated": "{gate: validated, metric: loss, at_most: 1}",
     }
     gates = [forms.get(name, name) for name in sorted(names)]
     fewer = failing(evidence, *gates)
@@ -212,6 +234,7 @@ def test_a_further_gate_never_lets_more_through(
         ("{gate: quarantined, at_most: 2}", "less than or equal to 1"),
         ("{gate: quarantined, at_most: 0.1, unless: never}", "unknown field 'unless'"),
         ("{gate: assurance, one_of: [certified]}", "one_of"),
+        ("{gate: validated, metric: loss}", "write at_least"),
         ("{gate: monitored, corpora: ['*']}", "unknown field 'corpora'"),
     ],
 )

@@ -161,6 +161,15 @@ def test_a_mistake_in_the_search_is_named(change: dict[str, Any], message: str) 
     assert "here.yaml" in str(caught.value) or "trial" in str(caught.value)
 
 
+def test_a_search_ends_its_trials_itself() -> None:
+    judged = {"corpora": "held-out", "every_steps": 1}
+    found = parse_search(with_search(metric="validation/loss") | {"validation": judged}, where="x")
+    assert found.experiment.validation is not None
+    early = judged | {"early_stopping": {"patience": 1}}
+    with pytest.raises(UsageError, match=r"early_stopping: a search ends its trials itself"):
+        parse_search(with_search() | {"validation": early}, where="x")
+
+
 def test_a_file_without_a_search_says_so() -> None:
     with pytest.raises(UsageError, match="no search section"):
         parse_search({k: v for k, v in FILE.items() if k != "search"}, where="here.yaml")

@@ -24,6 +24,7 @@ from govray.errors import Refused, UsageError
 from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
 from govray.governance.attestation.selection_taint import Selection, ended_early
+from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats.bounds import Positive, PositiveShare, ShortText
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
 from govray.governance.policy.credential import Credential, CredentialClass
@@ -193,6 +194,7 @@ class Attestation(Document):
     ledger: LedgerHead
     quarantine: tuple[Quarantined, ...]
     memorization: Findings | None = None
+    validation: ValidationResult | None = None
     environment: Environment
     files: dict[ShortText, Digest]
     assurance_level: AssuranceLevel
@@ -351,6 +353,7 @@ def build(
     replays: Sequence[Replay] = (),
     removals: Sequence[Removal] = (),
     selections: Sequence[Selection] = (),
+    validation: ValidationResult | None = None,
     assurance_level: AssuranceLevel = "selfAttested",
 ) -> Attestation:
     """The attestation of a finished run.
@@ -365,6 +368,7 @@ def build(
         buffers: Tensors of the base weights that no gradient updates.
         pretrained: Group → what a pretrained start brings (T0).
         selections: The searches that the run was a trial of, and its early stopping.
+        validation: What validation data gave for the last state.
 
     Raises:
         Refused: the policy does not admit one of the corpora.
@@ -400,6 +404,7 @@ def build(
         ),
         quarantine=manifest.document.quarantine,
         memorization=findings(policy.document, corpora, routes, base, ledger, manifest.document),
+        validation=validation,
         environment=environment,
         files=dict(files),
         assurance_level=assurance_level,

@@ -14,6 +14,7 @@ from govray.governance.attestation.model_attestation import (
 )
 from govray.governance.attestation.model_folder import TensorFile
 from govray.governance.attestation.selection_taint import check_selection
+from govray.governance.attestation.validation_result import check_held_out
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import Route
@@ -95,3 +96,4 @@ def check_plan(attestation: Attestation, manifest: Manifest, routes: Mapping[str
                     where=member.corpus,
                 )
     check_selection(attestation.selection_taint or (), plan)
+    check_held_out(attestation.validation, plan.corpora)

@@ -36,6 +36,7 @@ from govray.governance.attestation.model_attestation import (
     build,
 )
 from govray.governance.attestation.selection_taint import Selection, selecting_corpora
+from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import Signer
@@ -52,6 +53,7 @@ from govray.train.inputs.gating import GATES
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.state import snapshot
+from govray.train.validation.best_so_far import BestSoFar
 
 MODEL = "model"
 
@@ -247,6 +249,19 @@ def _attestation(
         pretrained=record.start.taint if record.start else None,
         replays=replays,
         selections=_selections(record),
+        validation=_validated(record, committed),
+    )
+
+
+def _validated(record: RunRecord, committed: commit_folder.Committed) -> ValidationResult | None:
+    """What the run was judged by, if the commit's state was measured and gave a number."""
+    judged = record.validation
+    state: Any = canonical_json.parse_canonical(committed.files["state.json"])
+    value = BestSoFar.of_state(state).measured(state["step"])
+    if judged is None or value is None:
+        return None
+    return ValidationResult(
+        metric=judged["metric"], goal=judged["goal"], value=value, corpora=judged.get("corpora")
     )
 
 

@@ -43,7 +43,7 @@ from govray.train.driver import attempts
 from govray.train.driver.discovery import Loop, discover
 from govray.train.driver.progress import StepCallback
 from govray.train.experiment.profiling import Profiling
-from govray.train.experiment.validation import MEASURED, Validation
+from govray.train.experiment.validation import GROUP, Validation
 from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import SEEN_ONLY, Experiment, Quota, Reader
 from govray.train.inputs.monitored import monitored
@@ -58,7 +58,7 @@ from govray.train.inputs.verified_inputs import Inputs, load_inputs
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule
 from govray.train.loop.entrypoint import declared_start
-from govray.train.loop.experiment_loop import train_loop
+from govray.train.loop.experiment_loop import REPORTED, train_loop
 from govray.train.run_folder import events, stop_request
 from govray.train.run_folder.clock import instant, now
 from govray.train.run_folder.environment_probe import environment_here
@@ -73,7 +73,6 @@ from govray.train.validation.validation_data import (
     validation_inputs,
 )
 from govray.train.watching.model_size import ModelSize, model_size
-from govray.train.worker.run import STEP_METRICS
 from govray.train.worker.run_start import Discovered
 
 Admission = Callable[[int, int], None]
@@ -359,10 +358,11 @@ class GovernedTrainer(RunSettings):
             UsageError: Names it, and the nearest one.
         """
         section = self.validation
-        if section is None or section.measured or self.train_loop_per_worker is not train_loop:
+        if section is None or self.train_loop_per_worker is not train_loop:
             return
-        known = list(MEASURED if section.corpora else STEP_METRICS)
-        if section.metric_name not in STEP_METRICS:
+        known = (*section.names, *REPORTED)
+        if section.metric_name not in known:
+            known = tuple(name.removeprefix(f"{GROUP}/") for name in section.names) or REPORTED
             raise UsageError(
                 f"nobody reports {section.metric!r}{suggestion(section.metric, known)}",
                 where="validation.metric",

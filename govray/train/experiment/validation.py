@@ -63,11 +63,9 @@ class Validation(Section):
         return f"{GROUP}/{self.metric}"
 
     @property
-    def measured(self) -> bool:
-        """Whether the metric is one that validation data are measured by."""
-        return self.corpora is not None and self.metric_name in {
-            f"{GROUP}/{name}" for name in MEASURED
-        }
+    def names(self) -> tuple[str, ...]:
+        """The metrics of the validation data, as they are reported."""
+        return tuple(f"{GROUP}/{name}" for name in MEASURED) if self.corpora else ()
 
     @property
     def better(self) -> Goal:

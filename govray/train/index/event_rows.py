@@ -67,6 +67,16 @@ def numbers(log: Iterable[events.AnyEvent]) -> list[MetricValue]:
     return list(found.values())
 
 
+def best(values: Iterable[MetricValue], metric: str, goal: str) -> float | None:
+    """The best value of a metric that counts: ``validation/loss``, or ``f1`` of the loop's own."""
+    group, _, name = metric.rpartition("/")
+    place = group or "training", name
+    found = [
+        each.value for each in values if (each.group, each.name) == place and not each.archived
+    ]
+    return (min if goal == "min" else max)(found, default=None)
+
+
 def decisions(log: Iterable[events.AnyEvent]) -> list[Decided]:
     """The decisions that the log has: failures and what followed, stops, gates, incidents."""
     return [made for event in log if (made := _decided(event)) is not None]

@@ -235,7 +235,10 @@ def index_run(
     row.state = advance(TRIAL, row.state, state, f"trial {row.id}")
     row.why = (told.why if told else None) or found.why
     row.step, row.loss = done, found.loss
+    judged = record.validation
     row.objective = told.objective if told else None
+    if judged and not told:
+        row.objective = event_rows.best(event_rows.numbers(log), judged["metric"], judged["goal"])
     row.world_size, row.attempts = found.world_size, found.attempts
     row.finished = format_time(record.finished) if record.finished else ended
     row.worker_seconds = event_rows.worker_seconds(log)

@@ -58,9 +58,6 @@ COMMIT_LOSS = "commit_loss"
 """In a report that comes with a commit: the mean loss since the commit before, None if it is no
 number."""
 
-STEP_METRICS = ("loss", "rows", "targets", "seconds", "memorization")
-"""What `Run.step` returns and a run may be judged by, validation data aside."""
-
 NOTHING_YET = BestSoFar()
 """What a new run knows of the metric that it is judged by."""
 
@@ -240,9 +237,10 @@ class Run:
     def _judged(self, done: int) -> Validation | None:
         """What the run is judged by, if it is judged when so many steps are done."""
         task = self.order.validation
-        if task is None or (done % task.section.every_steps and done != self.order.stop):
+        if task is None:
             return None
-        return task.section
+        planned = done == self.order.stop or done in self.order.settings.commit_at
+        return task.section if planned or not done % task.section.every_steps else None
 
     def _validate(self, evaluation: Evaluation, step: int, loss_fn: LossFn) -> Mapping[str, float]:
         """The metrics of the validation data after a step. Collective."""

@@ -130,6 +130,10 @@ def test_a_run_that_gets_better_goes_on(here: Deployment) -> None:
     write_model(run, trainer.signer())
     [stated] = verify(run / "model", trust_root=here.root).attestation.selection_taint or ()
     assert (stated.metric, stated.ended) == ("validation/loss", None)
+    result = verify(run / "model", trust_root=here.root).attestation.validation
+    assert result is not None
+    assert result.value == validations(run)[-1].values["loss"]
+    assert result.corpora == stated.validation
 
 
 def test_the_best_commit_is_the_best_by_the_metric(
@@ -213,6 +217,9 @@ def test_what_a_loop_reports_itself_decides(here: Deployment) -> None:
     write_model(run, trainer.signer())
     [stated] = verify(run / "model", trust_root=here.root).attestation.selection_taint or ()
     assert (stated.metric, stated.validation) == ("f1", None)
+    result = verify(run / "model", trust_root=here.root).attestation.validation
+    assert result is not None
+    assert (result.value, result.corpora) == (0.3, None)
 
     with pytest.raises(Refused, match=r"rank 0: it reports no number 'f1'.*but loss, rows"):
         trainer_of(0.1, None).train()
