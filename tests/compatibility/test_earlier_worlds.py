@@ -20,6 +20,7 @@ from govray import cli
 from govray.checkpoint import commit_folder
 from govray.engine.gpt import GPT
 from govray.engine.huggingface import CausalLM
+from govray.engine.model.keyed_dropout import Keyed, mask_seed
 from govray.errors import Damaged, InfrastructureFailed, Refused
 from govray.train.attest.audited_model import load_model
 from govray.train.driver import trainer
@@ -229,9 +230,13 @@ def test_a_run_of_other_code_is_refused_by_name(
 
 @LAST_BEFORE_ROOMS
 def test_a_stopped_run_goes_on_to_the_same_ledger_and_weights(
-    resumable: World, govray: Any
+    resumable: World, govray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not to the same bytes: the passes of those commits added gradients in another order."""
+    """With the dropout masks of that commit, for they are drawn otherwise since.
+
+    Not to the same bytes: the passes of those commits added gradients in another order.
+    """
+    monkeypatch.setattr(Keyed, "kept", earlier_masks)
     run, whole = resumable.run("stopped"), resumable.run("whole")
     assert run_listing.inspect(run).step == 4
     stopped = last_commit(run)
@@ -272,6 +277,16 @@ def last_commit(run: Path) -> Path:
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def earlier_masks(keyed: Keyed, fqn: str, p: float, inputs: Tensor) -> Tensor:
+    """What dropout kept when torch's generator drew each row's mask; of the inputs' shape."""
+    assert keyed._rows is not None
+    masks = torch.empty(inputs.shape, dtype=torch.bool)
+    for mask, (stream, position) in zip(masks, keyed._rows, strict=True):
+        seed = mask_seed(keyed._seed, stream, keyed._step, position, fqn)
+        mask.bernoulli_(1.0 - p, generator=torch.Generator().manual_seed(seed))
+    return masks
 
 
 def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:

@@ -71,8 +71,7 @@ def test_a_loop_that_goes_on_can_neither_report_nor_commit(
     with pytest.raises(RankFailed, match=said):
         trainer_of(here).train()
     newest = snapshot.latest(run_of(here))
-    assert newest is not None
-    assert newest[1] <= FAILS_AT  # the last good step's may still be on its way
+    assert newest is None or newest[1] <= FAILS_AT  # the last good step's may be on its way
     assert recorded_steps(run_of(here)) == FAILS_AT
 
 
