@@ -350,20 +350,24 @@ def _kept_removable(model: VerifiedModel, adapter: str) -> list[tuple[str, str, 
     """(corpus, rule, profile) of every rule of the signed policy that names this adapter."""
     policy = model.policy.document
     found = []
-    for corpus, route in sorted(model.routes.items()):
-        if route.adapter == adapter:
-            decision = policy.decide(model.credentials[corpus].document.credential_class)
+    for corpus in sorted(model.routes):
+        decision = policy.decide(model.credentials[corpus].document.credential_class)
+        if model.routes[corpus].adapter == adapter:
             found += [
                 (corpus, rule.name, rule.profile)
                 for rule in policy.rules
                 if rule.name in decision.rules and decision.profiles[rule.profile].adapter
             ]
+        elif decision.fallback is not None and decision.fallback.adapter == adapter:
+            rules = ", ".join(decision.fallback.rules)
+            found.append((corpus, rules, f"{decision.fallback.label}, to which a gate leads"))
     return found
 
 
 def _denied(model: VerifiedModel, adapter: str, shown: int = 3) -> str:
     """The first base layer groups that some corpus of the adapter must not update."""
-    routes = [route for route in model.routes.values() if route.adapter == adapter]
+    every = (route for corpus in model.routes for route in model.routes.every(corpus))
+    routes = [route for route in every if route.adapter == adapter]
     groups = [
         group
         for group in model.attestation.base_groups

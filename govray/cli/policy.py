@@ -19,6 +19,7 @@ from govray.errors import Malformed, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from govray.governance.policy.corpus_routes import Fallback
     from govray.governance.policy.credential import CredentialClass
     from govray.governance.policy.depth_policy import Policy
     from govray.governance.policy.lint import ClassOutcome
@@ -154,6 +155,7 @@ def explain(
                 for each in explanation.groups
             ],
             "memorization": explanation.memorization,
+            "fallback": _fallback(explanation.fallback),
         }
     )
     line(f"{policy}, {cls}")
@@ -171,6 +173,9 @@ def explain(
         line("Each corpus of this profile is a stream of its own: rows_per_step counts for each.")
     if explanation.memorization is not None:
         field("memorization", f"{explanation.memorization}, if it deviates from its reserve")
+    if explanation.fallback is not None:
+        groups = ", ".join(explanation.fallback.route.groups)
+        field("fallback", f"{explanation.fallback.profile}: after a gate its rows train {groups}")
 
 
 @app.command()
@@ -218,7 +223,7 @@ def diff(
             field("gains", ", ".join(each.gains))
         if each.losses:
             field("loses", ", ".join(each.losses))
-        was, now = each.before.memorization, each.after.memorization
+        was, now = each.before.follows, each.after.follows
         if was != now:
             field("memorization", f"{was or 'not monitored'} → {now or 'not monitored'}")
 
@@ -402,6 +407,12 @@ def _groups(policy: Policy, blocks: int | None, model: Path | None) -> tuple[str
     return ("embedding", *stack, "final_norm", "head", *(policy.groups or ()))
 
 
+def _fallback(fallback: Fallback | None) -> dict[str, Any] | None:
+    if fallback is None:
+        return None
+    return {"profile": fallback.profile, "route": fallback.route.to_json()}
+
+
 def _outcome(outcome: ClassOutcome) -> dict[str, Any]:
     return {
         "status": outcome.status,
@@ -409,4 +420,5 @@ def _outcome(outcome: ClassOutcome) -> dict[str, Any]:
         "weights": dict(outcome.weights),
         "rank": outcome.rank,
         "memorization": outcome.memorization,
+        "fallback": _fallback(outcome.fallback),
     }

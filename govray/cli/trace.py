@@ -179,7 +179,7 @@ def _tell_opened(
         _tell(found)
         return
     field(
-        "layers", f"its corpus may train {', '.join(sorted(verified.routes[opened.corpus].groups))}"
+        "layers", f"its corpus may train {', '.join(sorted(verified.routes.groups(opened.corpus)))}"
     )
     field("steps", "not known: name the prepared folder of the model's run with --records")
 

@@ -53,7 +53,8 @@ def print_verdict(model: VerifiedModel) -> None:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")
     for gate in model.gates:
         since = f" at {gate.since}" if gate.since else ""
-        field("gated", f"{gate.corpus} from step {gate.step}: {gate.reason}{since}")
+        how = f"rerouted to {gate.fallback} " if gate.fallback else ""
+        field("gated", f"{gate.corpus} {how}from step {gate.step}: {gate.reason}{since}")
     for found in _incidents(model):
         field("memorization", found)
     field("revoked", revocations(model))
@@ -123,7 +124,8 @@ def _incidents(model: VerifiedModel) -> list[str]:
         return [f"{len(findings.measured)} corpora measured, none flagged"]
     words = {"flag": "flagged", "gate": "gated", "rollback": "rolled back"}
     return [
-        f"{each.corpus} {words[each.action]} after step {each.step} by {', '.join(each.layers)}"
+        f"{each.corpus} {f'rerouted to {each.fallback}' if each.fallback else words[each.action]} "
+        f"after step {each.step} by {', '.join(each.layers)}"
         for each in findings.decisions
     ]
 

@@ -436,7 +436,8 @@ def _decisions(model: VerifiedModel, run: str) -> Iterator[dict[str, Any]]:
             "kind": made.action,
             "step": made.step,
             "corpus": made.corpus,
-            "reason": f"memorization in {', '.join(made.layers)}",
+            "reason": f"memorization in {', '.join(made.layers)}"
+            + (f": rerouted to {made.fallback}" if made.fallback else ""),
             "evidence": made.to_json(),
             "at": None,
         }

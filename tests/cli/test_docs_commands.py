@@ -170,6 +170,17 @@ def test_policies_are_asked_as_the_page_says(shell: Any) -> None:
     assert "classes are treated differently" in told
 
 
+def test_a_gate_that_routes_is_asked_about_as_the_page_says(shell: Any, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "memorization.md").read_text().partition("### A gate that routes")[2]
+    [policy] = re.findall(r"```yaml\n(schema:.*?)```", page, re.S)
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "gates.yaml").write_text(policy)
+    [asks] = re.findall(r"```bash\n(govray policy lint.*?)```", page, re.S)
+    told = shell(asks)
+    assert "gates v1: nothing found" in told
+    assert re.search(r"fallback +own_adapter: after a gate its rows train adapter:", told)
+
+
 @pytest.mark.slow
 def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_path: Path) -> None:
     [builds, plans, splits, signs, compares, _, _, opens, scans] = blocks("docs/corpora.md")

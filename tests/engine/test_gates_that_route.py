@@ -123,15 +123,15 @@ def _train(gate: int | None, patch: pytest.MonkeyPatch) -> Trained:
     governed._try_rows = None  # it changes no number
     first = {name: digest(tensor) for name, tensor in parameters.items()}
     masks: dict[tuple[int, str, int, str], str] = {}
-    scale = Keyed.scale
+    kept = Keyed.kept
 
     def noted(self: Keyed, fqn: str, p: float, inputs: Tensor) -> Tensor:
-        drawn = scale(self, fqn, p, inputs)
+        drawn = kept(self, fqn, p, inputs)
         for (stream, position), mask in zip(self._rows or (), drawn, strict=True):
             masks[self._step, stream, position, fqn] = digest(mask)
         return drawn
 
-    patch.setattr(Keyed, "scale", noted)
+    patch.setattr(Keyed, "kept", noted)
     for step in range(STEPS):
         gated = {"notes": OWN.digest} if gate is not None and step >= gate else {}
         governed.reroute(gated)

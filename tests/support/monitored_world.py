@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from govray.governance.attestation import model_attestation as attesting
+from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.entropy_profile import EntropyProfile, Measure, MonitoredCorpus, Side
-from govray.governance.record.gates import Gate, gated
+from govray.governance.record.gates import Gate, changed_routes
 from govray.governance.record.incidents import Incidents, Trained, measured, subjects_of
 from govray.governance.record.ledger import AnyLeaf, CorpusUse, Leaf
 from govray.governance.record.prepare_manifest import InlineManifest, Reserve
@@ -33,6 +34,7 @@ memorization:
     contracts: rollback
 """
 
+BASE = [group.group for group in GROUPS]
 
 Deviations = Callable[[str, int, int], float]
 """(corpus, branch, step) → what is measured."""
@@ -84,10 +86,22 @@ class Monitored(World):
 
     def subjects(self) -> dict[str, MonitoredCorpus]:
         policy = read_policy(self.policy_text)
+        rules = {c.corpus: c.rules for c in self._admitted()[0]}
+        return subjects_of(policy, rules, self.routes(), BASE)
+
+    def routes(self) -> CorpusRoutes:
+        return self._admitted()[1]
+
+    def _admitted(self) -> tuple[tuple[attesting.AdmittedCorpus, ...], CorpusRoutes]:
+        policy = read_policy(self.policy_text)
         verified = {c: unchecked(Credential, e, self.operator) for c, e in self.credentials.items()}
-        base = [group.group for group in GROUPS]
-        corpora, routes = attesting.admitted_corpora(policy, verified, base)
-        return subjects_of(policy, {c.corpus: c.rules for c in corpora}, routes, base)
+        return attesting.admitted_corpora(policy, verified, BASE)
+
+    def under(self, text: str) -> Monitored:
+        """The same world under another policy."""
+        self.policy_text = text
+        self.policy = seal_policy(read_policy(text), self.keys.compliance)
+        return self
 
     def _live(self, recorded: list[Leaf]) -> list[Leaf]:
         section = read_policy(self.policy_text).memorization
@@ -103,9 +117,13 @@ class Monitored(World):
             told.reach(branch, step)
             like = recorded[step]
             counts = corpus_counts(plan, manifest, like.streams)
-            left = gated(told.gates(step + 1), branch, step)
-            uses = {c: CorpusUse(rows=r, targets=t) for c, (r, t) in counts.items()}
-            uses = {c: use for c, use in uses.items() if c not in left}
+            fallbacks = self.routes().fallbacks
+            taken = changed_routes(told.gates(step + 1), fallbacks, branch, step)
+            uses = {
+                c: CorpusUse(rows=r, targets=t, route=route.digest if route else None)
+                for c, (r, t) in counts.items()
+                if (route := taken.get(c)) or c not in taken
+            }
             leaf = like.model_copy(update={"branch": branch, "corpora": uses})
             leaves.append(leaf)
             trained.add(leaf)

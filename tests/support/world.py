@@ -29,13 +29,13 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.record_columns import ManifestRecord, RecordColumns
 from govray.governance.formats.statement import Subject, read, seal, self_subject
 from govray.governance.policy import record_commitment
+from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.credential import Credential, Period, Records, seal_credential
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
-from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams, slice_rank
 from govray.governance.record.environment import Environment
-from govray.governance.record.gates import Gate, encode_gates, gated
+from govray.governance.record.gates import Gate, changed_routes, encode_gates
 from govray.governance.record.ledger import (
     AnyLeaf,
     CorpusUse,
@@ -463,7 +463,7 @@ class World:
         steps = leaves(record(planned, prepared, ruled.digest, gates))
         measured = norms(measure(steps, planned, routes))
         ledger = Ledger(run, all_leaves(interleave(steps, measured)))
-        adapters = sorted({r.adapter for r in routes.values() if r.adapter})
+        adapters = [*routes.adapters]
         tensors = {a: (f"{a}.lora_A.weight", f"{a}.lora_B.weight") for a in adapters}
         model = {
             model_folder.CONFIG: b'{"entrypoint":"world:Model"}',
@@ -546,7 +546,7 @@ def record(
     for step in range(plan.max_steps):
         streams = {i: (r.start, r.stop) for i, r in plan.positions(step).items()}
         counts = corpus_counts(plan, manifest, streams)
-        for corpus in gated(gates, 0, step):
+        for corpus in changed_routes(gates, {}, 0, step):
             counts.pop(corpus, None)
         leaves.append(
             Leaf(
@@ -563,7 +563,7 @@ def record(
 
 
 def measure(
-    steps: Sequence[Leaf], plan: BatchPlan, routes: Mapping[str, Route], *, every: int = 2
+    steps: Sequence[Leaf], plan: BatchPlan, routes: CorpusRoutes, *, every: int = 2
 ) -> list[GradientNorms]:
     """Made-up gradient norms of every other step, whose ranks put at most two rows through the
     model together."""
@@ -592,9 +592,9 @@ def measure(
                 squared_norms={
                     corpus: {
                         group: random.Random(f"{leaf.step} {corpus} {group}").random()
-                        for group in routes[corpus].groups
+                        for group in routes.taken(corpus, use.route).groups
                     }
-                    for corpus in leaf.corpora
+                    for corpus, use in leaf.corpora.items()
                 },
             )
         )

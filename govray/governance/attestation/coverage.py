@@ -8,8 +8,9 @@ Coverage
 
 Every row in a leaf's ranges contributes its loss targets to each group in its corpus's route. A
 corpus that a gate left out of the step is in the ranges, but not among the leaf's corpora. It
-contributes nothing. Leaves of every branch count: a step that was rolled back was still a recorded
-use.
+contributes nothing. Of a corpus that a gate sent to its fallback, the leaf names that route, and
+the rows contribute to the fallback's groups only. Leaves of every branch count: a step that was
+rolled back was still a recorded use.
 
 Gradient-norm share
 
@@ -29,14 +30,15 @@ T is the least family of sets with::
              ∪  T(m)   for every m read by the forward of a c with l ∈ route(c)
              ∪  T(m)   for every m in l's domain
 
-T0 is what a pretrained start brings. The forward of a corpus reads every base group, and its own
+Of a corpus with a fallback, route(c) is what either route reaches, whether or not the gate fell. T0
+is what a pretrained start brings. The forward of a corpus reads every base group, and its own
 adapter if its route has one. Iterating from the empty family of a monotone operator on a finite
 lattice reaches the least fixpoint (Kleene). Since every corpus reads the whole trunk, T is usually
 uniform over it.
 
 Levels
 
-Each (corpus, layer group) that the corpus's route does not reach has a level. Each level requires
+Each (corpus, layer group) that the corpus reaches by no route has a level. Each level requires
 all below. Level 0 is declared. Level 1: direct exclusion is enforced and counted. Level 2: a replay
 without the corpus gave the same bytes for the file that holds the group. Level 3: the corpus's
 adapter was removed. If the weights that the run started from had seen the corpus, the level is 0.
@@ -56,12 +58,13 @@ from pydantic import Field
 
 from govray.governance.formats.bounds import Share
 from govray.governance.formats.document import Count, Document, Name
+from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import GradientNorms, Leaf
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.prepared_records import RecordCounts
-from govray.governance.record.row_counts import corpus_totals
+from govray.governance.record.row_counts import CorpusTotal, corpus_totals
 
 # Products of counts below 2**63 and shortest float decimals fit; a rounding would raise.
 _EXACT = Context(prec=400, traps=[Inexact])
@@ -108,7 +111,7 @@ def norm_shares(norms: Iterable[GradientNorms]) -> dict[tuple[str, str], float]:
 def coverage(
     steps: Iterable[Leaf],
     norms: Iterable[GradientNorms],
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     plan: BatchPlan,
     manifest: Manifest,
     records: RecordCounts,
@@ -118,23 +121,79 @@ def coverage(
     Args:
         steps: The ledger's leaves of steps.
         norms: The ledger's gradient norms.
-        routes: Corpus → route, for at least every corpus of the plan.
+        routes: Corpus → route, for at least every corpus of the plan; and the fallbacks.
         records: Says how many records rows hold; what it raises is raised.
+
+    Raises:
+        Refused: A leaf names a route that is no fallback of the corpus.
     """
     shares = norm_shares(norms)
-    return tuple(
-        Coverage(
-            corpus=corpus,
-            group=group,
-            records=total.records,
-            tokens=total.tokens,
-            weighted_tokens=weighted(total.tokens, weight),
-            steps=total.steps,
-            gradient_norm_share=shares.get((corpus, group)),
-        )
-        for corpus, total in corpus_totals(steps, plan, manifest, records).items()
-        for group, weight in sorted(group_weights(routes[corpus]).items())
-    )
+    steps = list(steps)
+    rerouted = {c for leaf in steps for c, use in leaf.corpora.items() if use.route is not None}
+    others = [_without(leaf, rerouted) for leaf in steps] if rerouted else steps
+    by_group = {
+        corpus: {
+            group: (total, weighted(total.tokens, weight))
+            for group, weight in group_weights(routes[corpus]).items()
+        }
+        for corpus, total in corpus_totals(others, plan, manifest, records).items()
+    }
+    for corpus in rerouted:
+        by_group[corpus] = _totals_by_group(corpus, steps, routes, plan, manifest, records)
+    found = []
+    for corpus, totals in sorted(by_group.items()):
+        found += [
+            Coverage(
+                corpus=corpus,
+                group=group,
+                records=each.records,
+                tokens=each.tokens,
+                weighted_tokens=tokens,
+                steps=each.steps,
+                gradient_norm_share=shares.get((corpus, group)),
+            )
+            for group, (each, tokens) in sorted(totals.items())
+        ]
+    return tuple(found)
+
+
+def _without(leaf: Leaf, corpora: Collection[str]) -> Leaf:
+    uses = {corpus: use for corpus, use in leaf.corpora.items() if corpus not in corpora}
+    return leaf.model_copy(update={"corpora": uses})
+
+
+def _totals_by_group(
+    corpus: str,
+    steps: Sequence[Leaf],
+    routes: CorpusRoutes,
+    plan: BatchPlan,
+    manifest: Manifest,
+    records: RecordCounts,
+) -> dict[str, tuple[CorpusTotal, str]]:
+    """Group → what a corpus that took several routes used there, and its weighted tokens."""
+    stream = plan.stream_of(corpus)
+    by_route: dict[Route, list[Leaf]] = {}
+    for leaf in steps:
+        if (use := leaf.corpora.get(corpus)) is None:
+            continue
+        of_it = {i: each for i, each in leaf.streams.items() if stream and i == stream.id}
+        alone = leaf.model_copy(update={"corpora": {corpus: use}, "streams": of_it})
+        by_route.setdefault(routes.taken(corpus, use.route), []).append(alone)
+    weights = {route: group_weights(route) for route in by_route}
+    totals: dict[frozenset[Route], CorpusTotal] = {}
+    found = {}
+    for group in sorted({group for each in weights.values() for group in each}):
+        reaching = frozenset(route for route in by_route if group in weights[route])
+        if reaching not in totals:
+            leaves = [leaf for route in reaching for leaf in by_route[route]]
+            counts = records.of_group(group)
+            totals[reaching] = corpus_totals(leaves, plan, manifest, counts)[corpus]
+        product = Decimal(0)
+        for route in reaching:
+            tokens = sum(leaf.corpora[corpus].targets for leaf in by_route[route])
+            product = _EXACT.add(product, _product(tokens, weights[route][group]))
+        found[group] = totals[reaching], _text(product)
+    return found
 
 
 def group_weights(route: Route) -> dict[str, float]:
@@ -147,22 +206,27 @@ def group_weights(route: Route) -> dict[str, float]:
 
 def weighted(tokens: int, weight: float) -> str:
     """``tokens * weight``, exactly, as a decimal string without exponent or trailing zeros."""
-    product = _EXACT.multiply(Decimal(tokens), Decimal(repr(weight)))
+    return _text(_product(tokens, weight))
+
+
+def _product(tokens: int, weight: float) -> Decimal:
+    return _EXACT.multiply(Decimal(tokens), Decimal(repr(weight)))
+
+
+def _text(product: Decimal) -> str:
     text = format(product, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def direct(groups: Iterable[str], routes: Mapping[str, Route]) -> dict[str, frozenset[str]]:
-    """Group → the corpora whose route reaches it."""
-    return {
-        group: frozenset(c for c, route in routes.items() if group in route.groups)
-        for group in groups
-    }
+def direct(groups: Iterable[str], routes: CorpusRoutes) -> dict[str, frozenset[str]]:
+    """Group → the corpora that a route or fallback lets reach it."""
+    reached = {corpus: frozenset(routes.groups(corpus)) for corpus in routes}
+    return {group: frozenset(c for c in routes if group in reached[c]) for group in groups}
 
 
 def taint(
     base_groups: Sequence[str],
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     domains: Iterable[Collection[str]],
     initial: Mapping[str, Collection[str]] | None = None,
     excluded: Collection[str] = (),
@@ -177,11 +241,11 @@ def taint(
         excluded: Corpora that are tombstones in the plan: never read, so they reach nothing.
     """
     groups = all_groups(base_groups, routes)
-    routes = {corpus: route for corpus, route in routes.items() if corpus not in excluded}
+    routes = routes.of([corpus for corpus in routes if corpus not in excluded])
     reached = direct(groups, routes)
     current = {g: reached[g] | frozenset((initial or {}).get(g, ())) for g in groups}
     sources: dict[str, set[str]] = {g: set() for g in groups}
-    for route in set(routes.values()):
+    for route in {route for corpus in routes for route in routes.every(corpus)}:
         forward = {*base_groups, *(g for g in route.groups if g.startswith(ADAPTER))}
         for group in route.groups:
             sources[group] |= forward
@@ -197,20 +261,19 @@ def taint(
         current = following
 
 
-def all_groups(base_groups: Sequence[str], routes: Mapping[str, Route]) -> tuple[str, ...]:
+def all_groups(base_groups: Sequence[str], routes: CorpusRoutes) -> tuple[str, ...]:
     """The base groups in their order, then the adapter groups of ``routes``, sorted."""
-    adapters = {ADAPTER + r.adapter for r in routes.values() if r.adapter is not None}
-    return (*base_groups, *sorted(adapters))
+    return (*base_groups, *sorted(ADAPTER + name for name in routes.adapters))
 
 
 def levels(
     groups: Sequence[str],
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     replayed: Mapping[str, Collection[str]],
     removed: Collection[str],
     initial: Mapping[str, Collection[str]] | None = None,
 ) -> dict[tuple[str, str], int]:
-    """(corpus, group) → level, for the groups that the corpus's route does not reach.
+    """(corpus, group) → level, for the groups that the corpus reaches by no route.
 
     Args:
         groups: Base and adapter groups.
@@ -221,9 +284,10 @@ def levels(
         initial: Group → what a pretrained start brought (T0).
     """
     found: dict[tuple[str, str], int] = {}
-    for corpus, route in sorted(routes.items()):
+    for corpus in sorted(routes):
+        reached = routes.groups(corpus)
         for group in groups:
-            if group in route.groups:
+            if group in reached:
                 continue
             level = 1
             if corpus in (initial or {}).get(group, ()):

@@ -7,13 +7,13 @@ Nothing here decides or checks anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 from govray.governance.attestation import coverage
 from govray.governance.attestation.model_attestation import Attestation
-from govray.governance.policy.route import Route
+from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.record.ledger import Leaf
 from govray.governance.trust.license import LICENSE_CATEGORIES
 
@@ -42,7 +42,7 @@ class CoverageTable:
     """
 
     def __init__(
-        self, attestation: Attestation, routes: Mapping[str, Route], steps: Sequence[Leaf]
+        self, attestation: Attestation, routes: CorpusRoutes, steps: Sequence[Leaf]
     ) -> None:
         self._rows = {(row.corpus, row.group): row for row in attestation.coverage}
         self._taint = {taint.group: taint for taint in attestation.taint}
@@ -79,12 +79,12 @@ class CoverageTable:
         rows = [self._rows[c, group] for c in members if (c, group) in self._rows]
         shares = [r.gradient_norm_share for r in rows if r.gradient_norm_share is not None]
         taint = self._taint.get(group)
-        direct = any(group in self._routes[c].groups for c in members)
+        direct = any(group in self._routes.groups(c) for c in members)
         return Cell(
             records=sum(row.records for row in rows),
             tokens=sum(row.tokens for row in rows),
             weighted_tokens=sum((Decimal(row.weighted_tokens) for row in rows), Decimal(0)),
-            steps=self._steps({row.corpus for row in rows}),
+            steps=self._steps({row.corpus for row in rows}, group),
             # Rounding must not make more than all of it.
             gradient_norm_share=min(math.fsum(shares), 1.0) if shares else None,
             indirect=not direct
@@ -92,5 +92,11 @@ class CoverageTable:
             and any(c in taint.transitive for c in members),
         )
 
-    def _steps(self, corpora: set[str]) -> int:
-        return sum(not corpora.isdisjoint(leaf.corpora) for leaf in self._recorded)
+    def _steps(self, corpora: set[str], group: str) -> int:
+        return sum(
+            any(
+                group in self._routes.taken(corpus, leaf.corpora[corpus].route).groups
+                for corpus in corpora & leaf.corpora.keys()
+            )
+            for leaf in self._recorded
+        )

@@ -27,9 +27,10 @@ from govray.governance.attestation.selection_taint import Selection, ended_early
 from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats.bounds import Positive, PositiveShare, ShortText
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
+from govray.governance.policy.corpus_routes import CorpusRoutes, resolve_all
 from govray.governance.policy.credential import Credential, CredentialClass
 from govray.governance.policy.depth_policy import Policy
-from govray.governance.policy.route import ADAPTER, Route, domains, resolve
+from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.environment import Environment
@@ -109,8 +110,18 @@ class RouteFacts(Document):
     adapter: AdapterRank | None = None
 
 
+class FallbackFacts(Document):
+    """Where a gate sends a corpus's rows: the policy's profile, and its route."""
+
+    profile: ShortText
+    route: RouteFacts
+
+
 class AdmittedCorpus(Document):
-    """One corpus that trained: its credential, what the policy saw and what it decided."""
+    """One corpus that trained: its credential, what the policy saw and what it decided.
+
+    ``fallback`` is absent where a gate leaves the corpus out, or none can fall.
+    """
 
     corpus: Name
     credential: Digest
@@ -118,6 +129,7 @@ class AdmittedCorpus(Document):
     rules: Annotated[tuple[ShortText, ...], Field(min_length=1)]
     profile: ShortText
     route: RouteFacts
+    fallback: FallbackFacts | None = None
 
 
 class Adapter(Document):
@@ -222,32 +234,39 @@ class Attestation(Document):
 
 def admitted_corpora(
     policy: Policy, credentials: Mapping[str, Verified[Credential]], base_groups: Sequence[str]
-) -> tuple[tuple[AdmittedCorpus, ...], dict[str, Route]]:
+) -> tuple[tuple[AdmittedCorpus, ...], CorpusRoutes]:
     """What the policy decides for each corpus, and the routes, for one model's groups.
 
     Raises:
         Refused: the policy sends a corpus to quarantine, matches it with no rule, or names a
             group that the model lacks.
     """
-    admitted = []
-    routes: dict[str, Route] = {}
+    decisions = {}
     for corpus, credential in sorted(credentials.items()):
-        cls = credential.document.credential_class
-        decision = policy.decide(cls)
-        if decision.quarantined:
+        decisions[corpus] = policy.decide(credential.document.credential_class)
+        if decisions[corpus].quarantined:
             raise Refused("the policy sends this corpus to quarantine", where=corpus)
-        route = routes[corpus] = resolve(decision, base_groups)
-        admitted.append(
-            AdmittedCorpus(
-                corpus=corpus,
-                credential=credential.digest,
-                credential_class=cls,
-                rules=decision.rules,
-                profile=decision.label,
-                route=route_facts(route),
-            )
+    routes = resolve_all(decisions, base_groups)
+    admitted = tuple(
+        AdmittedCorpus(
+            corpus=corpus,
+            credential=credentials[corpus].digest,
+            credential_class=decision.credential_class,
+            rules=decision.rules,
+            profile=decision.label,
+            route=route_facts(routes[corpus]),
+            fallback=_fallback_facts(routes, corpus),
         )
-    return tuple(admitted), routes
+        for corpus, decision in decisions.items()
+    )
+    return admitted, routes
+
+
+def _fallback_facts(routes: CorpusRoutes, corpus: str) -> FallbackFacts | None:
+    fallback = routes.fallbacks.get(corpus)
+    if fallback is None:
+        return None
+    return FallbackFacts(profile=fallback.profile, route=route_facts(fallback.route))
 
 
 def route_facts(route: Route) -> RouteFacts:
@@ -258,15 +277,13 @@ def route_facts(route: Route) -> RouteFacts:
     return RouteFacts(weights=dict(route.weights), adapter=adapter)
 
 
-def frozen_domains(
-    routes: Mapping[str, Route], base_groups: Sequence[str]
-) -> tuple[tuple[str, ...], ...]:
+def frozen_domains(routes: CorpusRoutes, base_groups: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """The run's domains in the order of ``route.domains``, each sorted."""
-    return tuple(tuple(sorted(domain)) for domain in domains(routes.values(), base_groups))
+    return tuple(tuple(sorted(domain)) for domain in routes.domains(base_groups))
 
 
 def group_taint(
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     base_groups: Sequence[str],
     plan: BatchPlan,
     frozen: Sequence[Sequence[str]],
@@ -274,7 +291,7 @@ def group_taint(
 ) -> tuple[GroupTaint, ...]:
     """Direct and transitive taint per group; a corpus that the plan excludes was never read."""
     groups = coverage.all_groups(base_groups, routes)
-    read = {corpus: route for corpus, route in routes.items() if corpus not in plan.excluded}
+    read = routes.of([corpus for corpus in routes if corpus not in plan.excluded])
     reaching = coverage.direct(groups, read)
     reached = coverage.taint(base_groups, routes, frozen, pretrained, plan.excluded)
     return tuple(
@@ -288,7 +305,7 @@ def group_taint(
 
 
 def exclusion_levels(
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     base_groups: Sequence[str],
     replays: Sequence[Replay],
     removals: Sequence[Removal],
@@ -303,7 +320,7 @@ def exclusion_levels(
             if _file_of(group) in replay.files:
                 held.add(group)
     gone = {removal.adapter for removal in removals}
-    removed = {corpus for corpus, route in routes.items() if route.adapter in gone}
+    removed = {c for c in routes if any(route.adapter in gone for route in routes.every(c))}
     found: dict[str, dict[str, int]] = {}
     levels = coverage.levels(groups, routes, replayed, removed, pretrained)
     for (corpus, group), level in levels.items():
@@ -318,19 +335,18 @@ def _file_of(group: str) -> str:
     return model_folder.WEIGHTS
 
 
-def run_adapters(
-    routes: Mapping[str, Route], tensors: Mapping[str, Sequence[str]]
-) -> tuple[Adapter, ...]:
-    """The adapters that the routes name, with their tensors, sorted by name."""
-    named = {r.adapter: r.rank for r in routes.values() if r.adapter is not None}
+def run_adapters(routes: CorpusRoutes, tensors: Mapping[str, Sequence[str]]) -> tuple[Adapter, ...]:
+    """The adapters that routes and fallbacks name, with their tensors, sorted by name."""
     return tuple(
         Adapter(
             name=name,
-            rank=rank or 0,
-            corpora=tuple(sorted(c for c, r in routes.items() if r.adapter == name)),
+            rank=rank,
+            corpora=tuple(
+                sorted(c for c in routes if any(r.adapter == name for r in routes.every(c)))
+            ),
             tensors=tuple(sorted(set(tensors[name]))),
         )
-        for name, rank in sorted(named.items())
+        for name, rank in routes.adapters.items()
     )
 
 
@@ -415,7 +431,7 @@ def build(
 def findings(
     policy: Policy,
     corpora: Sequence[AdmittedCorpus],
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     base_groups: Sequence[str],
     ledger: Ledger,
     manifest: Manifest,
@@ -432,7 +448,7 @@ def findings(
 def incidents(
     policy: Policy,
     corpora: Sequence[AdmittedCorpus],
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     base_groups: Sequence[str],
     ledger: Ledger,
     manifest: Manifest,
@@ -451,7 +467,7 @@ def incidents(
 
 def without_adapter(
     attestation: Attestation,
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     adapter: str,
     *,
     at: str,

@@ -28,7 +28,7 @@ model. `lint` advises on valid policies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import combinations, product
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
@@ -228,6 +228,9 @@ class PolicyDecision:
         adapter: The one adapter that the class trains, if any.
         rank: Its rank.
         quarantined_by: The first rule whose profile is empty, if any.
+        own_adapter: Whether every profile that names an adapter says ``{corpus}``.
+        fallback: What holds of a class's rows after a gate, where that permits something. Its rules
+            are those that gate, its profiles their fallbacks.
     """
 
     policy: str
@@ -238,6 +241,8 @@ class PolicyDecision:
     adapter: str | None
     rank: int | None
     quarantined_by: str | None
+    own_adapter: bool = True
+    fallback: PolicyDecision | None = None
 
     @property
     def quarantined(self) -> bool:
@@ -291,7 +296,7 @@ class Policy(Document):
         return self
 
     @model_validator(mode="after")
-    def _actions_are_of_rules_and_fall_back_to_nothing(self) -> Self:
+    def _actions_are_of_rules_and_fall_back_to_profiles(self) -> Self:
         actions = self.memorization.actions if self.memorization else {}
         for name, each in actions.items():
             path = ("memorization", "actions", name)
@@ -307,13 +312,27 @@ class Policy(Document):
                     "exist" + suggestion(each.fallback, self.profiles),
                     *path,
                 )
-            if each.fallback is not None and not self.profiles[each.fallback].is_empty:
+            if each.fallback is not None and (odd := self._odd_adapter(name, each.fallback)):
                 raise wrong_field(
-                    f"the fallback of rule {name!r} is profile {each.fallback!r}, which permits "
-                    "something; a gated corpus can only be left out so far",
-                    *path,
+                    f"the fallback of rule {name!r} is profile {each.fallback!r}, {odd}", *path
                 )
         return self
+
+    def _odd_adapter(self, name: str, fallback: str) -> str | None:
+        """Why a gate of a rule can't fall back to this profile's adapter, on any model."""
+        adapter, rank = self.profiles[fallback].adapter, self.profiles[fallback].rank
+        match = next(rule.match for rule in self.rules if rule.name == name)
+        met = [self.profiles[r.profile] for r in self.rules if r.match.overlaps(match)]
+        if adapter is None or any((p.adapter, p.rank) == (adapter, rank) for p in met):
+            return None
+        if adapter != PER_CORPUS:
+            return (
+                f"which trains adapter {adapter!r}; a fallback trains the class's own route's "
+                f"adapter, or {PER_CORPUS}"
+            )
+        if other := next((p.rank for p in met if p.adapter == PER_CORPUS), None):
+            return f"which gives {PER_CORPUS} rank {rank}, where its rules give it rank {other}"
+        return None
 
     @model_validator(mode="after")
     def _no_two_adapters_can_meet(self) -> Self:
@@ -341,20 +360,31 @@ class Policy(Document):
                 where=f"corpus {cls.corpus!r}",
                 do="Add a rule for it, or leave the corpus out; nothing is allowed by default",
             )
-        profiles = {r.profile: self.profiles[r.profile].for_corpus(cls.corpus) for r in rules}
-        quarantined_by = next((r.name for r in rules if profiles[r.profile].is_empty), None)
+        decision = self._meet(cls, {rule.name: rule.profile for rule in rules})
+        if self.memorization is None or decision.quarantined:
+            return decision
+        named = self.memorization.fallbacks(decision.rules)
+        if not named or any(self.profiles[each].is_empty for each in named.values()):
+            return decision
+        return replace(decision, fallback=self._meet(cls, named))
+
+    def _meet(self, cls: CredentialClass, named: Mapping[str, str]) -> PolicyDecision:
+        """What rules, each with a profile, say about a class together."""
+        profiles = {n: self.profiles[n].for_corpus(cls.corpus) for n in named.values()}
+        quarantined_by = next((r for r, n in named.items() if profiles[n].is_empty), None)
         adapter, rank = None, None
         if quarantined_by is None:
             adapter, rank = _one_adapter(profiles, f"corpus {cls.corpus!r}, policy {self}")
         return PolicyDecision(
             policy=str(self),
             credential_class=cls,
-            rules=tuple(rule.name for rule in rules),
+            rules=tuple(named),
             profiles=profiles,
             label=_label(profiles),
             adapter=adapter,
             rank=rank,
             quarantined_by=quarantined_by,
+            own_adapter=all(self.profiles[n].adapter in (None, PER_CORPUS) for n in profiles),
         )
 
 

@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 
 from govray.errors import Malformed, Refused
 from govray.governance.policy import globs
+from govray.governance.policy.corpus_routes import Fallback, resolve_all
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy, PolicyDecision, Rule
 from govray.governance.policy.memorization_section import ACTIONS, Action, relaxed
@@ -41,6 +42,7 @@ Code: TypeAlias = Literal[
     "redundant_rule",  # a rule that another one makes superfluous
     "unused_profile",  # a profile that no rule names
     "unknown_group",  # a selector or group that means nothing in the model
+    "wide_fallback",  # a gate's fallback permits what the class's own route does not
     "not_a_successor",  # another name than the previous version's, or no higher version
     "widens",  # a class may update more than under the previous version
     "relaxes_monitor",  # memorization is watched less closely, or less follows from it
@@ -78,6 +80,7 @@ class ClassOutcome:
             weight 1. Empty unless ``status`` is ``trains``.
         rank: The adapter's rank, if there is one.
         memorization: What follows if it memorizes; None without a monitor, or training.
+        fallback: Where a gate sends its rows; None if a gate leaves them out.
     """
 
     status: Literal["trains", "quarantined", "refused"]
@@ -85,6 +88,14 @@ class ClassOutcome:
     weights: Mapping[str, float]
     rank: int | None
     memorization: Action | None = None
+    fallback: Fallback | None = None
+
+    @property
+    def follows(self) -> str | None:
+        """What follows if it memorizes, in words."""
+        if self.memorization == "gate" and self.fallback:
+            return f"gate, to {self.fallback.profile} ({', '.join(self.fallback.route.groups)})"
+        return self.memorization
 
 
 @dataclass(frozen=True)
@@ -129,11 +140,13 @@ class Explanation:
         groups: Every layer group in the model's order, then the adapter if one is
             trained.
         memorization: What follows if the class memorizes; None without a monitor.
+        fallback: Where a gate then sends its rows; None if a gate leaves them out.
     """
 
     decision: PolicyDecision
     groups: tuple[GroupReason, ...]
     memorization: Action | None = None
+    fallback: Fallback | None = None
 
 
 def lint(
@@ -155,6 +168,7 @@ def lint(
         *_rules_that_never_match(policy, classes),
         *_redundant_rules(policy),
         *_unused_profiles(policy),
+        *_wide_fallbacks(policy, classes, groups),
     ]
     if groups is not None:
         findings += _unknown_groups(policy, groups)
@@ -163,7 +177,7 @@ def lint(
         if classes is None:
             classes = representative_classes(previous, policy)
         findings += _widenings(previous, policy, classes, groups)
-        findings += _relaxations(previous, policy, classes)
+        findings += _relaxations(previous, policy, classes, groups)
     return tuple(findings)
 
 
@@ -176,7 +190,8 @@ def explain(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Expl
         groups: The model's layer groups in order, without adapters.
 
     Raises:
-        Refused: No rule matches, or a selector means no layer group of the model.
+        Refused: No rule matches, or a selector means no layer group of the model. Or a gate's
+            fallback is not narrower than the class's own route.
     """
     decision = policy.decide(cls)
     profile_of = {rule.name: rule.profile for rule in policy.rules}
@@ -192,7 +207,9 @@ def explain(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Expl
     if decision.adapter is not None:
         rules = tuple(r for r in decision.rules if decision.profiles[profile_of[r]].adapter)
         reasons.append(GroupReason(f"{ADAPTER}{decision.adapter}", 1.0, rules))
-    return Explanation(decision, tuple(reasons), _action(policy, decision))
+    return Explanation(
+        decision, tuple(reasons), _action(policy, decision), _fallback(decision, groups)
+    )
 
 
 def diff(
@@ -214,6 +231,7 @@ def diff(
         or c.losses
         or c.before.status != c.after.status
         or c.before.memorization != c.after.memorization
+        or c.before.fallback != c.after.fallback
     )
 
 
@@ -224,12 +242,15 @@ def outcome(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Clas
         if decision.quarantined:
             return ClassOutcome("quarantined", decision.label, {}, None)
         route = resolve(decision, groups)
+        fallback = _fallback(decision, groups)
     except Refused as error:
         return ClassOutcome("refused", error.what, {}, None)
     weights = {group: route.weights.get(group, 0.0) for group in groups}
     if route.adapter is not None:
         weights[f"{ADAPTER}{route.adapter}"] = 1.0
-    return ClassOutcome("trains", decision.label, weights, route.rank, _action(policy, decision))
+    return ClassOutcome(
+        "trains", decision.label, weights, route.rank, _action(policy, decision), fallback
+    )
 
 
 def representative_classes(*policies: Policy) -> tuple[CredentialClass, ...]:
@@ -358,6 +379,41 @@ def _unused_profiles(policy: Policy) -> Iterator[Finding]:
         yield Finding("unused_profile", name, f"no rule names profile {name!r}")
 
 
+def _wide_fallbacks(
+    policy: Policy, classes: Sequence[CredentialClass] | None, groups: Sequence[str] | None
+) -> Iterator[Finding]:
+    """Without layer groups, by the text of profiles: it may report what no model shows."""
+    actions = policy.memorization.actions.values() if policy.memorization else ()
+    if all(each.fallback is None or policy.profiles[each.fallback].is_empty for each in actions):
+        return
+    told: set[tuple[str, ...]] = set()
+    for cls in representative_classes(policy) if classes is None else classes:
+        decision = _decision(policy, cls)
+        if decision is None or decision.fallback is None or decision.fallback.rules in told:
+            continue
+        message = None
+        if groups is not None:
+            try:
+                _fallback(decision, groups)
+            except Refused as error:
+                message = f"for the class {cls}, {error.what}"
+        elif not _layers_within(decision.fallback, decision):
+            message = (
+                f"for the class {cls}, fallback {decision.fallback.label!r} may permit more than "
+                f"{decision.label!r}; --blocks or --model tells"
+            )
+        if message:
+            told.add(decision.fallback.rules)
+            yield Finding("wide_fallback", ", ".join(decision.fallback.rules), message)
+
+
+def _fallback(decision: PolicyDecision, groups: Sequence[str]) -> Fallback | None:
+    if decision.quarantined:
+        return None
+    cls = decision.credential_class
+    return resolve_all({cls.corpus: decision}, groups).fallbacks.get(cls.corpus)
+
+
 def _unknown_groups(policy: Policy, groups: Sequence[str]) -> Iterator[Finding]:
     parts = [part for group in groups for part in group.split("+")]
     for name in sorted((policy.groups or {}).keys() - set(parts)):
@@ -414,7 +470,10 @@ def _widenings(
 
 
 def _relaxations(
-    previous: Policy, policy: Policy, classes: Sequence[CredentialClass]
+    previous: Policy,
+    policy: Policy,
+    classes: Sequence[CredentialClass],
+    groups: Sequence[str] | None,
 ) -> Iterator[Finding]:
     for sentence in relaxed(previous.memorization, policy.memorization):
         yield Finding("relaxes_monitor", "memorization", f"in the monitor, {sentence}")
@@ -429,6 +488,36 @@ def _relaxations(
             yield Finding(
                 "relaxes_monitor", str(cls), f"if the class memorizes, {now} follows, not {was}"
             )
+        elif (was, now) == ("gate", "gate") and (more := _wider(before, after, groups)):
+            yield Finding(
+                "relaxes_monitor", str(cls), f"if the class memorizes, its fallback {more}"
+            )
+
+
+def _wider(
+    before: PolicyDecision, after: PolicyDecision, groups: Sequence[str] | None
+) -> str | None:
+    """In what a fallback permits more than the one before it; without groups, by its text."""
+    if after.fallback is None:
+        return None
+    change = f"({before.fallback.label if before.fallback else 'none'} → {after.fallback.label})"
+    if before.fallback is None:
+        return f"goes on training, where it was left out {change}"
+    if groups is None:
+        within = _meet_within(after.fallback, before.fallback)
+        return None if within else f"may permit more {change}"
+    try:
+        was, now = (_weights(each.fallback, groups) for each in (before, after))
+    except Refused:  # reported as what it is
+        return None
+    gained = [group for group, weight in now.items() if weight > was.get(group, 0.0)]
+    return f"gains {', '.join(gained)} {change}" if gained else None
+
+
+def _weights(decision: PolicyDecision | None, groups: Sequence[str]) -> dict[str, float]:
+    assert decision is not None
+    route = resolve(decision, groups)
+    return dict(route.weights) | {group: 1.0 for group in route.groups if group.startswith(ADAPTER)}
 
 
 def _action(policy: Policy, decision: PolicyDecision) -> Action | None:
@@ -454,7 +543,11 @@ def _meet_within(after: PolicyDecision, before: PolicyDecision) -> bool:
         after.adapter != before.adapter or (after.rank or 0) > (before.rank or 0)
     ):
         return False
+    return _layers_within(after, before)
+
+
+def _layers_within(narrow: PolicyDecision, wide: PolicyDecision) -> bool:
     return all(
-        any(new.layers_within(old) for new in after.profiles.values())
-        for old in before.profiles.values()
+        any(new.layers_within(old) for new in narrow.profiles.values())
+        for old in wide.profiles.values()
     )

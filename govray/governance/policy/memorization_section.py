@@ -66,7 +66,9 @@ class RuleAction(Document):
         action: ``flag`` records it. ``gate`` puts the corpus under its fallback profile from the
             next step on. ``rollback`` returns to a checkpoint before it was flagged, and leaves
             the corpus out from there on.
-        fallback: The profile that a gated corpus follows; there exactly for ``gate``.
+        fallback: The profile that a gated corpus follows; there exactly for ``gate``. One that
+            permits nothing leaves the corpus out. Any other is narrower than the class's own route
+            (``corpus_routes.py``).
     """
 
     action: Action
@@ -135,6 +137,14 @@ class Monitoring(Document):
         """The strictest action of these rules."""
         named = [self.actions[rule].action for rule in rules if rule in self.actions]
         return max(named, key=ACTIONS.index, default="flag")
+
+    def fallbacks(self, rules: Iterable[str]) -> dict[str, str]:
+        """Rule → fallback profile, of these rules where they gate; none if another is stricter."""
+        rules = tuple(rules)
+        if self.action(rules) != "gate":
+            return {}
+        named = {rule: self.actions[rule].fallback for rule in rules if rule in self.actions}
+        return {rule: fallback for rule, fallback in named.items() if fallback is not None}
 
 
 def expanded(value: JSON, where: str) -> JSON:

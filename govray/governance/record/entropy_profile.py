@@ -18,7 +18,8 @@ Invariants
 * **One domain never decides for another.** The procedure runs over the p-values of one domain, and
   rollbacks are counted per domain. So an adapter's corpus changes neither a threshold nor the
   budget of the trunk.
-* A corpus that was gated is not decided on again. A rollback whose budget is spent is a gate.
+* A corpus that was gated is not decided on again, also where the gate sent it to a fallback. A
+  rollback whose budget is spent is a gate that leaves the corpus out.
 """
 
 from __future__ import annotations
@@ -136,10 +137,12 @@ class MonitoredCorpus:
     Attributes:
         domain: Name of the domain that its route lies in.
         action: What follows when it is flagged.
+        fallback: The profile that a gate sends it to; None if a gate leaves it out.
     """
 
     domain: str
     action: Action
+    fallback: str | None = None
 
 
 class MonitorDecision(Document):
@@ -149,6 +152,7 @@ class MonitorDecision(Document):
         branch, step: Of the profile that completed the evidence.
         corpus: Which.
         action: What followed; ``gate`` also where the budget of rollbacks was spent.
+        fallback: The profile that its rows follow after a gate; absent if it is left out.
         layers: That exceeded in all the probes of the evidence, sorted.
         evidence: Digests of those profiles, oldest first.
         since: The step after the corpus's last probe that did not exceed, 0 if there is none: where
@@ -159,6 +163,7 @@ class MonitorDecision(Document):
     step: Natural
     corpus: Name
     action: Action
+    fallback: ShortText | None = None
     layers: Annotated[tuple[Layer, ...], Field(min_length=1)]
     evidence: Annotated[tuple[Digest, ...], Field(min_length=1)]
     since: Natural
@@ -240,6 +245,7 @@ def decide(
                 step=profile.step,
                 corpus=corpus,
                 action=action,
+                fallback=subject.fallback,
                 layers=tuple(sorted(layers)),
                 evidence=tuple(each.digest for each, _ in row),
                 since=max(calm, default=0),

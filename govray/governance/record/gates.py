@@ -1,10 +1,13 @@
-"""Gates: from which step on a run no longer trained on a corpus, and why.
+"""Gates: from which step on a run no longer trained on a corpus as before, and why.
 
 Under a policy with ``on_expiry: gate``, a credential that expires or is revoked doesn't stop a run.
 Under one with a ``memorization`` section, neither does a corpus that the model memorizes. The
 corpus's rows are left out from that step on, as if they were tombstones of the plan, and a gate
-records it. The leaves show the effect, the gates the cause. A verifier accepts a leaf that lacks
-rows of its plan only if a gate says so.
+records it. Where the policy names a fallback that permits something, the rows are read as before,
+and train by the fallback's route. The leaves show the effect, the gates the cause. A verifier
+accepts a leaf that lacks rows of its plan, or names another route, only if a gate says so.
+
+`changed_routes` says which route rows take. Whoever trains, records, adds up or verifies asks it.
 
 ``governance/gates.jsonl`` holds one gate a line, canonical, sorted by branch, step and corpus. It
 is there exactly if there are gates.
@@ -16,29 +19,33 @@ step of every later branch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal, Self
 
 from pydantic import model_validator
 
-from govray.errors import Malformed
+from govray.errors import Malformed, Refused
 from govray.governance.formats import canonical_json
-from govray.governance.formats.bounds import Natural
+from govray.governance.formats.bounds import Natural, ShortText
 from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
+from govray.governance.policy.corpus_routes import Fallback
+from govray.governance.policy.route import Route
 
 MAX_GATES = 1_000_000
 MAX_LINE = 1 << 14
 
 
 class Gate(Document):
-    """One corpus left out from one step on. The times are the signer's own assertion.
+    """One corpus left out, or sent elsewhere, from one step on. The times are the signer's own
+    assertion.
 
     Attributes:
         branch: Of the ledger.
-        step: The first step without the corpus.
+        step: The first step without the corpus, or by its fallback.
         corpus: Which.
         reason: Its credential no longer held, or it was found to be memorized.
+        fallback: The profile that its rows follow from then on; absent if they are left out.
         since: The first instant at which the credential no longer held; absent if it did.
         time: The time on which the ranks agreed in the step, at ``since`` or later.
         revocations: Digest of the revocation list; present exactly if it was revoked.
@@ -50,6 +57,7 @@ class Gate(Document):
     step: Natural
     corpus: Name
     reason: Literal["expired", "revoked", "memorization"]
+    fallback: ShortText | None = None
     since: Timestamp | None = None
     time: Timestamp | None = None
     revocations: Digest | None = None
@@ -59,6 +67,8 @@ class Gate(Document):
     def _consistent(self) -> Self:
         if (self.reason == "memorization") != (self.evidence is not None):
             raise ValueError("evidence stands exactly where a corpus was memorized")
+        if self.fallback is not None and self.reason != "memorization":
+            raise ValueError("a corpus whose credential ended has no fallback")
         if self.reason == "memorization":
             if self.since is not None or self.time is not None:
                 raise ValueError("memorization has evidence, and no time")
@@ -160,6 +170,35 @@ def on_lineage(gates: Iterable[Gate], starts: Sequence[int]) -> tuple[Gate, ...]
     return joined(effective)
 
 
-def gated(gates: Iterable[Gate], branch: int, step: int) -> frozenset[str]:
-    """The corpora that are left out in one step of one branch."""
-    return frozenset(g.corpus for g in gates if g.branch == branch and g.step <= step)
+def changed_routes(
+    gates: Iterable[Gate], fallbacks: Mapping[str, Fallback], branch: int, step: int
+) -> dict[str, Route | None]:
+    """Corpus → the route that its rows take in one step of one branch, where gates changed it.
+
+    None stands for a corpus that is left out. A credential that ended leaves it out, whatever else
+    is so.
+
+    Args:
+        gates: Of any branches.
+        fallbacks: Corpus → fallback, of the run's policy and model.
+        branch, step: Which step.
+
+    Raises:
+        Refused: A gate names another fallback than the policy does.
+    """
+    found: dict[str, Route | None] = {}
+    for gate in gates:
+        if gate.branch != branch or gate.step > step:
+            continue
+        if gate.fallback is None:
+            found[gate.corpus] = None
+            continue
+        fallback = fallbacks.get(gate.corpus)
+        if fallback is None or fallback.profile != gate.fallback:
+            raise Refused(
+                f"it falls back to profile {gate.fallback!r}, and the policy names "
+                f"{fallback.profile if fallback else 'none'}",
+                where=f"gate of corpus {gate.corpus} in step {gate.step}",
+            )
+        found.setdefault(gate.corpus, fallback.route)
+    return found

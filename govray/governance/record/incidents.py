@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from govray.errors import Refused
 from govray.governance.formats.bounds import Natural
 from govray.governance.formats.document import Document, Name
+from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.memorization_section import Monitoring
-from govray.governance.policy.route import Route, domains
 from govray.governance.record.entropy_profile import (
     EntropyProfile,
     Measure,
@@ -66,7 +66,8 @@ class Findings(Document):
 
 @dataclass(frozen=True)
 class _Left:
-    """From which step on a corpus is left out of a branch, and the decision's last evidence."""
+    """From which step on a branch leaves a corpus out, or sends it to its fallback; and the
+    decision's last evidence."""
 
     step: int
     evidence: str
@@ -179,6 +180,7 @@ class Incidents:
                     step=each.step,
                     corpus=corpus,
                     reason="memorization",
+                    fallback=self.subjects[corpus].fallback,
                     evidence=each.evidence,
                 )
                 for corpus, each in left.items()
@@ -346,7 +348,7 @@ def _check_profile(
 def subjects_of(
     policy: Policy,
     rules: Mapping[str, Sequence[str]],
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     base_groups: Sequence[str],
 ) -> dict[str, MonitoredCorpus]:
     """Corpus → what follows if it memorizes, and the domain that decides it.
@@ -354,14 +356,19 @@ def subjects_of(
     Args:
         policy: With a ``memorization`` section.
         rules: Corpus → the rules that match it.
-        routes: Corpus → route.
+        routes: Corpus → route, and the fallbacks.
         base_groups: The model's layer groups, adapters excepted.
     """
     if policy.memorization is None:
         return {}
     found = {}
-    frozen = domains(routes.values(), base_groups)
+    frozen = routes.domains(base_groups)
     for corpus, route in routes.items():
         domain = next(d for d in frozen if not d.isdisjoint(route.groups))
-        found[corpus] = MonitoredCorpus(min(domain), policy.memorization.action(rules[corpus]))
+        fallback = routes.fallbacks.get(corpus)
+        found[corpus] = MonitoredCorpus(
+            min(domain),
+            policy.memorization.action(rules[corpus]),
+            fallback.profile if fallback else None,
+        )
     return found

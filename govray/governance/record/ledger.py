@@ -61,10 +61,16 @@ class CorpusUse(Document):
     """What one step used of one corpus, over all ranks.
 
     Rows of conversations may have no loss target; of packed text each has one or more.
+
+    Attributes:
+        rows: How many.
+        targets: Their loss targets.
+        route: Digest of the route that a gate sent the rows to; absent if they take their own.
     """
 
     rows: Positive
     targets: Natural
+    route: Digest | None = None
 
 
 class Leaf(Document):

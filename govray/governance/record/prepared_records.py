@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -72,6 +73,10 @@ class RecordCounts(Protocol):
 
         None stands for all of the corpus's training rows.
         """
+
+    def of_group(self, group: str) -> RecordCounts:
+        """The same for rows that updated a layer group, of which somebody may state other
+        counts."""
 
 
 class TargetCounts(Protocol):
@@ -295,6 +300,10 @@ class PreparedRecords:
 
         return _distinct(self._manifest, corpus, rows, held)
 
+    def of_group(self, group: str) -> PreparedRecords:
+        """These: how many records some rows hold is the same everywhere."""
+        return self
+
     def find(
         self, sha256: str, secrets: Mapping[str, bytes] | None = None
     ) -> tuple[tuple[str, int], ...]:
@@ -423,11 +432,22 @@ class StatedRecords:
     Args:
         manifest: Whose counts.
         stated: Corpus → records.
+        by_group: Layer group → corpus → records.
     """
 
-    def __init__(self, manifest: Manifest, stated: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        stated: Mapping[str, int],
+        by_group: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+    ) -> None:
         self._manifest = manifest
         self._stated = stated
+        self._by_group = by_group
+
+    def of_group(self, group: str) -> StatedRecords:
+        """What is stated of a layer group."""
+        return StatedRecords(self._manifest, self._by_group.get(group, {}))
 
     def distinct_records(self, corpus: str, rows: Rows | None) -> int:
         """The stated count of a corpus.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from govray.errors import Refused
 from govray.governance.attestation import coverage
 from govray.governance.attestation.model_attestation import (
@@ -11,7 +9,7 @@ from govray.governance.attestation.model_attestation import (
     exclusion_levels,
     group_taint,
 )
-from govray.governance.policy.route import Route
+from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.prepared_records import RecordCounts
@@ -22,7 +20,7 @@ def check_coverage(
     ledger: Ledger,
     manifest: Manifest,
     records: RecordCounts,
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
 ) -> None:
     """What the attestation states is what its ledger and routes give.
 

@@ -1,6 +1,7 @@
 """Step 10: the ledger follows from plan, routes, gates and policy, and its head was signed.
 
-* Each leaf has the plan's ranges and counts, less the corpora that a gate left out. Where rows are
+* Each leaf has the plan's ranges and counts, less the corpora that a gate left out. It names the
+  fallback's route for those that a gate sent there, and no other. Where rows are
   masked, loss targets are compared row by row if the records were read. Else they are bounded.
 * Gradient norms are of the plan's rows on every rank, and only where a route permits a gradient.
 * Gates for memorization, and branches, follow from the entropy profiles.
@@ -11,7 +12,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation import model_folder
@@ -20,12 +21,13 @@ from govray.governance.attestation.model_folder import Bundle
 from govray.governance.attestation.selection_taint import ended_early
 from govray.governance.formats.document import parse_time
 from govray.governance.formats.signed_note import verify_checkpoint
+from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import Route
 from govray.governance.record import row_counts
 from govray.governance.record.ancestry import check_ancestry
 from govray.governance.record.batch_plan import BatchPlan, slice_rank
-from govray.governance.record.gates import Gate, gated
+from govray.governance.record.gates import Gate, changed_routes
 from govray.governance.record.ledger import GradientNorms, Leaf, Ledger
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.prepared_records import TargetCounts
@@ -42,7 +44,7 @@ def check_ledger(
     attested: Verified[Attestation],
     policy: Policy,
     manifest: Manifest,
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     gates: Sequence[Gate],
     max_rows: int | None,
     targets: TargetCounts | None = None,
@@ -58,7 +60,7 @@ def check_ledger(
         CouldNotCheck: The leaves state more rows than ``max_rows``.
     """
     attestation = attested.document
-    _check_gates(gates, policy, attestation)
+    _check_gates(gates, policy, attestation, routes)
     digest = attestation.files[model_folder.LEDGER]
     data = folder.read(model_folder.LEDGER, limit=model_folder.MAX_LINES, digest=digest)
     ledger = Ledger.read(attestation.run.id, data)
@@ -72,7 +74,7 @@ def check_ledger(
     _check_rows(ledger, max_rows)
     for start in range(0, len(ledger.steps), _STEPS_AT_ONCE):
         some = ledger.steps[start : start + _STEPS_AT_ONCE]
-        _check_leaves(some, attestation, manifest, gates, targets)
+        _check_leaves(some, attestation, manifest, gates, routes, targets)
     if manifest.masked and targets is None:
         _check_totals(ledger, attestation.plan, manifest)
     _check_gated(gates, ledger)
@@ -83,8 +85,11 @@ def check_ledger(
     return ledger
 
 
-def _check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation) -> None:
-    """Gates are of corpora that the run read, in steps and at times that it had."""
+def _check_gates(
+    gates: Sequence[Gate], policy: Policy, attestation: Attestation, routes: CorpusRoutes
+) -> None:
+    """Gates are of corpora that the run read, in steps and at times that it had, and lead to the
+    policy's fallbacks."""
     if any(gate.legal for gate in gates) and policy.on_expiry != "gate":
         raise Refused("the policy stops a run where this one gated", where=model_folder.GATES)
     started, finished = parse_time(attestation.run.started), parse_time(attestation.run.finished)
@@ -93,10 +98,21 @@ def _check_gates(gates: Sequence[Gate], policy: Policy, attestation: Attestation
         where = f"gate of corpus {gate.corpus} in step {gate.step}"
         if gate.corpus not in plan.corpora or gate.corpus in plan.excluded:
             raise Refused("the run read no such corpus", where=where)
+        due = None if gate.legal else routes.fallbacks.get(gate.corpus)
+        if gate.fallback != (due.profile if due else None):
+            raise Refused(
+                f"it {_falling_back(gate.fallback)}, and the policy says that it "
+                f"{_falling_back(due.profile if due else None)}",
+                where=where,
+            )
         if gate.step >= plan.max_steps:
             raise Refused(f"the plan has {plan.max_steps} steps", where=where)
         if gate.time is not None and not started <= parse_time(gate.time) <= finished:
             raise Refused(f"at {gate.time}, when the run did not go on", where=where)
+
+
+def _falling_back(profile: str | None) -> str:
+    return f"falls back to profile {profile!r}" if profile else "leaves the corpus out"
 
 
 def _check_rows(ledger: Ledger, limit: int | None) -> None:
@@ -130,7 +146,7 @@ def _check_end(attestation: Attestation, ledger: Ledger) -> None:
 def _check_incidents(
     attestation: Attestation,
     policy: Policy,
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     manifest: Manifest,
     ledger: Ledger,
     gates: Sequence[Gate],
@@ -195,6 +211,7 @@ def _check_leaves(
     attestation: Attestation,
     manifest: Manifest,
     gates: Sequence[Gate],
+    routes: CorpusRoutes,
     targets: TargetCounts | None,
 ) -> None:
     """Refuses the first leaf that does not follow. Its rows are counted once its ranges do."""
@@ -210,7 +227,8 @@ def _check_leaves(
     counted = row_counts.planned_counts(attestation.plan, manifest, steps, targets)
     exact = targets is not None or not manifest.masked
     for leaf, counts in zip(leaves, counted, strict=False):
-        _check_counts(leaf, counts, gated(gates, leaf.branch, leaf.step), exact)
+        changed = changed_routes(gates, routes.fallbacks, leaf.branch, leaf.step)
+        _check_counts(leaf, counts, changed, exact)
     if refused:
         raise refused
 
@@ -270,9 +288,13 @@ def _check_totals(ledger: Ledger, plan: BatchPlan, manifest: Manifest) -> None:
 
 
 def _check_counts(
-    leaf: Leaf, counts: Mapping[str, tuple[int, int]], left_out: Set[str], exact: bool
+    leaf: Leaf,
+    counts: Mapping[str, tuple[int, int]],
+    changed: Mapping[str, Route | None],
+    exact: bool,
 ) -> None:
     """Unless ``exact``, the counted loss targets are upper bounds."""
+    left_out = {corpus for corpus, route in changed.items() if route is None}
     where = f"ledger branch {leaf.branch} step {leaf.step}"
     stated = {corpus: (use.rows, use.targets) for corpus, use in leaf.corpora.items()}
     for corpus in sorted(counts.keys() | stated.keys()):
@@ -285,11 +307,21 @@ def _check_counts(
             raise Refused(
                 f"rows and targets of corpus {corpus} do not follow from the plan", where=where
             )
+        sent = changed.get(corpus)
+        route = sent.digest if sent else None
+        if corpus in stated and leaf.corpora[corpus].route != route:
+            raise Refused(
+                f"rows of corpus {corpus} took {_by(leaf.corpora[corpus].route)}, and by the gates "
+                f"they take {_by(route)}",
+                where=where,
+            )
 
 
-def _check_norms(
-    norms: GradientNorms, leaf: Leaf, plan: BatchPlan, routes: Mapping[str, Route]
-) -> None:
+def _by(route: str | None) -> str:
+    return f"route {route}" if route else "their own route"
+
+
+def _check_norms(norms: GradientNorms, leaf: Leaf, plan: BatchPlan, routes: CorpusRoutes) -> None:
     """``leaf`` is that of the step, and was checked."""
     where = f"ledger branch {norms.branch} step {norms.step} gradient norms"
     for each in norms.passes:
@@ -303,11 +335,12 @@ def _check_norms(
                 f"stream {stream}, the plan {planned[rank, stream, corpus]}",
                 where=where,
             )
+    taken = {corpus: routes.taken(corpus, use.route) for corpus, use in leaf.corpora.items()}
     for corpus, squares in norms.squared_norms.items():
         if corpus not in leaf.corpora:
             raise Refused(f"the step read nothing of corpus {corpus}", where=where)
         for group in squares:
-            if group not in routes[corpus].groups:
+            if group not in taken[corpus].groups:
                 raise Refused(
                     f"a gradient of corpus {corpus} in {group}, which its route forbids",
                     where=where,
@@ -315,7 +348,7 @@ def _check_norms(
     # A norm left out would raise the others' shares.
     measured = {group for squares in norms.squared_norms.values() for group in squares}
     for corpus in leaf.corpora:
-        for group in sorted(measured.intersection(routes[corpus].groups)):
+        for group in sorted(measured.intersection(taken[corpus].groups)):
             if group not in norms.squared_norms.get(corpus, {}):
                 raise Refused(
                     f"{group} was measured, but not for corpus {corpus}, which updated it too",

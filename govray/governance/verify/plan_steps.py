@@ -15,9 +15,9 @@ from govray.governance.attestation.model_attestation import (
 from govray.governance.attestation.model_folder import TensorFile
 from govray.governance.attestation.selection_taint import check_selection
 from govray.governance.attestation.validation_result import check_held_out
+from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
-from govray.governance.policy.route import Route
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.trust_state import Verified
 
@@ -27,11 +27,11 @@ def check_routes(
     attestation: Attestation,
     policy: Policy,
     credentials: Mapping[str, Verified[Credential]],
-) -> dict[str, Route]:
+) -> CorpusRoutes:
     """Step 8: routes follow from policy and credentials, tensors are those of the layer groups.
 
     Returns:
-        Corpus → route.
+        Corpus → route, and the fallbacks.
 
     Raises:
         Refused: Names the corpus or tensor.
@@ -52,7 +52,7 @@ def check_routes(
         raise Refused("a group or a tensor is named twice", where="attestation groups")
     _check_tensors(weights, model_folder.WEIGHTS, frozenset(expected))
     tensors = {adapter.name: adapter.tensors for adapter in attestation.adapters}
-    named = {route.adapter for route in routes.values() if route.adapter is not None}
+    named = routes.adapters.keys()
     if tensors.keys() != named or attestation.adapters != run_adapters(routes, tensors):
         raise Refused("they do not follow from the routes", where="attestation adapters")
     gone = {removal.adapter for removal in attestation.removals}
@@ -71,7 +71,7 @@ def _check_tensors(weights: Mapping[str, TensorFile], name: str, expected: froze
         raise Refused(f"the tensor {tensor!r} is missing", where=name)
 
 
-def check_plan(attestation: Attestation, manifest: Manifest, routes: Mapping[str, Route]) -> None:
+def check_plan(attestation: Attestation, manifest: Manifest, routes: CorpusRoutes) -> None:
     """Step 9: streams follow from routes and manifest, and a search depends on what was read.
 
     Raises:

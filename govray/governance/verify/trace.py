@@ -14,7 +14,7 @@ It says nothing about data that was not presented to govray.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -220,6 +220,15 @@ def _sighting(
         planted=record >= records.count(corpus),
         rows=rows,
         steps=tuple(sorted(steps)),
-        groups=tuple(sorted(model.routes[corpus].groups)) if steps else (),
+        groups=_updated(model, corpus, steps) if steps else (),
         tokens=tokens,
     )
+
+
+def _updated(model: VerifiedModel, corpus: str, steps: Set[int]) -> tuple[str, ...]:
+    """The layer groups that a corpus's rows updated in these steps, of any branch."""
+    if corpus not in model.routes.fallbacks:
+        return tuple(sorted(model.routes[corpus].groups))
+    uses = (leaf.corpora.get(corpus) for leaf in model.ledger.steps if leaf.step in steps)
+    taken = {model.routes.taken(corpus, use.route) for use in uses if use}
+    return tuple(sorted({group for route in taken for group in route.groups}))

@@ -41,10 +41,10 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.signed_note import TreeHead
 from govray.governance.formats.statement import Subject
+from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.globs import Glob
-from govray.governance.policy.route import Route
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest
@@ -94,7 +94,7 @@ class VerifiedModel:
         keyids: Its keys that signed.
         trust_root: The root that everything was checked against.
         checked: What was read of the manifest's records.
-        routes: Corpus → route.
+        routes: Corpus → route, and the fallbacks.
         ledger: Its leaves of steps and its gradient norms.
         gates: Which corpora the run left out, from which step on.
         revocations: The lists that it was checked against, and those that were passed over; None
@@ -118,7 +118,7 @@ class VerifiedModel:
     credentials: Mapping[str, Verified[Credential]]
     manifest: Verified[Manifest]
     checked: CheckedRecords
-    routes: Mapping[str, Route]
+    routes: CorpusRoutes
     ledger: Ledger
     gates: tuple[Gate, ...]
     revocations: Revocations | None
@@ -343,7 +343,11 @@ def _record_counts(
 ) -> RecordCounts:
     if checked.depth == "full":
         return checked.require()
-    return StatedRecords(manifest, {each.corpus: each.records for each in attestation.coverage})
+    by_group: dict[str, dict[str, int]] = {}
+    for each in attestation.coverage:
+        by_group.setdefault(each.group, {})[each.corpus] = each.records
+    stated = {each.corpus: each.records for each in attestation.coverage}
+    return StatedRecords(manifest, stated, by_group)
 
 
 @contextmanager

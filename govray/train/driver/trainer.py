@@ -540,6 +540,7 @@ class GovernedTrainer(RunSettings):
             manifest_digest=prepared.digest,
             plan=planned.plan,
             routes=planned.stream_routes,
+            fallbacks=planned.read.fallbacks,
             groups=dict(groups),
             policy_groups=inputs.policy.document.groups or {},
             policy_digest=inputs.policy.digest,

@@ -1,4 +1,4 @@
-"""Which corpora a run leaves out, and from which step on, when their credentials end.
+"""Which corpora a run leaves out or sends elsewhere, and from which step on.
 
 `newly_left_out` is the decision. Its inputs are equal on all ranks, and so is its result. All ranks
 leave the same corpora out of the same step, or stop together. A step whose agreement finds an
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 from govray.checkpoint import commit_folder
@@ -22,8 +23,17 @@ from govray.engine.collective.expiry import NoLongerValid
 from govray.errors import GovrayError, InfrastructureFailed
 from govray.files.place import Place
 from govray.governance.formats.document import format_time
+from govray.governance.policy.corpus_routes import Fallback
+from govray.governance.policy.route import Route
 from govray.governance.record.entropy_profile import EntropyProfile
-from govray.governance.record.gates import Gate, carried, joined, on_lineage, read_gates
+from govray.governance.record.gates import (
+    Gate,
+    carried,
+    changed_routes,
+    joined,
+    on_lineage,
+    read_gates,
+)
 from govray.governance.record.incidents import Incidents
 from govray.train.run_folder import events
 from govray.train.run_folder.ledger_wal import recorded_steps
@@ -40,8 +50,9 @@ class Decisions:
 
     Attributes:
         until: Steps below it were recorded, and are repeated as they were.
-        gates: Corpora left out, and from which step on; at most one of a kind for each corpus and
-            branch. Gates for memorization are here only in a replay: a run derives them again.
+        gates: Corpora left out or sent to a fallback, and from which step on; at most one of a
+            kind for each corpus and branch. Gates for memorization are here only in a replay: a run
+            derives them again.
         starts: The first step of every branch of the ledger, also of one without leaves.
         profiles: Entropy profiles that were recorded, of every branch.
     """
@@ -142,6 +153,7 @@ class Gating:
         corpora: The corpora that the run reads.
         past: Earlier decisions.
         told: The incidents of a monitored run; its gates apply too.
+        fallbacks: Corpus → where a gate for memorization sends its rows, if anywhere.
     """
 
     def __init__(
@@ -151,11 +163,13 @@ class Gating:
         corpora: Iterable[str],
         past: Decisions,
         told: Incidents | None = None,
+        fallbacks: Mapping[str, Fallback] = MappingProxyType({}),
     ) -> None:
         known = set(names)
         self._on_expiry = on_expiry
         self._starts = past.starts
         self._told = told
+        self._fallbacks = fallbacks
         self._credentials = {
             corpus: credential_name(corpus)
             for corpus in corpora
@@ -173,14 +187,21 @@ class Gating:
         held = [g for g in self.gates(step + 1) if g.branch == branch and g.step <= step]
         ended = {gate.corpus for gate in held if gate.legal}
         return {
-            gate.corpus: credential_name(gate.corpus)
-            if gate.corpus in ended
-            else f"memorization {gate.corpus}"
-            for gate in held
+            corpus: credential_name(corpus) if corpus in ended else f"memorization {corpus}"
+            for corpus, route in self._changed(step).items()
+            if route is None
         }
 
+    def rerouted(self, step: int) -> dict[str, str]:
+        """Corpora whose rows take a fallback's route in this step → its digest."""
+        return {corpus: route.digest for corpus, route in self._changed(step).items() if route}
+
+    def _changed(self, step: int) -> dict[str, Route | None]:
+        return changed_routes(self.gates(step + 1), self._fallbacks, self.branch(step), step)
+
     def first_without(self, step: int) -> dict[str, int]:
-        """Corpora that this step leaves out → the first step that did, on this branch's history."""
+        """Corpora that no longer train by their own route in this step → the first step of which
+        that holds, on this branch's history."""
         found = on_lineage(self.gates(step + 1), self._starts)
         return {g.corpus: g.step for g in reversed(found) if g.step <= step}
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from govray.errors import Refused
+from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.memorization_section import Monitoring
-from govray.governance.policy.route import Route
 from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus
 from govray.governance.record.incidents import LEAST_ROWS, Incidents, subjects_of
 from govray.governance.record.ledger import AnyLeaf, Leaf
@@ -59,7 +59,7 @@ class Monitored:
 def monitored(
     policy: Policy,
     rules: Mapping[str, Sequence[str]],
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     base_groups: Sequence[str],
     manifest: Manifest,
     excluded: Iterable[str] = (),
@@ -69,7 +69,7 @@ def monitored(
     Args:
         policy: The run's.
         rules: Corpus → the rules that match it.
-        routes: Corpus → route, of every corpus that was admitted.
+        routes: Corpus → route, of every corpus that was admitted; and the fallbacks.
         base_groups: The model's layer groups, adapters excepted.
         manifest: The prepared data.
         excluded: Corpora that the plan does not read.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.environment import SourceCode
@@ -53,7 +54,8 @@ class Order:
         manifest: The verified prepare manifest.
         manifest_digest: Its digest.
         plan: The batch plan.
-        routes: Stream id to route.
+        routes: Stream id to route; and the fallbacks' routes, by digest.
+        fallbacks: Corpus to the fallback that a gate sends it to, of the corpora that are read.
         groups: Layer group to FQNs, as discovered on the driver.
         policy_groups: The policy's own layer groups (name to FQN globs).
         policy_digest: Digest of the depth policy in force.
@@ -87,6 +89,7 @@ class Order:
     policy_digest: str
     expiries: Mapping[str, datetime]
     settings: RunSettings
+    fallbacks: Mapping[str, Fallback] = field(default_factory=dict)
     start: Start | None = None
     until: int | None = None
     source: SourceCode | None = None

@@ -9,9 +9,10 @@ from itertools import count
 
 from govray.data.shard_file import rows_per_group
 from govray.errors import UsageError
+from govray.governance.policy.corpus_routes import CorpusRoutes, resolve_all
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy, PolicyDecision
-from govray.governance.policy.route import Route, resolve
+from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan, plan_streams, stream_phase
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.row_order import RowOrder
@@ -35,29 +36,32 @@ class Planned:
 
     plan: BatchPlan
     decisions: Mapping[str, PolicyDecision]
-    routes: Mapping[str, Route]
+    routes: CorpusRoutes
+
+    @property
+    def read(self) -> CorpusRoutes:
+        """Of the corpora that the plan reads."""
+        return self.routes.of([c for c in self.routes if c not in self.plan.excluded])
 
     @property
     def stream_routes(self) -> dict[str, Route]:
-        """Stream id to route, for streams that read anything."""
-        return {
-            route.digest: route
-            for corpus, route in self.routes.items()
-            if corpus not in self.plan.excluded
-        }
+        """Stream id to route, for streams that read anything; and the fallbacks' routes, which
+        have no stream, by digest."""
+        return self.read.by_digest
 
 
 def routes_of(
     policy: Policy, classes: Mapping[str, CredentialClass], groups: Sequence[str]
-) -> tuple[dict[str, PolicyDecision], dict[str, Route]]:
+) -> tuple[dict[str, PolicyDecision], CorpusRoutes]:
     """Decision and route of each corpus that the policy admits.
 
     Raises:
-        Refused: No rule matches a class, or a selector names no layer group.
+        Refused: No rule matches a class, or a selector names no layer group. Or a gate's fallback
+            is not narrower than the class's own route.
     """
     decisions = {corpus: policy.decide(cls) for corpus, cls in sorted(classes.items())}
     admitted = {c: d for c, d in decisions.items() if not d.quarantined}
-    return admitted, {c: resolve(d, groups) for c, d in admitted.items()}
+    return admitted, resolve_all(admitted, groups)
 
 
 def local_order(context: int) -> RowOrder:
@@ -74,7 +78,7 @@ def make_plan(
     manifest: Manifest,
     manifest_digest: str,
     decisions: Mapping[str, PolicyDecision],
-    routes: Mapping[str, Route],
+    routes: CorpusRoutes,
     *,
     profiles: Collection[str],
     quotas: Mapping[str, Quota],
@@ -128,7 +132,7 @@ def make_plan(
             },
         ),
     )
-    kept = {c: routes[c] for c in sorted(prepared)}
+    kept = routes.of(sorted(prepared))
     return Planned(plan, {c: decisions[c] for c in kept}, kept)
 
 

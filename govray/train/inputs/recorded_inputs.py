@@ -14,6 +14,7 @@ from typing import Any
 from govray.data.records_file import PREPARED
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.files.place import Place
+from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.credential import Credential, verify_credential
 from govray.governance.policy.depth_policy import Policy, verify_policy
 from govray.governance.policy.route import Route
@@ -38,7 +39,9 @@ class RecordedInputs:
         record: What they were read from.
         experiment: The experiment file's content.
         policy, manifest: As signed.
-        routes: Stream id to route, for the streams that the plan reads.
+        routes: Stream id to route, for the streams that the plan reads; and the fallbacks' routes,
+            by digest.
+        fallbacks: Corpus to fallback, of the corpora that the plan reads.
         prepared: Folder with the shards of the manifest.
     """
 
@@ -47,6 +50,7 @@ class RecordedInputs:
     policy: Verified[Policy]
     manifest: Verified[Manifest]
     routes: Mapping[str, Route]
+    fallbacks: Mapping[str, Fallback]
     prepared: Place
 
 
@@ -77,7 +81,6 @@ def recorded_inputs(run: Place, record: RunRecord) -> RecordedInputs:
     }
     classes = {c: credential.document.credential_class for c, credential in credentials.items()}
     _, by_corpus = routes_of(policy.document, classes, list(record.groups))
-    routes: dict[str, Route] = {}
     for stream in plan.streams:
         for planned in stream.corpora:
             route = by_corpus.get(planned.corpus)
@@ -86,14 +89,15 @@ def recorded_inputs(run: Place, record: RunRecord) -> RecordedInputs:
                     "the recorded plan does not follow from policy and credentials",
                     where=f"{run}, corpus {planned.corpus}",
                 )
-            if planned.corpus not in plan.excluded:
-                routes[stream.id] = route
+    # In the run's order, which is that of its adapters in the optimizer.
+    read = by_corpus.of([c for c in sorted(plan.corpora) if c not in plan.excluded])
     return RecordedInputs(
         record=record,
         experiment=record.experiment,
         policy=policy,
         manifest=manifest,
-        routes=routes,
+        routes=read.by_digest,
+        fallbacks=read.fallbacks,
         prepared=prepared_folder(run, record),
     )
 

@@ -29,6 +29,7 @@ from govray.governance.attestation import model_folder
 from govray.governance.attestation.replay_outcome import party_of
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer
+from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.environment import Difference, differences
@@ -245,7 +246,10 @@ def _order(
     read = {s.id for s in plan.streams if {c.corpus for c in s.corpora} - set(plan.excluded)}
     # A committed state has every adapter, so a replay from one keeps them.
     routes: Mapping[str, Route] = inputs.routes
+    fallbacks: Mapping[str, Fallback] = inputs.fallbacks
     if not partial:
+        fallbacks = {c: each for c, each in fallbacks.items() if c not in plan.excluded}
+        read |= {each.route.digest for each in fallbacks.values()}
         routes = {stream: route for stream, route in routes.items() if stream in read}
     return Order(
         run_id=run_id,
@@ -255,6 +259,7 @@ def _order(
         manifest_digest=inputs.manifest.digest,
         plan=plan,
         routes=routes,
+        fallbacks=fallbacks,
         groups=record.groups,
         policy_groups=inputs.policy.document.groups or {},
         policy_digest=inputs.policy.digest,
@@ -347,12 +352,13 @@ def _adapters_of(before: BatchPlan, inputs: RecordedInputs, after: BatchPlan) ->
     """Weight files of the adapters that no corpus trains in the replay."""
 
     def trained(plan: BatchPlan) -> set[str]:
-        return {
-            route.adapter
+        routes = [
+            inputs.routes.get(stream.id)
             for stream in plan.streams
             if {c.corpus for c in stream.corpora} - set(plan.excluded)
-            if (route := inputs.routes.get(stream.id)) and route.adapter
-        }
+        ]
+        routes += [f.route for c, f in inputs.fallbacks.items() if c not in plan.excluded]
+        return {route.adapter for route in routes if route and route.adapter}
 
     return frozenset(
         model_folder.adapter_files(name)[1] for name in trained(before) - trained(after)

@@ -268,7 +268,9 @@ class Memorized(Event):
         made = self.decision
         follows = {
             "flag": "flagged",
-            "gate": f"left out from step {made.step + 1} on",
+            "gate": f"left out from step {made.step + 1} on"
+            if made.fallback is None
+            else f"rerouted to {made.fallback} from step {made.step + 1} on",
             "rollback": f"rolled back, and left out from step {made.since} on",
         }[made.action]
         return (

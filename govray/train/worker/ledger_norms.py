@@ -28,12 +28,17 @@ def gradient_norms(
         pieces: One (rank, stream id, {corpus: rows}) for each stream of each pass.
         squares: (Corpus, layer group) to the sum over its pieces of squared gradient norms.
             Gradients are divided by the group's count.
-        routes: Stream id to route.
+        routes: Stream id to route; and the fallbacks' routes, which the leaf names, by digest.
 
     Raises:
         Refused: A norm of a corpus that is in no piece, or of a group that its route forbids.
     """
-    groups = {corpus: routes[stream].groups for _, stream, corpora in pieces for corpus in corpora}
+    taken = {corpus: use.route for corpus, use in leaf.corpora.items()}
+    groups = {
+        corpus: routes[taken.get(corpus) or stream].groups
+        for _, stream, corpora in pieces
+        for corpus in corpora
+    }
     for corpus, group in squares:
         if group not in groups.get(corpus, ()):
             raise Refused(

@@ -277,12 +277,15 @@ class Run:
         return self._scorer
 
     def _governed(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
-        """One step, without the corpora whose credentials ended by its agreed time."""
+        """One step, without the corpora whose credentials ended by its agreed time, and with
+        those that a gate sent elsewhere by their fallbacks."""
         while True:
             left_out = self._gating.left_out(batch.step)
+            rerouted = self._gating.rerouted(batch.step)
             self.step_function.leave_out(left_out)
+            self.step_function.reroute(rerouted)
             try:
-                return self.step_function(batch.without(left_out), loss_fn)
+                return self.step_function(batch.without(left_out).rerouted(rerouted), loss_fn)
             except NoLongerValid as error:
                 # Each time at least one corpus more, or the run stops.
                 lists = self._feed.lists() if self._feed else {}
@@ -435,6 +438,7 @@ class Run:
         return gradient_norms(leaf, result.norms.pieces, result.norms.squares, self.order.routes)
 
     def _leaf(self, result: StepResult) -> Leaf:
+        rerouted = self._gating.rerouted(result.step)
         return Leaf(
             branch=self._gating.branch(result.step),
             step=result.step,
@@ -446,7 +450,7 @@ class Run:
                 for stream, span in self.order.plan.positions(result.step).items()
             },
             corpora={
-                corpus: CorpusUse(rows=rows, targets=targets)
+                corpus: CorpusUse(rows=rows, targets=targets, route=rerouted.get(corpus))
                 for corpus, (rows, targets) in result.corpus_counts.items()
                 if rows
             },

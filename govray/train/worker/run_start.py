@@ -141,6 +141,7 @@ def start_run(
         optimizer,
         groups=order.groups,
         routes=order.routes,
+        fallbacks=_fallbacks(order),
         adapters=adapters,
         terms=_terms(order, decided.until, feed.since if feed else dict),
         settings=order.settings,
@@ -157,7 +158,7 @@ def start_run(
     return Run(
         assignment,
         step_function,
-        gating=Gating(order.on_expiry, order.expiries, read, decided, told),
+        gating=Gating(order.on_expiry, order.expiries, read, decided, told, order.fallbacks),
         commits=Commits(state, order, rows.start_step, fence),
         watch=MemorizationWatch(order, told, decided.profiles, leaves, device=device)
         if told
@@ -224,6 +225,15 @@ def _attach_adapters(model: nn.Module, optimizer: torch.optim.Optimizer, order: 
     for names in adapters.groups.values():
         optimizer.add_param_group({"params": [parameters[name] for name in names]})
     return adapters
+
+
+def _fallbacks(order: Order) -> dict[str, set[str]]:
+    """Stream id → digests of the routes that a gate may send its rows to."""
+    found: dict[str, set[str]] = {}
+    for corpus, fallback in order.fallbacks.items():
+        if stream := order.plan.stream_of(corpus):
+            found.setdefault(stream.id, set()).add(fallback.route.digest)
+    return found
 
 
 def _follow_revocations(order: Order) -> RevocationFeed | None:

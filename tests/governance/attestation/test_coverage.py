@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from govray.governance.attestation import coverage
 from govray.governance.attestation.model_attestation import admitted_corpora
+from govray.governance.policy.corpus_routes import CorpusRoutes, Fallback
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
-from govray.governance.policy.route import ADAPTER, Route, domains
+from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, MeasuredPass
 from govray.governance.record.prepare_manifest import InlineManifest
@@ -26,7 +27,7 @@ from tests.support.world import World, measure, record, unchecked
 GROUPS = ("embedding", "block.0", "head")
 
 
-def run(world: World, *, epochs: int = 1) -> tuple[BatchPlan, InlineManifest, dict[str, Route]]:
+def run(world: World, *, epochs: int = 1) -> tuple[BatchPlan, InlineManifest, CorpusRoutes]:
     credentials = {
         c: unchecked(Credential, e, world.operator) for c, e in world.credentials.items()
     }
@@ -192,26 +193,30 @@ corpora_names = ("a", "b", "c")
 
 
 @st.composite
-def routings(draw: st.DrawFn) -> dict[str, Route]:
-    """Routes of up to three corpora over three base groups and their adapters."""
-    routes = {}
+def routings(draw: st.DrawFn) -> CorpusRoutes:
+    """Routes of up to three corpora over three base groups and their adapters, and fallbacks."""
+    routes, fallbacks = {}, {}
     for corpus in corpora_names[: draw(st.integers(0, 3))]:
         groups = draw(st.sets(st.sampled_from(GROUPS)))
         adapter = corpus if not groups or draw(st.booleans()) else None
         routes[corpus] = Route(dict.fromkeys(sorted(groups), 1.0), adapter, 2 if adapter else None)
-    return routes
+        if groups and draw(st.booleans()):
+            fewer = draw(st.sets(st.sampled_from(sorted(groups))))
+            route = Route(dict.fromkeys(sorted(fewer), 0.5), f"{corpus}-own", 2)
+            fallbacks[corpus] = Fallback("narrow", route)
+    return CorpusRoutes(routes, fallbacks)
 
 
 def is_closed(
     family: dict[str, frozenset[str]],
-    routes: dict[str, Route],
+    routes: CorpusRoutes,
     initial: dict[str, set[str]],
 ) -> bool:
     """The rule of the design, word for word: does the family contain what it must?"""
-    split = domains(routes.values(), GROUPS)
+    split = routes.domains(GROUPS)
     for group, taint in family.items():
         needed = set(initial.get(group, ()))
-        for corpus, route in routes.items():
+        for corpus, route in ((c, route) for c in routes for route in routes.every(c)):
             if group in route.groups:
                 needed.add(corpus)
                 for read in GROUPS:
@@ -233,9 +238,9 @@ def is_closed(
     st.dictionaries(st.sampled_from(GROUPS), st.just({"pretrained"}), max_size=2),
 )
 def test_taint_is_the_least_closed_family(
-    routes: dict[str, Route], initial: dict[str, set[str]]
+    routes: CorpusRoutes, initial: dict[str, set[str]]
 ) -> None:
-    found = coverage.taint(GROUPS, routes, domains(routes.values(), GROUPS), initial)
+    found = coverage.taint(GROUPS, routes, routes.domains(GROUPS), initial)
     assert is_closed(found, routes, initial)
     # Least: per label independently (the rule never mixes labels), no closed family is smaller.
     groups = list(found)
@@ -256,22 +261,26 @@ def test_taint_is_the_least_closed_family(
 
 
 def test_a_removable_corpus_taints_nothing_but_its_adapter() -> None:
-    routes = {"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({}, "x", 2)}
-    found = coverage.taint(GROUPS, routes, domains(routes.values(), GROUPS))
+    routes = CorpusRoutes({"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({}, "x", 2)})
+    found = coverage.taint(GROUPS, routes, routes.domains(GROUPS))
     assert all(found[g] == {"a"} for g in GROUPS)
     assert found["adapter:x"] == {"a", "x"}
 
 
 def test_an_adapter_in_a_domain_with_the_trunk_taints_the_trunk() -> None:
     """The control of the one above: link the adapter to one layer, and it is everywhere."""
-    routes = {"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({"head": 1.0}, "x", 2)}
-    found = coverage.taint(GROUPS, routes, domains(routes.values(), GROUPS))
+    routes = CorpusRoutes(
+        {"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({"head": 1.0}, "x", 2)}
+    )
+    found = coverage.taint(GROUPS, routes, routes.domains(GROUPS))
     assert all("x" in found[g] for g in GROUPS)
 
 
 def test_a_tombstone_taints_nothing_but_its_domain_stays() -> None:
-    routes = {"a": Route({"embedding": 1.0}), "b": Route({"embedding": 1.0, "head": 1.0}, "b", 2)}
-    frozen = domains(routes.values(), GROUPS)
+    routes = CorpusRoutes(
+        {"a": Route({"embedding": 1.0}), "b": Route({"embedding": 1.0, "head": 1.0}, "b", 2)}
+    )
+    frozen = routes.domains(GROUPS)
     found = coverage.taint(GROUPS, routes, frozen, excluded=("b",))
     # "b" is nowhere; "a" still reaches what b's route had linked to the embedding.
     assert found == {
@@ -289,7 +298,7 @@ def test_a_tombstone_taints_nothing_but_its_domain_stays() -> None:
     ("replayed", "removed"), list(product([set(), {"embedding"}, set(GROUPS)], [set(), {"x"}]))
 )
 def test_each_level_requires_the_one_below(replayed: set[str], removed: set[str]) -> None:
-    routes = {"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({}, "x", 2)}
+    routes = CorpusRoutes({"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({}, "x", 2)})
     groups = coverage.all_groups(GROUPS, routes)
     found = coverage.levels(groups, routes, {"x": replayed}, removed)
     expected = {("a", "adapter:x"): 1}
@@ -300,7 +309,7 @@ def test_each_level_requires_the_one_below(replayed: set[str], removed: set[str]
 
 def test_what_the_start_had_seen_is_no_evidence_of_exclusion() -> None:
     """Neither a replay of this run nor a removal takes back what an earlier run did."""
-    routes = {"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({}, "x", 2)}
+    routes = CorpusRoutes({"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({}, "x", 2)})
     started = {"embedding": ("x", "unknown"), "head": ("unknown",)}
     found = coverage.levels(GROUPS, routes, {"x": set(GROUPS)}, {"x"}, started)
     assert found == {("x", "embedding"): 0, ("x", "block.0"): 3, ("x", "head"): 3}

@@ -22,6 +22,9 @@ profiles:
   everything: {layers: all}
   removable: {layers: none, adapter: "{corpus}", rank: 8}
   nothing: {layers: none}
+  upper: {layers: {"block.*": 0.5, head: 1}, adapter: "{corpus}", rank: 8}
+  head: {layers: {head: 1}}
+  shared: {layers: none, adapter: shared, rank: 2}
 rules:
   - {name: open, match: {license_category: permissive}, profile: everything}
   - {name: contracts, match: {license_category: commercial}, profile: removable}
@@ -78,7 +81,7 @@ def test_a_policy_without_the_section_is_what_it_was() -> None:
         ('{"*": [-3, 3], head: {low: -2, high: 2}}', "calibrated", "not calibrated"),
         ("open: {", "opne: {", "did you mean 'open'"),
         ("fallback: nothing", "fallback: nothign", "did you mean 'nothing'"),
-        ("fallback: nothing", "fallback: everything", "permits something"),
+        ("fallback: nothing", "fallback: shared", "trains adapter 'shared'"),
         ("every: 100", "evry: 100", "did you mean 'every'"),
         ("  rollbacks: 1\n", "", "budget"),
         ("[-3, 3]", "[3, -3]", "low is above high"),
@@ -115,7 +118,8 @@ def test_lint_tells_a_relaxed_monitor_from_a_stricter_one() -> None:
     assert "relaxes_monitor" not in {f.code for f in lint(stricter, previous=before)}
     gone = [f.code for f in lint(policy("", version=2), previous=before)]
     assert gone.count("relaxes_monitor") == 1
-    assert "unused_profile" not in {f.code for f in lint(before)}  # a fallback is a use
+    unused = {f.subject for f in lint(before) if f.code == "unused_profile"}
+    assert unused == {"upper", "head", "shared"}  # a fallback is a use
 
 
 def test_explain_and_diff_name_the_action() -> None:
@@ -125,6 +129,64 @@ def test_explain_and_diff_name_the_action() -> None:
     changes = diff(policy(""), policy(), classes, GROUPS)
     assert {each.after.memorization for each in changes} == {"gate", "rollback"}
     assert not any(each.widens for each in changes)
+
+
+def to(fallback: str, *, version: int = 1) -> Policy:
+    return policy(SECTION.replace("nothing", fallback), version=version)
+
+
+def test_a_fallback_that_permits_something_is_part_of_the_decision() -> None:
+    decision = to("head").decide(the_class("MIT"))
+    assert decision.fallback is not None
+    assert (decision.fallback.label, decision.fallback.rules) == ("head", ("open",))
+    assert policy().decide(the_class("MIT")).fallback is None
+    assert to("head").decide(the_class("LicenseRef-acme")).fallback is None  # a rollback
+
+
+def test_rules_that_gate_alike_meet_in_their_fallbacks() -> None:
+    text = PLAIN.replace(
+        "rules:\n", "rules:\n  - {name: all, match: {corpus: acme}, profile: everything}\n"
+    )
+    actions = "all: {action: gate, fallback: upper}\n    open: {action: gate, fallback: FALLBACK}"
+    section = SECTION.replace("open: {action: gate, fallback: nothing}", actions)
+    both = read_policy(text + section.replace("FALLBACK", "head")).decide(the_class("MIT"))
+    assert both.fallback is not None
+    assert (both.fallback.label, both.fallback.adapter) == ("head&upper", "acme")
+    none = read_policy(text + section.replace("FALLBACK", "nothing")).decide(the_class("MIT"))
+    assert none.fallback is None  # the strictest leaves it out
+
+
+def test_lint_finds_a_fallback_that_is_not_narrower() -> None:
+    text = PLAIN.replace("profile: everything}", "profile: head}")
+    wide = read_policy(text + SECTION.replace("nothing", "upper"))
+    for groups in (None, GROUPS):
+        [found] = [f for f in lint(wide, groups=groups) if f.code == "wide_fallback"]
+        assert found.subject == "open"
+    assert "layer group 'block.0' weight 0.5" in found.message
+    for groups in (None, GROUPS):
+        assert "wide_fallback" not in {f.code for f in lint(to("upper"), groups=groups)}
+
+
+def test_lint_tells_a_wider_fallback_from_a_narrower_one() -> None:
+    for groups in (None, GROUPS):
+        grown = lint(to("upper", version=2), previous=policy(), groups=groups)
+        assert any("goes on training, where it was left out" in f.message for f in grown)
+        wider = lint(to("upper", version=2), previous=to("head"), groups=groups)
+        found = [f.message for f in wider if f.code == "relaxes_monitor"]
+        assert any("head → upper" in message for message in found)
+        back = lint(policy(version=2), previous=to("upper"), groups=groups)
+        assert "relaxes_monitor" not in {f.code for f in back}
+    assert any("gains block.0, adapter:" in message for message in found)
+
+
+def test_explain_and_diff_name_the_fallback() -> None:
+    explained = explain(to("upper"), the_class("MIT"), GROUPS)
+    assert explained.fallback is not None
+    assert explained.fallback.profile == "upper"
+    assert explained.fallback.route.groups == ("block.0", "head", "adapter:acme")
+    [change, *_] = diff(policy(), to("upper"), representative_classes(policy()), GROUPS)
+    assert (change.before.follows, change.after.memorization) == ("gate", "gate")
+    assert "to upper (block.0, head, adapter:" in (change.after.follows or "")
 
 
 def test_the_schema_offers_the_short_forms() -> None:

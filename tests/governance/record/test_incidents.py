@@ -10,8 +10,6 @@ import pytest
 
 from govray.errors import Refused, VerificationFailed
 from govray.governance.attestation import model_attestation as attesting
-from govray.governance.policy.depth_policy import seal_policy
-from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus, Side
 from govray.governance.record.gates import Gate, carried, joined, on_lineage
@@ -92,8 +90,7 @@ def test_the_budget_is_spent_and_what_follows_is_a_gate(tmp_path: Path) -> None:
             9.0 * ((corpus == "alpha" and step >= 4) or (corpus == "beta" and step >= 12))
         )
     )
-    world.policy_text = text
-    world.policy = seal_policy(read_policy(text), world.keys.compliance)
+    world.under(text)
     found = verified(world, world.run(tmp_path))
     decisions = found.attestation.memorization.decisions
     assert [(d.corpus, d.action) for d in decisions] == [("alpha", "rollback"), ("beta", "gate")]

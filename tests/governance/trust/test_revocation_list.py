@@ -22,7 +22,7 @@ from govray.governance.policy.credential import verify_credential
 from govray.governance.policy.depth_policy import seal_policy, verify_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.revoked import revoked_credential, revoked_policy
-from govray.governance.record.gates import Gate, encode_gates, gated, read_gates
+from govray.governance.record.gates import Gate, changed_routes, encode_gates, read_gates
 from govray.governance.record.ledger import CorpusUse, Leaf
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.revocation_list import (
@@ -376,7 +376,7 @@ def test_gates_round_trip_and_are_never_lifted(places: list[tuple[int, int, str]
     back = read_gates(encode_gates(gates))
     assert sorted(back, key=lambda g: g.place) == sorted(gates, key=lambda g: g.place)
     for branch in range(3):
-        left_out = [gated(back, branch, step) for step in range(11)]
+        left_out = [{*changed_routes(back, {}, branch, step)} for step in range(11)]
         assert all(a <= b for a, b in pairwise(left_out))
 
 

@@ -16,6 +16,7 @@ from govray.checkpoint import commit_folder
 from govray.engine.memorization.probe_sharing import Probe
 from govray.errors import Refused
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.coverage import Coverage
 from govray.governance.policy.memorization_section import Statistic
 from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side
 from govray.governance.verify.verifier import VerifiedModel, verify
@@ -150,6 +151,80 @@ def test_a_gated_corpus_is_left_out_from_the_next_step_on(
     outcome = replay(run)
     assert outcome.identical
     assert scripted.calls == calls
+
+
+REROUTES = SECTION.replace("fallback: nothing", "fallback: narrow")
+NARROW = '  narrow: {layers: [head], adapter: "{corpus}", rank: 2}\nrules:'
+
+
+@pytest.mark.slow
+def test_a_gate_that_routes_leaves_every_row_where_it_was(
+    tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = POLICY.replace("rules:", NARROW, 1) + REROUTES
+    here = Deployment(tmp_path / "here", policy_text=text)
+    undisturbed, calm = attested(here, trainer_of(here))
+    scripted.memorizes = staticmethod(lambda corpus, _, step: corpus == "open-one" and step >= 4)
+    run, model = attested(here, trainer_of(here))
+    [gate] = model.gates
+    assert (gate.corpus, gate.step, gate.fallback) == ("open-one", 8, "narrow")
+    [event] = [e for e in events.read(run) if isinstance(e, events.Memorized)]
+    assert event.text.endswith("(head): rerouted to narrow from step 8 on")
+    # Every leaf is the same, but for the route that it names from the gate on.
+    route = model.routes.fallbacks["open-one"].route.digest
+    for before, after in zip(calm.ledger.steps, model.ledger.steps, strict=True):
+        uses = dict(before.corpora)
+        if after.step >= 8 and "open-one" in uses:
+            uses["open-one"] = uses["open-one"].model_copy(update={"route": route})
+        assert after == before.model_copy(update={"corpora": uses})
+    # The fallback's adapter was there from the start, and learned after the gate only.
+    own = model_folder.adapter_files("open-one")[1]
+    assert tensors(run, own) != tensors(undisturbed, own)
+    assert tensors(run) != tensors(undisturbed)
+    assert ("open-one", "adapter:open-one") in {(c.corpus, c.group) for c in coverage_of(model)}
+    assert ("open-one", "adapter:open-one") not in {(c.corpus, c.group) for c in coverage_of(calm)}
+    # A domain of its own hears nothing of it, although it reads the trunk that changed.
+    assert [d.action for d in model.attestation.memorization.decisions] == ["gate"]  # type: ignore[union-attr]
+    outcome = replay(run)
+    assert outcome.identical, (outcome.leaf, outcome.tensor)
+    assert replay(run, steps=(12, STEPS)).identical
+    # Killed after the gate, it comes to the same end.
+    kills = iter([False] * 10 + [True])
+    step_of = worker.Run.step
+
+    def step(each: worker.Run, *arguments: Any) -> Any:
+        if next(kills, False):
+            each._commits.settle(None)
+            raise Killed
+        return step_of(each, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker.Run, "step", step)
+        with pytest.raises(Killed):
+            trainer_of(here).train()
+    [killed] = [f for f in run.parent.glob("tiny-*") if f not in (run, undisturbed)]
+    resumed = replace(trainer_of(here), resume=killed)
+    resumed.train()
+    write_model(killed, resumed.signer())
+    assert verify(killed / "model", trust_root=here.root).gates == model.gates
+    for name in (model_folder.WEIGHTS, own, ACME):
+        assert tensors(killed, name) == tensors(run, name)
+    assert lines(killed) == lines(run)
+
+
+def coverage_of(model: VerifiedModel) -> Sequence[Coverage]:
+    return model.attestation.coverage
+
+
+def test_a_fallback_that_is_wider_is_refused_before_data_is_read(
+    tmp_path: Path, scripted: type[Scripted]
+) -> None:
+    text = POLICY + SECTION.replace("weak: rollback", "weak: {action: gate, fallback: everything}")
+    here = Deployment(tmp_path / "here", policy_text=text)
+    with pytest.raises(Refused, match=r"weak-one.*layer group 'embedding' weight 1, and") as error:
+        trainer_of(here).train()
+    assert "rule weak" in str(error.value)
+    assert not (here.folder / "prepared").exists()
 
 
 @pytest.mark.slow
