@@ -29,7 +29,7 @@ from benchmarks.methods import METHODS
 from benchmarks.methods.governed import SAMPLED_EVERY
 from benchmarks.ranks import run_ranks
 from benchmarks.timing import EVERY_ROUND, LEDGER, Seconds, Setting, baseline_rounds, time_methods
-from benchmarks.workload import CASES, Shape
+from benchmarks.workload import ALL_CASES, CASES, Shape
 from govray.errors import RankFailed, UsageError
 from govray.train.watching.flops import flop_ratio
 
@@ -47,11 +47,13 @@ class Row:
 
     Attributes:
         seconds: Median of a step.
+        tokens_per_second: Loss targets of all ranks' rows, in that time.
         time: Of a step.
         memory: Peak live tensor bytes; None if not measured.
     """
 
     seconds: float
+    tokens_per_second: float
     time: Paired
     memory: float | None
 
@@ -80,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.pairs,
     )[0]
     memory = _memory(setting, options.cases, options.methods) if options.memory else {}
-    report = {case: _rows(times, memory.get(case, {})) for case, times in seconds.items()}
+    tokens = setting.shape.tokens * setting.shape.rows * setting.world_size
+    report = {case: _rows(times, memory.get(case, {}), tokens) for case, times in seconds.items()}
     ratios = {case: analytic_ratio(setting, case) for case in report}
     print(_table(report, ratios))
     print(
@@ -93,8 +96,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def analytic_ratio(setting: Setting, case: str) -> float:
     """F of the case, with the rows as split."""
     workload = setting.workload(case, 0)
-    streams = [(workload.row_counts[p], route) for p, route in workload.routes.items()]
-    adapters = [workload.adapter] if workload.adapter else []
+    streams = [(count, workload.routes[p]) for p, count in workload.row_counts.items()]
+    adapters = [route.adapter for _, route in streams if route.adapter]
     return flop_ratio(gpt_operations(setting.shape, adapters), streams)
 
 
@@ -132,12 +135,13 @@ def _memory(
     }
 
 
-def _rows(seconds: Seconds, memory: Mapping[str, float | None]) -> dict[str, Row]:
+def _rows(seconds: Seconds, memory: Mapping[str, float | None], tokens: int) -> dict[str, Row]:
     rows = {}
     for method, times in seconds.items():
         ratio = paired_ratio(times, seconds["ddp"])
         assert ratio is not None
-        rows[method] = Row(median(t for t in times if t is not None), ratio, memory.get(method))
+        step = median(t for t in times if t is not None)
+        rows[method] = Row(step, tokens / step, ratio, memory.get(method))
     return rows
 
 
@@ -165,6 +169,7 @@ def _case(seconds: Seconds, rows: Mapping[str, Row], ratio: float) -> dict[str, 
         "methods": {
             name: {
                 "seconds": row.seconds,
+                "tokens_per_second": row.tokens_per_second,
                 "vs_ddp": row.time.median,
                 "vs_ddp_interval": list(row.time.interval),
                 "pairs": row.time.pairs,
@@ -184,15 +189,17 @@ def accounting_share(seconds: Seconds) -> float | None:
 
 
 def _table(report: Mapping[str, Mapping[str, Row]], ratios: Mapping[str, float]) -> str:
-    head = f"{'case':<14}{'method':<26}{'step':>9}{'÷ DDP':>8}  {'95 % interval':<16}"
-    lines = [head + f"{'pairs':>5}{'memory':>9}{'FLOPs':>8}"]
+    head = f"{'case':<14}{'method':<26}{'step':>9}{'tokens/s':>11}{'÷ DDP':>8}  "
+    lines = [head + f"{'95 % interval':<16}{'pairs':>5}{'memory':>9}{'FLOPs':>8}"]
     for case, rows in report.items():
         for name, row in rows.items():
             low, high = row.time.interval
             memory = "-" if row.memory is None else f"{row.memory:.3f}"
             flops = f"{ratios[case]:.3f}" if name == "governed" else ""
+            tokens = "" if name == LEDGER else f"{row.tokens_per_second:,.0f}"
             lines.append(
-                f"{case:<14}{name:<26}{row.seconds * 1e3:>6.0f} ms{row.time.median:>8.3f}  "
+                f"{case:<14}{name:<26}{row.seconds * 1e3:>6.0f} ms{tokens:>11}"
+                f"{row.time.median:>8.3f}  "
                 f"{f'{low:.3f} … {high:.3f}':<16}{row.time.pairs:>5}{memory:>9}{flops:>8}"
             )
     return "\n".join(lines)
@@ -220,7 +227,11 @@ def _processor() -> str:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__)
-    parser.add_argument("--cases", type=_names(CASES), default=[*CASES], help="comma-separated")
+    parser.add_argument(
+        "--cases",
+        type=_names(ALL_CASES),
+        help="comma-separated; on cuda all by default, else the first four",
+    )
     parser.add_argument(
         "--methods",
         type=_names(METHODS),
@@ -242,6 +253,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     sizes = {s: getattr(options, s) for s in ("blocks", "width", "tokens", "rows", "vocabulary")}
     base = QUICK if options.quick else SHAPES[options.device]
     options.shape = replace(base, **{name: size for name, size in sizes.items() if size})
+    options.cases = options.cases or [*(ALL_CASES if options.device == "cuda" else CASES)]
     options.pairs = options.pairs or (_QUICK_PAIRS if options.quick else 30)
     options.processes = options.processes or (1 if options.device == "cuda" else 2)
     options.methods = [m for m in METHODS if m in options.methods or m in EVERY_ROUND]

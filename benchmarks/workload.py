@@ -6,6 +6,7 @@ Invariants:
   So a profile's rows differ by at most one between ranks.
 * A step's rows depend on the step alone. Equal workloads give equal weights and rows.
 * Shares are rounded once, over all ranks, by largest remainder.
+* Where adapters take turns, each that is due has one row, or as many more as there are rows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ ADAPTER_RANK = 8
 LEARNING_RATE = 3e-4
 
 EVERYTHING, UPPER_HALF, REMOVABLE = "everything", "upper_half", "removable"
+LOWER_HALF = "lower_half"
 
 CASES: Mapping[str, Mapping[str, float]] = {
     "allow_all": {EVERYTHING: 1.0},
@@ -37,6 +39,17 @@ CASES: Mapping[str, Mapping[str, float]] = {
     "upper_90": {EVERYTHING: 0.1, UPPER_HALF: 0.9},
 }
 """Case → profile → share of the rows."""
+
+MORE_CASES: Mapping[str, Mapping[str, float]] = {
+    "two_domains": {LOWER_HALF: 0.5, UPPER_HALF: 0.5},
+    "adapters_100": {EVERYTHING: 0.5, REMOVABLE: 0.5},
+}
+"""Those that run by default on a GPU only."""
+
+ALL_CASES: Mapping[str, Mapping[str, float]] = {**CASES, **MORE_CASES}
+
+TAKING_TURNS: Mapping[str, int] = {"adapters_100": 100}
+"""Case → adapters that share the rows of ``REMOVABLE``; each is read every few steps."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,7 @@ class Workload:
     """One case on one rank.
 
     Attributes:
-        case: A name in ``CASES``.
+        case: A name in ``ALL_CASES``.
         shape: Of model and batch.
         rank: This one.
         world_size: Number of ranks.
@@ -112,8 +125,19 @@ class Workload:
 
     @cached_property
     def row_counts(self) -> dict[str, int]:
-        """Profile → rows over all ranks."""
-        return share_rows(CASES[self.case], self.shape.rows * self.world_size)
+        """Profile → rows over all ranks, in step 0; in other steps too unless adapters take
+        turns."""
+        return self.counts(0)
+
+    def counts(self, step: int) -> dict[str, int]:
+        """Profile → rows over all ranks of a step."""
+        counts = share_rows(ALL_CASES[self.case], self.shape.rows * self.world_size)
+        if adapters := TAKING_TURNS.get(self.case):
+            rows = counts.pop(REMOVABLE)
+            for row in range(rows):
+                profile = f"{REMOVABLE}_{(step * rows + row) % adapters}"
+                counts[profile] = counts.get(profile, 0) + 1
+        return counts
 
     @cached_property
     def groups(self) -> dict[str, tuple[str, ...]]:
@@ -124,12 +148,28 @@ class Workload:
     @cached_property
     def routes(self) -> dict[str, Route]:
         """Profile → route, for the profiles of the case."""
-        return {profile: route(profile, self.groups) for profile in CASES[self.case]}
+        profiles = [*ALL_CASES[self.case]]
+        if adapters := TAKING_TURNS.get(self.case):
+            profiles.remove(REMOVABLE)
+            profiles += [f"{REMOVABLE}_{number}" for number in range(adapters)]
+        return {profile: route(profile, self.groups) for profile in profiles}
+
+    @cached_property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of all adapters."""
+        return tuple(route.adapter for route in self.routes.values() if route.adapter)
 
     @property
     def adapter(self) -> str | None:
-        """Name of the adapter, if the case has one."""
-        return ADAPTER_NAME if REMOVABLE in CASES[self.case] else None
+        """Name of the adapter, if the case has one.
+
+        Raises:
+            ValueError: It has several.
+        """
+        if not self.adapters:
+            return None
+        (only,) = self.adapters
+        return only
 
     @cached_property
     def group_targets(self) -> dict[str, int]:
@@ -170,7 +210,7 @@ class Workload:
         mine = drawn[self.rank :: self.world_size].to(self.device)
         spans, positions = {}, {}
         first, taken = 0, 0
-        for profile, count in self.row_counts.items():
+        for profile, count in self.counts(step).items():
             dealt = range(first, first + count)
             own = [i - first for i in dealt if i % self.world_size == self.rank]
             spans[profile] = slice(taken, taken + len(own))
@@ -191,10 +231,10 @@ def route(profile: str, groups: Mapping[str, object]) -> Route:
     """The route of a profile."""
     if profile == EVERYTHING:
         return Route(dict.fromkeys(groups, 1.0))
-    if profile == UPPER_HALF:
+    if profile in (UPPER_HALF, LOWER_HALF):
         upper = parse_selector("blocks[0.5:]").select(groups) | {"final_norm", "head"}
-        return Route({group: 1.0 for group in groups if group in upper})
-    return Route({}, ADAPTER_NAME, ADAPTER_RANK)
+        return Route({g: 1.0 for g in groups if (g in upper) == (profile == UPPER_HALF)})
+    return Route({}, ADAPTER_NAME + profile.removeprefix(REMOVABLE), ADAPTER_RANK)
 
 
 def share_rows(shares: Mapping[str, float], total: int) -> dict[str, int]:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.methods.method import Method
-from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, SEED, Batch, Workload
+from benchmarks.workload import ADAPTER_RANK, SEED, Batch, Workload
 from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.step_settings import StepSettings
@@ -44,9 +44,12 @@ class Governed(Method):
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
         model = workload.build_model()
-        ranks = {ADAPTER_NAME: ADAPTER_RANK} if workload.adapter else {}
-        adapters = Adapters(model, ranks, seed=SEED)
-        self.optimize(dict(model.named_parameters()) | dict(adapters.named_parameters()))
+        adapters = Adapters(model, dict.fromkeys(workload.adapters, ADAPTER_RANK), seed=SEED)
+        self.optimize(dict(model.named_parameters()))
+        beside = dict(adapters.named_parameters())
+        self.parameters |= beside
+        for names in adapters.groups.values():  # as `govern` does: one that is not due is not seen
+            self.optimizer.add_param_group({"params": [beside[name] for name in names]})
         self._step = build_step(
             model,
             self.optimizer,
@@ -65,6 +68,11 @@ class Governed(Method):
         self._folder = tempfile.TemporaryDirectory(prefix="govray-benchmark-")
         self._ahead = WriteAhead(Path(self._folder.name) / "ledger.ahead.jsonl", ())
         self._done = 0
+
+    @classmethod
+    def covers(cls, workload: Workload) -> bool:
+        """Any policy."""
+        return True
 
     def step(self, batch: Batch) -> None:
         """One governed step and its ledger leaf."""
@@ -101,7 +109,7 @@ class Governed(Method):
         return gradient_norms(leaf, result.norms.pieces, result.norms.squares, routes)
 
     def _leaf(self, result: StepResult) -> Leaf:
-        counts = self.workload.row_counts
+        counts = self.workload.counts(result.step)
         return Leaf(
             branch=0,
             step=result.step,
@@ -111,6 +119,7 @@ class Governed(Method):
             streams={
                 route.digest: (result.step * counts[profile], (result.step + 1) * counts[profile])
                 for profile, route in self.workload.routes.items()
+                if profile in counts
             },
             corpora={
                 corpus: CorpusUse(rows=rows, targets=targets)

@@ -33,8 +33,8 @@ class Method(ABC):
 
     @classmethod
     def covers(cls, workload: Workload) -> bool:
-        """Whether the method can do what the case's policy asks."""
-        return True
+        """Whether the method can do what the case's policy asks; here, of one adapter at most."""
+        return len(workload.adapters) <= 1
 
     @abstractmethod
     def step(self, batch: Batch) -> None:

@@ -43,6 +43,7 @@ METHODS = ["ddp", "governed", "governed_sampled", "detach_and_where"]
 METHOD = closed(
     {
         "seconds": RATIO,
+        "tokens_per_second": RATIO,
         "vs_ddp": RATIO,
         "vs_ddp_interval": INTERVAL,
         "pairs": PAIRS,
@@ -177,6 +178,24 @@ def test_digests_of_the_weights_repeat_and_follow_case_and_steps() -> None:
     assert len(set(first.values())) == len(CASES)
     assert weights_digests(0, setting, ["upper_50"], 2) == {"upper_50": first["upper_50"]}
     assert weights_digests(0, setting, ["upper_50"], 3) != {"upper_50": first["upper_50"]}
+
+
+@pytest.mark.slow
+def test_step_measures_two_domains_and_a_hundred_adapters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cases = ["two_domains", "adapters_100"]
+    words = ["--quick", "--cases", ",".join(cases), "--methods", "governed,zeroing", "--no-memory"]
+    main([*words, "--pairs", "1"])
+    *table, last = capsys.readouterr().out.splitlines()
+    report = json.loads(last)
+    assert [*report] == cases
+    assert "zeroing" not in report["adapters_100"]["methods"]  # of one adapter at most
+    for case in report.values():
+        governed = case["methods"]["governed"]
+        tokens = 2 * QUICK.rows * QUICK.tokens
+        assert governed["tokens_per_second"] == pytest.approx(tokens / governed["seconds"])
+    assert any("tokens/s" in line for line in table)
 
 
 @pytest.mark.slow

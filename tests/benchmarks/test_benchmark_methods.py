@@ -15,7 +15,8 @@ from torch import Tensor
 from benchmarks.methods import METHODS
 from benchmarks.methods.method import Method
 from benchmarks.ranks import run_ranks
-from benchmarks.workload import CASES, EVERYTHING, LEARNING_RATE, Shape, Workload, route
+from benchmarks.workload import CASES as FOUR
+from benchmarks.workload import EVERYTHING, LEARNING_RATE, Shape, Workload, route
 
 pytestmark = pytest.mark.slow  # methods train side by side, on two ranks
 
@@ -24,6 +25,7 @@ STEPS = 3  # adapters' A matrices have no gradient in the first
 WORLD = 2
 TOLERANCE = 1e-10
 
+CASES = [*FOUR, "two_domains"]
 RESTRICTING = [case for case in CASES if case != "allow_all"]
 ROUTED = [name for name in METHODS if name not in ("ddp", "governed")]
 
@@ -93,7 +95,7 @@ def test_all_methods_see_the_same_gradients(trained) -> None:
                     assert difference(gradients, governed) <= TOLERANCE, (case, name)
                     compared.add((case, name))
     missing = {(case, name) for case in CASES for name in ROUTED} - compared
-    assert missing == {("mix_50_30_20", "detach_activations")}
+    assert missing == {(case, "detach_activations") for case in ("mix_50_30_20", "two_domains")}
 
 
 def test_allow_all_is_plain_training(trained) -> None:

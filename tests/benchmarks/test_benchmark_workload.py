@@ -7,7 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.workload import CASES, EVERYTHING, UPPER_HALF, Shape, Workload, share_rows
+from benchmarks.workload import (
+    ALL_CASES,
+    CASES,
+    EVERYTHING,
+    UPPER_HALF,
+    Shape,
+    Workload,
+    share_rows,
+)
 from govray.errors import UsageError
 
 TINY = Shape(blocks=2, width=8, tokens=4, rows=8, vocabulary=11)
@@ -35,12 +43,13 @@ def test_too_few_rows_are_refused() -> None:
         share_rows(CASES["upper_90"], 4)
 
 
-@given(case=st.sampled_from(sorted(CASES)), world=st.integers(2, 5), step=st.integers(0, 100))
+@given(case=st.sampled_from(sorted(ALL_CASES)), world=st.integers(2, 5), step=st.integers(0, 100))
 def test_rows_are_dealt_evenly_and_completely(case: str, world: int, step: int) -> None:
     ranks = [Workload(case, TINY, rank, world) for rank in range(world)]
     batches = [workload.batch(step) for workload in ranks]
     assert {len(batch.tokens) for batch in batches} == {TINY.rows}
-    for profile, count in ranks[0].row_counts.items():
+    assert sum(ranks[0].counts(step).values()) == TINY.rows * world
+    for profile, count in ranks[0].counts(step).items():
         held = sorted(place for batch in batches for place in batch.positions[profile])
         assert held == list(range(count))
         sizes = [len(batch.positions[profile]) for batch in batches]
@@ -67,6 +76,14 @@ def test_targets_count_every_row_of_the_profiles_that_permit_a_group() -> None:
         "final_norm": 64,
         "head": 64,
     }
+
+
+def test_adapters_take_turns() -> None:
+    workload = Workload("adapters_100", TINY, 0, 2)
+    assert len(workload.adapters) == 100
+    due = [profile for step in range(25) for profile in workload.counts(step)]
+    assert due.count(EVERYTHING) == 25
+    assert all(due.count(f"removable_{number}") == 2 for number in range(100))  # 25 · 8 rows
 
 
 def test_two_models_of_a_workload_are_equal() -> None:
