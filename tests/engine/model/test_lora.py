@@ -66,13 +66,14 @@ def test_its_derivatives_are_those_of_its_forward(bias, shape):
 
 
 def test_it_fits_linear_layers_that_do_not_learn():
-    inputs = torch.randn(2, 6)
+    inputs, a = torch.randn(2, 6), torch.randn(3, 6)
     layer = nn.Linear(6, 4).requires_grad_(False)
-    assert fits(layer, inputs)
-    assert not fits(layer, inputs.double())
-    assert not fits(layer, inputs[0])
+    assert fits(layer, inputs, a)
+    assert not fits(layer, inputs.double(), a)
+    assert not fits(layer, inputs, a.bfloat16())
+    assert not fits(layer, inputs[0], a)
     layer.bias.requires_grad_(True)
-    assert not fits(layer, inputs)
+    assert not fits(layer, inputs, a)
 
 
 def test_an_override_by_somebody_else_stays_and_ours_goes():
