@@ -129,7 +129,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "train.integrations": frozenset({"ray", "torch", "transformers", "lightning"}),
     "train.loop": frozenset({"torch"}),
     "train.validation": frozenset({"torch", "numpy", "pydantic"}),
-    "train.watching": frozenset({"ray", "torch"}),
+    # Trackers are told by their own clients, each imported when a run asks for it.
+    "train.watching": frozenset({"ray", "torch", "tensorboardX", "mlflow", "wandb"}),
     "tune": frozenset({"ray", "pydantic"}),
     "demo": frozenset({"torch", "safetensors"}),
     "cli": frozenset({"typer", "rich", "yaml", "sqlmodel", "sqlalchemy", "fastapi", "uvicorn"}),

@@ -10,15 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from govray.train.driver.trainer import GovernedTrainer
+    from govray.train.watching.mlflow_callback import MLflowCallback
+    from govray.train.watching.run_callback import RunCallback
+    from govray.train.watching.tensorboard_callback import TensorBoardCallback
+    from govray.train.watching.wandb_callback import WandbCallback
     from govray.train.worker.run import Run
     from govray.train.worker.run_start import govern
     from govray.train.worker.shard_model import shard
 
-__all__ = ["GovernedTrainer", "Run", "govern", "shard"]
+__all__ = [
+    "GovernedTrainer",
+    "MLflowCallback",
+    "Run",
+    "RunCallback",
+    "TensorBoardCallback",
+    "WandbCallback",
+    "govern",
+    "shard",
+]
 
 _HOMES = {
     "GovernedTrainer": "driver.trainer",
+    "MLflowCallback": "watching.mlflow_callback",
     "Run": "worker.run",
+    "RunCallback": "watching.run_callback",
+    "TensorBoardCallback": "watching.tensorboard_callback",
+    "WandbCallback": "watching.wandb_callback",
     "govern": "worker.run_start",
     "shard": "worker.shard_model",
 }

@@ -50,7 +50,13 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return {item: packing._pack(item) for item in work}
 
     def fit(
-        order: Order, loop: Loop, *, config: Any, on_step: StepCallback, **for_ray: object
+        order: Order,
+        loop: Loop,
+        *,
+        config: Any,
+        on_step: StepCallback,
+        on_report: StepCallback | None = None,
+        **for_ray: object,
     ) -> int:
         folder = Path(order.folder)
         while True:
@@ -59,7 +65,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.manual_seed(order.settings.seed)
             torch.set_num_threads(order.settings.threads)
             shard = Rows(order, found.step, found.checkpoint, attempt, found.decisions)
-            assignment = Assignment(order=order, shard=shard, on_step=on_step)
+            assignment = Assignment(order=order, shard=shard, on_step=on_step, on_report=on_report)
             token = current.set(assignment)
             try:
                 loop(dict(config or {}))

@@ -126,6 +126,12 @@ def write_model(
     return run / MODEL
 
 
+def signed_files(run: Place) -> dict[str, bytes]:
+    """The attestation of a run's model and its policy, by file name."""
+    names = (model_folder.ATTESTATION, model_folder.POLICY)
+    return {(run / MODEL / each).name: (run / MODEL / each).read_bytes() for each in names}
+
+
 def _model_folder(run: Place) -> AbstractContextManager[Path]:
     """The folder to fill, which then is the run's model."""
     if isinstance(run, Path):

@@ -60,6 +60,7 @@ def fit(
     scaling: ray.train.ScalingConfig | None,
     run_config: ray.train.RunConfig,
     on_step: StepCallback,
+    on_report: StepCallback | None = None,
 ) -> int:
     """Train until the last step is committed or the run was asked to stop.
 
@@ -69,6 +70,7 @@ def fit(
         scaling, run_config: For Ray Train. Of the failure configuration ``max_failures`` is
             taken: how many failures of the user's own may be followed by a restart.
         on_step: Called as steps are done.
+        on_report: Called with every step that was reported.
 
     Returns:
         The first step that was not done: ``order.stop`` if the run is finished.
@@ -86,12 +88,12 @@ def fit(
     with (
         stop_request.signals() as received,
         closing(journal),
-        ProgressWatch(journal) as watch,
+        ProgressWatch(journal, on_report) as watch,
     ):
         while True:
             # What is ignored here is of Ray Train v2, whose annotations are still those of v1.
             trainer = _Trainer(
-                GovernedLoop(loop, order, watch.actor),  # type: ignore[arg-type]  # it returns
+                GovernedLoop(loop, order, watch.actor, on_report is not None),  # type: ignore[arg-type]  # it returns
                 train_loop_config=dict(config or {}),
                 torch_config=TorchConfig(timeout_s=order.settings.collective_timeout_s),
                 scaling_config=scaling,
@@ -170,6 +172,7 @@ class GovernedLoop:
     loop: Loop
     order: Order
     progress: Any
+    reports: bool = False
 
     def __call__(self, config: dict[str, Any]) -> int | None:
         operator_key.refuse_held(
@@ -187,6 +190,7 @@ class GovernedLoop:
                 order=self.order,
                 shard=shard,
                 on_step=lambda step, metrics: self.progress.put.remote(step, dict(metrics)),
+                on_report=self._report if self.reports else None,
             )
         )
         try:
@@ -196,6 +200,9 @@ class GovernedLoop:
         finally:
             current.reset(token)
         return None
+
+    def _report(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.progress.report.remote(step, dict(metrics))
 
 
 class _Journal:

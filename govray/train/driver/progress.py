@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 
 POLL_S = 0.2
+REPORTS = 10_000
+"""Reported steps that wait for the driver; the oldest are lost beyond."""
 
 StepCallback = Callable[[int, Mapping[str, float]], None]
 
@@ -27,6 +30,7 @@ class Latest:
     def __init__(self) -> None:
         self._step: tuple[int, dict[str, float]] | None = None
         self._group: Any = None
+        self._reports: deque[tuple[int, dict[str, float]]] = deque(maxlen=REPORTS)
 
     def stand(self, group: Any) -> None:
         """Take a worker's placement group."""
@@ -39,6 +43,16 @@ class Latest:
     def put(self, step: int, metrics: dict[str, float]) -> None:
         self._step = (step, metrics)
 
+    def report(self, step: int, metrics: dict[str, float]) -> None:
+        """Keep what is known of a step until it is taken."""
+        self._reports.append((step, metrics))
+
+    def take(self) -> list[tuple[int, dict[str, float]]]:
+        """The reports since the last time, oldest first."""
+        taken = list(self._reports)
+        self._reports.clear()
+        return taken
+
     def get(self) -> tuple[int, dict[str, float]] | None:
         return self._step
 
@@ -47,11 +61,16 @@ class ProgressWatch:
     """Context manager on the driver that calls back with each new step.
 
     A callback that raises is logged and not called again; the run goes on.
+
+    Args:
+        on_step: Gets the newest step.
+        on_report: Gets every step that was reported; None asks for none.
     """
 
-    def __init__(self, on_step: StepCallback) -> None:
+    def __init__(self, on_step: StepCallback, on_report: StepCallback | None = None) -> None:
         self.actor: Any = Latest.remote()  # type: ignore[attr-defined]
         self._on_step = on_step
+        self._on_report = on_report
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="govray-progress", daemon=True)
 
@@ -70,6 +89,9 @@ class ProgressWatch:
             last = self._stop.wait(POLL_S)
             try:
                 newest = ray.get(self.actor.get.remote(), timeout=5)
+                if self._on_report:
+                    for report in ray.get(self.actor.take.remote(), timeout=5):
+                        self._on_report(*report)
             except ray.exceptions.GetTimeoutError:  # a busy machine
                 newest = None
             except Exception:  # the cluster is shutting down

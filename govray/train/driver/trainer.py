@@ -38,7 +38,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer, read_password
 from govray.governance.formats.row_schema import RowKind
 from govray.governance.record.canary import Canaries
-from govray.train.attest.write_model import write_model
+from govray.train.attest.write_model import signed_files, write_model
 from govray.train.driver import attempts
 from govray.train.driver.discovery import Loop, discover
 from govray.train.driver.progress import StepCallback
@@ -65,6 +65,7 @@ from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.run_lock import hold
 from govray.train.run_folder.source_code import source_of
 from govray.train.state.garbage_collection import pin_start
+from govray.train.state.snapshot import latest
 from govray.train.validation.best_so_far import ended_early
 from govray.train.validation.validation_data import (
     recorded_validation,
@@ -72,7 +73,9 @@ from govray.train.validation.validation_data import (
     refuse_overlap,
     validation_inputs,
 )
+from govray.train.watching.chosen_callbacks import chosen_callbacks, settings
 from govray.train.watching.model_size import ModelSize, model_size
+from govray.train.watching.run_callback import RunCallback, RunStarted, Told
 from govray.train.worker.run_start import Discovered
 
 Admission = Callable[[int, int], None]
@@ -114,6 +117,7 @@ class GovernedTrainer(RunSettings):
         pretrained: Weights to start from, `govern` loads them: a ``.safetensors`` file, or a
             folder that has ``model.safetensors`` or its shards. A loop that loads weights
             itself names them here too, or its attestation is wrong.
+        callbacks: Told of the run on the driver; see `RunCallback`.
         profiling: Steps that torch's profiler traces, on rank 0.
         on_admission, on_step: Called on the driver as work proceeds.
         on_size: Called on the driver with the run's size, before workers start.
@@ -152,6 +156,7 @@ class GovernedTrainer(RunSettings):
     attestation_key_password_file: str | Path | None = None
     pretrained: str | Path | None = None
     profiling: Profiling | None = None
+    callbacks: Sequence[RunCallback] = ()
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
     on_size: Callable[[ModelSize], None] = lambda size: None
@@ -311,7 +316,7 @@ class GovernedTrainer(RunSettings):
             validation=recorded_validation(self.validation, validation),
         )
         folder = place(order.folder)
-        with hold(folder) as driver:
+        with hold(folder) as driver, Told(self.callbacks) as told:
             storage.choose(folder, self.checkpoint_storage)
             if record:
                 run_listing.refuse_other_run(record, made)
@@ -321,8 +326,10 @@ class GovernedTrainer(RunSettings):
                 if start:
                     pin_start(Path(start.folder), f"{order.run_id} starts from it")
             stop_request.clear(folder)
+            if told:
+                told.start(self._run_started(order, config))
             if not record.finished:
-                done = self._fit(replace(order, driver=driver))
+                done = self._fit(replace(order, driver=driver), told)
                 early = done if done < order.stop else None
                 record.end(folder, instant(), ended=early)
                 events.append(folder, events.Finished(at=now(), step=done))
@@ -330,9 +337,22 @@ class GovernedTrainer(RunSettings):
             if attest and signer:
                 write_model(folder, signer)
                 events.append(folder, events.Attested(at=now()))
+                told.attested(signed_files(folder))
         return folder
 
-    def _fit(self, order: Order) -> int:
+    def _run_started(self, order: Order, config: Mapping[str, Any]) -> RunStarted:
+        folder, file = place(order.folder), self.experiment
+        commit = latest(folder)
+        return RunStarted(
+            run_id=order.run_id,
+            folder=folder,
+            experiment=file.name if file else order.run_id,
+            step=commit[1] if commit else 0,
+            settings=settings(file.model_dump(mode="json") if file else config),
+            policy=order.policy_digest,
+        )
+
+    def _fit(self, order: Order, told: Told | None = None) -> int:
         """Train to the end; returns how many steps that was."""
         step = attempts.fit(
             order,
@@ -341,6 +361,7 @@ class GovernedTrainer(RunSettings):
             scaling=self.scaling_config,
             run_config=self._ray_run_config(order.run_id),
             on_step=self.on_step,
+            on_report=told.step if told else None,
         )
         if step < order.stop and not ended_early(place(order.folder), step):
             events.append(place(order.folder), events.Stopped(at=now(), step=step))
@@ -615,6 +636,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         reader=data.reader,
         pretrained=experiment.pretrained,
         profiling=experiment.profiling,
+        callbacks=chosen_callbacks(experiment),
         checkpoint_storage=experiment.checkpoint.storage,
         max_quarantined=governance.max_quarantined,
         attestation_key=experiment.attestation_key,

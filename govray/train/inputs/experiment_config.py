@@ -47,9 +47,10 @@ from govray.train.experiment.places import PlaceText as PlaceText
 from govray.train.experiment.profiling import Profiling
 from govray.train.experiment.schedule import COSINE, Schedule
 from govray.train.experiment.section import Section
+from govray.train.experiment.tracking import Tracking
 from govray.train.experiment.validation import Validation
 
-SEEN_ONLY = frozenset({"profiling"})
+SEEN_ONLY = frozenset({"profiling", "tensorboard", "tracking"})
 """Fields that say what people see of a run. They change nothing about it, so a run that goes on may
 have others."""
 
@@ -232,6 +233,16 @@ class Experiment(Section):
         None,
         description="steps that torch's profiler traces; the trace lies beside the run",
         exclude_if=lambda value: value is None,  # records of earlier runs do not have it
+    )
+    tensorboard: bool = Field(
+        False,
+        description="write TensorBoard's files beside the run",
+        exclude_if=lambda value: not value,
+    )
+    tracking: Tracking | None = Field(
+        None,
+        description="trackers that the driver tells of the run",
+        exclude_if=lambda value: value is None,
     )
     storage_path: PlaceText = "runs"
     attestation_key: DiskPath = Field(

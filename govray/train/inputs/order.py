@@ -125,12 +125,15 @@ class Assignment:
         order: The run's.
         shard: This rank's planned rows.
         on_step: Told of each step.
+        on_report: Told of each step that was reported, and all that is known of it; None if nobody
+            listens.
         sharded: The models that were sharded, after they had got their first weights.
     """
 
     order: Order
     shard: Any
     on_step: Callable[[int, Mapping[str, float]], None]
+    on_report: Callable[[int, Mapping[str, float]], None] | None = None
     sharded: list[Any] = field(default_factory=list)
 
 

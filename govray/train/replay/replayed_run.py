@@ -328,6 +328,9 @@ def _fit(order: Order, inputs: RecordedInputs, part: Segment, on_step: StepCallb
             update={
                 # The rows are packed: no tokenizer is read.
                 "data": experiment.data.model_copy(update={"tokenizer": "bytes"}),
+                "profiling": None,
+                "tensorboard": False,
+                "tracking": None,  # a second party need not have the trackers
                 "resources": experiment.resources.model_copy(
                     update={"num_workers": part.world_size}
                 ),

@@ -45,6 +45,7 @@ from govray.train.validation.evaluation import Evaluation
 from govray.train.validation.reductions import Reduction, reduced
 from govray.train.watching.metrics import RunMetrics
 from govray.train.watching.profiler import StepProfiler
+from govray.train.watching.step_scalars import scalars, stream_labels
 from govray.train.worker.ledger_norms import gradient_norms
 from govray.train.worker.memorization_watch import MemorizationWatch, Scorer, Seen
 from govray.train.worker.planned_batch import step_batch
@@ -122,6 +123,8 @@ class Run:
         self.step_function = step_function
         self._rows: PlannedRows = assignment.shard
         self._on_step = assignment.on_step
+        self._on_report = assignment.on_report
+        self._labels = stream_labels(assignment.order.plan) if assignment.on_report else {}
         self._folder = place(assignment.order.folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._requests = Requests(self._folder)
@@ -328,6 +331,8 @@ class Run:
         section = self._judged(done)
         metrics = self._reduced(metrics, reduce or {}, section)
         self._recorder.reported(self._last.step, metrics, self._metrics)
+        if self._on_report and self._rank == 0:
+            self._on_report(*scalars(self._last, self._metrics, metrics, self._labels))
         if section is not None:
             self._judge(section, done, metrics)
         finished = done == self.order.stop or self._best.ended

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.loop.experiment_loop import train_loop
 from govray.train.watching.metrics import DECLARED, PREFIX
+from govray.train.watching.model_size import ModelSize
+from govray.train.watching.run_callback import RunCallback
 from tests.support.deployment import Deployment
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
@@ -43,15 +46,37 @@ def trains_and_is_scraped(config: dict[str, Any]) -> None:
         page.write_text(text)
 
 
-def test_prometheus_finds_every_metric_of_a_run(tmp_path: Path) -> None:
+class Kept(RunCallback):
+    """Keeps what it is told on the driver."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, Mapping[str, float]] = {}
+        self.files: set[str] = set()
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        assert step not in self.steps
+        self.steps[step] = metrics
+
+    def attested(self, files: Mapping[str, bytes]) -> None:
+        self.files = set(files)
+
+
+def test_prometheus_finds_every_metric_of_a_run_and_callbacks_hear_every_step(
+    tmp_path: Path,
+) -> None:
     here = Deployment(tmp_path / "here")
     value = here.experiment(max_steps=6)
     trainer = from_experiment(parse_experiment(value, where="test"))
     page = tmp_path / "page"
     config = {**(trainer.train_loop_config or {}), "page": str(page)}
+    kept, sizes = Kept(), list[ModelSize]()
     run = replace(
-        trainer, train_loop_per_worker=trains_and_is_scraped, train_loop_config=config
-    ).train()
+        trainer,
+        train_loop_per_worker=trains_and_is_scraped,
+        train_loop_config=config,
+        callbacks=[kept],
+        on_size=sizes.append,
+    ).train(attest=True)
     text = page.read_text()
     lines = [line for line in text.splitlines() if f'run="{run.name}"' in line]
     named = {line.partition("{")[0] for line in lines}
@@ -62,4 +87,9 @@ def test_prometheus_finds_every_metric_of_a_run(tmp_path: Path) -> None:
     stalls = {m[1] for line in lines if (m := re.search(r'stall="(\w+)"', line))}
     assert stalls == {"data", "agreement", "commit"}
     groups = {m[1] for line in lines if (m := re.search(r'layer_group="([^"]+)"', line))}
+    assert list(kept.steps) == list(range(6))
+    assert {"loss", "stream_loss/removable", "tokens_per_second"} <= kept.steps[5].keys()
+    assert kept.files == {"attestation.dsse.json", "policy.dsse.json"}
+    [size] = sizes
+    assert 0.5 < (size.ratio or 0) < 1
     assert groups == {"embedding", "block.0", "block.1", "final_norm", "head", "adapters"}

@@ -1,0 +1,103 @@
+"""A run in MLflow: its settings, the metrics of its steps, and its attestation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from govray.errors import UsageError
+from govray.train.watching.run_callback import RunCallback, RunStarted
+
+TAG = "govray.run"
+"""Tag of an MLflow run: the name of ours. A run that resumes is found by it."""
+EVERY_S = 5.0
+MOST = 900
+"""Metrics of one request; MLflow takes 1,000."""
+PARAMS = 100
+"""Settings of one request; MLflow takes no more."""
+PARAM_CHARS = 500
+"""Of a setting; stores of old take no more."""
+
+
+class MLflowCallback(RunCallback):
+    """Logs to an MLflow server or store; ``pip install 'govray[mlflow]'``.
+
+    Passwords and tokens come from MLflow's own variables (``MLFLOW_TRACKING_TOKEN``).
+
+    Args:
+        tracking_uri: The server, or ``sqlite:///FILE``; ``MLFLOW_TRACKING_URI`` by default.
+        experiment: Its name in MLflow; that of the experiment file by default.
+
+    Raises:
+        UsageError: MLflow is not installed.
+    """
+
+    def __init__(self, tracking_uri: str | None = None, experiment: str | None = None) -> None:
+        if find_spec("mlflow") is None:
+            raise UsageError(
+                "MLflow is not installed", do="pip install 'govray[mlflow]', or leave it out"
+            )
+        self._uri = tracking_uri
+        self._experiment = experiment
+        self._waiting: list[Any] = []
+        self._sent = 0.0
+
+    def start(self, run: RunStarted) -> int | None:
+        """Find the run, or make it with its settings."""
+        from mlflow import MlflowClient
+
+        self._client = MlflowClient(tracking_uri=self._uri)
+        name = self._experiment or run.experiment
+        found = self._client.get_experiment_by_name(name)
+        at = found.experiment_id if found else self._client.create_experiment(name)
+        filter_ = f"tags.`{TAG}` = '{run.run_id}'"
+        if runs := self._client.search_runs([at], filter_string=filter_, max_results=1):
+            self._run = runs[0].info.run_id
+            self._client.update_run(self._run, status="RUNNING")
+            history = self._client.get_metric_history(self._run, "loss")
+            return max((int(each.step) for each in history), default=None)
+        tags = {TAG: run.run_id, "govray.policy": run.policy}
+        made = self._client.create_run(at, run_name=run.run_id, tags=tags)
+        self._run = made.info.run_id
+        self._log_settings(run.settings)
+        return None
+
+    def _log_settings(self, settings: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        params = [Param(name, str(value)[:PARAM_CHARS]) for name, value in settings.items()]
+        for first in range(0, len(params), PARAMS):
+            self._client.log_batch(self._run, params=params[first : first + PARAMS])
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of a step, together with others every few seconds."""
+        from mlflow.entities import Metric
+
+        at = int(time.time() * 1000)
+        self._waiting += [Metric(name, value, at, step) for name, value in metrics.items()]
+        if len(self._waiting) >= MOST or time.monotonic() - self._sent >= EVERY_S:
+            self._send()
+
+    def _send(self) -> None:
+        while self._waiting:
+            self._client.log_batch(self._run, metrics=self._waiting[:MOST])
+            del self._waiting[:MOST]
+        self._sent = time.monotonic()
+
+    def attested(self, files: Mapping[str, bytes]) -> None:
+        """Keep what was signed as artifacts."""
+        with TemporaryDirectory() as scratch:
+            for name, data in files.items():
+                file = Path(scratch) / name
+                file.write_bytes(data)
+                self._client.log_artifact(self._run, str(file), "governance")
+
+    def end(self, outcome: str) -> None:
+        """Send what waits, and say how the run ended."""
+        self._send()
+        status = {"finished": "FINISHED", "stopped": "KILLED"}.get(outcome, "FAILED")
+        self._client.set_terminated(self._run, status)

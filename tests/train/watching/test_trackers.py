@@ -1,0 +1,269 @@
+"""What trackers keep of a whole run: TensorBoard, MLflow and W&B for real, on this machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from tensorboardX.proto.event_pb2 import Event
+from wandb.proto import wandb_internal_pb2
+
+from govray.errors import Stopped, UsageError
+from govray.files.bucket_path import BucketPath
+from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.watching import mlflow_callback, wandb_callback
+from govray.train.watching.mlflow_callback import MLflowCallback
+from govray.train.watching.run_callback import RunCallback, RunStarted, Told
+from govray.train.watching.tensorboard_callback import TensorBoardCallback
+from govray.train.watching.wandb_callback import WandbCallback
+from tests.support.deployment import Deployment
+from tests.support.newest_weights import newest_weights
+from tests.support.solo import run_here
+
+STREAMS = {"everything", "upper_half", "removable"}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    run_here(monkeypatch)
+    return Deployment(tmp_path / "here")
+
+
+def trainer_of(here: Deployment, **changes: Any) -> GovernedTrainer:
+    value = here.experiment(resources={"num_workers": 1}, **changes)
+    return from_experiment(parse_experiment(value, where="test"))
+
+
+def events_of(folder: Any) -> list[Event]:
+    """The events of TensorBoard's files: length, checksum, event, checksum, and so on."""
+    found = []
+    for file in sorted(folder.iterdir()):
+        data, at = file.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            found.append(Event.FromString(data[at + 12 : at + 12 + size]))
+            at += 12 + size + 4
+    return found
+
+
+def written(folder: Any) -> dict[str, dict[int, float]]:
+    """Tag → step → value, as TensorBoard shows it: a restart takes later steps back."""
+    tags: dict[str, dict[int, float]] = {}
+    for event in events_of(folder):
+        if event.HasField("session_log"):
+            for steps in tags.values():
+                for step in [each for each in steps if each >= event.step]:
+                    del steps[step]
+        for value in event.summary.value:
+            tags.setdefault(value.tag, {})[event.step] = value.simple_value
+    return tags
+
+
+def test_tensorboard_has_every_step_once_after_a_resume_too(here: Deployment) -> None:
+    plain = trainer_of(here).train()
+    began = trainer_of(here, tensorboard=True)
+    with pytest.raises(KeyboardInterrupt):
+        replace(began, on_step=_dies_at(7)).train()
+    value = here.experiment(resources={"num_workers": 1}, tensorboard=True)
+    goes_on = new_or_unfinished(parse_experiment(value, where="test"))
+    run = goes_on.train(attest=True)
+    tags = written(run / "tensorboard")
+    assert list(tags["loss"]) == list(range(12))
+    assert {f"stream_loss/{each}" for each in STREAMS} <= tags.keys()
+    assert {"targets", "tokens_per_second", "seconds"} <= tags.keys()
+    assert newest_weights(run) == newest_weights(plain)
+    assert len(list((run / "tensorboard").iterdir())) == 2
+
+
+def _dies_at(last: int) -> Any:
+    def on_step(step: int, metrics: Any) -> None:
+        if step == last:
+            raise KeyboardInterrupt
+
+    return on_step
+
+
+def test_a_run_on_an_object_store_has_its_files_there(store: BucketPath) -> None:
+    with Told([TensorBoardCallback()]) as told:
+        told.start(started(store))
+        told.step(0, {"loss": 2.0})
+    assert written(store / "tensorboard") == {"loss": {0: 2.0}}
+
+
+def started(folder: Any, step: int = 0) -> RunStarted:
+    return RunStarted(
+        run_id="tiny-1", folder=folder, experiment="tiny", step=step, settings={}, policy="p"
+    )
+
+
+def test_mlflow_has_settings_metrics_once_and_what_was_signed(
+    here: Deployment, tmp_path: Path
+) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    tracking = {"mlflow": {"tracking_uri": uri, "experiment": "governed"}}
+    client = MlflowClient(tracking_uri=uri)
+    client.create_experiment("governed", artifact_location=(tmp_path / "kept").as_uri())
+    began = trainer_of(here, tracking=tracking)
+    with pytest.raises(KeyboardInterrupt):
+        replace(began, on_step=_dies_at(7)).train()
+    value = here.experiment(resources={"num_workers": 1}, tracking=tracking)
+    run = new_or_unfinished(parse_experiment(value, where="test")).train(attest=True)
+
+    experiment = client.get_experiment_by_name("governed")
+    [found] = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED"
+    assert found.info.run_name == run.name
+    assert found.data.params["optimizer.lr"] == "0.01"
+    assert found.data.params["hyperparameters.blocks"] == "2"
+    assert not any("attestation_key" in name for name in found.data.params)
+    assert found.data.tags["govray.policy"].startswith("sha256:")
+    steps = Counter(each.step for each in client.get_metric_history(found.info.run_id, "loss"))
+    assert steps == Counter(range(12))
+    kept = tmp_path / "kept" / found.info.run_id / "artifacts" / "governance"
+    for file in ("attestation.dsse.json", "policy.dsse.json"):
+        assert (kept / file).read_bytes() == (run / "model" / "governance" / file).read_bytes()
+
+
+def log_records(data: bytes) -> list[bytes]:
+    """The records of W&B's file: seven bytes of its own, then LevelDB's log format."""
+    block, at, found = 1 << 15, 7, [b""]
+    while at + 7 <= len(data):
+        if block - at % block < 7:  # what remains of a block is filled up
+            at += block - at % block
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        found[-1] += data[at + 7 : at + 7 + size]
+        if kind in (1, 4):  # a whole record, or the last part of one
+            found.append(b"")
+        at += 7 + size
+    return found[:-1]
+
+
+def test_wandb_has_settings_metrics_and_what_was_signed(
+    here: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "wandb"))
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    tracking = {"wandb": {"project": "governed", "mode": "offline"}}
+    run = trainer_of(here, tracking=tracking).train(attest=True)
+    [file] = (run / "wandb").glob("offline-run-*/*.wandb")
+    steps, config, artifacts = [], {}, []
+    for data in log_records(file.read_bytes()):
+        record = wandb_internal_pb2.Record.FromString(data)
+        if record.HasField("history"):
+            items = {i.key or ".".join(i.nested_key): i.value_json for i in record.history.item}
+            steps.append(int(items["_step"]))
+        if record.HasField("run"):
+            config |= {each.key: each.value_json for each in record.run.config.update}
+        if record.HasField("artifact"):
+            artifacts.append([each.path for each in record.artifact.manifest.contents])
+    assert steps == list(range(12))
+    assert json.loads(config["optimizer.lr"]) == 0.01
+    assert ["attestation.dsse.json", "policy.dsse.json"] in [sorted(each) for each in artifacts]
+
+
+class Fails(RunCallback):
+    """Fails where a test says."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.ended: list[str] = []
+
+    def start(self, run: RunStarted) -> int | None:
+        self._meet("start")
+        return None
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._meet("step")
+
+    def end(self, outcome: str) -> None:
+        self.ended.append(outcome)
+
+    def _meet(self, where: str) -> None:
+        if where == self.where:
+            raise OSError("the tracker's server is gone\nat length")
+
+
+@pytest.mark.parametrize("where", ["start", "step"])
+def test_a_tracker_that_fails_stops_nothing_and_says_so_once(
+    where: str, here: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        run = replace(trainer_of(here), callbacks=[Fails(where)]).train(attest=True)
+    assert (run / "model").is_dir()
+    said = [each.getMessage() for each in caplog.records if "told no more" in each.getMessage()]
+    assert said == [
+        "Fails failed and is told no more; the run goes on: OSError: the tracker's server is gone"
+    ]
+
+
+def test_a_slow_tracker_holds_nothing_up(tmp_path: Path) -> None:
+    class Slow(RunCallback):
+        def step(self, step: int, metrics: Mapping[str, float]) -> None:
+            time.sleep(0.2)
+
+    began = time.monotonic()
+    with Told([Slow()]) as told:
+        told.start(started(tmp_path))
+        for step in range(3):
+            told.step(step, {})
+        assert time.monotonic() - began < 0.2
+
+
+def test_how_a_run_ended_is_told(tmp_path: Path) -> None:
+    for error, outcome in (
+        (None, "finished"),
+        (Stopped("as asked"), "stopped"),
+        (OSError(), "failed"),
+    ):
+        callback = Fails("nowhere")
+        try:
+            with Told([callback]) as told:
+                told.start(started(tmp_path))
+                if error:
+                    raise error
+        except (Stopped, OSError):
+            pass
+        assert callback.ended == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("module", "make", "extra"),
+    [
+        (mlflow_callback, MLflowCallback, "govray[mlflow]"),
+        (wandb_callback, lambda: WandbCallback("p"), "govray[wandb]"),
+    ],
+)
+def test_a_tracker_that_is_not_installed_is_refused_by_name(
+    module: Any, make: Any, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(UsageError) as refused:
+        make()
+    assert extra in str(refused.value) + str(refused.value.do)
+
+
+@pytest.mark.parametrize(
+    ("tracking", "field"),
+    [
+        ({}, "tracking"),
+        ({"mlflow": {"tracking_uri": "https://me:secret@host"}}, "tracking.mlflow.tracking_uri"),
+        ({"wandb": {"project": "p", "api_key": "x"}}, "tracking.wandb.api_key"),
+    ],
+)
+def test_what_no_tracker_can_be_is_refused(tracking: Any, field: str, tmp_path: Path) -> None:
+    value = Deployment(tmp_path / "here").experiment(tracking=tracking)
+    with pytest.raises(UsageError) as refused:
+        parse_experiment(value, where="test")
+    assert field in str(refused.value)
+    assert "secret" not in str(refused.value)
