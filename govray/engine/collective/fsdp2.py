@@ -3,9 +3,9 @@
 Parameters, gradients and optimizer states are DTensors, of which a rank holds its shard. Forward
 gathers the parameters of a unit. Backward gathers them again and scatters the sum of its gradients.
 So all ranks do equal passes, in the same order. Every pass is sliced, adapters' too, with a
-gradient through every layer. Gradients are summed, not averaged, once a step, in the backward of
-the last pass. A parameter without a permitted row counts as zeros there: all ranks scatter the same
-buffers, a function of the model alone.
+gradient through every layer. Gradients are summed, not averaged, in the backward of every pass, so
+no rank holds those of the whole model between two. A parameter without a permitted row counts as
+zeros there: all ranks scatter the same buffers, a function of the model alone.
 
 Norms are taken over all shards, so clipping is that of the unsharded model up to
 rounding. Adapters stay whole, and are summed as ever.
@@ -39,7 +39,6 @@ from torch.nn.utils import get_total_norm
 
 from govray.engine.collective.aggregator import Hosted, trainable
 from govray.engine.collective.allreduce import BucketLayout, Domain, largest_magnitudes
-from govray.engine.gradients.pass_planner import Pass
 from govray.errors import UsageError
 
 
@@ -71,11 +70,9 @@ class FSDP2(Hosted):
                 )
         super().__init__(model, domains, layout, held, timeout=timeout)
         assert isinstance(model, FSDPModule)
-        self._root = model
         self.only_sliced = frozenset(range(len(domains)))
         self.tries = False
         self.zeros = True
-        self._last = -1
         self._watched: set[int] = set()
         for fqn, module in model.named_modules():
             if isinstance(module, FSDPModule):
@@ -89,15 +86,10 @@ class FSDP2(Hosted):
     def passes_needed(self, passes: Mapping[int, int]) -> list[int]:
         return [passes.get(place, 0) for place in range(len(self._domains))]
 
-    def expect(self, passes: Sequence[Pass]) -> None:
-        super().expect(passes)
-        self._last = len(passes) - 1
-
     @contextmanager
     def during(self, place: int) -> Iterator[nn.Module]:
         self._meet()
         self.underway = True
-        self._root.set_requires_gradient_sync(place == self._last)
         yield self._model
 
     def before_backward(self, place: int) -> None:
