@@ -67,6 +67,7 @@ from govray.engine.gradients.layer_coverage import uncovered
 from govray.engine.gradients.pass_check import PassTrials
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.routing import refuse_inexact
+from govray.engine.model.activation_checkpointing import recompute_blocks
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.keyed_dropout import key_dropout
 from govray.engine.model.optimizer_view import optimizer_view
@@ -360,6 +361,8 @@ def build_step(
         UsageError: A number is out of range, or the optimizer holds too little.
     """
     refuse_inexact(model)
+    if settings.activation_checkpointing:
+        recompute_blocks(model)
     adapters = adapters or Adapters(model, {}, seed=settings.seed)
     refuse_undriven(optimizer)
     routed = route_model(

@@ -20,6 +20,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.memory import peak_bytes
 from govray.engine.collective.step_settings import Precision
 from govray.engine.gradients import forward as forward_module
 from govray.engine.gradients import pass_check, pass_planner
@@ -30,7 +31,7 @@ from govray.engine.model.gpt import GPT, IGNORED, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
-from govray.errors import Refused
+from govray.errors import Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 
@@ -357,6 +358,56 @@ def test_checkpointing_changes_no_bit(dropout: float, max_rows: int | None) -> N
         assert torch.equal(recomputed[name], gradient), name
     if not dropout:
         assert distance(recomputed, oracle(*build(), rows, loss)) <= 1e-12
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_the_setting_changes_no_bit_either(precision: Precision) -> None:
+    rows = rows_of(MIXED)
+    found, ran = [], []
+    for setting in (False, True):
+        model, adapters = build(dtype=torch.float32, dropout=0.2)
+        settings = {"precision": precision, "activation_checkpointing": setting, "norms_every": 1}
+        run = run_of(model, adapters, max_rows=2, **settings)
+        calls: list[None] = []
+        model.blocks[0].mlp.up.register_forward_pre_hook(lambda *_, calls=calls: calls.append(None))
+        found.append(take(run, rows, loss))
+        ran.append(len(calls))
+    assert ran[1] > ran[0]  # so blocks did run again
+    plain, recomputed = found
+    assert plain.keys() == recomputed.keys()
+    for name, gradient in plain.items():
+        assert torch.equal(recomputed[name], gradient), name
+
+
+def test_checkpointed_blocks_take_less_memory() -> None:
+    def step(setting: bool) -> Callable[[], Callable[[], object]]:
+        def prepare() -> Callable[[], object]:
+            torch.manual_seed(3)
+            model = GPT(8, 32, 64, VOCABULARY)
+            route = allow_all(model)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+            run = governed(
+                model, optimizer, [route], activation_checkpointing=setting, tries_rows=False
+            )
+            rows = token_rows(4, 64, VOCABULARY)
+            return lambda: take(run, {route: rows}, loss)
+
+        return prepare
+
+    cpu = torch.device("cpu")
+    assert peak_bytes(step(True), cpu) < 0.5 * peak_bytes(step(False), cpu)
+
+
+def test_a_model_without_blocks_is_refused() -> None:
+    model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4))
+    with pytest.raises(UsageError, match=r"activation_checkpointing: .*no repeated blocks"):
+        governed(
+            model,
+            torch.optim.SGD(model.parameters(), lr=1e-2),
+            [],
+            groups={"all": ["0.weight", "1.weight", "1.bias"]},
+            activation_checkpointing=True,
+        )
 
 
 @pytest.mark.parametrize("route", [ALL, UPPER, MIDDLE, LEFT])

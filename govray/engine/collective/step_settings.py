@@ -30,6 +30,7 @@ class StepSettings:
         aggregator: Who sums gradients over ranks: ``governed``, ``ddp``, or ``fsdp2`` for a model
             that `govray.train.shard` or torch's ``fully_shard`` has sharded.
         precision: In which numbers parameters are kept, and forward computes.
+        activation_checkpointing: Whether blocks are computed again in backward.
         norms_every: One step of so many is a sample of gradient norms.
         collective_timeout_s: Seconds that ranks wait for each other in a collective.
 
@@ -42,6 +43,7 @@ class StepSettings:
     max_rows: int | None = None
     aggregator: AggregatorName = "governed"
     precision: Precision = "fp32"
+    activation_checkpointing: bool = False
     norms_every: int = 50
     collective_timeout_s: int = 300
 

@@ -215,6 +215,11 @@ class Experiment(Section):
         description="fp32, bf16 (parameters in bfloat16 too) or bf16-mixed (forward alone)",
         exclude_if=lambda value: bool(value == "fp32"),  # records of earlier runs do not have it
     )
+    activation_checkpointing: bool = Field(
+        StepSettings.activation_checkpointing,
+        description="compute each block again in backward instead of keeping its activations",
+        exclude_if=lambda value: not value,
+    )
     seed: Seed = StepSettings.seed
     checkpoint: CheckpointEvery = CheckpointEvery()
     validation: Validation | None = Field(

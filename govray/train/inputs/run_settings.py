@@ -15,8 +15,8 @@ class RunSettings(StepSettings):
     """How a run's workers train and commit; `GovernedTrainer` takes each as an argument.
 
     Args:
-        seed, clip_norm, max_rows, aggregator, precision, norms_every, collective_timeout_s: See
-            `StepSettings`.
+        seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing, norms_every,
+            collective_timeout_s: See `StepSettings`.
         checkpoint_every: Steps between commits; the last step always commits.
         commit_at: Further numbers of steps done at which a commit is due.
         keep: Which commits stay.
@@ -47,6 +47,7 @@ def run_settings(experiment: Experiment) -> RunSettings:
         max_rows=experiment.max_rows,
         aggregator=experiment.aggregator,
         precision=experiment.precision,
+        activation_checkpointing=experiment.activation_checkpointing,
         collective_timeout_s=experiment.collective_timeout_s,
         checkpoint_every=experiment.checkpoint.every_steps,
         keep=Rules(

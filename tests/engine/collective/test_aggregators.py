@@ -267,6 +267,17 @@ def test_a_global_clip_would_change_the_base(two_ranks: RankPool, host: str) -> 
     assert changed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["governed", *HOSTS])
+def test_checkpointed_blocks_give_the_same_bits(two_ranks: RankPool, host: str) -> None:
+    plan = Plan(host, (MIXED, UNEVEN), max_rows=2, dropout=0.1)
+    expected, _ = two_ranks.run(train, plan)[0]
+    again = replace(plan, settings={"activation_checkpointing": True})
+    found, _ = two_ranks.run(train, again)[0]
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+
+
 LOW = ["bf16", "bf16-mixed"]
 
 

@@ -80,17 +80,32 @@ def test_a_run_in_it_is_attested_and_no_other_class_reaches_the_base(
     assert digests(tensors) != digests(committed(trained(deployment)))
 
 
+@pytest.mark.slow
+def test_checkpointed_activations_change_no_bit_of_a_run(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    plain = digests(committed(trained(deployment)))
+    assert digests(committed(trained(deployment, activation_checkpointing=True))) == plain
+
+
 def test_the_default_leaves_no_trace_in_a_record(deployment: Deployment) -> None:
     value = parse_experiment(deployment.experiment(), where="test")
-    assert "precision" not in value.model_dump(mode="json")
+    recorded = value.model_dump(mode="json")
+    assert recorded.keys().isdisjoint({"precision", "activation_checkpointing"})
     assert Experiment.model_validate(value.model_dump(mode="json")) == value
 
 
 def test_the_page_says_what_a_file_may_say(deployment: Deployment) -> None:
     page = (ROOT / "docs" / "training-modes.md").read_text()
-    (said,) = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.S))
+    said = {
+        name: value
+        for block in re.findall(r"```yaml\n(.*?)```", page, re.S)
+        for name, value in yaml.safe_load(block).items()
+    }
     found = parse_experiment(deployment.experiment(**said), where="test")
     assert found.precision == "bf16-mixed"
+    assert found.activation_checkpointing
     rows = re.findall(r"^\| `([\w-]+)`", page.split("## Precision")[1].split("\n## ")[0], re.M)
     assert set(rows) - {"precision"} == set(get_args(Precision))
 
