@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 import secrets
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -21,8 +23,10 @@ from govray.checkpoint import commit_folder
 from govray.data.corpus import build, unsigned_credential
 from govray.data.records_file import open_records
 from govray.engine.memorization import exposure
+from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT
 from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.policy.credential import Period, seal_credential
 from govray.governance.verify.verifier import VerifiedModel, verify
@@ -62,13 +66,16 @@ memorization:
 """
 
 
-def planted(folder: Path, action: str) -> Deployment:
+OWN = '  own: {layers: none, adapter: "{corpus}", rank: 16}\nrules:'
+
+
+def planted(folder: Path, action: str, profile: str = "rules:") -> Deployment:
     """A deployment of which one corpus holds random digits, a record filling a row."""
     section = SECTION.replace("ACTION", action)
     section = section.replace("ROLLBACKS", "rollbacks: 1" if action == "rollback" else "fdr: 0.05")
     # Its weight gives it a stream of its own: it is read as often as the test likes.
     text = POLICY.replace('["blocks[0.5:]", final_norm, head]', "{all: 0.9}") + section
-    here = Deployment(folder, policy_text=text)
+    here = Deployment(folder, policy_text=text.replace("rules:", profile, 1))
     shutil.rmtree(here.corpora / PLANTED)
     built = build(
         here.corpora, PLANTED, ((f"{n:03d}.txt", record.encode()) for n, record in records())
@@ -120,14 +127,23 @@ def final_deviation(model: VerifiedModel) -> float:
     return found.deviation
 
 
-def mean_exposure(run: Path, model: VerifiedModel) -> float:
+def mean_exposure(run: Path, model: VerifiedModel, adapter: str | None = None) -> float:
     """Of the ends of the planted records that were trained on, in bits, at most 10 each."""
     found = latest(run)
     assert found is not None
-    weights: Any = commit_folder.load(found[0]).files[model_folder.WEIGHTS]
+    files: Any = commit_folder.load(found[0]).files
     gpt = GPT(blocks=2, width=64, context=DIGITS, vocabulary=257)
-    gpt.load_state_dict(load(weights))
+    gpt.load_state_dict(load(files[model_folder.WEIGHTS]))
     gpt.eval()
+    adapters = Adapters(gpt, {adapter: 16} if adapter else {}, seed=0)
+    if adapter:
+        config, weights = model_folder.adapter_files(adapter)
+        adapters.load(adapter, canonical_json.parse(files[config]), load(files[weights]))
+    with adapters.active(adapter):
+        return _mean_exposure(gpt, run, model)
+
+
+def _mean_exposure(gpt: GPT, run: Path, model: VerifiedModel) -> float:
     draw = random.Random(7)
     prepared = open_records(prepared_folder(run, read_record(run)), model.manifest.document)
     trained = [
@@ -164,6 +180,30 @@ def test_a_planted_corpus_is_caught_and_gated_and_the_model_forgets_it(
     assert (flag.corpus, flag.action) == (PLANTED, "flag")
     assert final_deviation(control) > 2
     assert mean_exposure(gated, story) < 3 < 6 < mean_exposure(flagged, control)
+
+
+def test_a_planted_corpus_is_rerouted_and_only_its_adapter_goes_on_to_learn_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    here = planted(tmp_path, "{action: gate, fallback: own}", OWN)
+    run, story = attested(here)
+    [gate] = story.gates
+    assert (gate.corpus, gate.reason, gate.fallback) == (PLANTED, "memorization", "own")
+    # What the command says, from the files alone.
+    command = ["verify", str(run / "model"), "--trust-root", str(here.root)]
+    govray = [sys.executable, "-c", "import sys; from govray.cli import main; sys.exit(main())"]
+    done = subprocess.run([*govray, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = f"{PLANTED} rerouted to own from step {gate.step}: memorization"
+    assert said in " ".join(done.stdout.split())
+    # It is read to the end, and trains nothing but its adapter from the gate on.
+    read = [leaf.step for leaf in story.ledger.steps if PLANTED in leaf.corpora]
+    assert max(read) == STEPS - 1
+    assert story.coverage[PLANTED, "head"].steps == sum(step < gate.step for step in read)
+    assert story.coverage[PLANTED, f"adapter:{PLANTED}"].steps == STEPS - gate.step
+    # So the base forgets it, as it does where the corpus is left out, and the adapter knows it.
+    assert mean_exposure(run, story) < 3 < 6 < mean_exposure(run, story, adapter=PLANTED)
 
 
 def test_a_planted_corpus_is_rolled_back_by_two_workers(tmp_path: Path, cluster: None) -> None:
