@@ -16,6 +16,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from govray.checkpoint.optimizer_state import optimizer_state
@@ -23,7 +25,7 @@ from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.collective import routed_model
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.gradient_clip import GradientClip
-from govray.engine.collective.step_settings import StepSettings
+from govray.engine.collective.step_settings import AggregatorName, StepSettings
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
@@ -58,6 +60,7 @@ class Trained:
 
 
 def digest(tensor: Tensor) -> str:
+    tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
 
 
@@ -95,21 +98,27 @@ def row(*key: object) -> Tensor:
     return torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(seed))
 
 
-def train(gate: int | None, violation: str | None = None) -> Trained:
+def train(
+    gate: int | None, violation: str | None = None, aggregator: AggregatorName = "governed"
+) -> Trained:
     with pytest.MonkeyPatch.context() as patch:
         if violation is not None:
             VIOLATIONS[violation](patch)
-        return _train(gate, patch)
+        return _train(gate, patch, aggregator)
 
 
-def _train(gate: int | None, patch: pytest.MonkeyPatch) -> Trained:
+def _train(gate: int | None, patch: pytest.MonkeyPatch, aggregator: AggregatorName) -> Trained:
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     torch.manual_seed(3)
     model = GPT(2, 32, CONTEXT, VOCABULARY, dropout=0.1).double()
+    everything = allow_all(model)
+    if aggregator == "fsdp2":
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
     adapters = Adapters(model, {"team": 4, "other": 4, "notes": 2}, seed=5)
     parameters = {**dict(model.named_parameters()), **dict(adapters.named_parameters())}
     optimizer = torch.optim.AdamW([*parameters.values()], lr=1e-2, weight_decay=0.1)
-    everything = allow_all(model)
     governed = build_step(
         model,
         optimizer,
@@ -118,7 +127,7 @@ def _train(gate: int | None, patch: pytest.MonkeyPatch) -> Trained:
         fallbacks={TEAM.digest: [OWN.digest]},
         adapters=adapters,
         terms=Terms(policy_digest=POLICY, plan_digest=PLAN_DIGEST, corpora=CORPORA),
-        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2),
+        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2, aggregator=aggregator),
     )
     governed._try_rows = None  # it changes no number
     first = {name: digest(tensor) for name, tensor in parameters.items()}
@@ -231,6 +240,16 @@ def test_no_row_gets_another_mask(trained: Runs, world: int) -> None:
 def test_a_global_clip_would_change_the_base(trained: Runs, world: int) -> None:
     without, fallen = (trained(world, gate, "global clip") for gate in (None, GATE))
     assert "base" in differing(without, fallen)
+
+
+@pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
+def test_torchs_own_sums_keep_it_too(two_ranks: RankPool, aggregator: AggregatorName) -> None:
+    without, fallen = (two_ranks.run(train, gate, None, aggregator)[0] for gate in (None, GATE))
+    assert differing(without, fallen) == {"adapter:team", "adapter:notes"}
+    # Padding rows, of which there may be others, teach nothing.
+    both = without.masks.keys() & fallen.masks.keys()
+    assert all(without.masks[place] == fallen.masks[place] for place in both)
+    assert len(both) > STEPS
 
 
 def test_without_links_a_gate_would_decide_for_another_domain(trained: Runs) -> None:

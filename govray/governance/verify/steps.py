@@ -93,7 +93,8 @@ LEDGER = Step(
     10,
     "ledger",
     "every step has the plan's ranges and counts, less the corpora that a gate left out from "
-    "that step on, if the policy gates; loss targets of conversations are those of their rows "
+    "that step on, if the policy gates, and with the route of the policy's fallback for those "
+    "that a gate sent there; loss targets of conversations are those of their rows "
     "if the records were read, else at most as many as these can have; gradient norms are of "
     "the plan's rows on every rank, and only where the routes permit a gradient; entropy "
     "profiles are those that the policy asks for, gates for memorization and branches follow "

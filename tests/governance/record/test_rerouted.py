@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.cli import verified_block
+from govray.cli.adapter import _kept_removable
 from govray.errors import Refused, VerificationFailed
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
 from govray.governance.record.gates import Gate, changed_routes
 from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf
+from govray.governance.verify.trace import sightings
 from govray.governance.verify.verifier import VerifiedModel
 from tests.support.monitored_world import SECTION, Monitored, from_step, verified
 from tests.support.row_by_row import corpus_counts
@@ -100,6 +102,26 @@ def test_the_verdict_says_where_it_was_sent(
     text = capsys.readouterr().out
     assert re.search(r"gated +alpha rerouted to narrow from step 10: memorization", text)
     assert "alpha rerouted to narrow after step 9 by head" in text
+
+
+def test_a_trace_names_the_layers_of_the_steps_that_read_a_record(tmp_path: Path) -> None:
+    found = verified(world := rerouting(), world.run(tmp_path))
+    narrow = {*found.routes.fallbacks["alpha"].route.groups}
+    own = {*found.routes["alpha"].groups}
+    kinds = set()
+    for seen in sightings(found):
+        if seen.corpus == "alpha" and seen.steps:
+            before = any(step < GATED_AT for step in seen.steps)
+            after = any(step >= GATED_AT for step in seen.steps)
+            assert {*seen.groups} == (own if before else set()) | (narrow if after else set())
+            kinds.add((before, after))
+    assert {(True, False), (False, True)} <= kinds
+
+
+def test_the_fallback_is_why_its_adapter_cant_be_merged(tmp_path: Path) -> None:
+    found = verified(world := rerouting(), world.run(tmp_path))
+    why = ("alpha", "open", "narrow, to which a gate leads")
+    assert _kept_removable(found, "alpha") == [why]
 
 
 def test_another_corpuss_rollback_keeps_the_gate(tmp_path: Path) -> None:
