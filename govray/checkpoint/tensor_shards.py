@@ -67,12 +67,14 @@ def take_rows(model: nn.Module, rows: Mapping[str, Tensor], device: torch.device
     """Put this rank's rows into a model that was sharded on the meta device.
 
     Args:
-        model: Its buffers are real, and stay as they are.
+        model: Its buffers are real, and keep their numbers.
         rows: FQN → (own rows, …), for each parameter; cast to its dtype.
-        device: Where the shards are to be.
+        device: Where the shards and the buffers are to be.
     """
     # What `Module.to_empty` does, but for buffers, which it would empty too.
-    model._apply(lambda each: torch.empty_like(each, device=device) if each.is_meta else each)
+    model._apply(
+        lambda each: torch.empty_like(each, device=device) if each.is_meta else each.to(device)
+    )
     for name, parameter in model.named_parameters():
         cast(DTensor, parameter).to_local().copy_(rows[name])
 

@@ -10,16 +10,14 @@ On a cluster that no autoscaler serves, a trial that fits no node is refused at 
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ray
-from ray.experimental.internal_kv import _internal_kv_get
 from ray.util import placement_group_table
 
 from govray.errors import UsageError
+from govray.train.driver.ray_cluster import autoscales
 from govray.train.inputs.experiment_config import Resources
 from govray.tune.search_config import SearchFile
 
@@ -29,9 +27,6 @@ TRIAL_CPUS = 0.01
 ASKING = 8
 """Trials that start, on a cluster with an autoscaler, however little room there is yet: the
 autoscaler brings room for those that wait. ``max_concurrent_trials`` says otherwise."""
-
-_READ_ONLY = re.compile("node_[0-9a-f]{56}")
-"""What Ray's monitor calls the type of a node that no autoscaler manages."""
 
 
 def concurrent_trials(file: SearchFile) -> int:
@@ -96,20 +91,6 @@ def _fits(nodes: Iterable[Mapping[str, float]], resources: Resources, least: int
             fit = min(fit, int(node.get("GPU", 0.0) / resources.gpus_per_worker + 1e-6))
         places += max(fit, 0)
     return places >= n * least
-
-
-def autoscales() -> bool:
-    """Whether an autoscaler serves the cluster: one that may add nodes, not Ray's mere monitor.
-
-    Ray tells nobody directly. The second autoscaler's flag lies in the cluster's key-value store.
-    The first reports the types of nodes, which have names of their own only where it manages them.
-    """
-    if _internal_kv_get("__autoscaler_v2_enabled", namespace="__autoscaler") == b"1":
-        return True
-    told: Any = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
-    report = told.get("autoscaler_report") or {}
-    types = {**(report.get("active_nodes") or {}), **(report.get("idle_nodes") or {})}
-    return any(not _READ_ONLY.fullmatch(name) for name in types)
 
 
 def waiting_trials(resources: Resources) -> int:

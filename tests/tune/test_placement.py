@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from govray.errors import UsageError
+from govray.train.driver import ray_cluster
 from govray.train.inputs.experiment_config import Resources
-from govray.tune import cluster_capacity
 from govray.tune.cluster_capacity import (
     ASKING,
     TRIAL_CPUS,
@@ -77,7 +77,7 @@ def test_an_autoscaler_is_told_from_rays_mere_monitor(
     """What stands there under Ray 2.60; TYPE is how the monitor names a node's type."""
     known = {name: value.replace(b"TYPE", b"node_" + b"0a" * 28) for name, value in stored.items()}
     monkeypatch.setattr(
-        cluster_capacity, "_internal_kv_get", lambda name, namespace=None: known.get(name)
+        ray_cluster, "_internal_kv_get", lambda name, namespace=None: known.get(name)
     )
     assert autoscales() is scales
 

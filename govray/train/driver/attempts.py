@@ -26,7 +26,7 @@ from typing import Any
 import ray
 import ray.train
 import torch
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.util.placement_group import get_current_placement_group, remove_placement_group
 
@@ -35,6 +35,7 @@ from govray.errors import GovrayError
 from govray.files.place import Place, place
 from govray.train.driver import failures
 from govray.train.driver.discovery import Loop
+from govray.train.driver.gpu_request import backends
 from govray.train.driver.progress import ProgressWatch, StepCallback
 from govray.train.driver.scaling_policy import ElasticTrainer
 from govray.train.inputs import operator_key
@@ -95,7 +96,9 @@ def fit(
             trainer = _Trainer(
                 GovernedLoop(loop, order, watch.actor, on_report is not None),  # type: ignore[arg-type]  # it returns
                 train_loop_config=dict(config or {}),
-                torch_config=TorchConfig(timeout_s=order.settings.collective_timeout_s),
+                torch_config=TorchConfig(
+                    backend=backends(scaling), timeout_s=order.settings.collective_timeout_s
+                ),
                 scaling_config=scaling,
                 run_config=replace(
                     run_config,
@@ -189,6 +192,7 @@ class GovernedLoop:
             Assignment(
                 order=self.order,
                 shard=shard,
+                device=get_device(),
                 on_step=lambda step, metrics: self.progress.put.remote(step, dict(metrics)),
                 on_report=self._report if self.reports else None,
             )

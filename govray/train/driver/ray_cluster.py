@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
+from ray.experimental.internal_kv import _internal_kv_get
 
 from govray.errors import InfrastructureFailed
 from govray.train.driver import scaling_policy
 from govray.train.inputs import operator_key
+
+_READ_ONLY = re.compile("node_[0-9a-f]{56}")
+"""What Ray's monitor calls the type of a node that no autoscaler manages."""
 
 
 def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
@@ -78,3 +85,17 @@ def ray_running(num_cpus: int | None = None) -> Iterator[None]:
     finally:
         if not joined:
             ray.shutdown()
+
+
+def autoscales() -> bool:
+    """Whether an autoscaler serves the cluster: one that may add nodes, not Ray's mere monitor.
+
+    Ray tells nobody directly. The second autoscaler's flag lies in the cluster's key-value store.
+    The first reports the types of nodes, which have names of their own only where it manages them.
+    """
+    if _internal_kv_get("__autoscaler_v2_enabled", namespace="__autoscaler") == b"1":
+        return True
+    told: Any = json.loads(_internal_kv_get("__autoscaling_status") or b"{}")
+    report = told.get("autoscaler_report") or {}
+    types = {**(report.get("active_nodes") or {}), **(report.get("idle_nodes") or {})}
+    return any(not _READ_ONLY.fullmatch(name) for name in types)

@@ -41,6 +41,7 @@ from govray.governance.record.canary import Canaries
 from govray.train.attest.write_model import signed_files, write_model
 from govray.train.driver import attempts
 from govray.train.driver.discovery import Loop, discover
+from govray.train.driver.gpu_request import require_gpus
 from govray.train.driver.progress import StepCallback
 from govray.train.experiment.profiling import Profiling
 from govray.train.experiment.validation import GROUP, Validation
@@ -238,6 +239,7 @@ class GovernedTrainer(RunSettings):
         if self.checkpoint_storage:
             storage.require_reachable(self.checkpoint_storage)
         self._check_metric()
+        require_gpus(self.scaling_config)
         record = read_record(place(self.resume)) if self.resume else None
         if record and self.shared:
             self.shared.refuse_changes(record)

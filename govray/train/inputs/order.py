@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
+
+import torch
 
 from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
@@ -127,6 +130,7 @@ class Assignment:
         on_step: Told of each step.
         on_report: Told of each step that was reported, and all that is known of it; None if nobody
             listens.
+        device: Where the worker computes.
         sharded: The models that were sharded, after they had got their first weights.
     """
 
@@ -134,6 +138,7 @@ class Assignment:
     shard: Any
     on_step: Callable[[int, Mapping[str, float]], None]
     on_report: Callable[[int, Mapping[str, float]], None] | None = None
+    device: torch.device = field(default_factory=partial(torch.device, "cpu"))
     sharded: list[Any] = field(default_factory=list)
 
 

@@ -125,6 +125,7 @@ class Run:
         self._on_step = assignment.on_step
         self._on_report = assignment.on_report
         self._labels = stream_labels(assignment.order.plan) if assignment.on_report else {}
+        self._device = assignment.device
         self._folder = place(assignment.order.folder)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._requests = Requests(self._folder)
@@ -162,7 +163,6 @@ class Run:
         if self._best.ended:
             raise StopRun(self.start_step)
         rows = iter(self._rows)
-        device = next(self.step_function.routed.model.parameters()).device
         for step in self._profiler.over(range(self.start_step, self.order.stop)):
             try:
                 with self._run_metrics.waiting("data"):
@@ -172,7 +172,7 @@ class Run:
                     raise trouble
                 if planned.step != step:
                     raise Refused(f"the shard holds step {planned.step} where {step} is due")
-                batch = step_batch(planned, device, self.order.manifest.row_schema)
+                batch = step_batch(planned, self._device, self.order.manifest.row_schema)
                 batch = batch.without(self._gating.left_out(step))
                 if self._rank == 0:
                     self._requests.look()

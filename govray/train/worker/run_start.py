@@ -42,6 +42,7 @@ from govray.train.worker.lr_schedule import (
     require_rates,
 )
 from govray.train.worker.memorization_watch import MemorizationWatch, Scorer
+from govray.train.worker.placement import place_on
 from govray.train.worker.planned_batch import row_tensors
 from govray.train.worker.recorder import Recorder
 from govray.train.worker.run import NOTHING_YET, Run
@@ -75,8 +76,9 @@ def govern(
 ) -> Run:
     """Put a model and its optimizer under the run's depth policy.
 
-    Replaces ``ray.train.torch.prepare_model``. Attaches the policy's adapters,
-    adds their parameters to the optimizer, and restores the latest commit.
+    Replaces ``ray.train.torch.prepare_model``. Moves a model on the CPU to the worker's device,
+    attaches the policy's adapters, adds their parameters to the optimizer, and restores the latest
+    commit.
 
     Args:
         model: Any module whose parameters fall into layer groups.
@@ -88,8 +90,8 @@ def govern(
 
     Raises:
         UsageError: Called outside a training loop that `GovernedTrainer` started.
-        Refused: The model is not the one the plan was made for, or can't be
-            routed exactly.
+        Refused: The model is not the one the plan was made for, can't be routed exactly, or is
+            on another device than the worker's.
     """
     return start_run(model, optimizer, assignment_for(model, optimizer), scheduler, scorer)
 
@@ -129,6 +131,7 @@ def start_run(
     """
     order, rows = assignment.order, assignment.shard
     _require_groups(model, order)
+    place_on(assignment.device, model, optimizer)
     if not any(model is each for each in assignment.sharded):
         begin_with(model, assignment)
     adapters = _attach_adapters(model, optimizer, order)
@@ -153,14 +156,13 @@ def start_run(
     if schedule:
         require_rates(optimizer, scheduled, rows.start_step)
     fence = Fence(place(order.folder), order.driver, rows.attempt)
-    device = next(model.parameters()).device
     read = [corpus for corpus in order.plan.corpora if corpus not in order.plan.excluded]
     return Run(
         assignment,
         step_function,
         gating=Gating(order.on_expiry, order.expiries, read, decided, told, order.fallbacks),
         commits=Commits(state, order, rows.start_step, fence),
-        watch=MemorizationWatch(order, told, decided.profiles, leaves, device=device)
+        watch=MemorizationWatch(order, told, decided.profiles, leaves, device=assignment.device)
         if told
         else None,
         recorder=Recorder(fence, leaves, len(decided.starts) - 1, writes=first),

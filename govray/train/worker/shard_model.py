@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -24,13 +23,14 @@ from govray.engine.model.rng_state import generators, restore_generators
 from govray.train.inputs.order import Assignment, Discovery, current
 from govray.train.inputs.pretrained import load_rows
 from govray.train.worker.initial_weights import begin_with, broadcast
+from govray.train.worker.placement import place_on
 from govray.train.worker.run_start import assignment_for
 
 
 def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     """Cut the model over all workers, if the run says ``aggregator: fsdp2``.
 
-    The weights that the run begins with are put into the model first.
+    The model is moved to the worker's device, and gets the weights that the run begins with, first.
 
     Args:
         model: The model, or a function that builds it on the CPU. The function is called again if
@@ -41,6 +41,7 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
 
     Raises:
         UsageError: Called outside a training loop that `GovernedTrainer` started.
+        Refused: The model is on another device than the worker's.
         Discovered: The driver asked only which layer groups the model has.
     """
     assignment = current.get()
@@ -55,10 +56,10 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
         model = built.model if built else model()
     if built:
         _begin_with_rows(built, assignment)
-        device = torch.device("cpu")
-        tensor_shards.shard(model, mixed=mixed, device=device)
-        tensor_shards.take_rows(model, built.rows, device)
+        tensor_shards.shard(model, mixed=mixed, device=assignment.device)
+        tensor_shards.take_rows(model, built.rows, assignment.device)
     else:
+        place_on(assignment.device, model)
         begin_with(model, assignment)
         tensor_shards.shard(model, mixed=mixed)
     assignment.sharded.append(model)

@@ -1,0 +1,87 @@
+"""A run that asks for GPUs: refused before anything is read where none can come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import ray.train
+import torch.distributed as dist
+
+from govray.errors import UsageError
+from govray.train.driver import gpu_request
+from govray.train.driver.gpu_request import backends, require_gpus
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from tests.support.deployment import Deployment
+
+
+@pytest.fixture
+def nodes_are(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``nodes_are(gpus_of_each_node, autoscales)`` is what Ray says from then on."""
+
+    def says(gpus: list[float], autoscales: bool = False) -> None:
+        nodes = [
+            {"Alive": True, "Resources": {"CPU": 4.0} | ({"GPU": n} if n else {})} for n in gpus
+        ]
+        gone = {"Alive": False, "Resources": {"GPU": 8.0}}
+        monkeypatch.setattr(ray, "is_initialized", lambda: True)
+        monkeypatch.setattr(ray, "nodes", lambda: [*nodes, gone])
+        monkeypatch.setattr(gpu_request, "autoscales", lambda: autoscales)
+
+    return says
+
+
+def scaling(gpus: float, workers: int = 2) -> ray.train.ScalingConfig:
+    return ray.train.ScalingConfig(
+        num_workers=workers, use_gpu=gpus > 0, resources_per_worker={"CPU": 0.5, "GPU": gpus}
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "said"),
+    [
+        (1, [0, 0], "a worker asks for 1 GPU, the cluster has none"),
+        (2, [1, 1], "a worker asks for 2 GPUs, the cluster has 1 on a node at most"),
+        (0.5, [0], "a worker asks for 0.5 of a GPU, the cluster has none"),
+    ],
+)
+def test_a_gpu_that_cannot_come_is_refused(
+    nodes_are: Any, asked: float, nodes: list[float], said: str
+) -> None:
+    nodes_are(nodes)
+    with pytest.raises(UsageError, match=f"resources.gpus_per_worker: {said}, and no autosc"):
+        require_gpus(scaling(asked))
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "autoscales"),
+    [(0, [0], False), (1, [0, 1], False), (0.5, [1], False), (1, [], True), (1, [0], True)],
+)
+def test_one_that_may_come_is_waited_for(
+    nodes_are: Any, asked: float, nodes: list[float], autoscales: bool
+) -> None:
+    nodes_are(nodes, autoscales)
+    require_gpus(scaling(asked))
+    require_gpus(None)
+
+
+def test_it_is_said_before_anything_is_read(nodes_are: Any, tmp_path: Path) -> None:
+    nodes_are([0])
+    here = Deployment(tmp_path)
+    value = here.experiment(resources={"num_workers": 1, "gpus_per_worker": 1})
+    with pytest.raises(UsageError, match=r"resources\.gpus_per_worker"):
+        from_experiment(parse_experiment(value, where="test")).train()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_groups_carry_tensors_of_the_host_and_of_the_device() -> None:
+    assert backends(scaling(1)) == "cpu:gloo,cuda:nccl"
+    assert backends(scaling(0)) is None  # Ray's choice is gloo
+    assert backends(None) is None
+    assert dist.BackendConfig(dist.Backend(backends(scaling(1)))).get_device_backend_map() == {
+        "cpu": "gloo",
+        "cuda": "nccl",
+    }
