@@ -50,6 +50,7 @@ ON_RAY = (
     "tests/train/worker/test_memorizing_run.py",
     "tests/train/inputs/test_pretrained.py::test_a_run_from_existing_weights",
     "tests/train/replay/test_replay_on_cluster.py",
+    "tests/train/loop/test_own_loop.py::test_the_page_ends",
     "tests/train/driver/test_storage_on_cluster.py",
     "tests/train/driver/test_torch_aggregators.py",
     "tests/train/watching/test_metrics_endpoint.py",

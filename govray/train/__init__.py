@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from govray.train.driver.trainer import GovernedTrainer
+    from govray.train.loop.experiment_loop import optimizer_of, schedule_of
     from govray.train.watching.mlflow_callback import MLflowCallback
     from govray.train.watching.run_callback import RunCallback
     from govray.train.watching.tensorboard_callback import TensorBoardCallback
@@ -26,6 +27,8 @@ __all__ = [
     "TensorBoardCallback",
     "WandbCallback",
     "govern",
+    "optimizer_of",
+    "schedule_of",
     "shard",
 ]
 
@@ -37,6 +40,8 @@ _HOMES = {
     "TensorBoardCallback": "watching.tensorboard_callback",
     "WandbCallback": "watching.wandb_callback",
     "govern": "worker.run_start",
+    "optimizer_of": "loop.experiment_loop",
+    "schedule_of": "loop.experiment_loop",
     "shard": "worker.shard_model",
 }
 

@@ -42,6 +42,7 @@ from govray.train.attest.write_model import MODEL, write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
 from govray.train.inputs import run_listing
 from govray.train.inputs.shared_inputs import Shared
+from govray.train.loop.entrypoint import own_loop
 from govray.train.loop.experiment_loop import REPORTED
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
@@ -211,14 +212,14 @@ def check_limit(limit: MemorizationLimit | None, policy: Policy) -> None:
 
 
 def check_metric(file: SearchFile) -> None:
-    """Refuse a metric that govray's own training loop does not report.
+    """Refuse a metric that govray's own training loop does not report. Others' may report any.
 
     Raises:
         UsageError: Names what it reports, and the nearest of it.
     """
     metric, judged = file.search.metric, file.experiment.validation
     reported = (*REPORTED, *(judged.names if judged else ()))
-    if metric not in reported:
+    if metric not in reported and not own_loop(file.experiment):
         raise UsageError(
             f"the training loop reports no {metric!r}{suggestion(metric, reported)}",
             where="search.metric",

@@ -20,15 +20,24 @@ Loop = Callable[[dict[str, Any]], Any]
 
 
 def discover(
-    loop: Loop, config: dict[str, Any], policy_groups: Mapping[str, tuple[str, ...]]
+    loop: Loop,
+    config: dict[str, Any],
+    policy_groups: Mapping[str, tuple[str, ...]],
+    where: str | None = None,
 ) -> Discovered:
     """The model that the loop passes to `govern`, on the meta device, and its layer groups.
+
+    Args:
+        loop: The training loop.
+        config: Its argument.
+        policy_groups: Layer groups that the policy names itself.
+        where: What the user calls the loop; its name by default.
 
     Raises:
         UsageError: The loop failed before it called `govern`, or never called it.
         GovrayError: Whatever govray refused about the model.
     """
-    where = getattr(loop, "__qualname__", type(loop).__name__)
+    where = where or getattr(loop, "__qualname__", type(loop).__name__)
     token = current.set(Discovery(policy_groups=dict(policy_groups)))
     try:
         with meta_only():

@@ -58,7 +58,7 @@ from govray.train.inputs.shared_inputs import Shared, ValidationData
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule
-from govray.train.loop.entrypoint import declared_start
+from govray.train.loop.entrypoint import declared_start, own_loop
 from govray.train.loop.experiment_loop import REPORTED, train_loop
 from govray.train.run_folder import events, stop_request
 from govray.train.run_folder.clock import instant, now
@@ -259,8 +259,13 @@ class GovernedTrainer(RunSettings):
             admit = partial(self._prepare, inputs, signer)
         policy = inputs.policy.document
         config = dict(self.train_loop_config or {})
-        found = discover(self.train_loop_per_worker, config, policy.groups or {})
-        if self.experiment:
+        found = discover(
+            self.train_loop_per_worker,
+            config,
+            policy.groups or {},
+            where=f"entrypoint {self.experiment.entrypoint}" if self.experiment else None,
+        )
+        if self.experiment and not own_loop(self.experiment):
             check_optimizer(self.experiment.optimizer, found.model.parameters())
         groups = found.groups
         start = self._start(inputs, found, started)

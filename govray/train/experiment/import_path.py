@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _NUMBER = re.compile(r"([+-]?\d+)(\.\d*)?[eE]([+-]?)(\d+)")
@@ -29,6 +33,21 @@ def split_path(name: str) -> tuple[str, str]:
     """The module and the class of an import path."""
     module, _, last = name.replace(":", ".").rpartition(".")
     return module, last
+
+
+def import_named(module: str) -> ModuleType:
+    """Import a module that an experiment file names.
+
+    The working directory counts, behind everything else that Python searches. Workers have it too:
+    Ray gives it to them.
+
+    Raises:
+        ImportError: There is none, or it can't be imported.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    return import_module(module)
 
 
 def check_numbers(arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -181,10 +181,12 @@ class Experiment(Section):
     entrypoint: str = Field(
         "govray.engine.gpt:GPT",
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="module:class of the model; the class may offer a static `loss(model, batch)`",
+        description="module:class of the model, beside a function `loss(model, batch)`; or "
+        "module:function of a training loop, whose one parameter is called config",
     )
     hyperparameters: dict[str, Any] = Field(
-        default_factory=dict, description="the model's arguments; context is tokens per row"
+        default_factory=dict,
+        description="the model's arguments, or the loop's to read; context is tokens per row",
     )
     pretrained: DiskPath | None = Field(
         None,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Literal
 
 from govray.data.admission import read_credentials
@@ -16,6 +15,7 @@ from govray.files.place import Place, place
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
+from govray.train.experiment.import_path import import_named
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.verified_inputs import read
@@ -159,7 +159,7 @@ def find_unfinished(experiment: Experiment) -> Place | None:
 
 def _same_source(record: RunRecord, experiment: Experiment) -> bool:
     try:
-        import_module(experiment.entrypoint.split(":")[0])
+        import_named(experiment.entrypoint.split(":")[0])
     except ImportError:
         return False
     recorded, found = record.environment.source, source_of(find_unfinished, experiment.entrypoint)

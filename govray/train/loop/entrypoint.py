@@ -1,18 +1,46 @@
-"""What an experiment's ``entrypoint`` names: the model's class, and the loss beside it."""
+"""What an experiment's ``entrypoint`` names: a model's class with its loss, or a training loop.
+
+A function whose only parameter is called ``config`` is a training loop, as `GovernedTrainer` takes
+one. Any other callable builds the model from the hyperparameters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
-from inspect import signature
+from inspect import isfunction, signature
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from govray.engine.gradients.forward import LossFn
-from govray.errors import UsageError
+from govray.errors import GovrayError, UsageError
+from govray.train.experiment.import_path import import_named
 from govray.train.inputs.experiment_config import Experiment
+
+_CONFIG = "config"
+
+OwnLoop = Callable[[dict[str, Any]], Any]
+
+
+def own_loop(experiment: Experiment) -> OwnLoop | None:
+    """The training loop that the entrypoint names; None if it names a model.
+
+    Raises:
+        UsageError: The module or function does not exist. Or it could be either: it builds a model
+            from a hyperparameter called ``config`` alone.
+    """
+    found = _named(experiment)
+    if not isfunction(found) or [*signature(found).parameters] != [_CONFIG]:
+        return None
+    if set(experiment.hyperparameters) == {_CONFIG}:
+        raise UsageError(
+            f"{experiment.entrypoint} may be a training loop, or a model made from config",
+            where="entrypoint",
+            do="Call a model's argument by another name",
+        )
+    return found
 
 
 def declared_start(experiment: Experiment) -> list[Path]:
@@ -25,6 +53,8 @@ def declared_start(experiment: Experiment) -> list[Path]:
         UsageError: The module, class or loss does not exist, or the entrypoint finds a file
             missing.
     """
+    if own_loop(experiment):
+        return []  # a loop names its weights as ``pretrained``
     factory, _ = resolve(experiment)
     starts_from = getattr(factory, "starts_from", None)
     return list(starts_from(experiment.hyperparameters)) if starts_from else []
@@ -34,7 +64,7 @@ def load_entrypoint(experiment: Experiment) -> tuple[nn.Module, LossFn]:
     """The model, built from the hyperparameters, and the ``loss`` function of its module.
 
     Raises:
-        UsageError: The module, class, loss or an argument does not exist.
+        UsageError: The module, class, loss or an argument does not exist, or it is a training loop.
     """
     build, loss = find_entrypoint(experiment)
     return build(), loss
@@ -46,6 +76,12 @@ def find_entrypoint(experiment: Experiment) -> tuple[Callable[[], nn.Module], Lo
     Raises:
         UsageError: As `load_entrypoint`.
     """
+    if own_loop(experiment):
+        raise UsageError(
+            f"{experiment.entrypoint} is a training loop, so only a run of it builds the model",
+            where="entrypoint",
+            do="Use a run whose entrypoint is the model's class",
+        )
     factory, loss = resolve(experiment)
     known = signature(factory).parameters.values()
     if (
@@ -63,24 +99,42 @@ def find_entrypoint(experiment: Experiment) -> tuple[Callable[[], nn.Module], Lo
         signature(factory).bind(**experiment.hyperparameters)
     except TypeError as error:
         raise UsageError(
-            f"hyperparameters: {error}", where=f"entrypoint {experiment.entrypoint}"
+            f"hyperparameters: {error}",
+            where=f"entrypoint {experiment.entrypoint}",
+            do="Give what it takes, or, for a training loop, one parameter called config",
         ) from None
     return partial(factory, **experiment.hyperparameters), loss
 
 
 def resolve(experiment: Experiment) -> tuple[Callable[..., nn.Module], LossFn]:
-    """What the entrypoint names, and the loss beside it.
+    """The model's class that the entrypoint names, and the loss beside it.
 
     Raises:
         UsageError: The module, class or loss does not exist.
     """
-    module_name, class_name = experiment.entrypoint.split(":")
+    factory = _named(experiment)
+    return factory, _named(experiment, "loss")
+
+
+def _named(experiment: Experiment, name: str | None = None) -> Any:
+    """What the entrypoint names, or something else of its module."""
+    module_name, own = experiment.entrypoint.split(":")
+    where = f"entrypoint {experiment.entrypoint}"
     try:
-        module = import_module(module_name)
-        return getattr(module, class_name), module.loss
+        module = import_named(module_name)
+        return getattr(module, name or own)
     except (ImportError, AttributeError) as error:
         raise UsageError(
             str(error),
-            where=f"entrypoint {experiment.entrypoint}",
-            do="Name an importable module:class; the module also has loss(model, batch)",
+            where=where,
+            do="Name an importable module:class, and beside it loss(model, batch); or module:"
+            "function with one parameter, config",
+        ) from error
+    except GovrayError:
+        raise
+    except Exception as error:  # of the user's module, whatever it is
+        raise UsageError(
+            f"the module can't be imported: {type(error).__name__}: {error}",
+            where=where,
+            do="Mend it: `python -c 'import " + module_name + "'` shows where",
         ) from error

@@ -1,14 +1,22 @@
-"""The training loop behind an experiment file: its model, optimizer and schedule."""
+"""The training loop behind an experiment file: its model, optimizer and schedule, or its own loop.
+
+A loop of one's own obeys the file where it uses `optimizer_of` and `schedule_of`.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import torch
+from torch import nn
+
 from govray.train.inputs.experiment_config import RECORDED, Experiment
-from govray.train.loop.cosine import learning_rate
+from govray.train.loop.cosine import CosineWithWarmup, learning_rate
 from govray.train.loop.described_optimizer import make_optimizer
 from govray.train.loop.described_schedule import describe_schedule
-from govray.train.loop.entrypoint import find_entrypoint
+from govray.train.loop.entrypoint import find_entrypoint, own_loop
+from govray.train.worker.lr_schedule import MakeScheduler
 from govray.train.worker.run_start import govern
 from govray.train.worker.shard_model import shard
 
@@ -16,9 +24,37 @@ REPORTED = ("loss", "memorization", "rows", "seconds", "step", "targets")
 """Names of the numbers that the loop reports; memorization where the policy's monitor measures."""
 
 
-def train_loop(config: dict[str, Any]) -> None:
-    """The loop that `GovernedTrainer` runs; ``config`` is the JSON of an `Experiment`."""
+def optimizer_of(config: dict[str, Any], model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that an experiment file describes, over a model's parameters.
+
+    Args:
+        config: What a training loop gets.
+        model: As `govern` will get it; sharded already where it is to be.
+
+    Raises:
+        UsageError: The optimizer's class does not take its arguments.
+    """
     experiment = Experiment.model_validate(config, context=RECORDED)
+    return make_optimizer(experiment.optimizer, model.parameters())
+
+
+def schedule_of(config: dict[str, Any]) -> MakeScheduler:
+    """The schedule that an experiment file describes, as `govern` takes it: for a ``config``."""
+    experiment = Experiment.model_validate(config, context=RECORDED)
+    return describe_schedule(experiment.schedule) or partial(
+        CosineWithWarmup, described=experiment.optimizer, max_steps=experiment.max_steps
+    )
+
+
+def train_loop(config: dict[str, Any]) -> None:
+    """The loop that `GovernedTrainer` runs; ``config`` is the JSON of an `Experiment`.
+
+    If the entrypoint is a loop, that one runs, and gets the same ``config``.
+    """
+    experiment = Experiment.model_validate(config, context=RECORDED)
+    if loop := own_loop(experiment):
+        loop(config)
+        return
     build, loss = find_entrypoint(experiment)
     model = shard(build)
     optimizer = make_optimizer(experiment.optimizer, model.parameters())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from inspect import Parameter, isclass, signature
 from typing import Any, TypeVar
 
 from govray.errors import UsageError, nearest, suggestion
-from govray.train.experiment.import_path import split_path
+from govray.train.experiment.import_path import import_named, split_path
 
 Base = TypeVar("Base")
 
@@ -26,7 +25,7 @@ def imported_class(name: str, base: type[Base], *, where: str) -> type[Base]:
     """
     module_name, class_name = split_path(name)
     try:
-        module = import_module(module_name)
+        module = import_named(module_name)
     except ImportError as error:
         raise UsageError(
             f"{name} can't be imported: {error}",

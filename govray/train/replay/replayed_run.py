@@ -44,7 +44,7 @@ from govray.train.inputs.pretrained import check_unchanged
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import run_settings
-from govray.train.loop.entrypoint import resolve
+from govray.train.loop.entrypoint import own_loop, resolve
 from govray.train.loop.experiment_loop import train_loop
 from govray.train.replay.comparison import compared_files, first_leaf, first_tensor
 from govray.train.replay.replay_outcome import FOLDER, ReplayFinding
@@ -199,7 +199,8 @@ def _check_environment(inputs: RecordedInputs, strict: bool, tell: OnDifferences
     """Compare this driver's environment with the run's; other code is refused before anything
     runs."""
     record, experiment = inputs.record, inputs.experiment
-    resolve(experiment)
+    if not own_loop(experiment):
+        resolve(experiment)
     here = environment_here(
         seed=record.plan.seed,
         threads=record.environment.threads,

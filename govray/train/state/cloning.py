@@ -29,7 +29,6 @@ from govray.files.staged_folder import staged_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.ancestry import inherit
 from govray.governance.record.ledger import read_leaves
-from govray.train.experiment.schedule import COSINE
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.ledger_wal import FILE as AHEAD
@@ -108,8 +107,7 @@ def _retuned(stored: bytes, experiment: Experiment) -> bytes:
     settings |= experiment.optimizer.arguments
     for group in value["groups"]:
         own = group["hyperparameters"]
-        if experiment.schedule.name != COSINE:  # the schedule makes them anew, from the clone's
-            for name in ("lr", "initial_lr"):
-                own.pop(name, None)
+        if "initial_lr" in own:  # a scheduler made them, and makes them anew from the clone's
+            del own["lr"], own["initial_lr"]
         own.update({name: settings[name] for name in own.keys() & settings.keys()})
     return canonical_json.encode(value)
