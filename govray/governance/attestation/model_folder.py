@@ -26,6 +26,8 @@ from govray.governance.formats import canonical_json, signed_note, tensor_header
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+EMA = "ema.safetensors"
+"""The average of the base model's weights, where the run kept one: the same tensors by name."""
 ADAPTERS = "adapters"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -93,7 +95,7 @@ def covered(name: str) -> bool:
 def reserved(name: str) -> bool:
     """Whether a file of this name stands where only attested files may: no exception allows it."""
     path = PurePosixPath(name.casefold())
-    return path.parts[0] in (ADAPTERS, GOVERNANCE) or str(path) in (CONFIG, WEIGHTS)
+    return path.parts[0] in (ADAPTERS, GOVERNANCE) or str(path) in (CONFIG, WEIGHTS, EMA)
 
 
 def inert(name: str) -> bool:

@@ -50,7 +50,9 @@ def check_routes(
     expected = [*parameters, *attestation.buffers]
     if len(set(base)) != len(base) or len(set(expected)) != len(expected):
         raise Refused("a group or a tensor is named twice", where="attestation groups")
-    _check_tensors(weights, model_folder.WEIGHTS, frozenset(expected))
+    for name in (model_folder.WEIGHTS, model_folder.EMA):
+        if name != model_folder.EMA or name in weights:
+            _check_tensors(weights, name, frozenset(expected))
     tensors = {adapter.name: adapter.tensors for adapter in attestation.adapters}
     named = routes.adapters.keys()
     if tensors.keys() != named or attestation.adapters != run_adapters(routes, tensors):

@@ -54,6 +54,11 @@ def check_replays(
         for name, digest in replay.files.items():
             if name not in removed and subjects.get(name) != digest:
                 raise Refused(f"it compared another {name}", where=where)
+        if model_folder.EMA in subjects and replay.files.keys() & {
+            model_folder.WEIGHTS,
+            model_folder.EMA,
+        } == {model_folder.WEIGHTS}:
+            raise Refused("it compared the weights, and not their average", where=where)
         if replay.outcome is None:
             replayer = Replayer(attested.authority.name, is_operator=True)
         else:

@@ -185,11 +185,12 @@ def final_digests(run: Place, record: RunRecord) -> dict[str, str]:
 
 
 def model_tensors(committed: commit_folder.Committed) -> list[str]:
-    """The files of a commit that belong to a model: weights and adapters."""
+    """The files of a commit that belong to a model: weights, their average, and adapters."""
     return sorted(
         name
         for name in committed.names
-        if name == model_folder.WEIGHTS or name.startswith(f"{model_folder.ADAPTERS}/")
+        if name in (model_folder.WEIGHTS, model_folder.EMA)
+        or name.startswith(f"{model_folder.ADAPTERS}/")
     )
 
 
@@ -203,6 +204,8 @@ def _config(record: RunRecord, manifest: Manifest) -> bytes:
     if record.experiment:
         config["entrypoint"] = record.experiment.entrypoint
         config["hyperparameters"] = record.config["hyperparameters"]
+        if record.experiment.ema:
+            config["ema"] = record.experiment.ema.model_dump(mode="json")
     else:
         config["trainLoopConfig"] = dict(record.config)
     return canonical_json.encode(config)

@@ -386,7 +386,8 @@ class GovernedTrainer(RunSettings):
             UsageError: Names it, and the nearest one.
         """
         section = self.validation
-        if section is None or self.train_loop_per_worker is not train_loop:
+        own = self.experiment and own_loop(self.experiment)
+        if section is None or own or self.train_loop_per_worker is not train_loop:
             return
         known = (*section.names, *REPORTED)
         if section.metric_name not in known:

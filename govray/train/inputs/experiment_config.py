@@ -40,6 +40,7 @@ from govray.governance.record.canary import (
 )
 from govray.governance.record.prepare_manifest import ReserveShare
 from govray.train.experiment.checkpoint import CheckpointEvery
+from govray.train.experiment.ema import Ema
 from govray.train.experiment.optimizer import Optimizer
 from govray.train.experiment.places import RECORDED as RECORDED
 from govray.train.experiment.places import DiskPath as DiskPath
@@ -200,6 +201,11 @@ class Experiment(Section):
     schedule: Schedule = Field(
         Schedule(),
         exclude_if=lambda value: bool(value.name == COSINE),  # as records of earlier runs
+    )
+    ema: Ema | None = Field(
+        None,
+        description="an average of the weights, kept beside them; by default none",
+        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
     )
     max_steps: Positive
     max_rows: Positive | None = Field(

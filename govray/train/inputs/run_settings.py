@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from govray.checkpoint.retention import DEFAULT, Rules
 from govray.engine.collective.step_settings import StepSettings
+from govray.train.experiment.ema import Ema
 from govray.train.inputs.experiment_config import Experiment
 
 
@@ -20,12 +21,14 @@ class RunSettings(StepSettings):
         checkpoint_every: Steps between commits; the last step always commits.
         commit_at: Further numbers of steps done at which a commit is due.
         keep: Which commits stay.
+        ema: How the base model's weights are averaged; None for not at all.
         threads: Threads of one worker's kernels; part of bit reproducibility.
     """
 
     checkpoint_every: int = 100
     commit_at: Collection[int] = ()
     keep: Rules = DEFAULT
+    ema: Ema | None = None
     threads: int = 1
 
     @property
@@ -54,5 +57,6 @@ def run_settings(experiment: Experiment) -> RunSettings:
             best=experiment.checkpoint.save_trial_best,
             latest=experiment.checkpoint.save_trial_latest,
         ),
+        ema=experiment.ema,
         threads=max(1, int(experiment.resources.cpus_per_worker)),
     )

@@ -137,7 +137,9 @@ def compared_files(
 
 def _weights(names: Collection[str]) -> set[str]:
     return {
-        n for n in names if n == model_folder.WEIGHTS or n.endswith(model_folder.ADAPTER_WEIGHTS)
+        n
+        for n in names
+        if n in (model_folder.WEIGHTS, model_folder.EMA) or n.endswith(model_folder.ADAPTER_WEIGHTS)
     }
 
 

@@ -54,6 +54,7 @@ from govray.train.inputs.gating import GATES
 from govray.train.inputs.order import Order
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.ledger_tree import LedgerFile
+from govray.train.state.weight_average import WeightAverage
 
 STATE = "state.json"
 LEDGER = "ledger.jsonl"
@@ -138,9 +139,14 @@ class TrainingState:
     """Captures and restores the training state of one run on one worker."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, adapters: Adapters
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        adapters: Adapters,
+        average: WeightAverage | None = None,
     ) -> None:
         self._model = model
+        self._average = average
         self._optimizer = optimizer
         self._adapters = adapters
         self._environment: dict[str, Any] | None = None
@@ -182,7 +188,10 @@ class TrainingState:
         tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
         contents: dict[str, commit_folder.Content] = {}
         rows: dict[str, Mapping[str, int]] = {}
-        for file, live in (model_folder.WEIGHTS, base_tensors(self._model)), (_OPTIMIZER, tensors):
+        held = {model_folder.WEIGHTS: base_tensors(self._model), _OPTIMIZER: tensors}
+        if self._average:
+            held[model_folder.EMA] = self._average.tensors(held[model_folder.WEIGHTS])
+        for file, live in held.items():
             own, rows[file] = held_here(live)
             if rows[file] and not self.sharded:
                 raise UsageError(f"{min(rows[file])} is sharded, and the model is not", where=file)
@@ -272,6 +281,14 @@ class TrainingState:
             for name, tensor in _read(committed, model_folder.WEIGHTS, held.get).items()
         }
         self._model.load_state_dict(weights, strict=False)
+        if self._average:
+            if model_folder.EMA not in committed.names:
+                raise Refused(
+                    "the checkpoint has no average of the weights",
+                    where=str(folder),
+                    do="Resume without ema, as the run began",
+                )
+            self._average.restore(_read(committed, model_folder.EMA, held.get))
         for name in self._adapters.ranks:
             config_file, weights_file = model_folder.adapter_files(name)
             config: Any = canonical_json.parse_canonical(committed.files[config_file])

@@ -40,6 +40,7 @@ from govray.train.run_folder.events import EndedEarly
 from govray.train.run_folder.requests import Requests
 from govray.train.state.committer import Commits
 from govray.train.state.resume_point import RolledBack
+from govray.train.state.weight_average import WeightAverage
 from govray.train.validation.best_so_far import BestSoFar
 from govray.train.validation.evaluation import Evaluation
 from govray.train.validation.reductions import Reduction, reduced
@@ -95,6 +96,7 @@ class Run:
         recorder: Keeps the record, on rank 0.
         feed: The revocation lists, on rank 0 of a run that follows them.
         schedule: Of the learning rate; stepped after each step.
+        average: Of the weights, if the run keeps one; updated after each step.
         scorer: What measures memorization; the engine's own monitor by default.
         metrics: What Ray's metrics agents are told.
         evaluation: The validation data, if there are any.
@@ -113,6 +115,7 @@ class Run:
         recorder: Recorder,
         feed: RevocationFeed | None,
         schedule: LRScheduler | None,
+        average: WeightAverage | None,
         scorer: Scorer | None,
         metrics: RunMetrics,
         evaluation: Evaluation | None = None,
@@ -135,6 +138,7 @@ class Run:
         self._recorder = recorder
         self._feed = feed
         self._schedule = schedule
+        self._average = average
         self._scorer = scorer
         self._run_metrics = metrics
         self._evaluation = evaluation
@@ -214,6 +218,8 @@ class Run:
         self._last = result
         if self._schedule:
             self._schedule.step()
+        if self._average:
+            self._average.update(result.step)
         leaf = self._leaf(result)
         self._recorder.step(leaf, self._norms(leaf, result))
         metrics = {

@@ -30,6 +30,7 @@ from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state.committer import Commits
 from govray.train.state.snapshot import STATE, TrainingState
+from govray.train.state.weight_average import WeightAverage
 from govray.train.validation.best_so_far import BestSoFar
 from govray.train.validation.evaluation import Evaluation
 from govray.train.watching.metrics import RunMetrics
@@ -151,7 +152,8 @@ def start_run(
     )
     schedule = make_schedule(scheduler, optimizer, rows.start_step) if scheduler else None
     scheduled = learning_rates(optimizer)
-    state = TrainingState(model, optimizer, adapters)
+    average = WeightAverage(model, order.settings.ema) if order.settings.ema else None
+    state = TrainingState(model, optimizer, adapters, average)
     leaves = state.restore(rows.checkpoint, order) if rows.checkpoint else ()
     if schedule:
         require_rates(optimizer, scheduled, rows.start_step)
@@ -168,6 +170,7 @@ def start_run(
         recorder=Recorder(fence, leaves, len(decided.starts) - 1, writes=first),
         feed=feed,
         schedule=schedule,
+        average=average,
         scorer=scorer,
         metrics=RunMetrics(order, model, writes=first),
         evaluation=_evaluation(model, adapters, step_function.agreement, order),

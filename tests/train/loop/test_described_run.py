@@ -1,16 +1,20 @@
-"""A run under the file's own optimizer and schedule: resumed equal, and base weights kept apart."""
+"""A run under the file's own optimizer, schedule and average: resumed equal, and kept apart."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
+import govray
 from govray.checkpoint import commit_folder
-from govray.errors import UsageError
+from govray.errors import Refused, UsageError
 from govray.files.place import place
 from govray.governance.attestation import model_folder
 from govray.train.driver.trainer import from_experiment
@@ -39,7 +43,12 @@ CHANGES: dict[str, Any] = {
 
 
 def train(
-    here: Deployment, *, fails_at: int = -1, resume: Path | None = None, **changes: Any
+    here: Deployment,
+    *,
+    fails_at: int = -1,
+    resume: Path | None = None,
+    attest: bool = False,
+    **changes: Any,
 ) -> Path:
     def on_step(step: int, metrics: object) -> None:
         if step == fails_at:
@@ -48,16 +57,23 @@ def train(
     experiment = parse_experiment(here.experiment(**CHANGES, **changes), where="here")
     before = set(here.folder.glob("runs/tiny-*"))
     try:
-        return Path(str(from_experiment(experiment, on_step=on_step, resume=resume).train()))
+        return Path(
+            str(from_experiment(experiment, on_step=on_step, resume=resume).train(attest=attest))
+        )
     except InterruptedError:
         [run] = set(here.folder.glob("runs/tiny-*")) - before
         return run
 
 
-def base_weights(run: Path) -> dict[str, Tensor]:
+def held(run: Path, file: str) -> dict[str, Tensor]:
+    """The tensors of a file of the run's last commit."""
     found = snapshot.latest(place(run))
     assert found is not None
-    return commit_folder.open_commit(found[0]).tensors(model_folder.WEIGHTS)
+    return commit_folder.open_commit(found[0]).tensors(file)
+
+
+def base_weights(run: Path) -> dict[str, Tensor]:
+    return held(run, model_folder.WEIGHTS)
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -77,6 +93,43 @@ def test_it_resumes_equal_and_an_adapters_corpus_moves_no_base_weight(
     assert same(straight, base_weights(train(here, data=data)))
     trunk = {**data, "exclude": ["weak-one"]}
     assert not same(straight, base_weights(train(here, data=trunk)))  # the control
+
+
+def test_an_average_is_kept_exactly_and_apart_and_attested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    here = Deployment(tmp_path)
+    ema: dict[str, Any] = {"ema": {"decay": 0.9}}
+    run = train(here, **ema, attest=True)
+    straight = held(run, model_folder.EMA)
+    assert same(base_weights(run), base_weights(train(here)))  # it moves no weight
+    assert not same(straight, base_weights(run))
+    broken = train(here, fails_at=7, **ema)
+    assert same(straight, held(train(here, resume=broken, **ema), model_folder.EMA))
+    data = {**here.experiment()["data"], "exclude": ["acme"]}  # type: ignore[dict-item]
+    assert same(straight, held(train(here, data=data, **ema), model_folder.EMA))
+    trunk = {**data, "exclude": ["weak-one"]}
+    assert not same(straight, held(train(here, data=trunk, **ema), model_folder.EMA))
+
+    model = run / "model"
+    govray.verify(model, trust_root=here.root)
+    assert same(straight, load_file(model / model_folder.EMA))
+    assert json.loads((model / "config.json").read_bytes())["ema"] == {"decay": 0.9, "every": 1}
+    for change in (lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: b""):
+        altered = tmp_path / f"altered-{len(change(b'ab'))}"
+        shutil.copytree(model, altered)
+        file = altered / model_folder.EMA
+        file.write_bytes(change(file.read_bytes()))
+        with pytest.raises(Refused, match=model_folder.EMA):
+            govray.verify(altered, trust_root=here.root)
+    file.unlink()
+    with pytest.raises(Refused, match="the file is missing"):
+        govray.verify(altered, trust_root=here.root)
+    plain = train(here, attest=True) / "model"
+    shutil.copy(model / model_folder.EMA, plain)
+    with pytest.raises(Refused, match="not covered by the attestation, but stands where"):
+        govray.verify(plain, trust_root=here.root)
 
 
 def test_a_mistake_ends_before_any_data_is_read(tmp_path: Path) -> None:

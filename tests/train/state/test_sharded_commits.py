@@ -26,6 +26,7 @@ from govray.engine.model.gpt import GPT, loss
 from govray.errors import Damaged, GovrayError, InfrastructureFailed
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
+from govray.train.experiment.ema import Ema
 from govray.train.replay.comparison import compared_files, first_tensor
 from govray.train.state import committer, garbage_collection
 from govray.train.state.committer import Commits
@@ -36,6 +37,7 @@ from govray.train.state.snapshot import (
     folder_name,
     latest,
 )
+from govray.train.state.weight_average import WeightAverage
 from tests.support.committing import Training, attempt
 from tests.support.ranks import Hung, RankPool
 
@@ -54,7 +56,9 @@ class Shared(Training):
         adapters = Adapters(self.model, {"acme": 2}, seed=0)
         every = [*self.model.parameters(), *(p for _, p in adapters.named_parameters())]
         self.optimizer = torch.optim.AdamW(every, lr=0.1)
-        self.state = TrainingState(self.model, self.optimizer, adapters)
+        self.average = WeightAverage(self.model, Ema(decay=0.5))
+        self.done = resumed
+        self.state = TrainingState(self.model, self.optimizer, adapters, self.average)
         self.adapters = adapters
         self.commits = Commits(self.state, self.order, resumed, attempt(folder))
 
@@ -67,6 +71,8 @@ class Shared(Training):
         with self.adapters.active("acme"):
             loss(self.model, batch).mean().backward()
         self.optimizer.step()
+        self.average.update(self.done)
+        self.done += 1
 
     def resume(self, step: int) -> None:
         assert self.state.restore(self.folder / folder_name(step), self.order)
@@ -74,10 +80,12 @@ class Shared(Training):
     def gathered(self) -> dict[str, dict[str, Tensor]]:
         """File → its tensors whole, as one rank would have committed them. Collective."""
         moments, _ = optimizer_state(self.optimizer, self.state._names())
+        base = base_tensors(self.model)
         return {
             file: {name: whole(live[name]).detach().clone() for name in sorted(live)}
             for file, live in (
-                (model_folder.WEIGHTS, base_tensors(self.model)),
+                (model_folder.WEIGHTS, base),
+                (model_folder.EMA, self.average.tensors(base)),
                 (OPTIMIZER, moments),
             )
         }
@@ -208,6 +216,7 @@ def test_a_replay_compares_it_with_whole_files(two: RankPool, tmp_path: Path) ->
     assert files == [
         model_folder.WEIGHTS,
         model_folder.adapter_files("acme")[1],
+        model_folder.EMA,
         OPTIMIZER,
         "optimizer.json",
     ]
