@@ -93,10 +93,15 @@ class CoverageTable:
         )
 
     def _steps(self, corpora: set[str], group: str) -> int:
+        reaching = {
+            (corpus, None if route == self._routes[corpus] else route.digest)
+            for corpus in corpora & self._routes.fallbacks.keys()
+            for route in self._routes.every(corpus)
+            if group in route.groups
+        }
+        others = corpora - self._routes.fallbacks.keys()
         return sum(
-            any(
-                group in self._routes.taken(corpus, leaf.corpora[corpus].route).groups
-                for corpus in corpora & leaf.corpora.keys()
-            )
+            not others.isdisjoint(leaf.corpora)
+            or any(c in leaf.corpora and leaf.corpora[c].route == r for c, r in reaching)
             for leaf in self._recorded
         )
