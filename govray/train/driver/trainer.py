@@ -30,6 +30,7 @@ from govray.checkpoint import storage
 from govray.data.admission import Prepared, prepare
 from govray.data.records_file import PREPARED
 from govray.data.rows.row_words import load_words
+from govray.engine.gradients.precision import cast_parameters
 from govray.errors import Refused, Stopped, UsageError, suggestion
 from govray.files.atomic_file import make_folder
 from govray.files.place import Place, place
@@ -426,6 +427,8 @@ class GovernedTrainer(RunSettings):
         workers: Any = self.scaling_config.num_workers if self.scaling_config else 1
         # An elastic run holds most on a rank when there are fewest.
         fewest = min(workers) if isinstance(workers, tuple | list) else workers
+        if self.precision == "bf16":
+            cast_parameters(found.model)  # as the workers will; nobody trains this one
         return model_size(
             found.model,
             found.optimizer,

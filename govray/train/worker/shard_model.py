@@ -42,12 +42,12 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     Raises:
         UsageError: Called outside a training loop that `GovernedTrainer` started.
         Refused: The model is on another device than the worker's.
-        Discovered: The driver asked only which layer groups the model has.
     """
     assignment = current.get()
     if assignment is None or isinstance(assignment, Discovery) or not _sharding(assignment):
         model = model if isinstance(model, nn.Module) else model()
-        assignment_for(model)
+        if not isinstance(assignment, Discovery):  # which goes on to `govern`, and its optimizer
+            assignment_for(model)
         return model
     mixed = assignment.order.settings.precision == "bf16-mixed"
     built = None

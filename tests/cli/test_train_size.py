@@ -1,0 +1,42 @@
+"""What `govray train` says of a run's size and time, through the command. One rank, no Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from govray.cli import main
+from govray.cli import train as verb
+from govray.train.watching import time_left
+from tests.support.command import Done
+from tests.support.deployment import Deployment
+from tests.support.solo import run_here
+
+
+def test_the_size_stands_before_the_first_step_and_in_the_json(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    monkeypatch.setattr(time_left, "LEAST_S", 0.0)
+    monkeypatch.setattr(verb, "SAID_ABOVE_S", 0.0)
+    here = Deployment(tmp_path / "here")
+    file = tmp_path / "train.yaml"
+    value = here.experiment(resources={"num_workers": 1}, precision="bf16")
+    file.write_text(yaml.safe_dump(value))
+    code = main(["--json", "train", str(file)])
+    done = Done(code, *capsys.readouterr())
+    assert code == 0, done.err
+    size = done.json["size"]
+    # Two blocks of width 32, bytes as tokens; an adapter of rank 4. Two bytes a weight.
+    assert size["bytesPerRank"]["weights"] == 2 * size["parameters"]
+    assert size["bytesPerRank"]["optimizer"] == 2 * size["bytesPerRank"]["gradients"]
+    assert size["tokens"] == 12 * 7 * 32
+    told = done.err.splitlines()
+    [model] = [line for line in told if line.startswith("model  ")]
+    [time] = [line for line in told if line.startswith("time   about ")]
+    assert told.index(model) < told.index(time)
+    assert "k parameters" in model
+    assert f"FLOPs ({size['flopRatio']:.2f} of ungoverned)" in model
+    assert time.endswith("from step 2 on")
