@@ -184,6 +184,8 @@ class GovernedLoop:
             where=f"rank {ray.train.get_context().get_world_rank()} on {socket.gethostname()}",
         )
         torch.set_num_threads(self.order.settings.threads)
+        if self.order.settings.deterministic:
+            fix_kernels()
         seed_generators(self.order.settings.seed)
         shard = ray.train.get_dataset_shard(planned_shard.DATASET)
         self.progress.stand.remote(get_current_placement_group())
@@ -207,6 +209,15 @@ class GovernedLoop:
 
     def _report(self, step: int, metrics: Mapping[str, float]) -> None:
         self.progress.report.remote(step, dict(metrics))
+
+
+def fix_kernels() -> None:
+    """Use only deterministic kernels in this process, from before the first matrix product on.
+
+    Source: torch's notes on reproducibility; cuBLAS reads its variable when it is first used.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
 
 
 class _Journal:

@@ -109,7 +109,8 @@ class GovernedTrainer(RunSettings):
         reader: Who reads a worker's rows: the worker where it can, unless this says otherwise.
         seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing, norms_every,
             collective_timeout_s: How a step computes; see `StepSettings`.
-        checkpoint_every, commit_at, keep, threads: How a run commits; see `RunSettings`.
+        checkpoint_every, commit_at, keep, threads, deterministic: How a run commits, and on which
+            kernels it computes; see `RunSettings`.
         checkpoint_storage: An object store's URL for the commits; the run's folder by default.
         max_quarantined: Share of records; above it the run is refused.
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver. If

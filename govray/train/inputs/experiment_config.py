@@ -223,6 +223,11 @@ class Experiment(Section):
         description="fp32, bf16 (parameters in bfloat16 too) or bf16-mixed (forward alone)",
         exclude_if=lambda value: bool(value == "fp32"),  # records of earlier runs do not have it
     )
+    deterministic: bool = Field(
+        False,
+        description="only kernels that give equal bits for equal inputs on equal devices",
+        exclude_if=lambda value: not value,
+    )
     activation_checkpointing: bool = Field(
         StepSettings.activation_checkpointing,
         description="compute each block again in backward instead of keeping its activations",

@@ -23,6 +23,8 @@ class RunSettings(StepSettings):
         keep: Which commits stay.
         ema: How the base model's weights are averaged; None for not at all.
         threads: Threads of one worker's kernels; part of bit reproducibility.
+        deterministic: Whether workers use only kernels that give equal bits for equal inputs, and
+            an operator without one is an error.
     """
 
     checkpoint_every: int = 100
@@ -30,6 +32,7 @@ class RunSettings(StepSettings):
     keep: Rules = DEFAULT
     ema: Ema | None = None
     threads: int = 1
+    deterministic: bool = False
 
     @property
     def settings(self) -> RunSettings:
@@ -39,7 +42,8 @@ class RunSettings(StepSettings):
     @property
     def chosen_kernels(self) -> dict[str, str]:
         """What an attestation states of these: all that decide which kernels run, but defaults."""
-        return {} if self.precision == "fp32" else {"run.precision": self.precision}
+        precision = {} if self.precision == "fp32" else {"run.precision": self.precision}
+        return precision | ({"run.deterministic": "on"} if self.deterministic else {})
 
 
 def run_settings(experiment: Experiment) -> RunSettings:
@@ -50,6 +54,7 @@ def run_settings(experiment: Experiment) -> RunSettings:
         max_rows=experiment.max_rows,
         aggregator=experiment.aggregator,
         precision=experiment.precision,
+        deterministic=experiment.deterministic,
         activation_checkpointing=experiment.activation_checkpointing,
         collective_timeout_s=experiment.collective_timeout_s,
         checkpoint_every=experiment.checkpoint.every_steps,
