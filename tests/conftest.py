@@ -54,6 +54,7 @@ ON_RAY = (
     "tests/train/driver/test_storage_on_cluster.py",
     "tests/train/driver/test_torch_aggregators.py",
     "tests/train/watching/test_metrics_endpoint.py",
+    "tests/tune/test_search_from_no_node.py",
     "tests/tune/test_search_on_cluster.py",
 )
 """Tests that start a Ray cluster, here or in a process of their own. They get the mark ``ray``."""

@@ -48,9 +48,14 @@ class Points(tune.search.Searcher):
         """Whether no more points will be given, even if trials turn out invalid."""
         return self._dealt >= 2 * self._trials or self._point(self._dealt) is None
 
+    @property
+    def wanted(self) -> bool:
+        """Whether a further point is to be given, once there is room."""
+        return self._dealt < self._trials + self._invalid and not self.spent
+
     def suggest(self, trial_id: str) -> Any:
         """The next point; None for not now; `FINISHED` once nothing can follow."""
-        wanted = self._dealt < self._trials + self._invalid and not self.spent
+        wanted = self.wanted
         if wanted and len(self._live - self._paused) < self.concurrent:
             point = self._point(self._dealt)
             self._dealt += 1

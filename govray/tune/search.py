@@ -22,7 +22,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from govray.governance.formats.keys import Signer
 from govray.governance.policy.depth_policy import Policy
 from govray.train.attest.write_model import MODEL, write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
+from govray.train.experiment.validation import GROUP
 from govray.train.inputs import run_listing
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.loop.entrypoint import own_loop
@@ -227,6 +228,28 @@ def check_metric(file: SearchFile) -> None:
         )
 
 
+def check_first_comparison(file: SearchFile, rungs: Collection[int]) -> None:
+    """Refuse to compare trials by validation data before these were measured.
+
+    Args:
+        file: The search's.
+        rungs: Steps at which its trials are compared.
+
+    Raises:
+        UsageError: The first validation comes later than the first commit.
+    """
+    experiment = file.experiment
+    if experiment.validation is None or not file.search.metric.startswith(f"{GROUP}/"):
+        return
+    first = min([experiment.checkpoint.every_steps, *rungs])
+    if experiment.validation.every_steps > first:
+        raise UsageError(
+            f"trials are compared after {first} steps, before the first validation",
+            where="validation.every_steps",
+            do=f"Validate every {first} steps or more often, or lower max_rungs",
+        )
+
+
 class _Watch(tune.Callback):
     """Records how trials end, and reports changes."""
 
@@ -339,6 +362,7 @@ def _search(
     file, folder = record.file, record.folder
     recipe = load_searcher(file.search.searcher)
     rungs = {step for bracket in recipe.preview(file).brackets for step in bracket.rungs}
+    check_first_comparison(file, rungs)
     base = base_trainer(record)
     shared = base.share(record.started)
     shared = replace(shared, selection=_selection(record, shared))

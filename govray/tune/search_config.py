@@ -42,6 +42,7 @@ from govray.tune.stop_rules import (
 )
 
 _SECTIONS = ("hyperparameters", "optimizer", "schedule", "data.rows_per_step", "data.mixture")
+_OPTIMIZER = "optimizer.name"
 VARIABLE = (*_SECTIONS, "data.epochs", "seed")
 """What may vary between the trials of a search: these and what lies below them."""
 
@@ -190,6 +191,7 @@ class SearchFile:
         """
         changed = self.experiment.model_dump(mode="json")
         changed["data"].setdefault("mixture", {})  # left out where it is empty
+        _choose_optimizer(changed["optimizer"], values.get(_OPTIMIZER))
         changed["optimizer"].setdefault("arguments", {})
         for name, value in values.items():
             _check_name(name)
@@ -209,6 +211,15 @@ class SearchFile:
             return parse_experiment(changed, where=f"trial {dict(values)}")
         except UsageError as error:
             raise UsageError(error.what, where=error.where, do="Mend search.space") from None
+
+
+def _choose_optimizer(section: dict[str, Any], name: object) -> None:
+    """Leave no argument of the file's optimizer to one of another name, which has its own."""
+    if name not in (None, section["name"]):
+        for each in ("arguments", "weight_decay", "betas"):
+            section.pop(each, None)
+        section["name"] = name
+    section.setdefault("arguments", {})  # left out where it is empty
 
 
 def _check_name(name: str) -> None:

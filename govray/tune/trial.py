@@ -40,6 +40,8 @@ from govray.train.inputs.shared_inputs import Shared
 from govray.train.run_folder import events, stop_request
 from govray.train.state.cloning import clone
 from govray.train.state.garbage_collection import pin_ahead
+from govray.train.validation.best_so_far import ended_early
+from govray.tune.may_change import HYPERPARAMETERS
 from govray.tune.objective import WORST, TrialReport, report
 from govray.tune.recipe import INVALID
 from govray.tune.search_config import SearchFile
@@ -114,6 +116,7 @@ class GovernedTrainable(tune.Trainable):
         self._values = {name: value for name, value in config.items() if name != NAME}
         self._experiment = setting.file.trial(self._values)
         self._donor: tuple[Path, int] | None = None
+        self._told = 0  # step of the last report that Ray had before a pause
         self._run = self._latest()
         self._past = setting.past.get(self._name)
         self._reports: list[TrialReport] = []
@@ -153,9 +156,11 @@ class GovernedTrainable(tune.Trainable):
     def restore(self, checkpoint_path: Any) -> None:
         """Called by Ray Tune after a pause, with what `save` returned for this trial or a donor."""
         commit = Path(checkpoint_path.checkpoint.path)
+        step = int(commit.name.removeprefix(folder_name(0)[:-9]))
         if commit.parent.name.partition(".")[0] == self._name:
+            self._told = step
             return  # the run resumes from its own latest commit
-        self._donor = commit.parent, int(commit.name.removeprefix(folder_name(0)[:-9]))
+        self._donor = commit.parent, step
         lives = len(list(self._setting.folder.glob(f"{self._name}.*")))
         self._run = self._setting.folder / f"{self._name}.{lives + 1}"
 
@@ -189,7 +194,12 @@ class GovernedTrainable(tune.Trainable):
             config = dict(self._make(setting, experiment).train_loop_config)
             _await(donor / folder_name(step))
             reports = {FILE: reports_until(donor, step)}
-            clone(donor, step, self._run, experiment, config, reports)
+            changes = [
+                name.removeprefix(HYPERPARAMETERS)
+                for name in self._values
+                if name.startswith(HYPERPARAMETERS)
+            ]
+            clone(donor, step, self._run, experiment, config, reports, changes)
         if setting.keep_at:
             self._run.mkdir(exist_ok=True)
             pin_ahead(self._run, setting.keep_at, "another trial may take it over")
@@ -216,7 +226,9 @@ class GovernedTrainable(tune.Trainable):
         """The first report still to be passed on. A donor's reports are not."""
         found = read_reports(self._run)
         before = self._donor[1] if self._donor else 0
-        if not self._setting.repeats and self._thread is None and found:
+        if not self._setting.repeats and self._told:
+            before = self._told
+        elif not self._setting.repeats and self._thread is None and found:
             before = found[-1].step - 1
         for each in found:
             if self._reports and each.step <= self._reports[-1].step:
@@ -244,6 +256,9 @@ class GovernedTrainable(tune.Trainable):
         if judged.step >= self._setting.file.max_time:
             self._join()
             return self._last(judged, "finished", f"ran all {judged.step} steps")
+        if self._thread and self._experiment.validation and ended_early(self._run, judged.step):
+            self._join()
+            return self._last(judged, "finished", f"ended early, after {judged.step} steps")
         if reason := first_reason(self._setting.file.search.stop, self._reports):
             return self._last(judged, "stopped", reason)
         return self._said(judged)

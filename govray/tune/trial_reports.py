@@ -8,6 +8,7 @@ Invariants:
 
 * A step counts once, with its first line: repeated steps report the same.
 * A last line that a crash cut off is ignored, and written again by the repeated step.
+* A metric that is not reported with a commit is the last one reported before.
 * A run goes on from a commit that it reported. A report that a crash took along is made again.
 
 `govray.tune.objective` judges reports.
@@ -68,6 +69,7 @@ class Reporter(ray.train.UserCallback):
         self._folder = folder
         self._metric = metric
         self._memorization: float | None = None
+        self._value: float | None = None  # as last reported
 
     def after_report(
         self, run_context: Any, metrics: Sequence[Mapping[str, Any]], checkpoint: Any
@@ -78,13 +80,16 @@ class Reporter(ray.train.UserCallback):
             UsageError: The loop doesn't report the metric.
         """
         said = metrics[0]
-        if self._memorization is None and (before := read_reports(self._folder)):
+        name = COMMIT_LOSS if self._metric == "loss" else self._metric
+        if self._value is None and (before := read_reports(self._folder)):
             self._memorization = before[-1].memorization  # an earlier attempt measured it
+            self._value = before[-1].value
         self._memorization = said.get(MEMORIZATION, self._memorization)
+        if name in said:
+            self._value = self._number_of(said[name])
         if COMMIT_LOSS not in said:
             return
-        name = COMMIT_LOSS if self._metric == "loss" else self._metric
-        if name not in said:
+        if name not in said and self._value is None:
             names = sorted(str(each) for each in said if each != COMMIT_LOSS)
             raise UsageError(
                 f"the training loop reports no {self._metric!r}"
@@ -92,15 +97,9 @@ class Reporter(ray.train.UserCallback):
                 where="search.metric",
                 do="Name one of these, or pass it to run.report()",
             )
-        if not isinstance(said[name], int | float | None):
-            raise UsageError(
-                f"the training loop reports {self._metric!r}, but not as a number",
-                where="search.metric",
-                do="Search by a number",
-            )
         line = {
             "step": int(said["step"]) + 1,
-            VALUE: _number(said[name]),
+            VALUE: _number(self._value),
             "memorization": _number(self._memorization),
         }
         kept = {key: value for key, value in line.items() if value is not None}
@@ -108,6 +107,17 @@ class Reporter(ray.train.UserCallback):
             if file.tell() and not _ends_a_line(self._folder / FILE):
                 file.write(b"\n")
             file.write(canonical_json.encode(kept) + b"\n")
+
+    def _number_of(self, value: object) -> float:
+        if value is None:
+            return math.nan
+        if isinstance(value, int | float):
+            return float(value)
+        raise UsageError(
+            f"the training loop reports {self._metric!r}, but not as a number",
+            where="search.metric",
+            do="Search by a number",
+        )
 
 
 def read_reports(folder: Path) -> list[Measurement]:

@@ -47,6 +47,7 @@ def autoscaled_cluster(cpus: int, most: int, **settings: str) -> Iterator[str]:
     environment = os.environ | {
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         "RAY_FAKE_CLUSTER": "1",
+        "RAY_memory_monitor_refresh_ms": "0",  # each node would count the whole machine's
         "RAY_enable_autoscaler_v2": "1",
         "RAY_CLOUD_INSTANCE_ID": head,
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": head,

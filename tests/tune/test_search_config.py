@@ -11,7 +11,7 @@ import pytest
 from govray.errors import UsageError
 from govray.train.inputs.experiment_config import Experiment
 from govray.tune.objective import report
-from govray.tune.search import check_metric
+from govray.tune.search import check_first_comparison, check_metric
 from govray.tune.search_config import Search, SearchFile, parse_search
 from govray.tune.search_record import file_value
 from tests.support.search_files import FILE
@@ -60,6 +60,14 @@ def test_a_metric_that_the_loop_does_not_report_is_refused_before_anything_start
         check_metric(parse_search(with_search(metric=metric), where="x"))
     with pytest.raises(UsageError, match=r"reports no 'los' .did you mean 'loss'"):
         check_metric(parse_search(with_search(metric="los"), where="x"))
+    by = with_search(metric="validation/accuracy", goal="max", stop=[])
+    with pytest.raises(UsageError, match="reports no 'validation/accuracy'"):
+        check_metric(parse_search(by, where="x"))
+    judged = by | {"validation": {"corpora": "held-out", "every_steps": 20}}
+    check_metric(file := parse_search(judged, where="x"))
+    check_first_comparison(file, {20, 60})
+    with pytest.raises(UsageError, match="after 10 steps, before the first validation"):
+        check_first_comparison(file, {10, 60})
 
 
 def test_without_a_limit_memorization_is_not_held_against_a_trial() -> None:

@@ -8,16 +8,17 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import yaml
 
 from govray.cli import app
 from govray.errors import UsageError
 from govray.tune.points import draw, grid, grid_size
 from govray.tune.ray_space import within
 from govray.tune.recipe import load_searcher
-from govray.tune.search_config import SearchFile
+from govray.tune.search_config import SearchFile, parse_search
 from govray.tune.search_record import file_value
 from govray.tune.space import active, names, walk
-from tests.support.search_files import search_file
+from tests.support.search_files import EXPERIMENT, SEARCH, search_file
 
 DECAY, RATE, WIDTH = "optimizer.weight_decay", "optimizer.lr", "hyperparameters.width"
 CLIP, WARM = "optimizer.clip_norm", "optimizer.warmup_steps"
@@ -114,6 +115,26 @@ def test_one_name_may_have_a_range_in_each_branch() -> None:
     assert drawn == {(1.0, 1e-3), (2.0, 1e-2)}
 
 
+def test_an_optimizer_of_another_name_takes_none_of_the_files_arguments() -> None:
+    sgd = {"optimizer.arguments.momentum": {"uniform": [0.0, 0.9]}}
+    options = [
+        {"value": "adamw", "space": {DECAY: {"uniform": [0.0, 0.2]}}},
+        {"value": "torch.optim.SGD", "space": sgd},
+    ]
+    value = EXPERIMENT | {
+        "optimizer": {"weight_decay": 0.3},
+        "search": SEARCH | {"space": {"optimizer.name": {"one_of": options}}},
+    }
+    file = parse_search(value, where="x")
+    plain = file.trial({"optimizer.name": "torch.optim.SGD", "optimizer.arguments.momentum": 0.5})
+    assert plain.optimizer.arguments == {"momentum": 0.5}
+    assert "weight_decay" not in plain.optimizer.model_dump()
+    same = file.trial({"optimizer.name": "adamw"})
+    assert same == file.experiment
+    for number in range(20):
+        assert file.trial(draw(file.search.space, 17, number)).optimizer.lr == 3e-4
+
+
 def test_a_draw_is_on_one_branch_and_depends_on_seed_number_and_name_alone() -> None:
     file = tree()
     found = Counter()
@@ -171,10 +192,6 @@ def test_the_record_of_a_tree_is_read_again() -> None:
 def test_a_dry_run_shows_the_tree(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import yaml
-
-    from tests.support.search_files import EXPERIMENT, SEARCH
-
     path = tmp_path / "tune.yaml"
     path.write_text(yaml.safe_dump(EXPERIMENT | {"search": SEARCH | {"space": TREE}}))
     for searcher in ("random", "asha"):

@@ -56,7 +56,14 @@ def test_a_later_attempt_knows_what_was_measured_before(tmp_path: Path) -> None:
 def test_the_metric_is_the_loops_own(tmp_path: Path) -> None:
     reporter = Reporter(tmp_path, "val_loss")
     reporter.after_report(None, said(4, 3.5, val_loss=1.5), None)
-    assert [each.value for each in read_reports(tmp_path)] == [1.5]
+    reporter.after_report(None, [{"step": 6.0, "val_loss": 1.25}], None)
+    reporter.after_report(None, said(8, 3.5), None)
+    Reporter(tmp_path, "val_loss").after_report(None, said(12, 3.5), None)
+    assert [each.value for each in read_reports(tmp_path)] == [1.5, 1.25, 1.25]
+
+
+def test_a_metric_that_nobody_reports_is_refused_at_the_first_commit(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path, "val_loss")
     with pytest.raises(UsageError, match=r"reports no 'val_loss' .did you mean 'val_los'"):
         reporter.after_report(None, said(8, 3.5, val_los=1.5), None)
     with pytest.raises(UsageError, match="it reports loss, other, step") as refused:

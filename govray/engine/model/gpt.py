@@ -53,6 +53,9 @@ class GPT(nn.Module):
             ``width``, or ``dropout`` is not in [0, 1).
     """
 
+    may_change = ("dropout",)
+    """Hyperparameters that shape no weight: a search may change them while a trial runs."""
+
     def __init__(
         self,
         blocks: int,

@@ -1,4 +1,4 @@
-"""A run that continues from another run's commit with other optimizer settings.
+"""A run that continues from another run's commit with other settings.
 
 Population-based training calls this exploit. The clone's folder begins as if the clone had run the
 donor's steps. It has the donor's commit, the donor's ledger up to that step, and a record of its
@@ -17,7 +17,7 @@ The caller chooses the donor, and pins its commit before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ def clone(
     experiment: Experiment,
     config: dict[str, Any],
     beside: Mapping[str, bytes],
+    changes: Collection[str] = (),
 ) -> None:
     """Make the folder of a run that continues from a donor's commit.
 
@@ -51,22 +52,25 @@ def clone(
         donor: The donor's run folder.
         step: The commit's: the first step that the clone runs itself.
         run: The clone's folder, which must not exist; its name is the clone's id.
-        experiment: The clone's; it differs from the donor's in ``optimizer`` alone.
+        experiment: The clone's; it differs from the donor's in ``optimizer``, ``schedule``, and the
+            hyperparameters that ``changes`` names.
         config: What the clone's training loop will get.
         beside: Further files of the folder: it appears with them or not at all.
+        changes: Hyperparameters that shape nothing: whoever calls vouches for that.
 
     Raises:
         GovrayError: The donor has no whole commit of that step.
         UsageError: The experiments differ in more, or the folder cannot be written.
     """
     record = read_record(donor)
-    if record.experiment is None or _without_optimizer(record.experiment) != _without_optimizer(
-        experiment
+    if record.experiment is None or _fixed(record.experiment, changes) != _fixed(
+        experiment, changes
     ):
         raise GovrayError(
-            f"it differs from {donor.name} in more than the optimizer",
+            f"it differs from {donor.name} in more than the optimizer and schedule"
+            f"{' and '.join(['', *sorted(changes)])}",
             where=f"run {run.name}",
-            do="Vary optimizer.* alone where runs go on from one another",
+            do="Vary nothing else where runs go on from one another",
         )
     committed = _commit(donor, step)
     files: dict[str, Any] = dict(committed.files)
@@ -96,8 +100,11 @@ def _commit(donor: Path, step: int) -> commit_folder.Committed:
     raise GovrayError(f"it has no commit of step {step}", where=f"run {donor.name}")
 
 
-def _without_optimizer(experiment: Experiment) -> dict[str, Any]:
-    return experiment.model_dump(exclude={"optimizer"})
+def _fixed(experiment: Experiment, changes: Collection[str]) -> dict[str, Any]:
+    found = experiment.model_dump(exclude={"optimizer", "schedule"})
+    for name in changes:
+        found["hyperparameters"].pop(name, None)
+    return found
 
 
 def _retuned(stored: bytes, experiment: Experiment) -> bytes:

@@ -349,6 +349,7 @@ class Run:
         if due:
             # What was measured since the commit before would else never be reported.
             seen = {} if self._memorization is None else {"memorization": self._memorization}
+            seen |= {"step": float(self._last.step), **self._measured}
             said: Mapping[str, Any] = {**seen, **metrics, COMMIT_LOSS: self._commit(done)}
             metrics = said
         if last or pause:
