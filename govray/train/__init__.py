@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from govray.store.figures import ConfusionMatrix, Histogram, PngImage, ResultTable
     from govray.train.driver.trainer import GovernedTrainer
     from govray.train.loop.experiment_loop import optimizer_of, schedule_of
     from govray.train.watching.mlflow_callback import MLflowCallback
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
     from govray.train.worker.shard_model import shard
 
 __all__ = [
+    "ConfusionMatrix",
     "GovernedTrainer",
+    "Histogram",
     "MLflowCallback",
+    "PngImage",
+    "ResultTable",
     "Run",
     "RunCallback",
     "TensorBoardCallback",
@@ -45,8 +50,12 @@ _HOMES = {
     "shard": "worker.shard_model",
 }
 
+_FIGURES = {"ConfusionMatrix", "Histogram", "PngImage", "ResultTable"}
+
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"govray.train.{_HOMES[name]}"), name)
+    if name in _FIGURES:
+        return getattr(import_module("govray.store.figures"), name)
     raise AttributeError(f"module 'govray.train' has no attribute {name!r}")

@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from itertools import count, groupby
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from govray.service.access import Caller, CallerDep
 from govray.service.pages.downsampling import Point, downsample
+from govray.service.pages.figures import bars, shades
 from govray.service.pages.parallel_plot import parallel
 from govray.service.pages.rendering import render
 from govray.service.pages.shared_queries import linked_corpora
 from govray.service.pagination import PageDep
+from govray.service.problems import Problem
 from govray.service.routes.experiments import KnownExperiment, KnownTrial
 from govray.service.session import SessionDep
 from govray.service.visibility import STAFF_ONLY
+from govray.store.figures import PngImage, newest, one
 from govray.store.states import ExperimentState, TrialState
 from govray.store.tables import Attestation, Checkpoint, Decision, Experiment, Metric, Trial
 
@@ -196,8 +199,30 @@ def of_trial(
         show_trial=False,
         checkpoints=checkpoints.all(),
         attestations=attested.all(),
+        figures=newest(_folder(session, known)),
+        bars=bars,
+        shades=shades,
         **_KINDS,
     )
+
+
+@router.get("/trials/{trial}/figures/{file}")
+def image(
+    known: KnownTrial,
+    session: SessionDep,
+    file: Annotated[str, Path(pattern=r"^[0-9a-f]{16}-[0-9]{9}\.json$")],
+) -> Response:
+    """A picture that the run reported, as the PNG file that it is."""
+    found = one(_folder(session, known), file)
+    if found is None or not isinstance(found.figure, PngImage):
+        raise Problem(404, "No such figure", "the run keeps no picture of this name")
+    return Response(found.figure.data, media_type="image/png")
+
+
+def _folder(session: Session, trial: Trial) -> str:
+    """The run's folder, where it was when it was indexed."""
+    storage = session.get_one(Experiment, trial.experiment).storage
+    return f"{storage.rstrip('/')}/{trial.folder}"
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ What goes wrong here is carried into the next agreement, so that all ranks stop 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from govray.errors import GovrayError
 from govray.files.place import Place
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf
+from govray.store import figures
+from govray.store.figures import Figure
 from govray.train.experiment.validation import GROUP
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.events import EndedEarly, Gated, Memorized, Reported, append
@@ -75,8 +77,20 @@ class Recorder:
                     append(self._folder, Gated(at=gate.time, gate=gate))
 
     def reported(self, step: int, metrics: Mapping[str, object], known: Collection[str]) -> None:
-        """What the loop says of a step, but for what is ``known`` otherwise."""
+        """What the loop says of a step, but for what is ``known`` otherwise.
+
+        A figure that cannot be kept is lost, as a number is; the run goes on.
+        """
         if self._writes:
+            for name, value in metrics.items():
+                if isinstance(value, Figure):
+                    with suppress(OSError, GovrayError, ValueError):
+                        figures.keep(
+                            self._folder,
+                            figures.ReportedFigure.model_validate(
+                                {"name": name, "step": step, "figure": value}
+                            ),
+                        )
             self._metrics.note(step, metrics, known)
 
     def validated(self, step: int, metrics: Mapping[str, float]) -> None:

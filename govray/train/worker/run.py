@@ -30,6 +30,7 @@ from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
 from govray.files.bucket import StoreFailed
 from govray.files.place import place
 from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
+from govray.store.figures import Figure
 from govray.train.experiment.validation import GROUP, Validation
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment
@@ -306,13 +307,19 @@ class Run:
                 )
 
     def report(
-        self, metrics: Mapping[str, float], *, reduce: Mapping[str, Reduction] | None = None
+        self,
+        metrics: Mapping[str, float | Figure],
+        *,
+        reduce: Mapping[str, Reduction] | None = None,
     ) -> None:
         """Hand metrics to Ray Train, and commit a checkpoint when one is due.
 
         Metrics beyond those of `step` are kept with the run, in groups: ``validation/loss`` is
         the loss of the group ``validation``. Of numbers that differ between ranks, rank 0's is
         kept, unless ``reduce`` names a reduction.
+
+        A figure (`govray.train.ConfusionMatrix`, `Histogram`, `ResultTable`, `PngImage`) is kept
+        in the run's folder, and the service draws it. Ray does not get it.
 
         Args:
             metrics: By name.
@@ -335,23 +342,24 @@ class Run:
             raise UsageError("report() was called before step()")
         done = self._last.step + 1
         section = self._judged(done)
-        metrics = self._reduced(metrics, reduce or {}, section)
-        self._recorder.reported(self._last.step, metrics, self._metrics)
+        own = {name: each for name, each in metrics.items() if not isinstance(each, Figure)}
+        numbers = self._reduced(own, reduce or {}, section)
+        self._recorder.reported(self._last.step, {**metrics, **numbers}, self._metrics)
         if self._on_report and self._rank == 0:
-            self._on_report(*scalars(self._last, self._metrics, metrics, self._labels))
+            self._on_report(*scalars(self._last, self._metrics, numbers, self._labels))
         if section is not None:
-            self._judge(section, done, metrics)
+            self._judge(section, done, numbers)
         finished = done == self.order.stop or self._best.ended
         last = finished or self._last.stop
         pause = self._last.pause and not last
         every, at = self.order.settings.checkpoint_every, self.order.settings.commit_at
         due = last or pause or done % every == 0 or done in at
+        said: Mapping[str, Any] = numbers
         if due:
             # What was measured since the commit before would else never be reported.
             seen = {} if self._memorization is None else {"memorization": self._memorization}
             seen |= {"step": float(self._last.step), **self._measured}
-            said: Mapping[str, Any] = {**seen, **metrics, COMMIT_LOSS: self._commit(done)}
-            metrics = said
+            said = {**seen, **numbers, COMMIT_LOSS: self._commit(done)}
         if last or pause:
             with self._run_metrics.waiting("commit"):
                 newest = self._commits.settle(self._trouble)
@@ -359,9 +367,9 @@ class Run:
             self._run_metrics.committing(self._last, self._lag)
         if last:
             # A stopped run goes on, and retention will delete this commit in its time.
-            self._report(metrics, newest if finished else None)
+            self._report(said, newest if finished else None)
         elif due or done % REPORT_EVERY == 0:
-            self._report(metrics, None)
+            self._report(said, None)
         if last and done < self.order.stop:
             raise StopRun(done)
         if pause:

@@ -18,7 +18,8 @@ from govray.engine.model import gpt
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import verify
-from govray.train import govern
+from govray.store.figures import newest
+from govray.train import Histogram, govern
 from govray.train.attest.write_model import write_model
 from govray.train.driver import trainer as driving
 from govray.train.driver.trainer import GovernedTrainer
@@ -197,7 +198,8 @@ def own_loop(config: dict[str, Any]) -> None:
         metrics = run.step(batch, gpt.loss)
         if (batch.step + 1) % 2 == 0 and (value := next(values)) is not None:
             metrics["f1"] = value
-        run.report(metrics, reduce={"loss": "max"})
+        seen = Histogram(edges=[0.0, 1.0], counts=[batch.step])
+        run.report({**metrics, "seen": seen}, reduce={"loss": "max"})
 
 
 def test_what_a_loop_reports_itself_decides(here: Deployment) -> None:
@@ -213,6 +215,9 @@ def test_what_a_loop_reports_itself_decides(here: Deployment) -> None:
     trainer = trainer_of(0.1, 0.7, 0.2, 0.3, 0.9)
     run = trainer.train()
     assert read_record(run).ended == 8
+    [drawn] = newest(str(run))
+    assert (drawn.name, drawn.step) == ("seen", 7)
+    assert drawn.figure == Histogram(edges=[0.0, 1.0], counts=[7])
     assert {each.step: each.value for each in inventory(run).commits} == {8: 0.3, 4: 0.7}
     write_model(run, trainer.signer())
     [stated] = verify(run / "model", trust_root=here.root).attestation.selection_taint or ()
