@@ -186,6 +186,17 @@ def from_rows(local: Tensor, rows: int, like: Tensor | None) -> Tensor:
     )
 
 
+def units(model: nn.Module) -> list[list[nn.Parameter]]:
+    """The parameters that `shard` makes whole together: of each block, and the rest.
+
+    Args:
+        model: The plain model, on any device.
+    """
+    blocks = [list(block.parameters()) for block in _blocks(model)]
+    inside = {id(parameter) for block in blocks for parameter in block}
+    return [*blocks, [each for each in model.parameters() if id(each) not in inside]]
+
+
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
     """What the outermost lists hold."""
     for child in module.children():

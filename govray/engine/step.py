@@ -69,6 +69,7 @@ from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.routing import refuse_inexact
 from govray.engine.model.activation_checkpointing import recompute_blocks
 from govray.engine.model.adapters import Adapters
+from govray.engine.model.compiled_blocks import compile_blocks
 from govray.engine.model.keyed_dropout import key_dropout
 from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.startup.optimizer_kinds import refuse_undriven
@@ -385,7 +386,10 @@ def build_step(
         {name: parameter.numel() for name, parameter in trainable(model).items()},
         aggregator.only_sliced,
     )
-    if unknown := uncovered(model):
+    if settings.compile:
+        compile_blocks(model, keyed)
+        planner.unsliced = "its blocks are compiled"
+    elif unknown := uncovered(model):
         planner.unsliced = f"no gradient by rows for {', '.join(unknown)}"
     forward = Forward(
         model,

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import torch
 
-from benchmarks import scaling, sharded_commit, streams
+from benchmarks import scaling, sharded_commit, sharded_llama, streams
 from benchmarks.command import run
 from benchmarks.digests import weights_digests
 from benchmarks.ranks import run_ranks
@@ -265,6 +265,18 @@ def test_streams_compares_steps_with_and_without_optimizer_view(
 
 
 @pytest.mark.slow
+def test_sharded_llama_compares_the_peak_with_what_must_be_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(lambda: sharded_llama.main(["--quick"])) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    must = found["state"] + found["unit"] + found["activations"]
+    assert found["ratio"] == pytest.approx(found["peak"] / must, abs=1e-3)
+    assert found["state"] < found["peak"] < 2 * must
+    assert found["whole"] == 16 * found["parameters"]
+    assert all(0 < each < 10 for each in found["losses"])
+
+
 def test_sharded_commit_compares_the_copies(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(lambda: sharded_commit.main(["--quick"])) == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -34,6 +34,7 @@ from govray.engine.collective.bucket_reducer import Reducer
 from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.collective.step_settings import Precision, StepSettings
 from govray.engine.gradients.forward import Forward
+from govray.engine.model import compiled_blocks
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.keyed_dropout import Keyed
@@ -132,7 +133,54 @@ def row_tokens(corpus: str, row: int) -> Tensor:
     return torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(seed))
 
 
-def train(notes: str, violation: str | None, dtype: torch.dtype, precision: Precision) -> Trained:
+@pytest.fixture(scope="module")
+def compiled(request):
+    """(world size, notes, violation) → a run with compiled blocks: traced and cut as for any
+    backend, and run by torch's own kernels."""
+    runs = {}
+
+    def get(world: int, notes: str, violation: str | None = None) -> Trained:
+        key = world, notes, violation
+        if key not in runs:
+            pool = request.getfixturevalue({1: "one_rank", 2: "two_ranks", 4: "four_ranks"}[world])
+            first, *others = pool.run(train_compiled, notes, violation)
+            assert all(other == first for other in others), "ranks hold different weights"
+            runs[key] = first
+        return runs[key]
+
+    return get
+
+
+def train_compiled(notes: str, violation: str | None) -> Trained:
+    torch._dynamo.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_blocks, "BACKEND", "aot_eager")
+        graphs = torch._dynamo.utils.counters["stats"]
+        before = graphs["unique_graphs"]
+        trained = train(notes, violation, torch.float32, "fp32", compile=True)
+        assert graphs["unique_graphs"] > before
+        return trained
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_nor_does_it_in_compiled_blocks(compiled, world):
+    assert compiled(world, "trained").base == compiled(world, "absent").base
+
+
+@pytest.mark.slow
+def test_a_global_normaliser_shows_in_compiled_blocks_too(compiled):
+    with_notes, without = (compiled(2, each, "global normaliser") for each in ("trained", "absent"))
+    assert any(with_notes.base[name] != without.base[name] for name in with_notes.first_base)
+
+
+def train(
+    notes: str,
+    violation: str | None,
+    dtype: torch.dtype,
+    precision: Precision,
+    **settings: bool,
+) -> Trained:
     """One run in one rank process; ``notes`` is trained, absent or excluded."""
     with pytest.MonkeyPatch.context() as patch:
         quotas = {"open": 5, "weak": 3, "notes": 4}
@@ -149,6 +197,7 @@ def train(notes: str, violation: str | None, dtype: torch.dtype, precision: Prec
             dtype,
             precision,
             tries_rows=violation is None,
+            **settings,
         )
 
 
@@ -159,6 +208,7 @@ def _train(
     precision: Precision,
     *,
     tries_rows: bool,
+    **settings: bool,
 ) -> Trained:
     torch.manual_seed(3)
     model = GPT(2, 32, CONTEXT, VOCABULARY, dropout=0.1).to(dtype)
@@ -177,7 +227,7 @@ def _train(
         terms=Terms(
             policy_digest=DIGEST, plan_digest=batch_plan.digest, corpora=batch_plan.corpora
         ),
-        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2, precision=precision),
+        settings=StepSettings(seed=5, clip_norm=CLIP, max_rows=2, precision=precision, **settings),
     )
     if not tries_rows:  # it changes no number, and would refuse some violations
         governed._try_rows = None

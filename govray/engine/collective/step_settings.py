@@ -31,11 +31,13 @@ class StepSettings:
             that `govray.train.shard` or torch's ``fully_shard`` has sharded.
         precision: In which numbers parameters are kept, and forward computes.
         activation_checkpointing: Whether blocks are computed again in backward.
+        compile: Whether blocks run as graphs of ``torch.compile``.
         norms_every: One step of so many is a sample of gradient norms.
         collective_timeout_s: Seconds that ranks wait for each other in a collective.
 
     Raises:
-        UsageError: ``clip_norm`` or ``max_rows`` is not above 0.
+        UsageError: ``clip_norm`` or ``max_rows`` is not above 0, or ``compile`` is joined with
+            what no graph can follow.
     """
 
     seed: int = 17
@@ -44,6 +46,7 @@ class StepSettings:
     aggregator: AggregatorName = "governed"
     precision: Precision = "fp32"
     activation_checkpointing: bool = False
+    compile: bool = False
     norms_every: int = 50
     collective_timeout_s: int = 300
 
@@ -51,3 +54,16 @@ class StepSettings:
         for name, value in (("clip_norm", self.clip_norm), ("max_rows", self.max_rows)):
             if value is not None and not value > 0:
                 raise UsageError(f"{name} is {value}", do="Give a number above 0, or None")
+        if self.compile and self.aggregator != "governed":
+            raise UsageError(
+                f"with aggregator {self.aggregator} every forward has rows of several routes, and "
+                "each combination would be another graph",
+                where="compile",
+                do="Use aggregator: governed, or leave compile out",
+            )
+        if self.compile and self.activation_checkpointing:
+            raise UsageError(
+                "a compiled block chooses by itself what it computes again",
+                where="compile",
+                do="Leave out compile or activation_checkpointing",
+            )

@@ -34,7 +34,7 @@ def recompute_blocks(model: nn.Module) -> None:
     Raises:
         UsageError: It has none.
     """
-    blocks = list(_blocks(model))
+    blocks = list(repeated_blocks(model))
     if not blocks:
         raise UsageError(
             "the model has no repeated blocks whose activations could be made again",
@@ -60,10 +60,10 @@ class _Recomputing:
         return checkpoint(forward, self._block, *args, use_reentrant=False, **kwargs)
 
 
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+def repeated_blocks(module: nn.Module) -> Iterator[nn.Module]:
     """What the outermost lists hold, but single layers."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from (block for block in child if next(block.children(), None) is not None)
         else:
-            yield from _blocks(child)
+            yield from repeated_blocks(child)

@@ -107,8 +107,8 @@ class GovernedTrainer(RunSettings):
         mixture: Corpus to how often an epoch of its stream reads it; 1 where not named.
         epochs: How often a stream may be read before it falls silent.
         reader: Who reads a worker's rows: the worker where it can, unless this says otherwise.
-        seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing, norms_every,
-            collective_timeout_s: How a step computes; see `StepSettings`.
+        seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing, compile,
+            norms_every, collective_timeout_s: How a step computes; see `StepSettings`.
         checkpoint_every, commit_at, keep, threads, deterministic: How a run commits, and on which
             kernels it computes; see `RunSettings`.
         checkpoint_storage: An object store's URL for the commits; the run's folder by default.

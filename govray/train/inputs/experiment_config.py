@@ -228,6 +228,11 @@ class Experiment(Section):
         description="only kernels that give equal bits for equal inputs on equal devices",
         exclude_if=lambda value: not value,
     )
+    compile: bool = Field(
+        StepSettings.compile,
+        description="run blocks as graphs of torch.compile; needs a C++ compiler on every node",
+        exclude_if=lambda value: not value,
+    )
     activation_checkpointing: bool = Field(
         StepSettings.activation_checkpointing,
         description="compute each block again in backward instead of keeping its activations",

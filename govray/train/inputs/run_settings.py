@@ -16,8 +16,8 @@ class RunSettings(StepSettings):
     """How a run's workers train and commit; `GovernedTrainer` takes each as an argument.
 
     Args:
-        seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing, norms_every,
-            collective_timeout_s: See `StepSettings`.
+        seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing, compile,
+            norms_every, collective_timeout_s: See `StepSettings`.
         checkpoint_every: Steps between commits; the last step always commits.
         commit_at: Further numbers of steps done at which a commit is due.
         keep: Which commits stay.
@@ -43,7 +43,8 @@ class RunSettings(StepSettings):
     def chosen_kernels(self) -> dict[str, str]:
         """What an attestation states of these: all that decide which kernels run, but defaults."""
         precision = {} if self.precision == "fp32" else {"run.precision": self.precision}
-        return precision | ({"run.deterministic": "on"} if self.deterministic else {})
+        switched = {"deterministic": self.deterministic, "compile": self.compile}
+        return precision | {f"run.{name}": "on" for name, on in switched.items() if on}
 
 
 def run_settings(experiment: Experiment) -> RunSettings:
@@ -56,6 +57,7 @@ def run_settings(experiment: Experiment) -> RunSettings:
         precision=experiment.precision,
         deterministic=experiment.deterministic,
         activation_checkpointing=experiment.activation_checkpointing,
+        compile=experiment.compile,
         collective_timeout_s=experiment.collective_timeout_s,
         checkpoint_every=experiment.checkpoint.every_steps,
         keep=Rules(

@@ -92,7 +92,7 @@ def test_checkpointed_activations_change_no_bit_of_a_run(
 def test_the_default_leaves_no_trace_in_a_record(deployment: Deployment) -> None:
     value = parse_experiment(deployment.experiment(), where="test")
     recorded = value.model_dump(mode="json")
-    assert recorded.keys().isdisjoint({"precision", "activation_checkpointing"})
+    assert recorded.keys().isdisjoint({"precision", "activation_checkpointing", "compile"})
     assert Experiment.model_validate(value.model_dump(mode="json")) == value
 
 
@@ -106,8 +106,20 @@ def test_the_page_says_what_a_file_may_say(deployment: Deployment) -> None:
     found = parse_experiment(deployment.experiment(**said), where="test")
     assert found.precision == "bf16-mixed"
     assert found.activation_checkpointing
+    assert found.compile
     rows = re.findall(r"^\| `([\w-]+)`", page.split("## Precision")[1].split("\n## ")[0], re.M)
     assert set(rows) - {"precision"} == set(get_args(Precision))
+
+
+@pytest.mark.parametrize(
+    "beside", [{"aggregator": "ddp"}, {"aggregator": "fsdp2"}, {"activation_checkpointing": True}]
+)
+def test_what_no_graph_can_follow_is_refused_before_anything_runs(
+    deployment: Deployment, beside: dict[str, object]
+) -> None:
+    experiment = parse_experiment(deployment.experiment(compile=True, **beside), where="test")
+    with pytest.raises(UsageError, match="compile: "):
+        from_experiment(experiment)
 
 
 def test_a_precision_that_there_is_not_is_refused_by_name(deployment: Deployment) -> None:
