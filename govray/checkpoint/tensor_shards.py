@@ -112,7 +112,7 @@ def held_here(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
     """Copies, in host memory, of what this rank commits of named tensors.
 
     Of a sharded tensor that is the rows that the rank holds. Any other is copied whole on rank 0,
-    and not at all on the others.
+    and not at all on the others. Copies from a GPU go to pinned memory, and are awaited together.
 
     Args:
         tensors: By name; any shape, dtype and device.
@@ -143,11 +143,21 @@ def held_here(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
                     do="Call govray.train.shard(model) instead of fully_shard",
                 )
             rows[name] = len(value)
-            copies[name] = local.to("cpu", copy=True)
+            copies[name] = _host_copy(local)
         elif first:
             value = value.to_local() if isinstance(value, DTensor) else value
-            copies[name] = value.to("cpu", copy=True)
+            copies[name] = _host_copy(value)
+    if any(each.is_pinned() for each in copies.values()):
+        torch.cuda.current_stream().synchronize()  # once, for all of them
     return copies, rows
+
+
+def _host_copy(tensor: Tensor) -> Tensor:
+    """A copy in host memory; of a GPU's tensor one under way, into memory that stays in place."""
+    if not tensor.is_cuda:
+        return tensor.to("cpu", copy=True)
+    copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return copy.copy_(tensor, non_blocking=True)
 
 
 def own_rows(like: Tensor | None, rows: int) -> range:

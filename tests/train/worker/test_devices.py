@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.optimizer_state import restore_optimizer
+from govray.checkpoint.tensor_shards import held_here
 from govray.engine.batch import MicroBatch
 from govray.engine.model.counter_masks import outputs
 from govray.engine.model.gpt import GPT, loss
@@ -308,3 +309,13 @@ def test_a_step_on_a_gpu_leaves_nothing_behind() -> None:
     assert {p.device for p in model.parameters()} == {device}
     kept = outputs(torch.arange(8, device=device), 0, 64).cpu()
     assert torch.equal(kept, outputs(torch.arange(8), 0, 64))  # the masks' words, on both
+
+
+@pytest.mark.gpu
+def test_copies_for_a_commit_are_pinned_and_whole() -> None:
+    live = {"a": torch.arange(1 << 20, device="cuda"), "b": torch.ones(3), "c": torch.tensor(2.0)}
+    copies, _ = held_here(live)
+    live["a"].zero_()
+    assert copies["a"].is_pinned()
+    assert torch.equal(copies["a"], torch.arange(1 << 20))
+    assert copies["b"].tolist() == [1, 1, 1]
