@@ -267,8 +267,6 @@ class GovernedTrainer(RunSettings):
             policy.groups or {},
             where=f"entrypoint {self.experiment.entrypoint}" if self.experiment else None,
         )
-        if self.experiment and not own_loop(self.experiment):
-            check_optimizer(self.experiment.optimizer, found.model.parameters())
         groups = found.groups
         start = self._start(inputs, found, started)
         decisions, routes = routes_of(policy, inputs.classes, list(groups))

@@ -58,21 +58,14 @@ def make_optimizer(
     return made
 
 
-def check_optimizer(
-    described: Optimizer, parameters: Iterable[nn.Parameter] | None = None
-) -> torch.optim.Optimizer:
-    """Build it over the model's parameters, or over a tiny one in their place.
-
-    Args:
-        described: Of the experiment.
-        parameters: Of the model, on the meta device say.
+def check_optimizer(described: Optimizer) -> torch.optim.Optimizer:
+    """Build it over a tiny parameter, before there is a model. Discovery builds it over that.
 
     Raises:
         UsageError: As `make_optimizer`.
         Refused: As `make_optimizer`.
     """
-    tiny = [nn.Parameter(torch.zeros(2, 2))]
-    return make_optimizer(described, tiny if parameters is None else parameters)
+    return make_optimizer(described, [nn.Parameter(torch.zeros(2, 2))])
 
 
 def _fused(kind: type, over: Sequence[nn.Parameter], given: dict[str, Any]) -> dict[str, bool]:

@@ -47,7 +47,8 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     if assignment is None or isinstance(assignment, Discovery) or not _sharding(assignment):
         model = model if isinstance(model, nn.Module) else model()
         if not isinstance(assignment, Discovery):  # which goes on to `govern`, and its optimizer
-            assignment_for(model)
+            # An optimizer that is made next asks where the parameters are, for its kernels.
+            place_on(assignment_for(model).device, model)
         return model
     mixed = assignment.order.settings.precision == "bf16-mixed"
     built = None

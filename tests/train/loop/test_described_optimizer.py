@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from govray.errors import GovrayError, UsageError
 from govray.train.experiment.optimizer import Optimizer
@@ -32,6 +33,25 @@ def test_the_default_is_adamw_as_ever() -> None:
         k: v for k, v in plain.param_groups[0].items() if k != "params"
     }
     assert optimizer.param_groups[0]["fused"] is None  # on a CPU
+
+
+def test_on_a_gpu_kernels_are_fused_unless_the_file_chose_them() -> None:
+    with FakeTensorMode():
+        on_gpu = nn.Parameter(torch.ones(3, 2, device="cuda"))
+        described = {
+            None: Optimizer(),
+            "torch.optim.SGD": Optimizer(name="torch.optim.SGD"),
+            "torch.optim.RMSprop": Optimizer(name="torch.optim.RMSprop"),  # has no such kernels
+        }
+        fused = {
+            n: make_optimizer(each, [on_gpu]).defaults.get("fused") for n, each in described.items()
+        }
+        assert fused == {None: True, "torch.optim.SGD": True, "torch.optim.RMSprop": None}
+        for chosen in ({"fused": False}, {"foreach": True}):
+            own = Optimizer(name="torch.optim.AdamW", arguments=chosen)
+            assert not make_optimizer(own, [on_gpu]).defaults["fused"]
+        mixed = make_optimizer(Optimizer(), [on_gpu, nn.Parameter(torch.ones(2))])
+        assert not mixed.defaults["fused"]
 
 
 @pytest.mark.parametrize("path", ["torch.optim.SGD", "torch.optim:SGD", "torch.optim.sgd.SGD"])
@@ -67,7 +87,7 @@ def test_an_optimizer_that_does_not_take_the_model_is_refused_by_the_models_shap
     muon = Optimizer(name="torch.optim.Muon")
     check_optimizer(muon)
     with pytest.raises(UsageError, match="Muon only supports 2D parameters"):
-        check_optimizer(muon, [nn.Parameter(torch.ones(3, device="meta"))])
+        make_optimizer(muon, [nn.Parameter(torch.ones(3, device="meta"))])
 
 
 @pytest.mark.parametrize(

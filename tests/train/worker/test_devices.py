@@ -31,7 +31,7 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current
 from govray.train.loop import experiment_loop
 from govray.train.state import snapshot
-from govray.train.worker import planned_batch, run_start
+from govray.train.worker import planned_batch, run_start, shard_model
 from govray.train.worker import run as run_module
 from govray.train.worker.placement import place_on
 from govray.train.worker.run import Run
@@ -74,6 +74,7 @@ def trained(
     value = here.experiment(
         max_steps=4,
         checkpoint={"every_steps": 2},
+        ema={"decay": 0.9},
         resources={"num_workers": 1},
         hyperparameters={"context": 32, "blocks": 2, "width": 16, "dropout": 0.2},
         **more,
@@ -89,7 +90,7 @@ def trained(
     found = snapshot.latest(run)
     assert found is not None
     committed = commit_folder.open_commit(found[0])
-    names = ("model.safetensors", "optimizer.safetensors")
+    names = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
     return {f"{file}:{n}": t for file in names for n, t in committed.tensors(file).items()}
 
 
@@ -147,7 +148,8 @@ def left_behind(folder: Path, stays: str) -> str:
     fake_device.register()
     with pytest.MonkeyPatch.context() as patch:
         if stays == "model":
-            patch.setattr(run_start, "place_on", lambda *args: None)
+            for each in (run_start, shard_model):
+                patch.setattr(each, "place_on", lambda *args: None)
         elif stays == "batches":
             patch.setattr(run_module, "step_batch", on_the_host)
         else:
