@@ -123,8 +123,8 @@ class Governed:
     def largest(self) -> dict[str, Tensor]:
         """Parameter name → the largest magnitude of this rank's gradient before the sum.
 
-        Each has shape () and is on the gradient's device. There is none for a parameter that this
-        rank had no gradient for.
+        Each has shape (), and the gradient's dtype and device. There is none for a parameter that
+        this rank had no gradient for.
         """
         return dict(self._reducer.largest)
 

@@ -73,8 +73,10 @@ class NormSampler:
         return self._accounting.measuring(pieces_of(each, self._routed.streams))
 
     def squares(self, step: int) -> dict[tuple[str, str], Tensor]:
-        """What this rank's passes measured, still on the device; nothing if the step is no
-        sample."""
+        """What this rank's passes measured; nothing if the step is no sample.
+
+        Each is of shape (), in float64, still on the device.
+        """
         return self._accounting.squares() if self._accounting.due(step) else {}
 
     def sample(
