@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -66,11 +67,14 @@ def autoscaled_cluster(cpus: int, most: int, **settings: str) -> Iterator[str]:
         stderr=subprocess.STDOUT,
     )
     try:
-        _await(address, started)
+        _await(folder / "head.log", started)
         yield address
     finally:
         started.terminate()
         started.wait(60)
+        for left in _processes(folder):  # the head ends its own, not all of the pretended nodes'
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -111,6 +115,14 @@ def _configuration(address: str, cpus: int, most: int) -> dict[str, Any]:
     }
 
 
+def _processes(folder: Path) -> Iterator[int]:
+    """Those that were started with a path below the folder."""
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(f"{folder}/") in each.read_bytes():
+                yield int(each.parent.name)
+
+
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
@@ -120,14 +132,10 @@ def _free_ports(count: int) -> list[int]:
             each.close()
 
 
-def _await(address: str, started: subprocess.Popen[bytes], patience_s: float = 60.0) -> None:
-    host, _, port = address.rpartition(":")
+def _await(log: Path, started: subprocess.Popen[bytes], patience_s: float = 120.0) -> None:
     deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        if started.poll() is not None:
-            break
-        with contextlib.suppress(OSError):
-            socket.create_connection((host, int(port)), timeout=1.0).close()
+    while time.monotonic() < deadline and started.poll() is None:
+        if "Ray runtime started" in log.read_text():
             return
         time.sleep(0.2)
-    raise TimeoutError(f"no head at {address}")
+    raise TimeoutError(f"no head: {log.read_text()[-2000:]}")

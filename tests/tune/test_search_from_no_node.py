@@ -1,4 +1,4 @@
-"""A search by validation accuracy, on a cluster that begins with no node."""
+"""A loop of one's own in a search by validation accuracy, on a cluster that begins with no node."""
 
 from __future__ import annotations
 
@@ -18,12 +18,26 @@ from tests.support.held_out import hold_out
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+LOOP = """
+from govray.engine.gpt import GPT, loss
+from govray.train import govern, optimizer_of, schedule_of
+
+
+def train_loop(config):
+    model = GPT(**config["hyperparameters"])
+    run = govern(model, optimizer_of(config, model), schedule_of(config))
+    for batch in run.batches():
+        run.report(run.step(batch, loss))
+"""
+
 RATE = "optimizer.lr"
 
 
-def test_a_model_is_searched_by_accuracy_from_no_node_on(tmp_path: Path) -> None:
+def test_an_own_loop_is_searched_by_accuracy_from_no_node_on(tmp_path: Path) -> None:
     here = Deployment(tmp_path)
+    (tmp_path / "own_loop.py").write_text(LOOP)
     value = here.experiment(
+        entrypoint="own_loop:train_loop",
         resources={"num_workers": 1, "cpus_per_worker": 1},
         checkpoint={"every_steps": 8},
         validation={"corpora": str(hold_out(here)), "every_steps": 4, "rows": 16},
