@@ -1,0 +1,28 @@
+"""A run that leaves out the only corpus of an adapter has no such adapter, and is attested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import govray
+from govray.train.attest.write_model import write_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from tests.support.deployment import Deployment
+from tests.support.solo import run_here
+
+
+@pytest.mark.slow
+def test_its_adapter_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_here(monkeypatch)
+    here = Deployment(tmp_path / "here")
+    value = here.experiment(resources={"num_workers": 1})
+    value["data"] = {**value["data"], "exclude": ["acme"]}  # type: ignore[dict-item]
+    trainer = from_experiment(parse_experiment(value, where="test"))
+    model = write_model(trainer.train(), trainer.signer())
+    verified = govray.verify(model, trust_root=here.root)
+    assert verified.attestation.adapters == ()
+    assert not list(model.glob("adapter*"))
+    assert "acme" in {each.corpus for each in verified.attestation.corpora}
