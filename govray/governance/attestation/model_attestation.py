@@ -15,7 +15,7 @@ word for word.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -335,23 +335,12 @@ def _file_of(group: str) -> str:
     return model_folder.WEIGHTS
 
 
-def adapter_ranks(routes: CorpusRoutes, excluded: Collection[str]) -> dict[str, int]:
-    """Every adapter of the run → its rank, sorted by name.
-
-    One that only excluded corpora would train is not made.
-    """
-    return routes.of([corpus for corpus in routes if corpus not in excluded]).adapters
-
-
-def run_adapters(
-    routes: CorpusRoutes, tensors: Mapping[str, Sequence[str]], excluded: Collection[str]
-) -> tuple[Adapter, ...]:
-    """The adapters that routes and fallbacks name, with their tensors, sorted by name.
+def run_adapters(routes: CorpusRoutes, tensors: Mapping[str, Sequence[str]]) -> tuple[Adapter, ...]:
+    """The adapters that a run has, sorted by name.
 
     Args:
         routes: Of all admitted corpora.
-        tensors: Adapter → names.
-        excluded: Corpora that the plan leaves out.
+        tensors: Adapter → its tensors. One that only excluded corpora would train may be absent.
     """
     return tuple(
         Adapter(
@@ -362,7 +351,8 @@ def run_adapters(
             ),
             tensors=tuple(sorted(set(tensors[name]))),
         )
-        for name, rank in adapter_ranks(routes, excluded).items()
+        for name, rank in routes.adapters.items()
+        if name in tensors
     )
 
 
@@ -421,7 +411,7 @@ def build(
         groups=tuple(groups),
         buffers=tuple(sorted(buffers)),
         domains=frozen,
-        adapters=run_adapters(routes, adapter_tensors, plan.excluded),
+        adapters=run_adapters(routes, adapter_tensors),
         coverage=coverage.coverage(
             ledger.steps, ledger.norms, routes, plan, manifest.document, records
         ),

@@ -8,7 +8,6 @@ from govray.errors import Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import (
     Attestation,
-    adapter_ranks,
     admitted_corpora,
     frozen_domains,
     run_adapters,
@@ -55,9 +54,9 @@ def check_routes(
         if name != model_folder.EMA or name in weights:
             _check_tensors(weights, name, frozenset(expected))
     tensors = {adapter.name: adapter.tensors for adapter in attestation.adapters}
-    excluded = attestation.plan.excluded
-    named = adapter_ranks(routes, excluded).keys()
-    if tensors.keys() != named or attestation.adapters != run_adapters(routes, tensors, excluded):
+    named = tensors.keys()
+    trained = routes.of([c for c in routes if c not in attestation.plan.excluded]).adapters
+    if not trained.keys() <= named or attestation.adapters != run_adapters(routes, tensors):
         raise Refused("they do not follow from the routes", where="attestation adapters")
     gone = {removal.adapter for removal in attestation.removals}
     if len(gone) != len(attestation.removals) or not gone <= named:
