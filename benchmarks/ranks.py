@@ -8,10 +8,12 @@ Functions and arguments travel by pickle.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import pickle
 import tempfile
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -76,20 +78,24 @@ def run_ranks(function: Callable[..., Any], world_size: int, device: str, *args:
 def _collect(pipes: list[Connection]) -> list[Any]:
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
+        errors: list[tuple[float, int, GovrayError]] = []
         for pipe in wait([p for rank, p in enumerate(pipes) if rank not in results]):
             assert isinstance(pipe, Connection)
             rank = pipes.index(pipe)
             try:
-                outcome = pickle.loads(pipe.recv_bytes())  # noqa: S301 — from our own child
+                moment, outcome = pickle.loads(pipe.recv_bytes())  # noqa: S301 — our own child's
             except EOFError:
-                raise RankFailed(
+                outcome = RankFailed(
                     "the process ended without a result",
                     where=f"rank {rank}",
                     do="It may have run out of memory: try a smaller shape",
-                ) from None
+                )
+                moment = math.inf
             if isinstance(outcome, GovrayError):
-                raise outcome
+                errors.append((moment, rank, outcome))
             results[rank] = outcome
+        if errors:  # the first is the cause: others may only say that a rank is lost
+            raise min(errors, key=lambda each: each[:2])[2]
     return [results[rank] for rank in range(len(pipes))]
 
 
@@ -127,7 +133,7 @@ def _rank(
             do="If the shape fits this machine, this is a bug",
         )
     # By value: a tensor in shared memory would be lost with this process.
-    pipe.send_bytes(pickle.dumps(outcome))
+    pipe.send_bytes(pickle.dumps((time.monotonic(), outcome)))
     pipe.close()
     if dist.is_initialized():
         dist.destroy_process_group()

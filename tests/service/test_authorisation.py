@@ -201,6 +201,12 @@ CASES = [
     get("/experiments", STAFF),
     get("/experiments/{experiment}", STAFF, "/experiments/e1"),
     get("/trials/{trial}", STAFF, "/trials/done"),
+    get(
+        "/trials/{trial}/figures/{file}",
+        STAFF,
+        f"/trials/done/figures/{0:016x}-{7:09d}.json",
+        ok=(404,),  # the run keeps none
+    ),
     get("/ledgers", ALL),
     *(
         hidden("/ledgers/{run}", answered, f"/ledgers/run-{model}")
