@@ -38,6 +38,8 @@ def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
 def _measured(step: Any) -> Any:
     def measured(run: Run, batch: Any, loss_fn: Any) -> dict[str, float]:
+        if loss_fn is not loss:  # a run of another entrypoint in this process
+            return step(run, batch, loss_fn)
         if _memorizes == 2.0 and 8 <= batch.step < 15:
             time.sleep(float(os.environ.get(SECONDS, "0")))
         metrics = step(run, batch, loss_fn)
