@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.order import Assignment, current
 from govray.train.loop.experiment_loop import train_loop
 from govray.train.watching.metrics import DECLARED, PREFIX
 from govray.train.watching.model_size import ModelSize
@@ -25,7 +26,11 @@ from tests.support.deployment import Deployment
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 PATIENCE_S = 60.0
-LAST = re.compile(r"^ray_govray_steps_total\{.*\} 6\.0$", re.M)
+
+
+def last(run: str) -> re.Pattern[str]:
+    """The line after a run's last step. Its cluster has the metrics of earlier runs, too."""
+    return re.compile(rf'^ray_govray_steps_total\{{.*run="{re.escape(run)}".*\}} 6\.0$', re.M)
 
 
 def scraped() -> str:
@@ -39,9 +44,12 @@ def trains_and_is_scraped(config: dict[str, Any]) -> None:
     """The experiment's loop; then rank 0 lives until its last metrics are at the endpoint."""
     page = Path(config.pop("page"))
     train_loop(config)
+    assignment = current.get()
+    assert isinstance(assignment, Assignment)
     if dist.get_rank() == 0:
+        there = last(assignment.order.run_id)
         until = time.monotonic() + PATIENCE_S
-        while not LAST.search(text := scraped()) and time.monotonic() < until:
+        while not there.search(text := scraped()) and time.monotonic() < until:
             time.sleep(1)
         page.write_text(text)
 
