@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +32,8 @@ class TensorBoardCallback(RunCallback):
             logdir=self._scratch.name if self._scratch else str(self._folder),
             purge_step=run.step or None,
             flush_secs=FLUSH_S,
+            # tensorboardX names a file by its second: a resume within it would overwrite the first.
+            filename_suffix=f".{time.time_ns()}",
         )
         return None
 

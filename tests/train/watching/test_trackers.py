@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
+from tensorboardX import event_file_writer
 from tensorboardX.proto.event_pb2 import Event
 from wandb.proto import wandb_internal_pb2
 
@@ -69,7 +70,7 @@ def written(folder: Any) -> dict[str, dict[int, float]]:
 
 
 def test_tensorboard_has_every_step_once_after_a_resume_too(here: Deployment) -> None:
-    plain = trainer_of(here).train()
+    plain = trainer_of(here).train(attest=True)  # finished: nothing of it goes on below
     began = trainer_of(here, tensorboard=True)
     with pytest.raises(KeyboardInterrupt):
         replace(began, on_step=_dies_at(7)).train()
@@ -82,6 +83,17 @@ def test_tensorboard_has_every_step_once_after_a_resume_too(here: Deployment) ->
     assert {"targets", "tokens_per_second", "seconds"} <= tags.keys()
     assert newest_weights(run) == newest_weights(plain)
     assert len(list((run / "tensorboard").iterdir())) == 2
+
+
+def test_a_resume_within_a_second_keeps_the_file_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_file_writer.time, "time", lambda: 1_800_000_000.5)
+    for step in (0, 1):
+        with Told([TensorBoardCallback()]) as told:
+            told.start(started(tmp_path, step))
+            told.step(step, {"loss": 2.0 - step})
+    assert written(tmp_path / "tensorboard") == {"loss": {0: 2.0, 1: 1.0}}
 
 
 def _dies_at(last: int) -> Any:
