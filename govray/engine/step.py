@@ -397,8 +397,7 @@ def build_step(
         adapters,
         keyed,
         zeros=aggregator.zeros,
-        # FSDP2 casts by its own policy, which `govray.train.shard` gives it.
-        autocast=settings.precision == "bf16-mixed" and settings.aggregator != "fsdp2",
+        autocast=settings.autocast,
     )
     agreement = Agreement(
         terms,

@@ -50,6 +50,14 @@ class StepSettings:
     norms_every: int = 50
     collective_timeout_s: int = 300
 
+    @property
+    def autocast(self) -> bool:
+        """Whether losses are computed under torch's autocast to bfloat16.
+
+        FSDP2 casts by its own policy, which `govray.train.shard` gives it.
+        """
+        return self.precision == "bf16-mixed" and self.aggregator != "fsdp2"
+
     def __post_init__(self) -> None:
         for name, value in (("clip_norm", self.clip_norm), ("max_rows", self.max_rows)):
             if value is not None and not value > 0:

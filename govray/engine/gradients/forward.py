@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from govray.engine.batch import IGNORED
 from govray.engine.gradients.pass_planner import Pass
+from govray.engine.gradients.precision import in_precision
 from govray.engine.gradients.routing import (
     lost_gradients_refused,
     permitted,
@@ -129,7 +130,7 @@ class Forward:
             self._slices(each),
             observed or nullcontext(),
         ):
-            with self._in_precision(targets.device):
+            with in_precision(targets.device, autocast=self._autocast):
                 losses = loss_fn(self._model, each.tensors)
             if losses.shape != targets.shape:
                 raise UsageError(
@@ -160,9 +161,6 @@ class Forward:
                 for part, span in zip(each.parts, each.spans, strict=True)
             )
         self._tried |= untried
-
-    def _in_precision(self, device: torch.device) -> AbstractContextManager[object]:
-        return torch.autocast(device.type, torch.bfloat16) if self._autocast else nullcontext()
 
     @contextmanager
     def _slices(self, each: Pass) -> Iterator[None]:

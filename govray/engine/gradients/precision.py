@@ -10,6 +10,7 @@ A graph that ``torch.compile`` made cannot be looked into.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,16 @@ def cast_parameters(model: nn.Module) -> None:
     """
     for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def in_precision(device: torch.device, *, autocast: bool) -> AbstractContextManager[object]:
+    """What a loss is computed in, when a step trains and when it is measured.
+
+    Args:
+        device: Where the model is.
+        autocast: Whether torch casts to bfloat16 there (`StepSettings.autocast`).
+    """
+    return torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext()
 
 
 def operations(losses: Iterable[Tensor]) -> Iterator[Node]:

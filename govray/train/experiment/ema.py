@@ -13,6 +13,8 @@ from govray.train.experiment.section import Section
 class Ema(Section):
     """An exponential moving average of the base model's weights, kept beside them.
 
+    Validation measures the weights, never the average.
+
     Source: Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging".
     """
 

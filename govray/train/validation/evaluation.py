@@ -10,6 +10,8 @@ Invariants:
 * Every rank gets the same numbers: the rows' sums are added up in their own order, and exactly.
 * The shape of a pass depends neither on the world size nor on the rows. What a row gives then
   depends on its place in a pass at most, so world sizes agree up to the rounding of a matmul.
+* A forward computes in the numbers that training's does, autocast included. So what decides is the
+  model that is trained.
 * The base model is measured, without adapters. A corpus that may only move an adapter decides
   nothing here.
 * Every rank does equally many forward passes, for a forward may be collective itself. An error on
@@ -31,6 +33,7 @@ from govray.data.step_reader import ArrowRows, StepRows
 from govray.engine.batch import IGNORED
 from govray.engine.collective.agreement import Agreement, RankFailure
 from govray.engine.gradients.forward import LossFn
+from govray.engine.gradients.precision import in_precision
 from govray.engine.memorization.probe_sharing import most_rows, own_probe_rows, pick
 from govray.engine.memorization.scores import untouched
 from govray.engine.model.adapters import Adapters
@@ -75,6 +78,7 @@ class Evaluation:
         adapters: The model's.
         agreement: The run's.
         tensors: What makes tensors of rows.
+        autocast: Whether training computes losses under autocast to bfloat16.
         seed: The run's; the rows are drawn by it, if not all are measured.
     """
 
@@ -86,6 +90,7 @@ class Evaluation:
         agreement: Agreement,
         *,
         tensors: RowTensors,
+        autocast: bool,
         seed: int,
     ) -> None:
         assert task.prepared is not None
@@ -94,6 +99,7 @@ class Evaluation:
         self._adapters = adapters
         self._agreement = agreement
         self._tensors = tensors
+        self._autocast = autocast
         self._width = task.manifest.width
         self._rows = ArrowRows(place(task.prepared), task.manifest)
         corpora = sorted(each.corpus for each in task.manifest.corpora)
@@ -140,7 +146,9 @@ class Evaluation:
                 tensors = {
                     name: each.to(device) for name, each in self._tensors(self._read(some)).items()
                 }
-                found.append(row_sums(self._model, tensors, loss_fn).table()[: len(some)])
+                with in_precision(device, autocast=self._autocast):
+                    sums = row_sums(self._model, tensors, loss_fn)
+                found.append(sums.table()[: len(some)])
         return torch.cat(found)
 
     def _read(self, some: Sequence[tuple[str, int]]) -> StepRows:

@@ -193,6 +193,7 @@ def _evaluation(
         adapters,
         agreement,
         tensors=lambda rows: row_tensors(rows, schema)[0],
+        autocast=order.settings.autocast,
         seed=order.settings.seed,
     )
 

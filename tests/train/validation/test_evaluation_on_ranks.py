@@ -44,7 +44,9 @@ def agreement() -> Agreement:
     return Agreement(Terms(policy_digest=POLICY, plan_digest=PLAN, corpora=("a",)))
 
 
-def measure(task: ValidationTask, fails_on: int = -1) -> dict[str, float]:
+def measure(
+    task: ValidationTask, fails_on: int = -1, *, autocast: bool = False
+) -> dict[str, float]:
     torch.manual_seed(3)
     model = GPT(2, 32, 32, 257, heads=2)
     evaluation = Evaluation(
@@ -53,12 +55,14 @@ def measure(task: ValidationTask, fails_on: int = -1) -> dict[str, float]:
         Adapters(model, {}, seed=0),
         agreement(),
         tensors=lambda rows: row_tensors(rows, None)[0],
+        autocast=autocast,
         seed=1,
     )
 
     def loss_fn(model: Any, tensors: Any) -> torch.Tensor:
         if dist.is_initialized() and dist.get_rank() == fails_on:
             raise ZeroDivisionError("a user's bug")
+        assert torch.is_autocast_enabled("cpu") == autocast
         return loss(model, tensors)
 
     assert len(evaluation) == 37
@@ -74,6 +78,12 @@ def test_every_world_size_measures_the_same(
         first, *others = pool.run(measure, task)
         assert all(each == first for each in others)
         assert first == pytest.approx(alone, rel=1e-6)
+
+
+def test_under_autocast_the_numbers_are_those_of_bfloat16(task: ValidationTask) -> None:
+    plain, mixed = measure(task), measure(task, autocast=True)
+    assert mixed["loss"] != plain["loss"]
+    assert mixed["loss"] == pytest.approx(plain["loss"], rel=1e-2)
 
 
 def test_an_error_on_one_rank_is_raised_on_all(task: ValidationTask, two_ranks: RankPool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from safetensors.torch import load
 from torch import nn
 
 from govray.checkpoint import commit_folder
+from govray.engine import gpt as entrypoint
 from govray.engine.model import gpt
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
@@ -79,6 +80,23 @@ def test_validation_changes_no_bit(here: Deployment, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(evaluation, "untouched", touched)
     assert not equal(weights(plain), weights(judged_trainer(here, {}).train()))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_a_run_is_measured_in_the_numbers_that_it_trains_in(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    hold_out(here)
+    seen: dict[bool, set[bool]] = {False: set(), True: set()}
+    loss = gpt.loss
+
+    def noted(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        seen[torch.is_grad_enabled()].add(torch.is_autocast_enabled("cpu"))
+        return loss(model, batch)
+
+    monkeypatch.setattr(entrypoint, "loss", noted)
+    judged_trainer(here, {}, precision=precision).train()
+    assert seen[True] == seen[False] == {precision == "bf16-mixed"}
 
 
 def test_the_base_is_measured_whatever_an_adapter_learns(here: Deployment) -> None:
