@@ -170,6 +170,8 @@ def _check_incidents(
 
 
 def _check_gated(gates: Sequence[Gate], ledger: Ledger) -> None:
+    if not gates:
+        return
     done = {(leaf.branch, leaf.step) for leaf in ledger.steps}
     starts: dict[int, int] = {}
     for branch, step in sorted(done):
