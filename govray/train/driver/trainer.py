@@ -436,6 +436,7 @@ class GovernedTrainer(RunSettings):
             planned.stream_routes,
             shards=fewest if self.aggregator == "fsdp2" else 1,
             text=self.rows != "images",
+            averaged=self.ema is not None,
         )
 
     @property

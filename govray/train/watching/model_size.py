@@ -3,14 +3,14 @@
 Everything follows from the model on the meta device, the batch plan and the settings. Nothing is
 allocated and no data is read.
 
-* **Memory** is that of weights, gradients and the optimizer's state. Activations, buffers of the
+* **Memory** is that of weights, gradients and the optimizer's state. A run that keeps an average
+  needs four bytes more for each weight of the base model that learns. Activations, buffers of the
   reduction and the framework come besides. ``fsdp2`` deals the base model over the ranks; adapters
   are whole on each.
 * **Tokens** are the rows of the plan times their loss targets, so at most.
-* **FLOPs** are those of `govray.train.watching.flops`, with each weight matrix as one product. Not
-  counted is what has no weights, attention's two products above all: 4·T²·width a block and row in
-  the forward pass. Rows of images have none, for how often their weights are used does not show in
-  the parameters.
+* **FLOPs** are those of `govray.train.watching.flops`, with each weight matrix as one product, and
+  attention's two products a block (`attention_products.py`). Rows of images have none, for how
+  often their weights are used does not show in the parameters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from torch import nn
 from govray.engine.model.adapters import adapted_layers, is_conv1d
 from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan
+from govray.train.watching.attention_products import attention_products
 from govray.train.watching.flops import Operation, row_flops
+
+AVERAGE_BYTES = 4
+"""Of an averaged weight: float32 whatever the precision (`govray.train.state.weight_average`)."""
 
 _SIDE = 64
 """Rows and columns of the matrix that an optimizer is tried on."""
@@ -41,8 +45,11 @@ class ModelSize:
         trainable: Those of them that some route updates.
         weight_bytes, gradient_bytes: Of one rank, at most.
         optimizer_bytes: Likewise; None if the optimizer could not be tried.
+        average_bytes: Of the weights' average, likewise; 0 if the run keeps none.
         tokens: Loss targets of the plan, at most.
         flops: Of all steps and ranks; None for rows without a known number of products.
+        attention: Whether products without weights are among them; not if the model's forward could
+            not be tried.
         ratio: The same divided by those of plain training on the same rows.
     """
 
@@ -51,14 +58,17 @@ class ModelSize:
     weight_bytes: int
     gradient_bytes: int
     optimizer_bytes: int | None
+    average_bytes: int
     tokens: int
     flops: float | None
+    attention: bool
     ratio: float | None
 
     @property
     def rank_bytes(self) -> int:
-        """Weights, gradients and optimizer of one rank."""
-        return self.weight_bytes + self.gradient_bytes + (self.optimizer_bytes or 0)
+        """Weights, gradients, optimizer and average of one rank."""
+        optimizer = self.optimizer_bytes or 0
+        return self.weight_bytes + self.gradient_bytes + optimizer + self.average_bytes
 
     @property
     def text(self) -> str:
@@ -69,7 +79,8 @@ class ModelSize:
             f"{_short(self.tokens)} tokens",
         ]
         if self.flops is not None and self.ratio is not None:
-            parts.append(f"{self.flops:.1e} FLOPs ({self.ratio:.2f} of ungoverned)")
+            apart = "" if self.attention else " without attention"
+            parts.append(f"{self.flops:.1e} FLOPs{apart} ({self.ratio:.2f} of ungoverned)")
         return " · ".join(parts).replace("e+", "e")
 
     def to_json(self) -> dict[str, Any]:
@@ -81,9 +92,11 @@ class ModelSize:
                 "weights": self.weight_bytes,
                 "gradients": self.gradient_bytes,
                 "optimizer": self.optimizer_bytes,
+                "average": self.average_bytes,
             },
             "tokens": self.tokens,
             "flops": self.flops,
+            "attentionCounted": self.attention,
             "flopRatio": self.ratio,
         }
 
@@ -97,17 +110,19 @@ def model_size(
     *,
     shards: int = 1,
     text: bool = True,
+    averaged: bool = False,
 ) -> ModelSize:
     """The size of a run.
 
     Args:
-        model: On any device, the meta device included.
+        model: On the meta device; on another, attention's products are not counted.
         optimizer: Over its parameters.
         groups: Layer group → FQNs.
         plan: The run's.
         routes: Stream id → route, of streams that read anything.
         shards: How many ranks share the base model.
         text: Whether a weight matrix is applied once to each loss target.
+        averaged: Whether the run keeps an average of the base model's weights.
     """
     parameters = dict(model.named_parameters())
     group_of = {fqn: group for group, fqns in groups.items() for fqn in fqns}
@@ -119,10 +134,11 @@ def model_size(
     gradients = -(-sum(map(_bytes, permitted)) // shards) + adapted_bytes
     share = _state_share(optimizer) if optimizer else None
     rows = {s.id: _rows(s, plan) for s in plan.streams if s.id in routes}
-    flops, ratio = None, None
+    flops, ratio, without_weights = None, None, None
     if text and any(rows.values()):
-        base = _operations(model, group_of, plan.context)
         places = {id(each): 2 * n for n, each in enumerate(_weights(model))}
+        without_weights = attention_products(model, places, plan.context)
+        base = [*_operations(model, group_of, plan.context), *(without_weights or ())]
         plain = 3 * sum(each.flops for each in base)
         flops = sum(
             count * row_flops([*base, *_adapter_operations(layers, places, route, plan)], route)
@@ -135,8 +151,12 @@ def model_size(
         weight_bytes=-(-sum(map(_bytes, parameters.values())) // shards) + adapted_bytes,
         gradient_bytes=gradients,
         optimizer_bytes=None if share is None else round(share * gradients),
+        average_bytes=-(-AVERAGE_BYTES * sum(map(_learning, parameters.values())) // shards)
+        if averaged
+        else 0,
         tokens=sum(rows.values()) * plan.context,
         flops=flops,
+        attention=without_weights is not None,
         ratio=ratio,
     )
 
@@ -206,6 +226,12 @@ def _sides(layer: nn.Module) -> tuple[int, int]:
 
 def _bytes(parameter: nn.Parameter) -> int:
     return parameter.numel() * parameter.element_size()
+
+
+def _learning(parameter: nn.Parameter) -> int:
+    """Numbers of a parameter that an average is kept of."""
+    learns = parameter.requires_grad and parameter.is_floating_point()
+    return parameter.numel() if learns else 0
 
 
 def _state_share(optimizer: torch.optim.Optimizer) -> float | None:

@@ -12,10 +12,14 @@ from torch import nn
 from benchmarks.flops import gpt_operations
 from benchmarks.workload import Shape
 from govray.engine.gpt import GPT
+from govray.engine.huggingface import CausalLM
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.layer_groups import layer_groups
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
+from govray.train.experiment.ema import Ema
+from govray.train.state.weight_average import WeightAverage
+from govray.train.watching.attention_products import attention_products
 from govray.train.watching.flops import row_flops
 from govray.train.watching.model_size import ModelSize, model_size
 from govray.train.watching.time_left import TimeLeft, hours
@@ -134,12 +138,8 @@ def test_an_optimizer_that_nobody_can_try_is_left_out_and_said_so() -> None:
 
 
 @pytest.mark.parametrize("route", [ALL, UPPER, ADAPTER], ids=["all", "upper", "adapter"])
-def test_flops_are_those_of_the_benchmark_without_attention(route: Route) -> None:
-    operations = [
-        each
-        for each in gpt_operations(Shape(blocks=2, width=16, tokens=8, rows=1), ["acme"])
-        if each.group is not None
-    ]
+def test_flops_are_those_of_the_benchmark(route: Route) -> None:
+    operations = gpt_operations(Shape(blocks=2, width=16, tokens=8, rows=1), ["acme"])
     expected = 2 * STEPS * row_flops(operations, route)
     # The benchmark's adapters have rank 8.
     wide = Route({}, "acme", 8) if route is ADAPTER else route
@@ -149,6 +149,71 @@ def test_flops_are_those_of_the_benchmark_without_attention(route: Route) -> Non
     assert plain.ratio == 1.0
     assert plain.flops is not None
     assert size.ratio == pytest.approx(expected / plain.flops)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_attention_of_a_library_s_model_is_two_products_a_block(kind: str) -> None:
+    shape = (
+        {"n_embd": 16, "n_layer": 3, "n_head": 2}
+        if kind == "gpt2"
+        else {
+            "hidden_size": 16,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "intermediate_size": 32,
+        }
+    )
+    with torch.device("meta"):
+        model = CausalLM(context=8, vocabulary=257, config={"model_type": kind, **shape})
+    places = {id(each): 2 * n for n, each in enumerate(model.parameters())}
+    found = attention_products(model, places, 8)
+    assert found is not None
+    # T·T scores of 16 numbers each, over all heads; and as much for the values.
+    assert [each.flops for each in found] == [2 * 8 * 8 * 16] * 6
+    blocks = layer_groups(model)
+    tensors = dict(model.named_parameters())
+    for number, (scores, values) in enumerate(zip(found[::2], found[1::2], strict=True)):
+        inside = [places[id(tensors[fqn])] for fqn in blocks[f"block.{number}"]]
+        assert min(inside) < scores.place == values.place < max(inside)
+
+
+def test_a_forward_that_takes_more_than_tokens_is_said_to_lack_attention() -> None:
+    class Twofold(GPT):
+        def forward(self, tokens: Any, images: Any) -> Any:  # type: ignore[override]
+            return super().forward(tokens)
+
+    plan, routes = planned(ALL), {ALL.digest: ALL}
+    with torch.device("meta"):
+        model = Twofold(context=8, vocabulary=257, blocks=2, width=16, heads=2)
+    size = model_size(model, None, layer_groups(model), plan, routes)
+    whole = size_of(ALL)
+    assert size.flops is not None
+    assert whole.flops is not None
+    # 20 rows, 2 blocks, forward and twice as much backward.
+    assert whole.flops - size.flops == 20 * 2 * 3 * 4 * 8 * 8 * 16
+    assert (size.attention, whole.attention) == (False, True)
+    assert "FLOPs without attention (1.00" in size.text
+    assert "attention" not in whole.text
+
+
+@pytest.mark.parametrize(("shards", "dtype"), [(1, torch.float32), (4, torch.bfloat16)])
+def test_an_average_costs_what_the_run_s_own_holds(shards: int, dtype: torch.dtype) -> None:
+    model = gpt().to(dtype)
+    model.head.weight.requires_grad_(False)
+    average = WeightAverage(model, Ema())
+    base = dict(model.named_parameters())
+    held = sum(
+        average.tensors(base)[name].nbytes for name, each in base.items() if each.requires_grad
+    )
+    plan, routes = planned(ALL), {ALL.digest: ALL}
+    size, without = (
+        model_size(model, None, layer_groups(model), plan, routes, shards=shards, averaged=averaged)
+        for averaged in (True, False)
+    )
+    assert size.average_bytes == -(-held // shards)
+    assert size.rank_bytes - without.rank_bytes == size.average_bytes
+    assert size.to_json()["bytesPerRank"]["average"] == size.average_bytes
 
 
 def test_a_stream_ends_with_its_data_and_tombstones_are_not_read() -> None:
@@ -175,8 +240,10 @@ def test_the_line_reads_well() -> None:
         weight_bytes=3_249_380,
         gradient_bytes=3_249_380,
         optimizer_bytes=6_498_760,
+        average_bytes=0,
         tokens=2_508_800,
         flops=1.2228e13,
+        attention=True,
         ratio=0.8391,
     )
     assert size.text == (
