@@ -383,7 +383,7 @@ def _monitored(gate: MonitoredGate, attestation: Attestation) -> list[FailedGate
             gate.gate,
             "it was never measured",
             corpus,
-            "A corpus needs reserve rows to be measured: raise the reserve's share",
+            "It needs reserve rows (data.reserve), and a rule that the policy's monitor measures",
         )
         for corpus in attestation.plan.corpora
         if corpus not in findings.measured

@@ -296,11 +296,20 @@ class Policy(Document):
         return self
 
     @model_validator(mode="after")
-    def _actions_are_of_rules_and_fall_back_to_profiles(self) -> Self:
-        actions = self.memorization.actions if self.memorization else {}
-        for name, each in actions.items():
+    def _monitors_by_its_rules_and_falls_back_to_its_profiles(self) -> Self:
+        if self.memorization is None:
+            return self
+        rules = {rule.name for rule in self.rules}
+        for index, name in enumerate(self.memorization.rules or ()):
+            if name not in rules:
+                raise wrong_field(
+                    f"memorization measures classes of rule {name!r}, which does not exist"
+                    + suggestion(name, rules),
+                    *("memorization", "rules", index),
+                )
+        for name, each in self.memorization.actions.items():
             path = ("memorization", "actions", name)
-            if name not in (rules := {rule.name for rule in self.rules}):
+            if name not in rules:
                 raise wrong_field(
                     f"memorization acts on rule {name!r}, which does not exist"
                     + suggestion(name, rules),

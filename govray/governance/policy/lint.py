@@ -79,7 +79,7 @@ class ClassOutcome:
         weights: Layer group → weight, 0 included; an adapter counts as a group of
             weight 1. Empty unless ``status`` is ``trains``.
         rank: The adapter's rank, if there is one.
-        memorization: What follows if it memorizes; None without a monitor, or training.
+        memorization: What follows if it memorizes; None if it is not measured.
         fallback: Where a gate sends its rows; None if a gate leaves them out.
     """
 
@@ -139,7 +139,7 @@ class Explanation:
         decision: The policy's decision, with every rule that matches.
         groups: Every layer group in the model's order, then the adapter if one is
             trained.
-        memorization: What follows if the class memorizes; None without a monitor.
+        memorization: What follows if the class memorizes; None if it is not measured.
         fallback: Where a gate then sends its rows; None if a gate leaves them out.
     """
 
@@ -484,7 +484,9 @@ def _relaxations(
         if before is None or after is None or before.quarantined or after.quarantined:
             continue
         was, now = _action(previous, before), _action(policy, after)
-        if was and now and ACTIONS.index(now) < ACTIONS.index(was):
+        if was and not now:
+            yield Finding("relaxes_monitor", str(cls), "the class is not measured any more")
+        elif was and now and ACTIONS.index(now) < ACTIONS.index(was):
             yield Finding(
                 "relaxes_monitor", str(cls), f"if the class memorizes, {now} follows, not {was}"
             )
@@ -521,9 +523,10 @@ def _weights(decision: PolicyDecision | None, groups: Sequence[str]) -> dict[str
 
 
 def _action(policy: Policy, decision: PolicyDecision) -> Action | None:
-    if policy.memorization is None or decision.quarantined:
+    section = policy.memorization
+    if section is None or decision.quarantined or not section.watches(decision.rules):
         return None
-    return policy.memorization.action(decision.rules)
+    return section.action(decision.rules)
 
 
 def _widening(cls: CredentialClass, message: str) -> Finding:

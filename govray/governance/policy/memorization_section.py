@@ -88,6 +88,9 @@ class Monitoring(Document):
         every: Steps between two probes.
         probe_rows: Rows of each side, per corpus; fewer where there are fewer.
         turns: A corpus is measured in one probe of so many, which one follows from its name.
+        rules: Whose classes are measured: of all the rules that match a class, one is named here.
+            Absent, every class is. What is not measured is not tested either: the procedure of
+            Benjamini and Hochberg runs over these alone.
         statistic: Whose deviation is measured.
         bands: Glob over layer names → band. Where several match, all hold; a layer that none
             matches is recorded and decides nothing.
@@ -101,6 +104,7 @@ class Monitoring(Document):
     every: Positive
     probe_rows: Annotated[int, Field(ge=2, le=1 << 16)]
     turns: Annotated[int, Field(ge=1, le=1 << 16)] = 1
+    rules: Annotated[tuple[Label, ...], Field(min_length=1, max_length=256)] | None = None
     statistic: Statistic = "composite"
     bands: Annotated[dict[Glob, Band], Field(min_length=1, max_length=256)]
     fdr: Annotated[float, Field(gt=0, lt=1)] = 0.05
@@ -116,6 +120,23 @@ class Monitoring(Document):
                 "rollbacks is the budget of the action rollback: give both, or neither"
             )
         return self
+
+    @model_validator(mode="after")
+    def _acts_on_what_it_measures(self) -> Self:
+        if self.rules is None:
+            return self
+        if len(set(self.rules)) < len(self.rules):
+            raise ValueError("rules names one rule twice")
+        if unmeasured := sorted(self.actions.keys() - set(self.rules)):
+            raise ValueError(
+                f"actions has rule {unmeasured[0]!r}, which rules does not have: its classes may "
+                "not be measured"
+            )
+        return self
+
+    def watches(self, rules: Iterable[str]) -> bool:
+        """Whether a class that these rules match is measured."""
+        return self.rules is None or not set(self.rules).isdisjoint(rules)
 
     def due(self, step: int) -> bool:
         """Whether a probe follows ``step``."""
@@ -182,7 +203,10 @@ def _band(value: JSON) -> JSON:
 
 
 def relaxed(before: Monitoring | None, after: Monitoring | None) -> tuple[str, ...]:
-    """In what a section asks for less than the one before it, a sentence each; actions apart."""
+    """In what a section asks for less than the one before it, a sentence each.
+
+    Actions are apart, and so is which classes are measured: the rules of both policies tell.
+    """
     if before is None:
         return ()
     if after is None:

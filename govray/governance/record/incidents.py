@@ -353,6 +353,8 @@ def subjects_of(
 ) -> dict[str, MonitoredCorpus]:
     """Corpus → what follows if it memorizes, and the domain that decides it.
 
+    A corpus whose rules the section does not name is not among them: it is never measured.
+
     Args:
         policy: With a ``memorization`` section.
         rules: Corpus → the rules that match it.
@@ -364,6 +366,8 @@ def subjects_of(
     found = {}
     frozen = routes.domains(base_groups)
     for corpus, route in routes.items():
+        if not policy.memorization.watches(rules[corpus]):
+            continue
         domain = next(d for d in frozen if not d.isdisjoint(route.groups))
         fallback = routes.fallbacks.get(corpus)
         found[corpus] = MonitoredCorpus(

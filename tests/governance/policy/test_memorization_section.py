@@ -86,6 +86,10 @@ def test_a_policy_without_the_section_is_what_it_was() -> None:
         ("  rollbacks: 1\n", "", "budget"),
         ("[-3, 3]", "[3, -3]", "low is above high"),
         ("[-3, 3]", "[-3]", "bands"),
+        ("every: 100", "every: 100\n  rules: [opne, contracts, open]", "did you mean 'open'"),
+        ("every: 100", "every: 100\n  rules: [open]", "'contracts', which rules does not have"),
+        ("every: 100", "every: 100\n  rules: [open, contracts, open]", "names one rule twice"),
+        ("every: 100", "every: 100\n  rules: []", "rules"),
     ],
 )
 def test_a_section_that_says_something_else_is_refused(old: str, new: str, message: str) -> None:
@@ -120,6 +124,44 @@ def test_lint_tells_a_relaxed_monitor_from_a_stricter_one() -> None:
     assert gone.count("relaxes_monitor") == 1
     unused = {f.subject for f in lint(before) if f.code == "unused_profile"}
     assert unused == {"upper", "head", "shared"}  # a fallback is a use
+
+
+def measuring(*rules: str, version: int = 1) -> Policy:
+    """The policy that measures classes of these rules, and gates ``open``."""
+    section = SECTION.replace("every: 100", f"every: 100\n  rules: [{', '.join(rules)}]")
+    section = section.replace("  rollbacks: 1\n", "").replace("    contracts: rollback\n", "")
+    return policy(section, version=version)
+
+
+def test_only_classes_of_the_named_rules_are_measured() -> None:
+    section = measuring("open").memorization
+    assert section is not None
+    assert section.watches(["open", "restricted"])
+    assert not section.watches(["contracts"])
+    assert explain(measuring("open"), the_class("MIT"), GROUPS).memorization == "gate"
+    assert explain(measuring("open"), the_class("LicenseRef-acme"), GROUPS).memorization is None
+    assert Policy.from_json(measuring("open").to_json()) == measuring("open")
+
+
+def test_a_section_that_names_no_rules_has_the_bytes_that_it_had() -> None:
+    stated = policy().to_json()["memorization"]
+    assert isinstance(stated, dict)
+    assert "rules" not in stated
+
+
+def test_a_misspelt_rule_is_refused_by_its_line() -> None:
+    with pytest.raises(Malformed, match=r"memorization measures classes of rule 'opne'") as refused:
+        measuring("contracts", "opne", "open")
+    assert refused.value.where == "policy:18"
+
+
+def test_lint_tells_that_a_class_is_not_measured_any_more() -> None:
+    def said(after: Policy, before: Policy) -> list[str]:
+        return [f.message for f in lint(after, previous=before) if f.code == "relaxes_monitor"]
+
+    both, less = measuring("open", "contracts"), measuring("open", version=2)
+    assert set(said(less, both)) == {"the class is not measured any more"}
+    assert said(measuring("contracts", "open", version=2), measuring("open")) == []
 
 
 def test_explain_and_diff_name_the_action() -> None:

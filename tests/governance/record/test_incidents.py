@@ -203,6 +203,46 @@ def test_another_story_is_refused(
         verified(world, folder)
 
 
+LIMITED = (POLICY + SECTION).replace("every: 2", "every: 2\n  rules: [open]")
+LIMITED = LIMITED.replace("  rollbacks: 1\n", "").replace("    contracts: rollback\n", "")
+
+
+def test_corpora_of_rules_that_the_section_does_not_name_are_not_measured(tmp_path: Path) -> None:
+    found = verified(world := Monitored(deviations=GATING).under(LIMITED), world.run(tmp_path))
+    assert frozenset.union(*(p.corpora for p in found.ledger.profiles)) == {"alpha", "beta"}
+    assert found.attestation.memorization.measured == {"alpha": 19, "beta": 19}
+    assert [(gate.corpus, gate.step) for gate in found.gates] == [("alpha", 10)]
+
+
+def of_corpora(*corpora: str) -> Change:
+    """The profile after step 7 is of these corpora."""
+
+    def change(leaves: list[AnyLeaf]) -> list[AnyLeaf]:
+        [at] = [i for i, x in enumerate(leaves) if isinstance(x, EntropyProfile) and x.step == 7]
+        profile = leaves[at]
+        assert isinstance(profile, EntropyProfile)
+        made = (profile.measures[0].model_copy(update={"corpus": each}) for each in corpora)
+        leaves[at] = profile.model_copy(update={"measures": tuple(made)})
+        return leaves
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "differing"),
+    [(of_corpora("alpha"), "beta"), (of_corpora("acme", "alpha", "beta"), "acme")],
+)
+def test_a_profile_of_other_corpora_than_the_named_rules_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change, differing: str
+) -> None:
+    world = Monitored().under(LIMITED)
+    with monkeypatch.context() as lenient:  # whoever signs does not look
+        lenient.setattr(attesting, "findings", lambda *_: None)
+        folder = world.run(tmp_path, change=change)
+    with pytest.raises(VerificationFailed, match=f"than were due: {differing}"):
+        verified(world, folder)
+
+
 @pytest.mark.parametrize(
     ("gates", "message"),
     [
