@@ -89,7 +89,7 @@ def _pieces(committed: Committed, name: str) -> Iterator[bytes]:
         raise Malformed("the checkpoint has no such file", where=name)
     with ExitStack() as opened:
         parts = [
-            _Part(committed, opened, part_name(name, rank, index.world))
+            HashedFile(committed, opened, part_name(name, rank, index.world))
             for rank in range(index.world)
         ]
         try:
@@ -100,7 +100,7 @@ def _pieces(committed: Committed, name: str) -> Iterator[bytes]:
             part.require_intact()
 
 
-def _joined(parts: list[_Part], rows: Mapping[str, int], name: str) -> Iterator[bytes]:
+def _joined(parts: list[HashedFile], rows: Mapping[str, int], name: str) -> Iterator[bytes]:
     """The whole file's bytes. Its order of tensors is that of the first part, which has all."""
     headers = [read_header(part, where=part.name, size=part.size) for part in parts]  # type: ignore[arg-type]
     held = [{each.name: each for each in described} for described in headers]
@@ -128,11 +128,25 @@ def _whole(tensor: str, held: list[dict[str, Described]], rows: Mapping[str, int
     return Described(tensor, first.dtype, shape, sum(each[tensor].size for each in held))
 
 
-class _Part:
-    """One part, read from its beginning to its end and hashed on the way."""
+class HashedFile:
+    """One stored file, read from its beginning to its end and hashed on the way.
+
+    Nothing of it counts before `require_intact` returned.
+
+    Args:
+        committed: The commit.
+        opened: Closes the file.
+        name: A name in the manifest.
+
+    Raises:
+        Malformed: There is no such file.
+        UsageError, InfrastructureFailed: It can't be read.
+    """
 
     def __init__(self, committed: Committed, opened: ExitStack, name: str) -> None:
         self.name = name
+        if name not in committed.entries:
+            raise Malformed("the checkpoint has no such file", where=name)
         self._entry = committed.entries[name]
         self._where = f"{committed.folder}/{name}"
         self._file = opened.enter_context(commit_folder.open_file(committed.folder, name))
@@ -140,14 +154,21 @@ class _Part:
 
     @property
     def size(self) -> int:
+        """Bytes of the file, by the manifest."""
         return self._entry.size
 
     def read(self, count: int) -> bytes:
+        """The next bytes; fewer than ``count`` at the end."""
         data = self._file.read(count)
         self._digest.update(data)
         return data
 
     def read_exactly(self, count: int) -> Iterator[bytes]:
+        """The next ``count`` bytes, in pieces.
+
+        Raises:
+            Damaged: The file ends before.
+        """
         while count:
             piece = self.read(min(count, PIECE))
             if not piece:
@@ -156,7 +177,11 @@ class _Part:
             count -= len(piece)
 
     def require_intact(self) -> None:
-        """Accept the part if all its bytes are those of the manifest."""
+        """Read to the end, and accept the file if all its bytes are those of the manifest.
+
+        Raises:
+            Damaged: They are not.
+        """
         while self.read(PIECE):  # nothing, if already at the end
             pass
         if f"sha256:{self._digest.hexdigest()}" != self._entry.digest:

@@ -1,7 +1,8 @@
-"""``govray checkpoint``: what a run has committed and why it stays; delete the rest.
+"""``govray checkpoint``: what a run has committed and why it stays; export it, delete the rest.
 
 `gc` applies the rules that the run itself applies after each commit, and also deletes what a crash
-left behind. It does not touch a run that is being driven.
+left behind. It does not touch a run that is being driven. `export` is for programs that know torch
+and not govray.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from govray.cli.output import field, line, print_table, report, table
-from govray.cli.place_argument import Run
+from govray.cli.place_argument import Given, Run, given_place
 from govray.errors import Malformed, UsageError
 
-app = typer.Typer(help="List a run's checkpoints, and delete those that nothing keeps.")
+app = typer.Typer(help="List a run's checkpoints, export one, delete those that nothing keeps.")
 
 
 @app.command("ls")
@@ -103,6 +104,50 @@ def gc(
     for name, size in gone.items():
         line(f"{'would delete' if dry_run else 'deleted'}  {name}  {_bytes(size)}")
     line(f"{len(gone)} folders, {_bytes(sum(gone.values()))}")
+
+
+@app.command("export")
+def export(
+    checkpoint: Annotated[
+        Given,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            parser=given_place,
+            help="RUN/checkpoint_000000100, in a run's folder or below its URL.",
+        ),
+    ],
+    dcp: Annotated[
+        Given,
+        typer.Option("--dcp", metavar="OUT", parser=given_place, help="The folder to write."),
+    ],
+) -> None:
+    """Write weights and optimizer of a checkpoint as a folder of torch.distributed.checkpoint.
+
+    Every byte is compared with the checkpoint's digests. torch loads OUT into any number of ranks.
+    """
+    from pathlib import Path
+
+    from govray.train.state.dcp_export import export_dcp
+
+    if not isinstance(dcp, Path):
+        raise UsageError(
+            "torch writes its checkpoints to a disk here",
+            where=str(dcp),
+            do="Name a folder of a disk, and copy it to the store",
+        )
+    done = export_dcp(checkpoint, dcp)
+    report(
+        {
+            "checkpoint": str(checkpoint),
+            "digest": done.digest,
+            "dcp": str(done.folder),
+            "tensors": done.tensors,
+            "bytes": done.size,
+        }
+    )
+    for name, count in done.tensors.items():
+        field(name, f"{count} tensors")
+    line(f"wrote  {done.folder}  {_bytes(done.size)}")
 
 
 def _reasons(row: dict[str, Any]) -> str:

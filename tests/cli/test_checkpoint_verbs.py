@@ -8,9 +8,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import choose, storage_of
+from govray.governance.attestation.model_folder import WEIGHTS
 from govray.governance.formats import canonical_json
 from govray.train.run_folder import events
 from govray.train.state.garbage_collection import pin
@@ -28,9 +31,8 @@ def folder(tmp_path: Path) -> Path:
     for step, loss in ((10, 4.0), (20, 1.0), (30, 3.0), (40, None), (50, 2.0)):
         state = {"step": step, "keep": {"best": 1, "latest": 1}}
         state |= {} if loss is None else {"loss": loss}
-        commit_folder.commit(
-            run / folder_name(step), {"state.json": canonical_json.encode(state), "w": b"1" * 2000}
-        )
+        files = {"state.json": canonical_json.encode(state), "w": b"1" * 2000}
+        commit_folder.commit(run / folder_name(step), files | {WEIGHTS: {"w": torch.ones(3)}})
     pin(run, folder_name(10), "released")
     commit_folder.write(commit_folder.stage(run / folder_name(60)), "w", b"1" * 5000)
     return run
@@ -125,9 +127,10 @@ def test_the_commands_of_the_page_work(run: Run, folder: Path) -> None:
         for line in PAGE.read_text().splitlines()
         if line.startswith("govray checkpoint ")
     ]
-    assert [words[1] for words in commands] == ["ls", "gc"]
+    assert [words[1] for words in commands] == ["ls", "gc", "export"]
     for words in commands:
         run(*words)
+    assert (folder.parent.parent / "tiny-dcp" / ".metadata").is_file()
 
 
 def test_ls_has_the_time_of_the_event_log_and_not_of_a_file(run: Run, folder: Path) -> None:
@@ -143,3 +146,33 @@ def test_ls_has_the_time_of_the_event_log_and_not_of_a_file(run: Run, folder: Pa
     (folder / events.FILE).write_bytes(b"{}\n")
     told = run("checkpoint", "ls", folder, "--json").json
     assert [row["committed"] for row in told["commits"]] == [None] * 5
+
+
+def test_export_says_what_it_wrote_and_refuses_what_it_cannot(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    commit = folder / folder_name(50)
+    told = run("checkpoint", "export", commit, "--dcp", tmp_path / "a", "--json").json
+    assert told["tensors"] == {"model": 1}
+    assert told["digest"] == commit_folder.open_commit(commit).digest
+    assert told["bytes"] == sum(each.stat().st_size for each in (tmp_path / "a").iterdir())
+    assert "already exists" in run("checkpoint", "export", commit, "--dcp", tmp_path, code=2).err
+    url = "s3://bucket/dcp"
+    assert "to a disk" in run("checkpoint", "export", commit, "--dcp", url, code=2).err
+    (commit / "w").write_bytes(b"2" * 2000)
+    refused = run("checkpoint", "export", commit, "--dcp", tmp_path / "b", code=1)
+    assert "differs from its digest" in refused.err
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_checkpoint_elsewhere_is_exported_by_its_name_in_the_run(
+    run: Run, tmp_path: Path
+) -> None:
+    choose(tmp_path, "fsspec+memory:///exported")
+    weights = {"w": torch.arange(3.0)}
+    commit_folder.commit(storage_of(tmp_path).place(10, (1, 1)), {WEIGHTS: weights})
+    out = tmp_path / "out"
+    run("checkpoint", "export", tmp_path / folder_name(10), "--dcp", out)
+    found = {"model": {"w": torch.zeros(3)}}
+    dcp.load(found, checkpoint_id=out, no_dist=True)
+    assert torch.equal(found["model"]["w"], weights["w"])

@@ -103,6 +103,11 @@ PLACES = {
     "adapter merge": ("{model} acme --out {folder}/x --trust-root root.json",),
     "checkpoint ls": ("{run}", "{word}"),
     "checkpoint gc": ("{run} --dry-run",),
+    "checkpoint export": (
+        "{run}/checkpoint_000000003 --dcp {folder}/x",
+        "{word} --dcp {folder}/x",
+        "{run} --dcp {word}",
+    ),
     "model register": (
         "{model} --name m --version 1.0.0 --trust-root root.json",
         "model --name {word} --version 1.0.0 --trust-root {file}",

@@ -59,8 +59,8 @@ from govray.train.state.weight_average import WeightAverage
 STATE = "state.json"
 LEDGER = "ledger.jsonl"
 
-_OPTIMIZER = "optimizer.safetensors"
-_OPTIMIZER_VALUES = "optimizer.json"
+OPTIMIZER = "optimizer.safetensors"
+OPTIMIZER_VALUES = "optimizer.json"
 _GENERATORS = "generators.safetensors"
 _GENERATOR_VALUES = "generators.json"
 
@@ -188,7 +188,7 @@ class TrainingState:
         tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
         contents: dict[str, commit_folder.Content] = {}
         rows: dict[str, Mapping[str, int]] = {}
-        held = {model_folder.WEIGHTS: base_tensors(self._model), _OPTIMIZER: tensors}
+        held = {model_folder.WEIGHTS: base_tensors(self._model), OPTIMIZER: tensors}
         if self._average:
             held[model_folder.EMA] = self._average.tensors(held[model_folder.WEIGHTS])
         for file, live in held.items():
@@ -208,7 +208,7 @@ class TrainingState:
                 chosen=order.settings.chosen_kernels,
             ).to_json()
         self._ledger.extend(leaves)
-        contents[_OPTIMIZER_VALUES] = canonical_json.encode(hyperparameters)
+        contents[OPTIMIZER_VALUES] = canonical_json.encode(hyperparameters)
         contents[LEDGER] = self._ledger.data
         for name in self._adapters.ranks:
             config, tensors = self._adapters.export(name)
@@ -295,11 +295,11 @@ class TrainingState:
             self._adapters.load(name, config, committed.tensors(weights_file))
         names = self._names()
         parameters = {name: parameter for parameter, name in names.items()}
-        values: Any = canonical_json.parse_canonical(committed.files[_OPTIMIZER_VALUES])
+        values: Any = canonical_json.parse_canonical(committed.files[OPTIMIZER_VALUES])
         restore_optimizer(
             self._optimizer,
             names,
-            _read(committed, _OPTIMIZER, lambda key: parameters.get(key.partition("/")[2])),
+            _read(committed, OPTIMIZER, lambda key: parameters.get(key.partition("/")[2])),
             values,
         )
         tensors = committed.tensors(_GENERATORS)

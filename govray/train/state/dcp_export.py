@@ -1,0 +1,144 @@
+"""A run's commit for programs that know torch and not govray: ``govray checkpoint export --dcp``.
+
+``model`` and ``optim`` are what ``torch.distributed.checkpoint.state_dict`` makes of the base model
+and its optimizer. ``ema`` is the average of the weights, where the run kept one. Adapters are left
+out, with the optimizer's state of them: they are PEFT folders in the commit.
+
+See ``checkpoint/dcp_folder.py`` for the format, and why nothing comes back from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from govray.checkpoint import commit_folder, dcp_folder, whole_file
+from govray.checkpoint.commit_reader import Committed
+from govray.checkpoint.storage import storage_of
+from govray.errors import Malformed, UsageError
+from govray.files.place import Place
+from govray.files.staged_folder import staged_folder
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.formats.tensor_header import read_header
+from govray.train.state.snapshot import OPTIMIZER, OPTIMIZER_VALUES
+
+
+@dataclass(frozen=True)
+class DcpExport:
+    """What was exported.
+
+    Attributes:
+        folder: The DCP folder.
+        digest: Of the commit's manifest.
+        tensors: Name in the folder's state → how many: ``model``, ``optim``, ``ema``.
+        size: Bytes of the folder.
+    """
+
+    folder: Path
+    digest: str
+    tensors: dict[str, int]
+    size: int
+
+
+def find_commit(named: Place) -> Committed:
+    """The commit that a user names as ``RUN/checkpoint_000000100``, wherever the run commits.
+
+    Raises:
+        UsageError: There is none.
+        Damaged: It is not whole.
+        InfrastructureFailed: Remote storage refuses.
+    """
+    if isinstance(named, Path) and os.path.lexists(named):
+        return commit_folder.open_commit(named)
+    for _, folder in storage_of(named.parent).commits():
+        if folder.name == named.name:
+            return commit_folder.open_commit(folder)
+    raise UsageError(
+        "no such checkpoint",
+        where=str(named),
+        do="Name one as RUN/checkpoint_000000100; `govray checkpoint ls RUN --json` has the names",
+    )
+
+
+def export_dcp(named: Place, out: Path) -> DcpExport:
+    """Write a commit as a DCP folder. It is there whole, or not at all.
+
+    Every byte of the commit is read and compared with the manifest before anything is written, and
+    what is written is compared once more.
+
+    Args:
+        named: As `find_commit`.
+        out: It must not exist.
+
+    Raises:
+        UsageError: ``out`` exists, the disk refuses, or there is no such commit.
+        Damaged: The commit is not whole, or its bytes are not those that were committed.
+        Malformed: It holds no model.
+        InfrastructureFailed: Remote storage refuses.
+    """
+    if os.path.lexists(out):
+        raise UsageError("already exists", where=str(out), do="Name a new folder")
+    committed = find_commit(named)
+    dcp_folder.require_intact(committed)
+    if model_folder.WEIGHTS not in committed.names:
+        raise Malformed("holds no model", where=str(committed.folder))
+    base = _names(committed, model_folder.WEIGHTS)
+
+    def path(file: str, tensor: str) -> tuple[str, ...] | None:
+        if file != OPTIMIZER:
+            return ("model" if file == model_folder.WEIGHTS else "ema", tensor)
+        key, _, name = tensor.partition("/")
+        return ("optim", "state", name, key) if name in base else None
+
+    files = [
+        file
+        for file in (model_folder.WEIGHTS, model_folder.EMA, OPTIMIZER)
+        if file in committed.names
+    ]
+    paths = [path(file, tensor) for file in files for tensor in _names(committed, file)]
+    try:
+        with staged_folder(out) as staged:
+            dcp_folder.write(committed, staged, files, path, _optimizer(committed, base))
+            size = sum(each.stat().st_size for each in staged.iterdir())
+    except OSError as error:
+        raise UsageError(
+            f"cannot be written: {error.strerror}",
+            where=str(out),
+            do="Check the space and the permissions there",
+        ) from error
+    counts = Counter(each[0] for each in paths if each)
+    return DcpExport(out, committed.digest, dict(counts), size)
+
+
+def _names(committed: Committed, file: str) -> frozenset[str]:
+    with whole_file.header(committed, file) as opened:
+        return frozenset(each.name for each in read_header(opened, where=file))
+
+
+def _optimizer(committed: Committed, base: frozenset[str]) -> dict[str, Any]:
+    """What of the optimizer is no tensor, as torch's own state dict has it."""
+    if OPTIMIZER_VALUES not in committed.entries:
+        return {}
+    stored: Any = canonical_json.parse_canonical(committed.files[OPTIMIZER_VALUES])
+    groups = [
+        {
+            **{key: _as_torch(value) for key, value in group["hyperparameters"].items()},
+            "params": [name for name in group["parameters"] if name in base],
+        }
+        for group in stored["groups"]
+    ]
+    return {
+        "optim": {
+            "state": {name: dict(held) for name, held in stored["values"].items() if name in base},
+            "param_groups": [group for group in groups if group["params"]],
+        }
+    }
+
+
+def _as_torch(value: Any) -> Any:
+    """JSON has no tuples, and torch's hyperparameters no lists."""
+    return tuple(map(_as_torch, value)) if isinstance(value, list) else value
