@@ -17,6 +17,7 @@ from tests.support.ranks import four_ranks, one_rank, two_ranks
 
 if TYPE_CHECKING:
     from govray.files.bucket_path import BucketPath
+    from tests.support.forked_workers import Forked
     from tests.support.object_server import Server
 
 __all__ = ["four_ranks", "one_rank", "two_ranks"]
@@ -47,7 +48,7 @@ ON_RAY = (
     "tests/train/driver/test_interrupt.py",
     "tests/train/driver/test_lifecycle.py",
     "tests/train/driver/test_line.py",
-    "tests/train/worker/test_memorizing_run.py",
+    "tests/train/worker/test_memorizing_run.py::test_a_planted_corpus_is_rolled_back",
     "tests/train/inputs/test_pretrained.py::test_a_run_from_existing_weights",
     "tests/train/replay/test_replay_on_cluster.py",
     "tests/train/loop/test_own_loop.py::test_the_page_ends",
@@ -118,13 +119,21 @@ def no_process_group_left() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[None]:
+def forked() -> Iterator[Forked]:
+    """Workers as forks, for the shared cluster and for commands with a cluster of their own."""
+    from tests.support.forked_workers import forked_workers
+
+    with forked_workers() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def cluster(forked: Forked) -> Iterator[None]:
     """A local cluster of two CPUs, as `govray train` starts it; one for all tests."""
     import ray
 
     from govray.train.driver.ray_cluster import start_ray
     from tests.support import object_server
-    from tests.support.forked_workers import forked_workers
     from tests.support.tree import SCRIPTS
 
     # Workers import what the scripts of docs/integrations.md import from their user's own code.
@@ -133,12 +142,11 @@ def cluster() -> Iterator[None]:
     # Jobs run the `python` of this environment.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ.update(object_server.CREDENTIALS)  # of a server that a test may start later
-    with forked_workers() as executable:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "executable", executable)
-            start_ray(num_cpus=2)
-        yield
-        ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", forked.python)
+        start_ray(num_cpus=2)
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture(scope="session")

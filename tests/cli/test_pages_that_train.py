@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from govray.engine.vit import VisionTransformer
+from tests.support.forked_workers import Forked
 from tests.support.tree import ROOT
 
 TUTORIAL, CORPORA, ROWS = "docs/tutorial.md", "docs/corpora.md", "docs/rows.md"
@@ -30,30 +32,41 @@ def section(page: str, heading: str) -> str:
     return "".join(commands)
 
 
-def shell(commands: str, home: Path, folder: str = "my-deployment", *paths: Path) -> str:
-    """What commands print, with ``paths`` to import from."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    imported = os.pathsep.join(map(str, (ROOT, *paths)))
-    variables = {"HOME": str(home), "PATH": path, "PYTHONPATH": imported}
+def shell(
+    commands: str,
+    home: Path,
+    folder: str = "my-deployment",
+    *,
+    forked: Forked | None = None,
+    imported: Sequence[Path] = (),
+) -> str:
+    """What commands print, with folders to import from; ``forked`` are the workers of clusters."""
+    places = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    path = os.pathsep.join([str(forked.command.parent), *places] if forked else places)
+    variables = {"HOME": str(home), "PATH": path}
+    variables["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, *imported)))
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=home / folder, env=os.environ | variables,
-        capture_output=True, text=True, timeout=400,
+        capture_output=True, text=True, timeout=550,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
-def test_the_tutorial_and_a_mixed_table_end_in_verified_models(tmp_path: Path) -> None:
+def test_the_tutorial_and_a_mixed_table_end_in_verified_models(
+    tmp_path: Path, forked: Forked
+) -> None:
     shell(section(TUTORIAL, "1"), tmp_path, ".")
     # One shell for each page: variables of one section are used in the next.
-    told = shell("".join(section(TUTORIAL, number) for number in "234567"), tmp_path)
+    commands = "".join(section(TUTORIAL, number) for number in "234567")
+    told = shell(commands, tmp_path)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 2
     assert "IDENTICAL" in told
 
     headings = ("One licence", "A licence for each", "Sign", "The same", "Train")
-    told = shell("".join(section(CORPORA, each) for each in headings), tmp_path)
+    told = shell("".join(section(CORPORA, each) for each in headings), tmp_path, forked=forked)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     [model] = (tmp_path / "my-deployment" / "runs").glob("web-*/model")
     credentials = (model / "governance" / "credentials.jsonl").read_bytes().splitlines()
@@ -61,30 +74,32 @@ def test_the_tutorial_and_a_mixed_table_end_in_verified_models(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_run_that_is_judged_ends_early(tmp_path: Path) -> None:
+def test_a_run_that_is_judged_ends_early(tmp_path: Path, forked: Forked) -> None:
     shell(section(TUTORIAL, "1"), tmp_path, ".")
     commands = "".join(section(TUTORIAL, number) for number in "234")
-    told = shell(commands + section(VALIDATION, "Try it"), tmp_path)
+    told = shell(commands + section(VALIDATION, "Try it"), tmp_path, forked=forked)
     assert re.search(r"Ended early, after (\d+) of 200 steps: validation/accuracy got no", told)
     assert re.search(r"^step +size +committed +loss +validation/accuracy ", told, re.M)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     assert re.search(r"selected +by early stopping, after \d+ steps: validation/accuracy", told)
 
 
-def deployment(home: Path, heading: str, *paths: Path) -> tuple[str, Path]:
+def deployment(
+    home: Path, heading: str, forked: Forked, imported: Sequence[Path] = ()
+) -> tuple[str, Path]:
     """What a section of the page on rows prints in a new deployment, and the model that it made."""
     shell(section(TUTORIAL, "1"), home, ".")
     told = shell(
         section(TUTORIAL, "2") + section(TUTORIAL, "4") + section(ROWS, heading),
-        home, "my-deployment", *paths,
+        home, forked=forked, imported=imported,
     )  # fmt: skip
     [model] = (home / "my-deployment" / "runs").glob("[cd]*-*/model")
     return told, model
 
 
 @pytest.mark.slow
-def test_a_llama_trains_on_conversations(tmp_path: Path) -> None:
-    told, model = deployment(tmp_path, "Conversations")
+def test_a_llama_trains_on_conversations(tmp_path: Path, forked: Forked) -> None:
+    told, model = deployment(tmp_path, "Conversations", forked)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 2
     summary, full = told.split("VERIFIED")[1:]
     assert "targets    bounded" in summary
@@ -98,8 +113,8 @@ def test_a_llama_trains_on_conversations(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_vit_trains_on_images_that_a_package_ships(tmp_path: Path) -> None:
-    told, model = deployment(tmp_path, "Images", shipped_digits(tmp_path))
+def test_a_vit_trains_on_images_that_a_package_ships(tmp_path: Path, forked: Forked) -> None:
+    told, model = deployment(tmp_path, "Images", forked, [shipped_digits(tmp_path)])
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     assert "lab-digits 1 (exclusion counted)" in told
     made = json.loads((model / "config.json").read_bytes())

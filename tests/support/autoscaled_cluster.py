@@ -1,7 +1,7 @@
 """A cluster on this machine that starts with a head alone, and whose autoscaler brings nodes.
 
-Ray's own provider of pretended nodes starts a node's processes here. It is named as an external
-one: the wheel lacks the file of defaults that its own name would read.
+Ray's provider of pretended nodes starts a node's processes here. It is named as an external one:
+the wheel lacks the file of defaults that its own name would read. Its nodes' workers are forks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from typing import Any
 from ray._private.services import get_node_ip_address
 from ray.autoscaler._private.fake_multi_node import node_provider
 
+from tests.support.forked_nodes import PYTHON, ForkedNodes
+from tests.support.forked_workers import Forked
+from tests.support.tree import ROOT
+
 _LISTS = (
     *("cluster_synced_files", "rsync_exclude", "rsync_filter", "initialization_commands"),
     *("setup_commands", "head_setup_commands", "worker_setup_commands"),
@@ -31,10 +35,11 @@ _LISTS = (
 
 
 @contextlib.contextmanager
-def autoscaled_cluster(cpus: int, most: int, **settings: str) -> Iterator[str]:
+def autoscaled_cluster(forked: Forked, cpus: int, most: int, **settings: str) -> Iterator[str]:
     """The address of a cluster whose head has no CPU for work.
 
     Args:
+        forked: What starts the workers of nodes.
         cpus: Of each node that the autoscaler brings.
         most: How many it may bring.
         settings: More of the environment of all nodes.
@@ -52,6 +57,8 @@ def autoscaled_cluster(cpus: int, most: int, **settings: str) -> Iterator[str]:
         "RAY_enable_autoscaler_v2": "1",
         "RAY_CLOUD_INSTANCE_ID": head,
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": head,
+        "PYTHONPATH": str(ROOT),  # the monitor imports the provider
+        PYTHON: forked.python,
         **settings,
     }
     environment.pop("RAY_ADDRESS", None)
@@ -94,7 +101,7 @@ def _configuration(address: str, cpus: int, most: int) -> dict[str, Any]:
     }
     provider = {
         "type": "external",
-        "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
+        "module": f"{ForkedNodes.__module__}.{ForkedNodes.__name__}",
         "gcs_address": address,
         "launch_multiple": True,
         "head_node_id": node_provider.FAKE_HEAD_NODE_ID,

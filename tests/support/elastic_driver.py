@@ -46,8 +46,8 @@ def main(folder: Path) -> None:
     deployment = Deployment(folder / "deployment")
     slow = folder / "slow"
     slow.touch()
-    with forked_workers() as executable, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", executable)  # nodes are added during the run, too
+    with forked_workers() as forked, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", forked.python)  # nodes are added during the run, too
         run = _train_on_changing_nodes(deployment, folder, slow)
     write_model(run, deployment.signers["operator"])
     with pytest.MonkeyPatch.context() as patch:

@@ -6,8 +6,10 @@ to a server. Ray reads its variables when it is imported, so the server forks on
 them, and that fork imports Ray and forks the workers. From there on all is Ray's: a worker runs
 ``default_worker.py``.
 
-The elastic run's nodes do so too. All other clusters, a command's own above all, start workers as
-Ray does. Those show what forks can't: a missing import, or sets in another order in each process.
+The elastic run's nodes do so too, and clusters of commands that get `Forked.command` in place of
+``govray``. The demo's cluster above all starts workers as Ray does, and so do those of the
+interrupted run, of the key and of benchmarks. They show what forks can't: a missing import, or sets
+in another order in each process.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,15 +93,41 @@ with socket.socket(socket.AF_UNIX) as server:
 milliseconds. `ray._private.runtime_env.context` does the same."""
 
 
+COMMAND = """\
+#!{python}
+import sys
+
+sys.executable = {launcher!r}
+from govray.cli import main
+
+raise SystemExit(main())
+"""
+"""``govray``, whose own cluster starts the launcher."""
+
+
+@dataclass(frozen=True)
+class Forked:
+    """What starts clusters whose workers are forks."""
+
+    python: str
+    """What stands for ``sys.executable`` while Ray starts."""
+    command: Path
+    """What stands for ``govray``, in a folder of its own for ``PATH``."""
+
+
 @contextlib.contextmanager
-def forked_workers() -> Iterator[str]:
-    """What stands for ``sys.executable`` while Ray starts; its workers live as long as this."""
+def forked_workers() -> Iterator[Forked]:
+    """Serve forks; all workers live as long as this."""
     python = sys.executable
     with tempfile.TemporaryDirectory(prefix="workers-") as folder, contextlib.ExitStack() as stack:
         address = f"{folder}/address"
         launcher = Path(folder) / "python"
         launcher.write_text(LAUNCHER.format(python=python, address=address))
-        launcher.chmod(stat.S_IRWXU)
+        command = Path(folder) / "bin" / "govray"
+        command.parent.mkdir()
+        command.write_text(COMMAND.format(python=python, launcher=str(launcher)))
+        for each in (launcher, command):
+            each.chmod(stat.S_IRWXU)
         server = stack.enter_context(
             subprocess.Popen(
                 [python, "-m", __name__, address],
@@ -111,7 +140,7 @@ def forked_workers() -> Iterator[str]:
         stack.callback(server.kill)
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n", "the server of workers does not start"
-        yield str(launcher)
+        yield Forked(str(launcher), command)
 
 
 def serve(address: str) -> None:
@@ -207,6 +236,9 @@ def work(told: dict[str, Any], files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(told["environment"])
     os.chdir(told["folder"])
+    # The server started before, maybe with fewer folders to import from.
+    given = [each for each in told["environment"].get("PYTHONPATH", "").split(os.pathsep) if each]
+    sys.path[1:1] = [each for each in given if each not in sys.path]
     [start] = [at for at, each in enumerate(told["argv"]) if each.endswith("default_worker.py")]
     sys.argv = told["argv"][start:]
     code = 1

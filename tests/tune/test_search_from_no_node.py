@@ -14,6 +14,7 @@ import yaml
 import govray
 from tests.support.autoscaled_cluster import autoscaled_cluster
 from tests.support.deployment import Deployment
+from tests.support.forked_workers import Forked
 from tests.support.held_out import hold_out
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -33,7 +34,9 @@ def train_loop(config):
 RATE = "optimizer.lr"
 
 
-def test_an_own_loop_is_searched_by_accuracy_from_no_node_on(tmp_path: Path) -> None:
+def test_an_own_loop_is_searched_by_accuracy_from_no_node_on(
+    tmp_path: Path, forked: Forked
+) -> None:
     here = Deployment(tmp_path)
     (tmp_path / "own_loop.py").write_text(LOOP)
     value = here.experiment(
@@ -55,7 +58,7 @@ def test_an_own_loop_is_searched_by_accuracy_from_no_node_on(tmp_path: Path) -> 
     file.write_text(yaml.safe_dump(value))
     quick = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.05"}
     # A node has room for a trial's worker and not for two: the second trial needs another node.
-    with autoscaled_cluster(cpus=2, most=2, **quick) as address:
+    with autoscaled_cluster(forked, cpus=2, most=2, **quick) as address:
         done = subprocess.run(
             [str(Path(sys.executable).with_name("govray")), "tune", str(file), "--json"],
             env=os.environ | {"RAY_ADDRESS": address},

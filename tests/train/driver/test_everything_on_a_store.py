@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from govray.files.bucket_path import BucketPath
 from govray.governance.attestation import model_folder
 from tests.support import object_server
 from tests.support.deployment import Deployment
-from tests.support.process import COMMAND, serving
+from tests.support.forked_workers import Forked
+from tests.support.process import serving
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +27,10 @@ STEPS = 80
 
 
 @pytest.fixture
-def govray(tmp_path: Path) -> Any:
+def govray(tmp_path: Path, forked: Forked) -> Any:
     def run(*words: str, code: int = 0) -> Any:
         done = subprocess.run(
-            [sys.executable, "-c", COMMAND, "--json", *words],
+            [forked.command, "--json", *words],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -64,9 +64,9 @@ def wait_for(condition: Any, process: subprocess.Popen[Any]) -> None:
         time.sleep(0.02)
 
 
-def started(tmp_path: Path, file: Path) -> subprocess.Popen[str]:
+def started(forked: Forked, tmp_path: Path, file: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "train", str(file)],
+        [forked.command, "train", str(file)],
         cwd=tmp_path,
         start_new_session=True,
         stdout=subprocess.DEVNULL,
@@ -76,7 +76,7 @@ def started(tmp_path: Path, file: Path) -> subprocess.Popen[str]:
 
 
 def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
-    store: BucketPath, tmp_path: Path, govray: Any
+    store: BucketPath, tmp_path: Path, forked: Forked, govray: Any
 ) -> None:
     made = Deployment(tmp_path / "made")
     upload(made.corpora, store / "corpora")
@@ -97,7 +97,7 @@ def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump(experiment))
 
-    first = started(tmp_path, file)
+    first = started(forked, tmp_path, file)
     try:
         wait_for(lambda: any(runs.glob("tiny-*/checkpoint_*/manifest.json")), first)
         os.killpg(first.pid, signal.SIGSTOP)  # it has the run, and does not end meanwhile
@@ -143,7 +143,7 @@ def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(("s3", "runs"))]
 
 
-def test_a_store_that_disappears_ends_the_run_with_a_word(tmp_path: Path) -> None:
+def test_a_store_that_disappears_ends_the_run_with_a_word(tmp_path: Path, forked: Forked) -> None:
     server = object_server.start()
     try:
         server.bucket("bucket")
@@ -153,7 +153,7 @@ def test_a_store_that_disappears_ends_the_run_with_a_word(tmp_path: Path) -> Non
         experiment["data"] = {**experiment["data"], "epochs": 3000}  # type: ignore[dict-item]
         file = tmp_path / "tiny.yaml"
         file.write_text(yaml.safe_dump(experiment))
-        run = started(tmp_path, file)
+        run = started(forked, tmp_path, file)
         try:
             wait_for(lambda: any(runs.glob("tiny-*/checkpoint_*/manifest.json")), run)
         finally:

@@ -20,6 +20,7 @@ from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.loop.entrypoint import load_entrypoint, own_loop
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
+from tests.support.forked_workers import Forked
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
@@ -47,13 +48,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_page_ends_in_a_verified_model(here: Path) -> None:
+def test_the_page_ends_in_a_verified_model(here: Path, forked: Forked) -> None:
     written(here)
-    bin_folder = Path(sys.executable).parent
+    path = f"{forked.command.parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", COMMANDS],
-        env=os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=300,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=550,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "IDENTICAL" in done.stdout
