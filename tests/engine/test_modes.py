@@ -486,15 +486,18 @@ def test_a_handful_of_graphs_serves_every_composition(
 def test_joined_passes_would_make_a_graph_for_every_combination(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The control: the same model, with the trial blind to compilation."""
+    """The control: the same model, with the trial blind to compilation.
+
+    One composition needs more graphs than all twenty did above.
+    """
     monkeypatch.setattr(pass_check, "_new_graphs_refused", nullcontext)
     monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
     model, adapters = build(dtype=torch.float32)
     backend = CompileCounterWithBackend("eager")
     run = run_of(model, adapters)
     loss_fn = in_place(model, backend)
-    for step, counts in enumerate(compositions(4)):
-        take(run, rows_of(counts, step), loss_fn, step)
+    [counts] = compositions(1)
+    take(run, rows_of(counts, 0), loss_fn, 0)
     assert backend.frame_count > 16
 
 
