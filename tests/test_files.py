@@ -582,8 +582,8 @@ def test_who_makes_a_folder_is_alone_until_it_ends_or_is_killed(
         assert other.stdout
         assert other.stdout.readline() == b"held\n"
         killer = threading.Timer(0.3, other.kill)
-        killer.start()
         before = time.monotonic()
+        killer.start()
         with folder_lock(target):
             assert time.monotonic() - before > 0.25
             assert "waiting for another process" in caplog.text

@@ -19,7 +19,7 @@ def reading_threads() -> int:
 
 def eventually(condition: object) -> bool:
     assert callable(condition)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     return bool(condition())

@@ -25,7 +25,6 @@ def test_a_schedule_is_a_function_of_its_seed_and_thirty_meet_every_place() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_run_ends_as_if_nothing_had_happened(
     seed: int, reference: Reference, deployment: Deployment, tmp_path: Path
 ) -> None:

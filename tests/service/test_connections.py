@@ -195,7 +195,7 @@ def test_what_counts_as_one_address(host: str, key: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_twelve_hundred_half_requests_do_not_take_the_service_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def test_it_serves_and_stops(folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_it_keeps_a_storage_indexed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     (folder / "govray.db").unlink()  # it makes one
     elsewhere = tmp_path_factory.mktemp("trust") / "root.json"

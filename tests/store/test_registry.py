@@ -234,16 +234,17 @@ RACING = policy("{gate: quarantined, at_most: 1}")
 
 
 @pytest.fixture
-def meeting(monkeypatch: pytest.MonkeyPatch) -> threading.Barrier:
+def meeting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> threading.Barrier:
     """The gates wait for each other, for a while: both promotions then stand between reading and
     writing, if nothing keeps them apart."""
+    patience = getattr(request, "param", 0.7)
     barrier = threading.Barrier(2)
     asked = promotion_gates.failures
 
     def waiting(gates: object, evidence: object) -> object:
         try:
             if gates:
-                barrier.wait(timeout=0.7)
+                barrier.wait(timeout=patience)
         except threading.BrokenBarrierError:
             pass
         return asked(gates, evidence)
@@ -259,6 +260,7 @@ def test_two_promotions_at_once_leave_one_in_production(
     assert meeting.broken, "neither came to the gates while the other stood there"
 
 
+@pytest.mark.parametrize("meeting", [60.0], indirect=True)
 def test_without_the_hold_two_promotions_meet(
     store: Engine,
     attestation: str,

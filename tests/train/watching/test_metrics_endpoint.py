@@ -36,7 +36,7 @@ def last(run: str) -> re.Pattern[str]:
 def scraped() -> str:
     [node] = ray.nodes()
     url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
 
 
