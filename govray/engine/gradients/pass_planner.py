@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import torch
@@ -131,6 +131,10 @@ class Planner:
         self._max_rows = max_rows
         self._sizes = sizes
         self._only_sliced = frozenset(only_sliced)
+        # Of streams that fall due together, which most steps have alike.
+        self._slices = lru_cache(maxsize=64)(
+            lambda *routes: slices_of([routed[route] for route in routes], groups, tuple(sizes))
+        )
         place_of = {group: place for place, members in enumerate(domains) for group in members}
         # All of a route's groups are in one domain.
         self._domain_of = {s: place_of[next(iter(route.groups))] for s, route in routed.items()}
@@ -160,7 +164,7 @@ class Planner:
     def sliced(self, parts: Sequence[MicroBatch]) -> Pass:
         """One pass over rows of any streams that read the same adapter, or none."""
         routed = [self._routed[part.route] for part in parts]
-        slices = slices_of(routed, self._groups, tuple(self._sizes))
+        slices = self._slices(*(part.route for part in parts))
         only = self._domain_of[parts[0].route] in self._only_sliced
         names = [*(slices if only else ()), *(name for route in routed for name in route.weights)]
         return Pass(
@@ -178,9 +182,7 @@ class Planner:
         return (replace(each, slices={n: s.everywhere() for n, s in each.slices.items()}),)
 
     def _sliced_or_alone(self, parts: Sequence[MicroBatch]) -> Iterator[Pass]:
-        tokens = [part.tensors["targets"].numel() for part in parts]
-        slices = self.sliced(parts).slices or {}
-        if self.unsliced is None and slicing_pays(tokens, slices, self._sizes):
+        if len(parts) > 1 and self.unsliced is None and self._pays(parts):
             for chunk in _chunks(parts, self._max_rows):
                 alone = homogeneous(chunk[0], self._routed[chunk[0].route])
                 yield self.sliced(chunk) if len(chunk) > 1 else alone
@@ -188,6 +190,10 @@ class Planner:
         for part in parts:
             for (piece,) in _chunks([part], self._max_rows):
                 yield homogeneous(piece, self._routed[part.route])
+
+    def _pays(self, parts: Sequence[MicroBatch]) -> bool:
+        tokens = [part.tensors["targets"].numel() for part in parts]
+        return slicing_pays(tokens, self._slices(*(part.route for part in parts)), self._sizes)
 
     def _joinable(self, parts: Sequence[MicroBatch]) -> Iterator[list[MicroBatch]]:
         """Those that a sliced pass can join, neighbours as alike as may be."""

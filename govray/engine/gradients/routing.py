@@ -104,7 +104,8 @@ def permitted(
     hooks = []
     try:
         for name, parameter in parameters.items():
-            parameter.requires_grad_(name in weights)
+            if parameter.requires_grad != (name in weights):  # setting it costs more than reading
+                parameter.requires_grad_(name in weights)
         for name, weight in weights.items():
             if weight != 1.0:
                 hooks.append(parameters[name].register_hook(_scale(weight)))
@@ -113,7 +114,8 @@ def permitted(
         for hook in hooks:
             hook.remove()
         for name, parameter in parameters.items():
-            parameter.requires_grad_(before[name])
+            if parameter.requires_grad != before[name]:
+                parameter.requires_grad_(before[name])
 
 
 @contextmanager
@@ -123,16 +125,32 @@ def unchanged_buffers(model: nn.Module) -> Iterator[None]:
     Raises:
         Refused: Names the buffer.
     """
-    before = {fqn: (buffer, buffer._version) for fqn, buffer in model.named_buffers()}
+    before = [(*found, found[-1]._version) for found in _buffers(model)]
     yield
-    for fqn, (buffer, version) in before.items():
+    for module, name, buffer, version in before:
         if buffer._version != version:
+            fqn = next(fqn for fqn, each in model.named_modules() if each is module)
             raise Refused(
-                f"the forward pass changed buffer {fqn}",
+                f"the forward pass changed buffer {fqn}{'.' if fqn else ''}{name}",
                 where="model",
                 do="State that one class writes and another reads can't be routed: "
                 "switch its updates off, or use a layer without running state",
             )
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    """Module, local name and tensor of each buffer. ``named_buffers`` would put together the name
+    of every module, in every pass, which takes longer than the rest of what is looked at."""
+    seen, left = set[nn.Module](), [model]
+    while left:
+        module = left.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                yield module, name, buffer
+        left += [child for child in reversed(module._modules.values()) if child is not None]
 
 
 @contextmanager

@@ -41,7 +41,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from govray.engine.model.lora import adapted_linear, added, fits
+from govray.engine.model.lora import adapted_linear, added, fits, learns
 from govray.errors import Malformed, UsageError
 
 ALPHA_PER_RANK = 2
@@ -192,8 +192,7 @@ class Adapters:
 
     def _override(self, fqn: str, layer: nn.Module) -> bool:
         """Put our forward in place of a layer's own, if the layer doesn't learn; whether it did."""
-        learns = any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
-        if learns or type(layer) is not nn.Linear or "forward" in vars(layer):
+        if type(layer) is not nn.Linear or learns(layer) or "forward" in vars(layer):
             return False
         layer.forward = self._forward(fqn, layer)  # type: ignore[method-assign]
         return True

@@ -24,6 +24,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
+def learns(layer: nn.Module) -> bool:
+    """Whether a parameter of this very module requires grad."""
+    return any(p is not None and p.requires_grad for p in layer._parameters.values())
+
+
 def fits(layer: nn.Module, inputs: Tensor, a: Tensor) -> bool:
     """Whether `adapted_linear` computes what this layer and its adapter would.
 
@@ -34,7 +39,7 @@ def fits(layer: nn.Module, inputs: Tensor, a: Tensor) -> bool:
     """
     return (
         type(layer) is nn.Linear
-        and not any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
+        and not learns(layer)
         and inputs.dtype == layer.weight.dtype == a.dtype
         and inputs.dim() > 1
         and not torch.is_autocast_enabled(inputs.device.type)
