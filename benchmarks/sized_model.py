@@ -112,12 +112,13 @@ def prepare(folder: Path, rows: int) -> None:
         records_file.write(path, each)
     envelope = seal(manifest, [self_subject("manifest", manifest)], [made.signer])
     pinned = verify_manifest(trust, envelope, at=made.at)
-    _, routes = admitted_corpora(policy.document, {CORPUS: credential}, ["embedding"])
-    label = policy.document.decide(credential.document.credential_class).label
     train_rows = manifest.train_rows(CORPUS)
+    max_steps = -(-train_rows // QUOTA)
+    _, routes = admitted_corpora(policy.document, {CORPUS: credential}, ["embedding"], max_steps)
+    label = policy.document.decide(credential.document.credential_class).label
     plan = BatchPlan(
         seed=17,
-        max_steps=-(-train_rows // QUOTA),
+        max_steps=max_steps,
         manifest=pinned.digest,
         context=CONTEXT,
         order=local_order(CONTEXT),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from govray.governance.policy.corpus_routes import Fallback
     from govray.governance.policy.credential import CredentialClass
     from govray.governance.policy.depth_policy import Policy
-    from govray.governance.policy.lint import ClassOutcome
+    from govray.governance.policy.lint import ClassOutcome, GroupReason
     from govray.governance.record.entropy_profile import EntropyProfile
     from govray.governance.trust.authority import TrustRoot
 
@@ -150,9 +150,10 @@ def explain(
             "quarantinedBy": decision.quarantined_by,
             "adapter": decision.adapter,
             "rank": decision.rank,
-            "groups": [
-                {"group": each.group, "weight": each.weight, "rules": list(each.rules)}
-                for each in explanation.groups
+            "groups": _reasons(explanation.groups),
+            "phases": [
+                {"fromStep": each.from_step, "groups": _reasons(each.groups)}
+                for each in explanation.phases
             ],
             "memorization": explanation.memorization,
             "fallback": _fallback(explanation.fallback),
@@ -164,11 +165,10 @@ def explain(
     if decision.quarantined_by is not None:
         field("quarantined", f"by rule {decision.quarantined_by}: its records train nothing")
         return
-    grid = table("layer group", "weight", "decided by", right=("weight",))
-    for each in explanation.groups:
-        rank = f" (rank {decision.rank})" if each.group.startswith("adapter:") else ""
-        grid.row(each.group + rank, f"{each.weight:g}", ", ".join(each.rules))
-    print_table(grid)
+    _print_reasons(explanation.groups, decision.rank)
+    for phase in explanation.phases:
+        line(f"From step {phase.from_step} on:")
+        _print_reasons(phase.groups, decision.rank)
     if any(policy.profiles[name].adapter == PER_CORPUS for name in decision.profiles):
         line("Each corpus of this profile is a stream of its own: rows_per_step counts for each.")
     if explanation.memorization is not None:
@@ -223,6 +223,9 @@ def diff(
             field("gains", ", ".join(each.gains))
         if each.losses:
             field("loses", ", ".join(each.losses))
+        was, now = each.before.phased, each.after.phased
+        if was != now:
+            field("phases", f"{was or 'none'} → {now or 'none'}")
         was, now = each.before.follows, each.after.follows
         if was != now:
             field("memorization", f"{was or 'not monitored'} → {now or 'not monitored'}")
@@ -407,6 +410,20 @@ def _groups(policy: Policy, blocks: int | None, model: Path | None) -> tuple[str
     return ("embedding", *stack, "final_norm", "head", *(policy.groups or ()))
 
 
+def _reasons(groups: Sequence[GroupReason]) -> list[dict[str, Any]]:
+    return [
+        {"group": each.group, "weight": each.weight, "rules": list(each.rules)} for each in groups
+    ]
+
+
+def _print_reasons(groups: Sequence[GroupReason], rank: int | None) -> None:
+    grid = table("layer group", "weight", "decided by", right=("weight",))
+    for each in groups:
+        told = f" (rank {rank})" if each.group.startswith("adapter:") else ""
+        grid.row(each.group + told, f"{each.weight:g}", ", ".join(each.rules))
+    print_table(grid)
+
+
 def _fallback(fallback: Fallback | None) -> dict[str, Any] | None:
     if fallback is None:
         return None
@@ -418,6 +435,9 @@ def _outcome(outcome: ClassOutcome) -> dict[str, Any]:
         "status": outcome.status,
         "label": outcome.label,
         "weights": dict(outcome.weights),
+        "phases": [
+            {"fromStep": each.from_step, "weights": dict(each.weights)} for each in outcome.phases
+        ],
         "rank": outcome.rank,
         "memorization": outcome.memorization,
         "fallback": _fallback(outcome.fallback),

@@ -53,7 +53,9 @@ def _policy() -> Schema:
     described["required"].insert(0, "schema")
     profile = described["$defs"]["Profile"]["properties"]
     selectors: Schema = {"type": "array", "items": {"type": "string"}}
-    profile["layers"] = _either({"enum": ["all", "none"]}, selectors, profile["layers"])
+    phase = described["$defs"]["Phase"]["properties"]
+    for each in (profile, phase):
+        each["layers"] = _either({"enum": ["all", "none"]}, selectors, each["layers"])
     match = described["$defs"]["Match"]["properties"]
     for name, attribute in match.items():
         match[name] = _either(attribute["items"], attribute)

@@ -49,6 +49,8 @@ def print_verdict(model: VerifiedModel) -> None:
         by = f"{len(result.corpora)} corpora held out" if result.corpora else "the training loop"
         field("validated", f"{result.metric} {result.value:.4g}, measured by {by}: as stated")
     field("levels", ", ".join(_levels(model)) or "every corpus reaches every layer group")
+    for told in _phases(model):
+        field("phases", told)
     for removal in attestation.removals:
         field("removed", f"adapter {removal.adapter}, {removal.removed}")
     for gate in model.gates:
@@ -166,6 +168,10 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
         "validation": attestation.validation and attestation.validation.to_json(),
         "selectionTaint": [each.to_json() for each in attestation.selection_taint or ()],
         "levels": {corpus: dict(groups) for corpus, groups in attestation.levels.items()},
+        "phaseExclusions": {
+            corpus: {group: [list(steps) for steps in closed] for group, closed in groups.items()}
+            for corpus, groups in (attestation.phase_exclusions or {}).items()
+        },
         "replayedBy": {
             corpus: [{"party": each.party, "operator": each.is_operator} for each in who]
             for corpus, who in sorted(model.replayed_by.items())
@@ -293,6 +299,48 @@ def _levels(model: VerifiedModel) -> list[str]:
         level = min(lowest[corpus] for corpus in corpora)
         phrases.append(f"{name} {level} ({LEVELS[level]}{_replayers(model, corpora, level)})")
     return phrases
+
+
+def _phases(model: VerifiedModel) -> list[str]:
+    """Which layer groups were closed to corpora in which steps, a line for each profile and span
+    of steps."""
+    base = list(model.attestation.base_groups)
+    end = model.attestation.plan.max_steps
+    excluded = model.attestation.phase_exclusions or {}
+    lines: dict[tuple[str, tuple[tuple[int, int], ...], tuple[str, ...]], list[str]] = {}
+    for entry in model.attestation.corpora:
+        by_steps: dict[tuple[tuple[int, int], ...], list[str]] = {}
+        for group, steps in excluded.get(entry.corpus, {}).items():
+            by_steps.setdefault(steps, []).append(group)
+        for steps, groups in sorted(by_steps.items()):
+            told = tuple(sorted(groups, key=base.index))
+            lines.setdefault((entry.profile, steps, told), []).append(entry.corpus)
+    return [
+        f"{profile} ({_some(corpora)}): {_groups(groups, base)} closed "
+        f"{' and '.join(_span(*span, end) for span in steps)}"
+        for (profile, steps, groups), corpora in lines.items()
+    ]
+
+
+def _some(names: list[str]) -> str:
+    return f"{len(names)} corpora" if len(names) > _LISTED else ", ".join(names)
+
+
+def _groups(groups: tuple[str, ...], base: list[str]) -> str:
+    """Layer groups in the model's order; those that stand together by the first and the last."""
+    runs: list[list[str]] = []
+    for group in groups:
+        if runs and base.index(runs[-1][-1]) + 1 == base.index(group):
+            runs[-1].append(group)
+        else:
+            runs.append([group])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+
+
+def _span(start: int, stop: int, end: int) -> str:
+    if start == 0:
+        return f"until step {stop}"
+    return f"from step {start} on" if stop == end else f"from step {start} until step {stop}"
 
 
 def _replayers(model: VerifiedModel, corpora: set[str], level: int) -> str:

@@ -1,8 +1,8 @@
 """What one rank brings to one optimizer step: micro-batches of rows.
 
 A micro-batch holds rows of one route stream. All of them may update the same parameters, and none
-shares a kernel call with a row of another domain. Rows of a corpus that a gate sent to another
-route form a micro-batch of their own.
+shares a kernel call with a row of another domain. Rows of a corpus that a gate or a phase sent to
+another route form a micro-batch of their own.
 
 Invariants (checked by ``StepBatch.check``, on every rank, before the forward):
 
@@ -38,8 +38,8 @@ class MicroBatch:
         row_targets: Loss targets of each row.
         corpora: Corpus of each row; rows of one corpus stand together. Empty if nobody
             asks for gradient norms.
-        taken: Digest of the route that a gate sent the rows to; None if they take the stream's
-            own. Dropout masks stay those of stream and position.
+        taken: Digest of the route that a gate or a later phase sent the rows to; None if they
+            take the stream's own. Dropout masks stay those of stream and position.
     """
 
     stream: str
@@ -178,7 +178,7 @@ class StepBatch:
         Args:
             streams: Ids of the run's routes.
             corpora: Names of the run's corpora.
-            rerouted: Corpus → digest of the route that a gate sent its rows to.
+            rerouted: Corpus → digest of the route that a gate or a phase sent its rows to.
 
         Raises:
             Refused: On an unknown stream or corpus, rows that take another route than theirs, or
@@ -203,7 +203,7 @@ class StepBatch:
                         f"rows of corpus {corpus} take route {micro_batch.route}, and "
                         f"{due or 'their own'} is due",
                         where=where,
-                        do="Leave it to the run which route a gate sends rows to",
+                        do="Leave it to the run which route rows take",
                     )
             if "targets" not in micro_batch.tensors:
                 raise UsageError("a micro-batch has no tensor 'targets'", where=where)

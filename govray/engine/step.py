@@ -182,8 +182,8 @@ class GovernedStep:
         ranks.
 
         Args:
-            corpora: Corpus → digest of a fallback of its stream; `StepBatch.rerouted` sends its
-                rows there.
+            corpora: Corpus → digest of an alternative to its stream's route;
+                `StepBatch.rerouted` sends its rows there.
         """
         self._rerouted = dict(corpora)
         self._agree_on_gates()
@@ -339,7 +339,7 @@ def build_step(
     routes: Mapping[str, Route],
     terms: Terms,
     settings: StepSettings,
-    fallbacks: Mapping[str, Collection[str]] = MappingProxyType({}),
+    alternatives: Mapping[str, Collection[str]] = MappingProxyType({}),
     adapters: Adapters | None = None,
     layout: BucketLayout = bucket_layout,
 ) -> GovernedStep:
@@ -349,10 +349,11 @@ def build_step(
         model: Equal on all ranks. Its dropout modules are replaced by keyed ones.
         optimizer: Over exactly the parameters that may learn, adapters' included.
         groups: Layer group → FQNs, from ``layer_groups``.
-        routes: Stream id → route, of every class that was admitted, fallbacks included.
+        routes: Stream id → route, of every class that was admitted, alternatives included.
         terms: What the run's steps rest on: policy, plan, corpora, and how long each holds.
         settings: How a step computes.
-        fallbacks: Stream id → digests of the routes that a gate may send its rows to.
+        alternatives: Stream id → digests of the other routes that its rows may take: those of
+            later phases, and of a gate's fallback.
         adapters: The model's adapters; None if no route has one.
         layout: How a domain's parameters are put into buckets.
 
@@ -371,7 +372,7 @@ def build_step(
         optimizer,
         groups=groups,
         routes=routes,
-        fallbacks=fallbacks,
+        alternatives=alternatives,
         adapters=adapters,
         layout=layout,
     )

@@ -29,11 +29,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from govray.errors import Malformed, UsageError
-from govray.governance.attestation.coverage import Coverage, group_weights
+from govray.governance.attestation.coverage import Coverage
 from govray.governance.attestation.model_attestation import (
     AdmittedCorpus,
     AssuranceLevel,
     Attestation,
+    ClosedSteps,
     GroupTaint,
     LedgerHead,
     Level,
@@ -44,7 +45,7 @@ from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Share
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
-from govray.governance.policy.route import ADAPTER, Route
+from govray.governance.policy.route import ADAPTER
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.prepare_manifest import Quarantined
 from govray.governance.trust.authority import Sensitivity
@@ -59,14 +60,17 @@ class LineageCell(Document):
 
     Attributes:
         tokens: Loss targets whose gradient updated the group, as the ledger counted them.
-        weight: The route's, in (0, 1]; absent where the route does not reach the group.
+        weight: The route's, in (0, 1]; absent where the route does not reach the group. Of a
+            route with phases, the largest.
         gradient_norm_share: The corpus's part of the gradients measured of the group, in [0, 1];
             absent where none was measured.
+        closed: Half-open ranges of steps whose phase does not reach the group, where others do.
     """
 
     group: str
     tokens: Count
     weight: Share | None = None
+    closed: ClosedSteps | None = None
     gradient_norm_share: Share | None = None
     direct: bool
     transitive: bool
@@ -85,7 +89,8 @@ class CorpusLineage(Document):
         excluded: The plan names it, but reads none of it.
         records: Distinct records that were read.
         tokens: Loss targets that were read.
-        steps: In how many steps.
+        steps: In how many steps. These three are of the layer group that most of it updated; only
+            gates and phases let groups differ.
         replayed_by: Who replayed the run without it and got the same bytes: ``NAME itself`` for
             the operator that signed, a witness's name for a second party.
         cells: One for each of the document's groups, in their order.
@@ -237,14 +242,14 @@ def _corpora(
     attestation: Attestation, groups: list[str], replayed_by: Mapping[str, Sequence[object]]
 ) -> tuple[CorpusLineage, ...]:
     counted = {(each.corpus, each.group): each for each in attestation.coverage}
-    # Records, tokens and steps of a corpus are the same in all the groups that it updates.
-    totals = {each.corpus: each for each in attestation.coverage}
+    totals = {each.corpus: each for each in sorted(attestation.coverage, key=lambda c: c.tokens)}
     taint = {each.group: each for each in attestation.taint}
     reached = {group: _sets(taint.get(group)) for group in groups}
     rows = []
     for each in attestation.corpora:
         total = totals.get(each.corpus)
-        weights = group_weights(_route(each))
+        weights = _weights(each)
+        closed = (attestation.phase_exclusions or {}).get(each.corpus, {})
         levels = attestation.levels.get(each.corpus, {})
         rows.append(
             CorpusLineage(
@@ -267,6 +272,7 @@ def _corpora(
                         group,
                         counted.get((each.corpus, group)),
                         weights.get(group),
+                        closed.get(group),
                         direct=each.corpus in reached[group][0],
                         transitive=each.corpus in reached[group][1],
                         level=levels.get(group),
@@ -284,17 +290,21 @@ def _sets(taint: GroupTaint | None) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(taint.direct), frozenset(taint.transitive)
 
 
-def _route(corpus: AdmittedCorpus) -> Route:
-    adapter = corpus.route.adapter
-    if adapter is None:
-        return Route(corpus.route.weights)
-    return Route(corpus.route.weights, adapter.name, adapter.rank)
+def _weights(corpus: AdmittedCorpus) -> dict[str, float]:
+    """Layer group → the largest weight of any phase."""
+    route = corpus.route
+    found = {} if route.adapter is None else {ADAPTER + route.adapter.name: 1.0}
+    for weights in (route.weights, *(phase.weights for phase in route.phases or ())):
+        for group, weight in weights.items():
+            found[group] = max(weight, found.get(group, 0.0))
+    return found
 
 
 def _cell(
     group: str,
     counted: Coverage | None,
     weight: float | None,
+    closed: tuple[tuple[int, int], ...] | None,
     *,
     direct: bool,
     transitive: bool,
@@ -304,6 +314,7 @@ def _cell(
         group=group,
         tokens=counted.tokens if counted else 0,
         weight=weight,
+        closed=closed,
         gradient_norm_share=counted.gradient_norm_share if counted else None,
         direct=direct,
         transitive=transitive,

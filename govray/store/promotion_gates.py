@@ -358,6 +358,7 @@ def open_flags(attestation: Attestation) -> dict[str, int]:
         if each.route.adapter is not None
         and each.route.adapter.name in gone
         and not each.route.weights
+        and not any(phase.weights for phase in each.route.phases or ())
     }
     last = {each.corpus: each for each in attestation.memorization.decisions}
     return {

@@ -181,6 +181,18 @@ def test_a_gate_that_routes_is_asked_about_as_the_page_says(shell: Any, tmp_path
     assert re.search(r"fallback +own_adapter: after a gate its rows train adapter:", told)
 
 
+def test_phases_are_asked_about_as_the_page_says(shell: Any, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "policies.md").read_text().partition("## Phases")[2]
+    [policy] = re.findall(r"```yaml\n(schema:.*?)```", page, re.S)
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "phases.yaml").write_text(policy)
+    [asks] = re.findall(r"```bash\n(govray policy lint.*?)```", page, re.S)
+    first, later = shell(asks).split("From step 1000 on:")
+    assert "phases v1: nothing found" in first
+    assert re.search(r"^block\.1 +0 +weak", first, re.M)
+    assert re.search(r"^block\.1 +1 +weak", later, re.M)
+
+
 @pytest.mark.slow
 def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_path: Path) -> None:
     [builds, plans, splits, signs, compares, _, _, opens, scans] = blocks("docs/corpora.md")

@@ -165,7 +165,7 @@ def step_on_a_rank(case: Case) -> tuple[dict[str, Tensor | None], StepResult]:
             [route for stream in case.streams for route in stream.routes],
             adapters=adapters,
             max_rows=case.max_rows,
-            fallbacks=fallbacks,
+            alternatives=fallbacks,
             corpora=tuple(corpora),
         )
         run.reroute(gated)

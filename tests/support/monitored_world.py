@@ -95,7 +95,7 @@ class Monitored(World):
     def _admitted(self) -> tuple[tuple[attesting.AdmittedCorpus, ...], CorpusRoutes]:
         policy = read_policy(self.policy_text)
         verified = {c: unchecked(Credential, e, self.operator) for c, e in self.credentials.items()}
-        return attesting.admitted_corpora(policy, verified, BASE)
+        return attesting.admitted_corpora(policy, verified, BASE, self.steps)
 
     def under(self, text: str) -> Monitored:
         """The same world under another policy."""

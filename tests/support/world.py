@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from govray.governance.attestation import model_attestation as attesting
@@ -33,6 +34,7 @@ from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.credential import Credential, Period, Records, seal_credential
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams, slice_rank
 from govray.governance.record.environment import Environment
 from govray.governance.record.gates import Gate, changed_routes, encode_gates
@@ -442,7 +444,8 @@ class World:
         # Not read back: a hook may have made a manifest that no reader accepts.
         digest = canonical_json.sha256(Envelope.parse(sealed).payload)
         pinned = Verified(prepared, digest, (), (self.operator,), frozenset())
-        _, routes = attesting.admitted_corpora(ruled.document, verified, [g.group for g in GROUPS])
+        base = [g.group for g in GROUPS]
+        _, routes = attesting.admitted_corpora(ruled.document, verified, base, self.steps)
         labels = {
             c: (routes[c].digest, ruled.document.decide(v.document.credential_class).label)
             for c, v in verified.items()
@@ -460,7 +463,7 @@ class World:
                 ),
             )
         )
-        steps = leaves(record(planned, prepared, ruled.digest, gates))
+        steps = leaves(record(planned, prepared, ruled.digest, gates, routes.phased))
         measured = norms(measure(steps, planned, routes))
         ledger = Ledger(run, all_leaves(interleave(steps, measured)))
         adapters = [*routes.adapters]
@@ -539,15 +542,18 @@ class World:
 
 
 def record(
-    plan: BatchPlan, manifest: Manifest, policy: str, gates: Sequence[Gate] = ()
+    plan: BatchPlan,
+    manifest: Manifest,
+    policy: str,
+    gates: Sequence[Gate] = (),
+    phased: Mapping[str, Route] = MappingProxyType({}),
 ) -> list[Leaf]:
-    """The leaves of a run that followed its plan and its gates, on two ranks."""
+    """The leaves of a run that followed its plan, phases and gates, on two ranks."""
     leaves = []
     for step in range(plan.max_steps):
         streams = {i: (r.start, r.stop) for i, r in plan.positions(step).items()}
         counts = corpus_counts(plan, manifest, streams)
-        for corpus in changed_routes(gates, {}, 0, step):
-            counts.pop(corpus, None)
+        changed = changed_routes(gates, {}, 0, step, phased)
         leaves.append(
             Leaf(
                 branch=0,
@@ -556,7 +562,11 @@ def record(
                 policy=policy,
                 plan=plan.digest,
                 streams=streams,
-                corpora={c: CorpusUse(rows=r, targets=t) for c, (r, t) in counts.items()},
+                corpora={
+                    c: CorpusUse(rows=r, targets=t, route=route.digest if route else None)
+                    for c, (r, t) in counts.items()
+                    if (route := changed.get(c)) or c not in changed
+                },
             )
         )
     return leaves

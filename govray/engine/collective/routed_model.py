@@ -1,8 +1,9 @@
 """A model as its routes share it out: which stream may update which parameter, and in what domain.
 
 Layer groups that some route links are one domain. Each domain is normalised, clipped and summed
-on its own. A gate may send rows of a stream to another route, its fallback. The decision lies in
-the stream's domain, so stream and fallback are in one domain, from the start.
+on its own. Rows of a stream may take another route: a gate sends them to its fallback, or a phase
+of the stream's route begins. The decision lies in the stream's domain, so stream and alternatives
+are in one domain, from the start.
 
 Invariants: every parameter is in exactly one layer group, and the optimizer moves these only.
 """
@@ -35,9 +36,9 @@ class RoutedModel:
         parameters: All of both, by name.
         groups: Layer group → names of parameters, adapters' groups included.
         group_of: Name of a parameter → its layer group.
-        streams: Stream id → route in terms of parameters, in one order on all ranks. The routes
-            of fallbacks are there too.
-        fallbacks: Stream id → digests of the routes that a gate may send its rows to.
+        streams: Stream id → route in terms of parameters, in one order on all ranks. The
+            alternatives are there too, by digest.
+        alternatives: Stream id → digests of the other routes that its rows may take.
         domains: In the order of their passes.
     """
 
@@ -47,7 +48,7 @@ class RoutedModel:
     groups: Mapping[str, Sequence[str]]
     group_of: Mapping[str, str]
     streams: Mapping[str, Routed]
-    fallbacks: Mapping[str, Collection[str]]
+    alternatives: Mapping[str, Collection[str]]
     domains: tuple[Domain, ...]
 
     @cached_property
@@ -68,7 +69,9 @@ class RoutedModel:
             "parameters": {n: [list(p.shape), str(p.dtype)] for n, p in self.parameters.items()},
             "groups": {group: list(names) for group, names in self.groups.items()},
             "streams": {name: dict(routed.weights) for name, routed in self.streams.items()},
-            "fallbacks": {name: sorted(each) for name, each in sorted(self.fallbacks.items())},
+            "alternatives": {
+                name: sorted(each) for name, each in sorted(self.alternatives.items())
+            },
             "buckets": {domain.name: domain.buckets for domain in self.domains},
         }
 
@@ -81,18 +84,18 @@ class RoutedModel:
         return counts
 
     def require_planned(self, micro_batches: Sequence[MicroBatch]) -> None:
-        """See that rows take their stream's route, or a fallback of it.
+        """See that rows take their stream's route, or an alternative to it.
 
         Raises:
-            Refused: Others. The gate that sends them there may lie in another domain.
+            Refused: Others. What sends them there may lie in another domain.
         """
         for each in micro_batches:
-            if each.taken is not None and each.taken not in self.fallbacks.get(each.stream, ()):
+            if each.taken is not None and each.taken not in self.alternatives.get(each.stream, ()):
                 raise Refused(
-                    f"rows of stream {each.stream} take route {each.taken}, which is no fallback "
-                    "of it",
+                    f"rows of stream {each.stream} take route {each.taken}, which is no phase and "
+                    "no fallback of it",
                     where="micro-batch",
-                    do="Name the fallbacks when the step is built, so that domains can be frozen",
+                    do="Name the alternatives when the step is built, so that domains are frozen",
                 )
 
 
@@ -102,7 +105,7 @@ def route_model(
     *,
     groups: Mapping[str, Sequence[str]],
     routes: Mapping[str, Route],
-    fallbacks: Mapping[str, Collection[str]],
+    alternatives: Mapping[str, Collection[str]],
     adapters: Adapters,
     layout: BucketLayout,
 ) -> RoutedModel:
@@ -112,8 +115,9 @@ def route_model(
         model: The base model.
         optimizer: Over exactly the parameters that may learn, adapters' included.
         groups: Layer group → FQNs, from ``layer_groups``.
-        routes: Stream id → route, of every class that was admitted, fallbacks included.
-        fallbacks: Stream id → digests of the routes that a gate may send its rows to.
+        routes: Stream id → route, of every class that was admitted, alternatives included.
+        alternatives: Stream id → digests of the other routes that its rows may take: those of
+            later phases, and of a gate's fallback.
         adapters: The model's.
         layout: How a domain's parameters are put into buckets.
 
@@ -136,15 +140,15 @@ def route_model(
         groups=all_groups,
         group_of=group_of,
         streams=streams,
-        fallbacks=fallbacks,
-        domains=_domains(groups, routes, fallbacks, parameters, group_of, streams, layout),
+        alternatives=alternatives,
+        domains=_domains(groups, routes, alternatives, parameters, group_of, streams, layout),
     )
 
 
 def _domains(
     groups: Mapping[str, Sequence[str]],
     routes: Mapping[str, Route],
-    fallbacks: Mapping[str, Collection[str]],
+    alternatives: Mapping[str, Collection[str]],
     parameters: Mapping[str, nn.Parameter],
     group_of: Mapping[str, str],
     streams: Mapping[str, Routed],
@@ -155,7 +159,7 @@ def _domains(
     for stream, routed in streams.items():
         for name in routed.weights:
             readers[name].add(stream)
-    links = [(routes[one], routes[other]) for one, rest in fallbacks.items() for other in rest]
+    links = [(routes[one], routes[other]) for one, rest in alternatives.items() for other in rest]
     found = domains(routes.values(), tuple(groups), links)
     place_of = {group: place for place, members in enumerate(found) for group in members}
     own: list[dict[str, nn.Parameter]] = [{} for _ in found]

@@ -64,7 +64,7 @@ class StartupTrial:
     Args:
         forward: Runs passes.
         model: The base model.
-        routed: Digest of a route → the route. A gate's fallback is tried as a stream is.
+        routed: Digest of a route → the route. An alternative is tried as a stream is.
         max_rows: Rows that go through the model together at most; None for no limit.
     """
 

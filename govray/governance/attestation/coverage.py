@@ -8,9 +8,9 @@ Coverage
 
 Every row in a leaf's ranges contributes its loss targets to each group in its corpus's route. A
 corpus that a gate left out of the step is in the ranges, but not among the leaf's corpora. It
-contributes nothing. Of a corpus that a gate sent to its fallback, the leaf names that route, and
-the rows contribute to the fallback's groups only. Leaves of every branch count: a step that was
-rolled back was still a recorded use.
+contributes nothing. Where a gate sent a corpus to its fallback, or its route is in a later phase,
+the leaf names the route that was taken. The rows contribute to its groups only. Leaves of every
+branch count: a step that was rolled back was still a recorded use.
 
 Gradient-norm share
 
@@ -30,11 +30,11 @@ T is the least family of sets with::
              ∪  T(m)   for every m read by the forward of a c with l ∈ route(c)
              ∪  T(m)   for every m in l's domain
 
-Of a corpus with a fallback, route(c) is what either route reaches, whether or not the gate fell. T0
-is what a pretrained start brings. The forward of a corpus reads every base group, and its own
-adapter if its route has one. Iterating from the empty family of a monotone operator on a finite
-lattice reaches the least fixpoint (Kleene). Since every corpus reads the whole trunk, T is usually
-uniform over it.
+Of a corpus with a fallback or phases, route(c) is what any of its routes reaches, whether or not
+the gate fell. T0 is what a pretrained start brings. The forward of a corpus reads every base group,
+and its own adapter if its route has one. Iterating from the empty family of a monotone operator on
+a finite lattice reaches the least fixpoint (Kleene). Since every corpus reads the whole trunk, T is
+usually uniform over it.
 
 Levels
 
@@ -43,6 +43,12 @@ all below. Level 0 is declared. Level 1: direct exclusion is enforced and counte
 without the corpus gave the same bytes for the file that holds the group. Level 3: the corpus's
 adapter was removed. If the weights that the run started from had seen the corpus, the level is 0.
 This ledger counts only this run, and no replay of it undoes the start's history.
+
+Phases
+
+A group that some phases of a corpus's route reach has no level. The steps of the other phases are
+stated instead: in none of them did the corpus's own gradient enter the group. It holds of this run
+alone, and enforced and counted is all that it says.
 
 ``verify/ledger_step.py`` checks that leaves follow the plan and the routes.
 """
@@ -125,7 +131,7 @@ def coverage(
         records: Says how many records rows hold; what it raises is raised.
 
     Raises:
-        Refused: A leaf names a route that is no fallback of the corpus.
+        Refused: A leaf names a route that is no phase and no fallback of the corpus.
     """
     shares = norm_shares(norms)
     steps = list(steps)
@@ -219,9 +225,46 @@ def _text(product: Decimal) -> str:
 
 
 def direct(groups: Iterable[str], routes: CorpusRoutes) -> dict[str, frozenset[str]]:
-    """Group → the corpora that a route or fallback lets reach it."""
+    """Group → the corpora that a route, in any phase, or a fallback lets reach it."""
     reached = {corpus: frozenset(routes.groups(corpus)) for corpus in routes}
     return {group: frozenset(c for c in routes if group in reached[c]) for group in groups}
+
+
+def phase_exclusions(
+    routes: CorpusRoutes, steps: int
+) -> dict[str, dict[str, tuple[tuple[int, int], ...]]]:
+    """Corpus → group → half-open ranges of steps in which its route does not reach the group,
+    though it does in others. Corpora and groups without such steps are absent.
+
+    Args:
+        routes: Corpus → route. It holds because the ledger's leaves name the routes that rows took.
+            Call this only for a ledger of which that has been checked.
+        steps: Of the plan.
+    """
+    found: dict[str, dict[str, tuple[tuple[int, int], ...]]] = {}
+    for corpus, route in sorted(routes.phased.items()):
+        starts = [step for step, _ in route.by_phase]
+        spans = list(zip(starts, [*starts[1:], steps], strict=True))
+        for group in sorted({group for _, phase in route.by_phase for group in phase.groups}):
+            closed = _joined(
+                span
+                for span, (_, phase) in zip(spans, route.by_phase, strict=True)
+                if group not in phase.groups
+            )
+            if closed:
+                found.setdefault(corpus, {})[group] = closed
+    return found
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same steps, spans that touch as one."""
+    found: list[tuple[int, int]] = []
+    for start, stop in spans:
+        if found and found[-1][1] == start:
+            found[-1] = found[-1][0], stop
+        else:
+            found.append((start, stop))
+    return tuple(found)
 
 
 def taint(

@@ -95,11 +95,11 @@ class CoverageTable:
     def _steps(self, corpora: set[str], group: str) -> int:
         reaching = {
             (corpus, None if route == self._routes[corpus] else route.digest)
-            for corpus in corpora & self._routes.fallbacks.keys()
+            for corpus in corpora & self._routes.changing
             for route in self._routes.every(corpus)
             if group in route.groups
         }
-        others = corpora - self._routes.fallbacks.keys()
+        others = corpora - self._routes.changing
         return sum(
             not others.isdisjoint(leaf.corpora)
             or any(c in leaf.corpora and leaf.corpora[c].route == r for c, r in reaching)

@@ -16,7 +16,7 @@ word for word.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -25,7 +25,7 @@ from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
 from govray.governance.attestation.selection_taint import Selection, ended_early
 from govray.governance.attestation.validation_result import ValidationResult
-from govray.governance.formats.bounds import Positive, PositiveShare, ShortText
+from govray.governance.formats.bounds import Natural, Positive, PositiveShare, ShortText
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
 from govray.governance.policy.corpus_routes import CorpusRoutes, resolve_all
 from govray.governance.policy.credential import Credential, CredentialClass
@@ -103,11 +103,22 @@ class AdapterRank(Document):
     rank: Positive
 
 
+class PhaseFacts(Document):
+    """The weights of a route from a step on, until the next phase."""
+
+    from_step: Positive
+    weights: dict[ShortText, PositiveShare]
+
+
 class RouteFacts(Document):
-    """A route as it stands in the attestation; ``Route.digest`` is the stream's id."""
+    """A route as it stands in the attestation; ``Route.digest`` is the stream's id.
+
+    ``phases`` are those that the plan's steps reach; absent if one set of weights holds throughout.
+    """
 
     weights: dict[ShortText, PositiveShare]
     adapter: AdapterRank | None = None
+    phases: Annotated[tuple[PhaseFacts, ...], Field(min_length=1)] | None = None
 
 
 class FallbackFacts(Document):
@@ -147,6 +158,16 @@ class GroupTaint(Document):
     group: ShortText
     direct: tuple[Name, ...]
     transitive: tuple[ShortText, ...]
+
+
+ClosedSteps: TypeAlias = Annotated[tuple[tuple[Natural, Positive], ...], Field(min_length=1)]
+"""Half-open ranges of steps, in order."""
+
+PhaseExclusions: TypeAlias = Annotated[
+    dict[Name, Annotated[dict[ShortText, ClosedSteps], Field(min_length=1)]], Field(min_length=1)
+]
+"""Corpus → layer group that one of its phases reaches → the steps in which none of its gradient
+entered the group."""
 
 
 class LedgerHead(Document):
@@ -201,6 +222,7 @@ class Attestation(Document):
     selection_taint: Annotated[tuple[Selection, ...], Field(min_length=1)] | None = None
     pretrained: dict[ShortText, tuple[ShortText, ...]]
     levels: dict[Name, dict[ShortText, Level]]
+    phase_exclusions: PhaseExclusions | None = None
     replays: tuple[Replay, ...]
     removals: tuple[Removal, ...]
     ledger: LedgerHead
@@ -233,9 +255,13 @@ class Attestation(Document):
 
 
 def admitted_corpora(
-    policy: Policy, credentials: Mapping[str, Verified[Credential]], base_groups: Sequence[str]
+    policy: Policy,
+    credentials: Mapping[str, Verified[Credential]],
+    base_groups: Sequence[str],
+    steps: int,
 ) -> tuple[tuple[AdmittedCorpus, ...], CorpusRoutes]:
-    """What the policy decides for each corpus, and the routes, for one model's groups.
+    """What the policy decides for each corpus, and the routes, for one model's groups and a plan of
+    so many steps.
 
     Raises:
         Refused: the policy sends a corpus to quarantine, matches it with no rule, or names a
@@ -246,7 +272,7 @@ def admitted_corpora(
         decisions[corpus] = policy.decide(credential.document.credential_class)
         if decisions[corpus].quarantined:
             raise Refused("the policy sends this corpus to quarantine", where=corpus)
-    routes = resolve_all(decisions, base_groups)
+    routes = resolve_all(decisions, base_groups).until(steps)
     admitted = tuple(
         AdmittedCorpus(
             corpus=corpus,
@@ -274,7 +300,10 @@ def route_facts(route: Route) -> RouteFacts:
     adapter = None
     if route.adapter is not None and route.rank is not None:
         adapter = AdapterRank(name=route.adapter, rank=route.rank)
-    return RouteFacts(weights=dict(route.weights), adapter=adapter)
+    phases = tuple(
+        PhaseFacts(from_step=each.from_step, weights=dict(each.weights)) for each in route.phases
+    )
+    return RouteFacts(weights=dict(route.weights), adapter=adapter, phases=phases or None)
 
 
 def frozen_domains(routes: CorpusRoutes, base_groups: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -396,7 +425,7 @@ def build(
         Refused: the policy does not admit one of the corpora.
     """
     base = [g.group for g in groups]
-    corpora, routes = admitted_corpora(policy.document, credentials, base)
+    corpora, routes = admitted_corpora(policy.document, credentials, base, plan.max_steps)
     frozen = frozen_domains(routes, base)
     initial = {g: tuple(sorted(labels)) for g, labels in (pretrained or {}).items()}
     return Attestation(
@@ -419,6 +448,7 @@ def build(
         selection_taint=tuple(selections) or None,
         pretrained=initial,
         levels=exclusion_levels(routes, base, replays, removals, initial),
+        phase_exclusions=coverage.phase_exclusions(routes, plan.max_steps) or None,
         replays=tuple(replays),
         removals=tuple(removals),
         ledger=LedgerHead(

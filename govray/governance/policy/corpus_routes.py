@@ -1,21 +1,25 @@
-"""The routes of a run's corpora, and where a gate sends their rows.
+"""The routes of a run's corpora, and where phases and gates send their rows.
+
+A route may have phases, which follow the step alone. In a later phase the corpus's rows are read as
+before, and train by that phase's weights.
 
 A policy may name a fallback profile for a corpus that the model memorizes. From the gate on the
 corpus's rows are read as before, and train by the fallback's route. Both routes are resolved before
 a run begins. So adapters of fallbacks exist from the start, and domains are frozen with them.
 
 Invariants:
-    * A fallback is narrower than the corpus's own route. No layer group gets more weight, and the
-      only adapter that it may add is the corpus's own, ``{corpus}``.
+    * A fallback is narrower than the corpus's own route in every phase. No layer group gets more
+      weight, and the only adapter that it may add is the corpus's own, ``{corpus}``.
     * That adapter is in no route or fallback of another corpus.
     * Route and fallback lie in one domain. The evidence for the gate is of the one domain, and the
-      gate decides what the fallback's groups learn.
+      gate decides what the fallback's groups learn. The phases of a route lie in one domain too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 from govray.errors import Refused
@@ -62,9 +66,25 @@ class CorpusRoutes(Mapping[str, Route]):
         return len(self._routes)
 
     def every(self, corpus: str) -> tuple[Route, ...]:
-        """The routes that a corpus's rows may take: its own, then its fallback's."""
+        """The routes that a corpus's rows may take: its own, those of later phases, then its
+        fallback's."""
         fallback = self.fallbacks.get(corpus)
-        return (self[corpus],) if fallback is None else (self[corpus], fallback.route)
+        own = (self[corpus], *self[corpus].later)
+        return own if fallback is None else (*own, fallback.route)
+
+    @cached_property
+    def phased(self) -> dict[str, Route]:
+        """Corpus → route, of the corpora whose route has phases."""
+        return {corpus: route for corpus, route in self._routes.items() if route.phases}
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """The corpora whose rows may take other routes than their own."""
+        return frozenset(self.phased) | self.fallbacks.keys()
+
+    def until(self, steps: int) -> CorpusRoutes:
+        """The same in a run of so many steps, without phases that it doesn't reach."""
+        return CorpusRoutes({c: route.until(steps) for c, route in self.items()}, self.fallbacks)
 
     def groups(self, corpus: str) -> tuple[str, ...]:
         """The layer groups that a corpus's rows may update by any route."""
@@ -78,16 +98,16 @@ class CorpusRoutes(Mapping[str, Route]):
             route: Its digest; None for the corpus's own.
 
         Raises:
-            Refused: It is no fallback of the corpus.
+            Refused: It is no later phase and no fallback of the corpus.
         """
         if route is None:
             return self[corpus]
-        fallback = self.fallbacks.get(corpus)
-        if fallback is None or fallback.route.digest != route:
-            raise Refused(
-                f"rows of it take route {route}, which is no fallback of it", where=corpus
-            )
-        return fallback.route
+        for other in self.every(corpus)[1:]:
+            if other.digest == route:
+                return other
+        raise Refused(
+            f"rows of it take route {route}, which is no phase and no fallback of it", where=corpus
+        )
 
     @property
     def by_digest(self) -> dict[str, Route]:
@@ -106,7 +126,7 @@ class CorpusRoutes(Mapping[str, Route]):
         Args:
             base_groups: The model's layer groups in order, without adapters.
         """
-        links = [(self[corpus], each.route) for corpus, each in self.fallbacks.items()]
+        links = [(self[corpus], other) for corpus in self for other in self.every(corpus)[1:]]
         return domains(self.values(), base_groups, links)
 
     def of(self, corpora: Sequence[str]) -> CorpusRoutes:
@@ -164,14 +184,16 @@ def narrower(decision: PolicyDecision, route: Route, groups: Sequence[str]) -> R
     assert decision.fallback is not None
     fallback = resolve(decision.fallback, groups)
     where = _where(decision)
-    for group, weight in fallback.weights.items():
-        if weight > (own := route.weights.get(group, 0.0)):
-            raise Refused(
-                f"the fallback gives layer group {group!r} weight {weight:g}, and the class's own "
-                f"route {own:g}",
-                where=where,
-                do="Name a fallback that is narrower, since a gate never permits more",
-            )
+    for step, phase in route.by_phase:
+        since = f" from step {step} on" if step else ""
+        for group, weight in fallback.weights.items():
+            if weight > (own := phase.weights.get(group, 0.0)):
+                raise Refused(
+                    f"the fallback gives layer group {group!r} weight {weight:g}, and the class's "
+                    f"own route {own:g}{since}",
+                    where=where,
+                    do="Name a fallback that is narrower, since a gate never permits more",
+                )
     same = (fallback.adapter, fallback.rank) == (route.adapter, route.rank)
     if fallback.adapter is not None and not same:
         if not decision.fallback.own_adapter:
@@ -188,10 +210,11 @@ def narrower(decision: PolicyDecision, route: Route, groups: Sequence[str]) -> R
                 where=where,
                 do="Give both the same rank",
             )
-    if fallback == route:
+    if same_step := [step for step, phase in route.by_phase if phase == fallback]:
+        since = f" from step {same_step[0]} on" if route.phases else ""
         raise Refused(
-            "the fallback permits all that the class's own route does, so a gate would change "
-            "nothing",
+            f"the fallback permits all that the class's own route does{since}, so a gate would "
+            "change nothing",
             where=where,
             do="Name a fallback that is narrower",
         )

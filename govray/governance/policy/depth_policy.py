@@ -18,6 +18,9 @@ a policy is read or signed, over every pair of rules that can match one class. T
 check treats attributes as independent, so it may refuse a contradiction that no real
 class can reach; it never misses one.
 
+A profile's weights may follow the training step, in phases: from a step on other weights hold. The
+meet is taken phase by phase, at every step where one of the profiles changes.
+
 Weights scale the gradient that a class contributes. Under AdamW a factor that all
 classes of a group share cancels, so weights are relative.
 
@@ -92,18 +95,36 @@ AdapterName = Annotated[
 _Globs: TypeAlias = Annotated[tuple[Glob, ...], Field(min_length=1, max_length=_MAX_ENTRIES)]
 
 
+_Layers: TypeAlias = Annotated[dict[SelectorText, Weight], Field(max_length=_MAX_ENTRIES)]
+
+
+class Phase(Document):
+    """The weights that hold from a step on, until the next phase.
+
+    Attributes:
+        from_step: The first step of the phase, counted from 0.
+        layers: Selector → weight, instead of those before.
+    """
+
+    from_step: Positive
+    layers: _Layers
+
+
 class Profile(Document):
     """How deep a gradient may reach. Layer groups that no selector means get none.
 
     Attributes:
         layers: Selector → weight. Where selectors overlap, the smallest weight holds.
-        adapter: The adapter that the class trains, if any.
+        adapter: The adapter that the class trains, if any. It does so in every phase.
         rank: The adapter's rank; present exactly if ``adapter`` is.
+        phases: From which steps on other layers hold, in their order. Absent, ``layers`` hold in
+            every step. A profile with phases permits something in each.
     """
 
-    layers: Annotated[dict[SelectorText, Weight], Field(max_length=_MAX_ENTRIES)]
+    layers: _Layers
     adapter: AdapterName | None = None
     rank: Annotated[int, Field(ge=1, le=1024)] | None = None
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1, max_length=_MAX_ENTRIES)] | None = None
 
     @model_validator(mode="after")
     def _rank_with_adapter(self) -> Self:
@@ -111,16 +132,47 @@ class Profile(Document):
             raise ValueError("adapter and rank belong together; write both or neither")
         return self
 
+    @model_validator(mode="after")
+    def _phases_in_order_and_none_empty(self) -> Self:
+        before = 0
+        for index, phase in enumerate(self.phases or ()):
+            if phase.from_step <= before:
+                raise wrong_field(
+                    f"a phase from step {phase.from_step} after one from step {before}",
+                    *("phases", index, "from_step"),
+                )
+            before = phase.from_step
+        for step in (0, *self.changes) if self.phases else ():
+            if self.at(step).is_empty:
+                raise ValueError(
+                    f"the profile permits nothing from step {step} on; one with phases permits "
+                    "something in each"
+                )
+        return self
+
     @property
     def is_empty(self) -> bool:
         """Whether the profile permits nothing: its classes are quarantined."""
         return self.adapter is None and not any(self.layers.values())
 
+    @property
+    def changes(self) -> tuple[int, ...]:
+        """The first step of every phase but the first one."""
+        return tuple(phase.from_step for phase in self.phases or ())
+
+    def at(self, step: int) -> Profile:
+        """What holds in a step: a profile without phases."""
+        if self.phases is None:
+            return self
+        begun = [phase.layers for phase in self.phases if phase.from_step <= step]
+        layers = begun[-1] if begun else self.layers
+        return Profile(layers=layers, adapter=self.adapter, rank=self.rank)
+
     def for_corpus(self, corpus: str) -> Profile:
         """The profile with its adapter named for ``corpus``."""
         if self.adapter != PER_CORPUS:
             return self
-        return Profile(layers=self.layers, adapter=corpus, rank=self.rank)
+        return Profile(layers=self.layers, adapter=corpus, rank=self.rank, phases=self.phases)
 
     def within(self, other: Profile) -> bool:
         """Whether the meet of both is this profile, on any model.
@@ -134,10 +186,14 @@ class Profile(Document):
         return self.layers_within(other)
 
     def layers_within(self, other: Profile) -> bool:
-        """Whether this profile gives no layer group more weight than ``other``, on any model.
+        """Whether this profile gives no layer group more weight than ``other``, on any model, in
+        any step.
 
         Never true wrongly; false also where it depends on the model.
         """
+        if self.phases or other.phases:
+            steps = {0, *self.changes, *other.changes}
+            return all(self.at(step).layers_within(other.at(step)) for step in steps)
         if self.layers == other.layers:
             return True
         asked = {selector for selector, weight in self.layers.items() if weight > 0}
@@ -249,6 +305,11 @@ class PolicyDecision:
         """Whether the class permits no training at all."""
         return self.quarantined_by is not None
 
+    @property
+    def changes(self) -> tuple[int, ...]:
+        """The steps from which on another phase of some profile holds."""
+        return tuple(sorted({step for each in self.profiles.values() for step in each.changes}))
+
 
 class Policy(Document):
     """A signed depth policy: closed, and total by refusal.
@@ -319,6 +380,12 @@ class Policy(Document):
                 raise wrong_field(
                     f"the fallback of rule {name!r} is profile {each.fallback!r}, which does not "
                     "exist" + suggestion(each.fallback, self.profiles),
+                    *path,
+                )
+            if each.fallback is not None and self.profiles[each.fallback].phases:
+                raise wrong_field(
+                    f"the fallback of rule {name!r} is profile {each.fallback!r}, which has "
+                    "phases; after a gate one profile holds in every step",
                     *path,
                 )
             if each.fallback is not None and (odd := self._odd_adapter(name, each.fallback)):

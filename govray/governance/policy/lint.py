@@ -25,7 +25,7 @@ from govray.governance.policy.corpus_routes import Fallback, resolve_all
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy, PolicyDecision, Rule
 from govray.governance.policy.memorization_section import ACTIONS, Action, relaxed
-from govray.governance.policy.route import ADAPTER, profile_weights, resolve
+from govray.governance.policy.route import ADAPTER, RoutePhase, profile_weights, resolve
 from govray.governance.policy.selector import parse_selector
 from govray.governance.trust.authority import SENSITIVITIES
 from govray.governance.trust.jurisdiction import JURISDICTIONS
@@ -77,10 +77,11 @@ class ClassOutcome:
             policy does not fit the model).
         label: The decision's label; for ``refused`` the reason.
         weights: Layer group → weight, 0 included; an adapter counts as a group of
-            weight 1. Empty unless ``status`` is ``trains``.
+            weight 1. Empty unless ``status`` is ``trains``. Of phases, those of the first.
         rank: The adapter's rank, if there is one.
         memorization: What follows if it memorizes; None if it is not measured.
         fallback: Where a gate sends its rows; None if a gate leaves them out.
+        phases: From which steps on other weights hold, all of them.
     """
 
     status: Literal["trains", "quarantined", "refused"]
@@ -89,6 +90,23 @@ class ClassOutcome:
     rank: int | None
     memorization: Action | None = None
     fallback: Fallback | None = None
+    phases: tuple[RoutePhase, ...] = ()
+
+    def at(self, step: int) -> Mapping[str, float]:
+        """The weights in a step."""
+        begun = [each.weights for each in self.phases if each.from_step <= step]
+        return begun[-1] if begun else self.weights
+
+    @property
+    def phased(self) -> str | None:
+        """What later phases open and close, in words; None without phases."""
+        told, before = [], self.weights
+        for each in self.phases:
+            changed = [g for g, weight in each.weights.items() if weight != before[g]]
+            weights = ", ".join(f"{group} {each.weights[group]:g}" for group in changed)
+            told.append(f"from step {each.from_step} {weights}")
+            before = each.weights
+        return "; ".join(told) or None
 
     @property
     def follows(self) -> str | None:
@@ -108,12 +126,12 @@ class PolicyChange:
 
     @property
     def gains(self) -> tuple[str, ...]:
-        """The layer groups whose weight grew, and the adapter if its rank did."""
+        """The layer groups whose weight grew in some step, and the adapter if its rank did."""
         return _grown(self.before, self.after)
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """The layer groups whose weight shrank, and the adapter if its rank did."""
+        """The layer groups whose weight shrank in some step, and the adapter if its rank did."""
         return _grown(self.after, self.before)
 
     @property
@@ -132,21 +150,31 @@ class GroupReason:
 
 
 @dataclass(frozen=True)
+class PhaseReasons:
+    """Why layer groups have other weights from a step on; as `Explanation.groups`."""
+
+    from_step: int
+    groups: tuple[GroupReason, ...]
+
+
+@dataclass(frozen=True)
 class Explanation:
     """Which rule decided what, for one class in one model.
 
     Attributes:
         decision: The policy's decision, with every rule that matches.
         groups: Every layer group in the model's order, then the adapter if one is
-            trained.
+            trained. Of phases, the first.
         memorization: What follows if the class memorizes; None if it is not measured.
         fallback: Where a gate then sends its rows; None if a gate leaves them out.
+        phases: The later ones.
     """
 
     decision: PolicyDecision
     groups: tuple[GroupReason, ...]
     memorization: Action | None = None
     fallback: Fallback | None = None
+    phases: tuple[PhaseReasons, ...] = ()
 
 
 def lint(
@@ -194,9 +222,27 @@ def explain(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Expl
             fallback is not narrower than the class's own route.
     """
     decision = policy.decide(cls)
+    later = () if decision.quarantined else resolve(decision, groups).phases
+    return Explanation(
+        decision,
+        _reasons(policy, decision, groups, 0),
+        _action(policy, decision),
+        _fallback(decision, groups),
+        tuple(
+            PhaseReasons(each.from_step, _reasons(policy, decision, groups, each.from_step))
+            for each in later
+        ),
+    )
+
+
+def _reasons(
+    policy: Policy, decision: PolicyDecision, groups: Sequence[str], step: int
+) -> tuple[GroupReason, ...]:
     profile_of = {rule.name: rule.profile for rule in policy.rules}
     weights = {
-        name: profile_weights(profile, groups, where=f"profile {name!r} of policy {policy}")
+        name: profile_weights(
+            profile.at(step), groups, where=f"profile {name!r} of policy {policy}"
+        )
         for name, profile in decision.profiles.items()
     }
     reasons = []
@@ -207,9 +253,7 @@ def explain(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Expl
     if decision.adapter is not None:
         rules = tuple(r for r in decision.rules if decision.profiles[profile_of[r]].adapter)
         reasons.append(GroupReason(f"{ADAPTER}{decision.adapter}", 1.0, rules))
-    return Explanation(
-        decision, tuple(reasons), _action(policy, decision), _fallback(decision, groups)
-    )
+    return tuple(reasons)
 
 
 def diff(
@@ -245,11 +289,19 @@ def outcome(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Clas
         fallback = _fallback(decision, groups)
     except Refused as error:
         return ClassOutcome("refused", error.what, {}, None)
-    weights = {group: route.weights.get(group, 0.0) for group in groups}
-    if route.adapter is not None:
-        weights[f"{ADAPTER}{route.adapter}"] = 1.0
+    own = {} if route.adapter is None else {f"{ADAPTER}{route.adapter}": 1.0}
+    weights, *later = [
+        (step, {group: each.weights.get(group, 0.0) for group in groups} | own)
+        for step, each in route.by_phase
+    ]
     return ClassOutcome(
-        "trains", decision.label, weights, route.rank, _action(policy, decision), fallback
+        "trains",
+        decision.label,
+        weights[1],
+        route.rank,
+        _action(policy, decision),
+        fallback,
+        tuple(RoutePhase(step, each) for step, each in later),
     )
 
 
@@ -299,10 +351,11 @@ def representative_classes(*policies: Policy) -> tuple[CredentialClass, ...]:
 
 
 def _grown(before: ClassOutcome, after: ClassOutcome) -> tuple[str, ...]:
+    steps = {0, *(each.from_step for each in (*before.phases, *after.phases))}
     return tuple(
         group
-        for group, weight in after.weights.items()
-        if weight > before.weights.get(group, 0.0)
+        for group in after.weights
+        if any(after.at(step)[group] > before.at(step).get(group, 0.0) for step in steps)
         or (group.startswith(ADAPTER) and (after.rank or 0) > (before.rank or 0))
     )
 
@@ -419,7 +472,8 @@ def _unknown_groups(policy: Policy, groups: Sequence[str]) -> Iterator[Finding]:
     for name in sorted((policy.groups or {}).keys() - set(parts)):
         yield Finding("unknown_group", name, f"group {name!r} matches no parameter of the model")
     for name, profile in sorted(policy.profiles.items()):
-        for text in sorted(profile.layers):
+        written = {text for step in (0, *profile.changes) for text in profile.at(step).layers}
+        for text in sorted(written):
             if not parse_selector(text).select(parts):
                 yield Finding(
                     "unknown_group",

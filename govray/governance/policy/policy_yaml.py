@@ -59,6 +59,14 @@ def _fields(value: JSON, where: str) -> dict[str, JSON]:
 
 
 def _expanded_profile(value: JSON, where: str) -> JSON:
+    value = _expanded_layers(value, where)
+    if isinstance(value, dict) and isinstance(phases := value.get("phases"), list):
+        expanded: list[JSON] = [_expanded_layers(phase, where) for phase in phases]
+        value = value | {"phases": expanded}
+    return value
+
+
+def _expanded_layers(value: JSON, where: str) -> JSON:
     if isinstance(value, dict) and "layers" in value:
         layers = value["layers"]
         if layers == "all":

@@ -9,14 +9,16 @@ Invariants:
     * A tied group (``embedding+head`` is one tensor) gets the smallest of its parts'
       weights: what is forbidden to one part is forbidden to the tensor.
     * A selector that means no layer group of the model is an error, not nothing.
-    * A route is never empty. A class that may train nothing has no route.
+    * A route is never empty, in no phase. A class that may train nothing has no route.
+    * Phases have one spelling: each differs from the one before it. So profiles that mean the same
+      resolve to one route, whatever phases they are written with.
     * Domains are disjoint, and every route lies in exactly one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +32,19 @@ ADAPTER = "adapter:"
 
 
 @dataclass(frozen=True)
+class RoutePhase:
+    """The weights of a route from a step on.
+
+    Attributes:
+        from_step: The first step of the phase.
+        weights: As `Route`'s.
+    """
+
+    from_step: int
+    weights: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Route:
     """A resolved profile: which layer groups a stream updates, and how strongly.
 
@@ -37,11 +52,13 @@ class Route:
         weights: Layer group → weight in (0, 1]; groups without gradient are absent.
         adapter: Name of the one adapter that the stream trains, if any.
         rank: Its rank, exactly if there is an adapter.
+        phases: From which steps on other weights hold. Until the first of them ``weights`` do.
     """
 
     weights: Mapping[str, float]
     adapter: str | None = None
     rank: int | None = None
+    phases: tuple[RoutePhase, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.weights and self.adapter is None:
@@ -51,15 +68,26 @@ class Route:
                 raise Refused(f"weight {weight} of layer group {group!r} is not in (0, 1]")
         if (self.adapter is None) != (self.rank is None):
             raise Refused("a route has an adapter without rank, or a rank without adapter")
+        before = RoutePhase(0, self.weights)
+        for phase in self.phases:
+            if phase.from_step <= before.from_step or phase.weights == before.weights:
+                raise Refused(f"a route's phase from step {phase.from_step} changes nothing")
+            replace(self, weights=phase.weights, phases=())
+            before = phase
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     def to_json(self) -> dict[str, Any]:
-        """``{"weights": {...}, "adapter": {"name", "rank"}}``, the latter absent if none."""
+        """``{"weights": {...}, "adapter": {"name", "rank"}, "phases": [{"fromStep", "weights"}]}``,
+        the latter two absent if there are none."""
         value: dict[str, Any] = {"weights": dict(self.weights)}
         if self.adapter is not None:
             value["adapter"] = {"name": self.adapter, "rank": self.rank}
+        if self.phases:
+            value["phases"] = [
+                {"fromStep": each.from_step, "weights": dict(each.weights)} for each in self.phases
+            ]
         return value
 
     @cached_property
@@ -69,9 +97,32 @@ class Route:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The layer groups that the stream updates, its adapter's last."""
+        """The layer groups that the stream updates in its first phase, its adapter's last."""
         own = () if self.adapter is None else (f"{ADAPTER}{self.adapter}",)
         return (*self.weights, *own)
+
+    @cached_property
+    def by_phase(self) -> tuple[tuple[int, Route], ...]:
+        """(first step, what holds from it on) of every phase: routes without phases."""
+        phases = (RoutePhase(0, self.weights), *self.phases)
+        return tuple(
+            (each.from_step, replace(self, weights=each.weights, phases=())) for each in phases
+        )
+
+    @property
+    def later(self) -> tuple[Route, ...]:
+        """What holds in each phase after the first: routes without phases."""
+        return tuple(route for _, route in self.by_phase[1:])
+
+    def later_at(self, step: int) -> Route | None:
+        """The one of `later` that holds in a step; None in the first phase."""
+        begun = [route for since, route in self.by_phase[1:] if since <= step]
+        return begun[-1] if begun else None
+
+    def until(self, steps: int) -> Route:
+        """The route in a run of so many steps, without phases that it doesn't reach."""
+        kept = tuple(each for each in self.phases if each.from_step < steps)
+        return self if kept == self.phases else replace(self, phases=kept)
 
 
 def resolve(decision: PolicyDecision, groups: Sequence[str]) -> Route:
@@ -83,7 +134,7 @@ def resolve(decision: PolicyDecision, groups: Sequence[str]) -> Route:
 
     Raises:
         Refused: The decision is quarantined, or a selector means no group of the model. Or the
-            profiles' meet is empty, for instance of upper half and lower half.
+            profiles' meet is empty in some phase, for instance of upper half and lower half.
     """
     where = f"corpus {decision.credential_class.corpus!r}, policy {decision.policy}"
     if decision.quarantined:
@@ -92,26 +143,41 @@ def resolve(decision: PolicyDecision, groups: Sequence[str]) -> Route:
             where=where,
             do="Leave its records out",
         )
+    found: list[RoutePhase] = []
+    for step in (0, *decision.changes):
+        weights = _met(decision, groups, step)
+        if not weights and decision.adapter is None:
+            since = f" from step {step} on" if decision.changes else ""
+            raise Refused(
+                f"rules {', '.join(decision.rules)} together leave no layer group{since}",
+                where=where,
+                do="Send the class to an empty profile if its records are to be quarantined",
+            )
+        if not found or found[-1].weights != weights:
+            found.append(RoutePhase(step, weights))
+    return Route(found[0].weights, decision.adapter, decision.rank, tuple(found[1:]))
+
+
+def _met(decision: PolicyDecision, groups: Sequence[str], step: int) -> dict[str, float]:
+    """The smallest weight that any profile gives in a step, where it is not 0."""
     resolved = [
-        profile_weights(profile, groups, where=f"profile {name!r} of policy {decision.policy}")
+        profile_weights(
+            profile.at(step),
+            groups,
+            where=f"profile {name!r} of policy {decision.policy}"
+            + (f" from step {step} on" if step else ""),
+        )
         for name, profile in decision.profiles.items()
     ]
     weights = {group: min(each[group] for each in resolved) for group in groups}
-    weights = {group: weight for group, weight in weights.items() if weight > 0}
-    if not weights and decision.adapter is None:
-        raise Refused(
-            f"rules {', '.join(decision.rules)} together leave no layer group",
-            where=where,
-            do="Send the class to an empty profile if its records are to be quarantined",
-        )
-    return Route(weights, decision.adapter, decision.rank)
+    return {group: weight for group, weight in weights.items() if weight > 0}
 
 
 def profile_weights(profile: Profile, groups: Sequence[str], *, where: str) -> dict[str, float]:
     """Return the weight that a profile gives to each of ``groups``, 0 included, in order.
 
     Args:
-        profile: The profile.
+        profile: The profile; of one with phases, the first.
         groups: The model's layer groups, without adapters.
         where: What to call the profile in errors.
 
@@ -146,8 +212,9 @@ def domains(
     Args:
         routes: Of every admitted class.
         groups: The model's layer groups in order, without adapters.
-        links: Routes and fallbacks. A gate that leads from one to the other rests on evidence of
-            the one and steers the other, so they are in one domain.
+        links: Routes, and others that their rows may take. A gate that leads to a fallback rests
+            on evidence of the one and steers the other, so they are in one domain. So are the
+            phases of a route: a domain is frozen when the run starts.
 
     Returns:
         Domains in the order of their first group in the model; adapter-only domains
@@ -165,8 +232,8 @@ def domains(
                 do=f"The model has {', '.join(groups)}",
             )
         found = _linking(found, set(route.groups))
-    for route, fallback in links:
-        found = _linking(found, {*route.groups, *fallback.groups})
+    for route, other in links:
+        found = _linking(found, {*route.groups, *other.groups})
     position = {group: index for index, group in enumerate(groups)}
     return tuple(
         frozenset(domain)

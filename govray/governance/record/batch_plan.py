@@ -18,7 +18,7 @@ Invariants
   it is and is not read; nothing is re-drawn in its place.
 * **Silence, not wrapping.** After its epochs a stream reads nothing; its last quota may be short.
 * **Streams of one stride don't come together.** A stream read at every k-th step is due at the
-  steps ≡ phase (mod k). Its phase is drawn from its id (``stream_phase``). So m streams of stride k
+  steps ≡ p (mod k), its turns. p is drawn from its id (``stream_phase``). So m streams of stride k
   bring m/k a step on average, with binomial spread.
 
 Which row a position reads is the order's (``row_order.py``): all rows of an epoch permuted at once,
@@ -72,7 +72,7 @@ def stream_phase(stream: str, every: int) -> int:
     """Where in its stride a stream is due: its id, a ``sha256:`` digest, modulo ``every``.
 
     A function of these two alone, so adding or dropping a stream moves no other. Digests are
-    evenly spread, so phases are too.
+    evenly spread, so turns are too.
     """
     return int(stream.removeprefix("sha256:"), 16) % every
 

@@ -7,7 +7,8 @@ records it. Where the policy names a fallback that permits something, the rows a
 and train by the fallback's route. The leaves show the effect, the gates the cause. A verifier
 accepts a leaf that lacks rows of its plan, or names another route, only if a gate says so.
 
-`changed_routes` says which route rows take. Whoever trains, records, adds up or verifies asks it.
+`changed_routes` says which route rows take, by gates and by the phases of their route. Whoever
+trains, records, adds up or verifies asks it.
 
 ``governance/gates.jsonl`` holds one gate a line, canonical, sorted by branch, step and corpus. It
 is there exactly if there are gates.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -171,21 +173,35 @@ def on_lineage(gates: Iterable[Gate], starts: Sequence[int]) -> tuple[Gate, ...]
 
 
 def changed_routes(
-    gates: Iterable[Gate], fallbacks: Mapping[str, Fallback], branch: int, step: int
+    gates: Iterable[Gate],
+    fallbacks: Mapping[str, Fallback],
+    branch: int,
+    step: int,
+    phased: Mapping[str, Route] = MappingProxyType({}),
 ) -> dict[str, Route | None]:
-    """Corpus → the route that its rows take in one step of one branch, where gates changed it.
+    """Corpus → the route that its rows take in one step of one branch, where it isn't the corpus's
+    own in its first phase.
 
     None stands for a corpus that is left out. A credential that ended leaves it out, whatever else
-    is so.
+    is so. After any other gate no phase matters, since a fallback is narrower than each.
 
     Args:
         gates: Of any branches.
         fallbacks: Corpus → fallback, of the run's policy and model.
         branch, step: Which step.
+        phased: Corpus → route, of the corpora whose route has phases.
 
     Raises:
         Refused: A gate names another fallback than the policy does.
     """
+    later = {corpus: route.later_at(step) for corpus, route in phased.items()}
+    by_phase = {corpus: route for corpus, route in later.items() if route is not None}
+    return by_phase | _by_gates(gates, fallbacks, branch, step)
+
+
+def _by_gates(
+    gates: Iterable[Gate], fallbacks: Mapping[str, Fallback], branch: int, step: int
+) -> dict[str, Route | None]:
     found: dict[str, Route | None] = {}
     for gate in gates:
         if gate.branch != branch or gate.step > step:

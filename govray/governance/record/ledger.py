@@ -65,7 +65,8 @@ class CorpusUse(Document):
     Attributes:
         rows: How many.
         targets: Their loss targets.
-        route: Digest of the route that a gate sent the rows to; absent if they take their own.
+        route: Digest of the route that a gate or a later phase sent the rows to. Absent if they
+            take their own, in its first phase.
     """
 
     rows: Positive

@@ -1,4 +1,4 @@
-"""Step 11: coverage, taint and exclusion levels follow from the ledger and the routes."""
+"""Step 11: coverage, taint, exclusion levels and phases follow from the ledger and the routes."""
 
 from __future__ import annotations
 
@@ -52,3 +52,5 @@ def check_coverage(
     for corpus in sorted(levels.keys() | attestation.levels.keys()):
         if levels.get(corpus) != attestation.levels.get(corpus):
             raise Refused("they do not follow from the evidence", where=f"levels of {corpus}")
+    if (attestation.phase_exclusions or {}) != coverage.phase_exclusions(routes, plan.max_steps):
+        raise Refused("they do not follow from the routes", where="attestation phaseExclusions")

@@ -1,8 +1,9 @@
 """Step 10: the ledger follows from plan, routes, gates and policy, and its head was signed.
 
 * Each leaf has the plan's ranges and counts, less the corpora that a gate left out. It names the
-  fallback's route for those that a gate sent there, and no other. Where rows are
-  masked, loss targets are compared row by row if the records were read. Else they are bounded.
+  fallback's route for those that a gate sent there, and no other. By the policy a route may be in a
+  later phase: then it names that phase's. Where rows are masked, loss targets are compared row by
+  row if the records were read. Else they are bounded.
 * Gradient norms are of the plan's rows on every rank, and only where a route permits a gradient.
 * Gates for memorization, and branches, follow from the entropy profiles.
 * The first lines are those of the run's ancestors.
@@ -229,7 +230,7 @@ def _check_leaves(
     counted = row_counts.planned_counts(attestation.plan, manifest, steps, targets)
     exact = targets is not None or not manifest.masked
     for leaf, counts in zip(leaves, counted, strict=False):
-        changed = changed_routes(gates, routes.fallbacks, leaf.branch, leaf.step)
+        changed = changed_routes(gates, routes.fallbacks, leaf.branch, leaf.step, routes.phased)
         _check_counts(leaf, counts, changed, exact)
     if refused:
         raise refused
@@ -313,8 +314,8 @@ def _check_counts(
         route = sent.digest if sent else None
         if corpus in stated and leaf.corpora[corpus].route != route:
             raise Refused(
-                f"rows of corpus {corpus} took {_by(leaf.corpora[corpus].route)}, and by the gates "
-                f"they take {_by(route)}",
+                f"rows of corpus {corpus} took {_by(leaf.corpora[corpus].route)}, and by the "
+                f"phases and gates they take {_by(route)}",
                 where=where,
             )
 

@@ -37,7 +37,7 @@ def check_routes(
         Refused: Names the corpus or tensor.
     """
     base = attestation.base_groups
-    corpora, routes = admitted_corpora(policy, credentials, base)
+    corpora, routes = admitted_corpora(policy, credentials, base, attestation.plan.max_steps)
     for stated, computed in zip(attestation.corpora, corpora, strict=True):
         if stated != computed:
             raise Refused(

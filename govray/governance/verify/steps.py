@@ -94,22 +94,22 @@ LEDGER = Step(
     "ledger",
     "every step has the plan's ranges and counts, less the corpora that a gate left out from "
     "that step on, if the policy gates, and with the route of the policy's fallback for those "
-    "that a gate sent there; loss targets of conversations are those of their rows "
-    "if the records were read, else at most as many as these can have; gradient norms are of "
-    "the plan's rows on every rank, and only where the routes permit a gradient; entropy "
-    "profiles are those that the policy asks for, gates for memorization and branches follow "
-    "from them, and so does what the attestation says of them; size and root are those of the "
-    "note, which a key that signed the attestation signed too; the lines that came from the "
-    "run's ancestors are theirs by root, and end where each handed over; heads that were signed"
-    " elsewhere for the same run are of its first leaves.",
+    "that a gate sent there, and of the phase for those whose profile has phases; loss targets "
+    "of conversations are those of their rows if the records were read, else at most as many as "
+    "these can have; gradient norms are of the plan's rows on every rank, and only where the "
+    "routes permit a gradient; entropy profiles are those that the policy asks for, gates for "
+    "memorization and branches follow from them, and so does what the attestation says of them; "
+    "size and root are those of the note, which a key that signed the attestation signed too; "
+    "the lines that came from the run's ancestors are theirs by root, and end where each handed "
+    "over; heads that were signed elsewhere for the same run are of its first leaves.",
     needs="the ledger and its checkpoint in the model folder",
 )
 COVERAGE = Step(
     11,
     "coverage",
-    "coverage with its gradient-norm shares, taint and levels follow from the ledger, the "
-    "routes and the evidence; a replay is the operator's own, unless a witness of the trust "
-    "root signed its outcome.",
+    "coverage with its gradient-norm shares, taint, levels and the steps in which phases close "
+    "layer groups follow from the ledger, the routes and the evidence; a replay is the "
+    "operator's own, unless a witness of the trust root signed its outcome.",
     needs="the ledger in the model folder",
 )
 ASSURANCE = Step(

@@ -227,7 +227,7 @@ def _sighting(
 
 def _updated(model: VerifiedModel, corpus: str, steps: Set[int]) -> tuple[str, ...]:
     """The layer groups that a corpus's rows updated in these steps, of any branch."""
-    if corpus not in model.routes.fallbacks:
+    if corpus not in model.routes.changing:
         return tuple(sorted(model.routes[corpus].groups))
     uses = (leaf.corpora.get(corpus) for leaf in model.ledger.steps if leaf.step in steps)
     taken = {model.routes.taken(corpus, use.route) for use in uses if use}

@@ -6,6 +6,7 @@ root's authorities may name suppliers and corpora, so a supplier reads only publ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Response
@@ -111,6 +112,20 @@ class GroupAnswer(Answer):
     rules: list[str]
 
 
+class PhaseAnswer(Answer):
+    """Why layer groups have other weights from a step on."""
+
+    from_step: int
+    groups: list[GroupAnswer]
+
+
+class PhaseWeights(Answer):
+    """The weights of a class from a step on."""
+
+    from_step: int
+    weights: dict[str, float]
+
+
 class ExplanationAnswer(Answer):
     """Which rules decide what, for one class in one model."""
 
@@ -120,7 +135,8 @@ class ExplanationAnswer(Answer):
     quarantined_by: str | None
     adapter: str | None
     rank: int | None
-    groups: list[GroupAnswer]
+    groups: list[GroupAnswer] = Field(description="Of a profile with phases, the first.")
+    phases: list[PhaseAnswer] = Field(description="The later ones.")
     memorization: str | None
 
 
@@ -129,7 +145,8 @@ class OutcomeAnswer(Answer):
 
     status: Literal["trains", "quarantined", "refused"]
     label: str
-    weights: dict[str, float]
+    weights: dict[str, float] = Field(description="Of a profile with phases, the first.")
+    phases: list[PhaseWeights] = Field(description="The later ones.")
     rank: int | None
     memorization: str | None
 
@@ -255,12 +272,19 @@ def explain(
         quarantined_by=decision.quarantined_by,
         adapter=decision.adapter,
         rank=decision.rank,
-        groups=[
-            GroupAnswer(group=each.group, weight=each.weight, rules=list(each.rules))
-            for each in explanation.groups
+        groups=_reasons(explanation.groups),
+        phases=[
+            PhaseAnswer(from_step=each.from_step, groups=_reasons(each.groups))
+            for each in explanation.phases
         ],
         memorization=explanation.memorization,
     )
+
+
+def _reasons(groups: Sequence[lint.GroupReason]) -> list[GroupAnswer]:
+    return [
+        GroupAnswer(group=each.group, weight=each.weight, rules=list(each.rules)) for each in groups
+    ]
 
 
 @router.get("/trust-roots")
@@ -342,6 +366,10 @@ def _outcome(outcome: ClassOutcome) -> OutcomeAnswer:
         status=outcome.status,
         label=outcome.label,
         weights=dict(outcome.weights),
+        phases=[
+            PhaseWeights(from_step=each.from_step, weights=dict(each.weights))
+            for each in outcome.phases
+        ],
         rank=outcome.rank,
         memorization=outcome.memorization,
     )

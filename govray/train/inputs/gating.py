@@ -1,4 +1,4 @@
-"""Which corpora a run leaves out or sends elsewhere, and from which step on.
+"""Which corpora a run leaves out or sends elsewhere, by gates or phases, and from which step on.
 
 `newly_left_out` is the decision. Its inputs are equal on all ranks, and so is its result. All ranks
 leave the same corpora out of the same step, or stop together. A step whose agreement finds an
@@ -154,6 +154,7 @@ class Gating:
         past: Earlier decisions.
         told: The incidents of a monitored run; its gates apply too.
         fallbacks: Corpus → where a gate for memorization sends its rows, if anywhere.
+        phased: Corpus → route, of the corpora whose route has phases.
     """
 
     def __init__(
@@ -164,12 +165,14 @@ class Gating:
         past: Decisions,
         told: Incidents | None = None,
         fallbacks: Mapping[str, Fallback] = MappingProxyType({}),
+        phased: Mapping[str, Route] = MappingProxyType({}),
     ) -> None:
         known = set(names)
         self._on_expiry = on_expiry
         self._starts = past.starts
         self._told = told
         self._fallbacks = fallbacks
+        self._phased = phased
         self._credentials = {
             corpus: credential_name(corpus)
             for corpus in corpora
@@ -193,11 +196,13 @@ class Gating:
         }
 
     def rerouted(self, step: int) -> dict[str, str]:
-        """Corpora whose rows take a fallback's route in this step → its digest."""
+        """Corpora whose rows take the route of a later phase or a fallback in this step → its
+        digest."""
         return {corpus: route.digest for corpus, route in self._changed(step).items() if route}
 
     def _changed(self, step: int) -> dict[str, Route | None]:
-        return changed_routes(self.gates(step + 1), self._fallbacks, self.branch(step), step)
+        gates, branch = self.gates(step + 1), self.branch(step)
+        return changed_routes(gates, self._fallbacks, branch, step, self._phased)
 
     def first_without(self, step: int) -> dict[str, int]:
         """Corpora that no longer train by their own route in this step → the first step of which

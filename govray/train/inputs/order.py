@@ -57,7 +57,7 @@ class Order:
         manifest: The verified prepare manifest.
         manifest_digest: Its digest.
         plan: The batch plan.
-        routes: Stream id to route; and the fallbacks' routes, by digest.
+        routes: Stream id to route; and the routes of later phases and fallbacks, by digest.
         fallbacks: Corpus to the fallback that a gate sends it to, of the corpora that are read.
         groups: Layer group to FQNs, as discovered on the driver.
         policy_groups: The policy's own layer groups (name to FQN globs).
@@ -111,6 +111,17 @@ class Order:
     def stop(self) -> int:
         """The first step that the run leaves out."""
         return self.plan.max_steps if self.until is None else self.until
+
+    @property
+    def phased(self) -> dict[str, Route]:
+        """Corpus to route, of the corpora that are read and whose route has phases."""
+        return {
+            each.corpus: self.routes[stream.id]
+            for stream in self.plan.streams
+            if stream.id in self.routes and self.routes[stream.id].phases
+            for each in stream.corpora
+            if each.corpus not in self.plan.excluded
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,8 +45,8 @@ class Planned:
 
     @property
     def stream_routes(self) -> dict[str, Route]:
-        """Stream id to route, for streams that read anything; and the fallbacks' routes, which
-        have no stream, by digest."""
+        """Stream id to route, for streams that read anything; and the routes of later phases and
+        fallbacks, which have no stream, by digest."""
         return self.read.by_digest
 
 
@@ -98,6 +98,7 @@ def make_plan(
         UsageError: A profile in use has no quota, or a quota names an unknown profile. A corpus of
             ``exclude`` or ``mixture`` was not admitted.
     """
+    routes = routes.until(max_steps)
     prepared = {c.corpus for c in manifest.corpora}
     labels = {c: (routes[c].digest, decisions[c].label) for c in sorted(prepared)}
     for where, named in (("exclude", set(exclude)), ("mixture", set(mixture or {}))):

@@ -39,8 +39,8 @@ class RecordedInputs:
         record: What they were read from.
         experiment: The experiment file's content.
         policy, manifest: As signed.
-        routes: Stream id to route, for the streams that the plan reads; and the fallbacks' routes,
-            by digest.
+        routes: Stream id to route, for the streams that the plan reads; and the routes of later
+            phases and fallbacks, by digest.
         fallbacks: Corpus to fallback, of the corpora that the plan reads.
         prepared: Folder with the shards of the manifest.
     """
@@ -80,7 +80,8 @@ def recorded_inputs(run: Place, record: RunRecord) -> RecordedInputs:
         corpus: verify_credential(trust, data, at=at) for corpus, data in record.credentials.items()
     }
     classes = {c: credential.document.credential_class for c, credential in credentials.items()}
-    _, by_corpus = routes_of(policy.document, classes, list(record.groups))
+    _, whole = routes_of(policy.document, classes, list(record.groups))
+    by_corpus = whole.until(plan.max_steps)
     for stream in plan.streams:
         for planned in stream.corpora:
             route = by_corpus.get(planned.corpus)

@@ -250,6 +250,8 @@ def _order(
     fallbacks: Mapping[str, Fallback] = inputs.fallbacks
     if not partial:
         fallbacks = {c: each for c, each in fallbacks.items() if c not in plan.excluded}
+        streams = [inputs.routes[stream] for stream in read if stream in inputs.routes]
+        read |= {later.digest for route in streams for later in route.later}
         read |= {each.route.digest for each in fallbacks.values()}
         routes = {stream: route for stream, route in routes.items() if stream in read}
     return Order(

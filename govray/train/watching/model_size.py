@@ -133,7 +133,7 @@ def model_size(
     adapted, adapted_bytes = _adapter_size(layers, sum(ranks.values()))
     gradients = -(-sum(map(_bytes, permitted)) // shards) + adapted_bytes
     share = _state_share(optimizer) if optimizer else None
-    rows = {s.id: _rows(s, plan) for s in plan.streams if s.id in routes}
+    rows = {s.id: _rows(s, plan, plan.max_steps) for s in plan.streams if s.id in routes}
     flops, ratio, without_weights = None, None, None
     if text and any(rows.values()):
         places = {id(each): 2 * n for n, each in enumerate(_weights(model))}
@@ -142,7 +142,9 @@ def model_size(
         plain = 3 * sum(each.flops for each in base)
         flops = sum(
             count * row_flops([*base, *_adapter_operations(layers, places, route, plan)], route)
-            for count, route in ((rows[stream], routes[stream]) for stream in rows)
+            for stream in plan.streams
+            if stream.id in routes
+            for count, route in _by_phase(stream, plan, routes[stream.id])
         )
         ratio = flops / (plain * sum(rows.values())) if plain else None
     return ModelSize(
@@ -161,9 +163,18 @@ def model_size(
     )
 
 
-def _rows(stream: StreamPlan, plan: BatchPlan) -> int:
-    """Rows that the plan reads of a stream; of one with tombstones, as many as their share."""
-    readings = max(0, -(-(plan.max_steps - stream.first_step) // stream.every))
+def _by_phase(stream: StreamPlan, plan: BatchPlan, route: Route) -> Iterator[tuple[int, Route]]:
+    """(Rows, what they update) of each phase of a stream's route."""
+    starts = [step for step, _ in route.by_phase]
+    read = [_rows(stream, plan, stop) for stop in (*starts[1:], plan.max_steps)]
+    for before, after, (_, phase) in zip([0, *read], read, route.by_phase, strict=False):
+        yield after - before, phase
+
+
+def _rows(stream: StreamPlan, plan: BatchPlan, stop: int) -> int:
+    """Rows that the plan reads of a stream before a step; of one with tombstones, as many as their
+    share."""
+    readings = max(0, -(-(stop - stream.first_step) // stream.every))
     kept = sum(c.drawn for c in stream.corpora if c.corpus not in plan.excluded)
     return round(min(readings * stream.quota, stream.length) * kept / stream.n)
 

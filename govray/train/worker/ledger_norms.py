@@ -28,7 +28,8 @@ def gradient_norms(
         pieces: One (rank, stream id, {corpus: rows}) for each stream of each pass.
         squares: (Corpus, layer group) to the sum over its pieces of squared gradient norms.
             Gradients are divided by the group's count.
-        routes: Stream id to route; and the fallbacks' routes, which the leaf names, by digest.
+        routes: Stream id to route; and the routes of later phases and fallbacks, which the leaf
+            names, by digest.
 
     Raises:
         Refused: A norm of a corpus that is in no piece, or of a group that its route forbids.

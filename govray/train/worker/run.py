@@ -287,8 +287,8 @@ class Run:
         return self._scorer
 
     def _governed(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
-        """One step, without the corpora whose credentials ended by its agreed time, and with
-        those that a gate sent elsewhere by their fallbacks."""
+        """One step, without the corpora whose credentials ended by its agreed time. Rows take the
+        route of their phase, and those that a gate sent elsewhere their fallback's."""
         while True:
             left_out = self._gating.left_out(batch.step)
             rerouted = self._gating.rerouted(batch.step)

@@ -145,7 +145,7 @@ def start_run(
         optimizer,
         groups=order.groups,
         routes=order.routes,
-        fallbacks=_fallbacks(order),
+        alternatives=_alternatives(order),
         adapters=adapters,
         terms=_terms(order, decided.until, feed.since if feed else dict),
         settings=order.settings,
@@ -162,7 +162,9 @@ def start_run(
     return Run(
         assignment,
         step_function,
-        gating=Gating(order.on_expiry, order.expiries, read, decided, told, order.fallbacks),
+        gating=Gating(
+            order.on_expiry, order.expiries, read, decided, told, order.fallbacks, order.phased
+        ),
         commits=Commits(state, order, rows.start_step, fence),
         watch=MemorizationWatch(order, told, decided.profiles, leaves, device=assignment.device)
         if told
@@ -233,9 +235,12 @@ def _attach_adapters(model: nn.Module, optimizer: torch.optim.Optimizer, order: 
     return adapters
 
 
-def _fallbacks(order: Order) -> dict[str, set[str]]:
-    """Stream id → digests of the routes that a gate may send its rows to."""
+def _alternatives(order: Order) -> dict[str, set[str]]:
+    """Stream id → digests of the routes that a phase or a gate may send its rows to."""
     found: dict[str, set[str]] = {}
+    for corpus, route in order.phased.items():
+        if stream := order.plan.stream_of(corpus):
+            found.setdefault(stream.id, set()).update(each.digest for each in route.later)
     for corpus, fallback in order.fallbacks.items():
         if stream := order.plan.stream_of(corpus):
             found.setdefault(stream.id, set()).add(fallback.route.digest)

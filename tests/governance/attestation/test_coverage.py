@@ -33,7 +33,7 @@ def run(world: World, *, epochs: int = 1) -> tuple[BatchPlan, InlineManifest, Co
     }
     policy = unchecked(Policy, world.policy, world.operator).document
     corpora, routes = admitted_corpora(
-        policy, credentials, [*GROUPS[:2], "block.1", "final_norm", "head"]
+        policy, credentials, [*GROUPS[:2], "block.1", "final_norm", "head"], world.steps
     )
     manifest = world.prepare(world.records, credentials)
     plan = BatchPlan(

@@ -172,7 +172,7 @@ def gates_to(fallback: str | None) -> Callable[[list[Gate]], list[Gate]]:
         pytest.param(
             changed(lambda leaf: {"route": None}),
             None,
-            "rows of corpus alpha took their own route, and by the gates they take route",
+            "alpha took their own route, and by the phases and gates they take route",
             id="goes on training the wide route",
         ),
         pytest.param(
@@ -193,7 +193,10 @@ def gates_to(fallback: str | None) -> Callable[[list[Gate]], list[Gate]]:
             None, gates_to(None), "leaves the corpus out, and the policy says", id="no fallback"
         ),
         pytest.param(
-            None, lambda gates: [], "by the gates they take their own route", id="no gate"
+            None,
+            lambda gates: [],
+            "by the phases and gates they take their own route",
+            id="no gate",
         ),
     ],
 )
