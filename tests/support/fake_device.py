@@ -72,6 +72,8 @@ def register() -> torch.device:
         torch.__future__.set_swap_module_params_on_conversion(True)
         torch.set_num_threads(1)
         torch.tensor = _tensor
+        module = getattr(torch, NAME)
+        module.get_amp_supported_dtype = lambda: [torch.bfloat16]
     return torch.device(NAME, 0)
 
 

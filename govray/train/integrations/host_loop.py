@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -79,6 +80,26 @@ def govern_hosted(model: nn.Module, optimizer: Optimizer) -> Run:
 def replay_schedule(step: Callable[[], object], run: Run) -> None:
     """Advance a schedule from step 0 to where the run begins."""
     replay(step, run.start_step)
+
+
+def require_device(setting: str, chosen: torch.device, worker: torch.device, do: str) -> None:
+    """Refuse a host that would keep its model or batches on another device than the worker's.
+
+    Args:
+        setting: What decides it in the host.
+        chosen: The host's; without an index it is any of its kind.
+        worker: The worker's, where batches are.
+        do: What to change.
+
+    Raises:
+        Refused: They differ.
+    """
+    if chosen.type != worker.type or chosen.index not in (None, worker.index):
+        raise Refused(
+            f"the host computes on {chosen}, and this worker, with its batches, on {worker}",
+            where=setting,
+            do=do,
+        )
 
 
 def require_same(setting: str, value: float, argument: str, governed: float | None) -> None:

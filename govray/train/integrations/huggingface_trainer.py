@@ -44,6 +44,7 @@ from govray.train.integrations.host_loop import (
     PlannedBatches,
     govern_hosted,
     replay_schedule,
+    require_device,
     require_same,
 )
 from govray.train.worker.run import Run
@@ -71,7 +72,8 @@ class GovernCallback(TrainerCallback):
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn | None = None) -> None:
-        self.order = assignment_for(model).order
+        assignment = assignment_for(model)
+        self.order, self.device = assignment.order, assignment.device
         self.model = model
         self.loss_fn = loss_fn
         self.run: Run | None = None
@@ -108,6 +110,13 @@ def govern_trainer(trainer: Trainer) -> Trainer:
     """
     callback = _callback_of(trainer)
     refuse_settings(trainer.args)
+    require_device(
+        "TrainingArguments",
+        trainer.args.device,
+        callback.device,
+        "Leave use_cpu and ACCELERATE_TORCH_DEVICE out; a GPU for each worker is "
+        "ScalingConfig(use_gpu=True)",
+    )
     _refuse_parts(trainer, callback)
     steps = callback.order.plan.max_steps
     require_plan(trainer.args, max_steps=steps, clip_norm=callback.order.settings.clip_norm)

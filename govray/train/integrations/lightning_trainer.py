@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.accelerators import CPUAccelerator
 from ray.train.lightning import RayDDPStrategy, RayTrainReportCallback
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -48,6 +49,23 @@ from govray.train.worker.run_start import assignment_for
 
 class GovernStrategy(RayDDPStrategy):
     """Ray's strategy, without DDP: `run.step` reduces gradients, by domain."""
+
+    def setup_environment(self) -> None:
+        """Refuse an accelerator of another kind than the worker's device, and begin.
+
+        Raises:
+            Refused: As said.
+        """
+        worker = self.root_device
+        if isinstance(self.accelerator, CPUAccelerator) != (worker.type == "cpu"):
+            chosen = self.accelerator.name() if self.accelerator else "none"
+            raise Refused(
+                f"accelerator {chosen!r} computes elsewhere than this worker, with its batches, "
+                f"on {worker}",
+                where="lightning.Trainer",
+                do="Give accelerator='auto'; a GPU for each worker is ScalingConfig(use_gpu=True)",
+            )
+        super().setup_environment()
 
     def configure_ddp(self) -> None:
         """Leave the module as it is."""
