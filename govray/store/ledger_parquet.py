@@ -32,10 +32,13 @@ SCHEMA = pa.schema(
         ("targets", pa.int64()),
         ("layer_group", pa.string()),
         ("squared_norm", pa.float64()),
+        ("route", pa.string()),
     ]
 )
-"""``world_size``, ``rows`` and ``targets`` are null in rows of gradient norms, and ``layer_group``
-and ``squared_norm`` in those of steps. ``index`` is the leaf's place in the ledger."""
+"""``world_size``, ``rows``, ``targets`` and ``route`` are null in rows of gradient norms, and
+``layer_group`` and ``squared_norm`` in those of steps. ``index`` is the leaf's place in the ledger.
+``route`` is the digest that a leaf names where a gate sent the rows elsewhere. It is null where
+they took the route of their stream, and so in every older ledger."""
 
 _BATCH = 50_000
 
@@ -64,6 +67,7 @@ def _rows(index: int, leaf: AnyLeaf) -> list[dict[str, object]]:
                 "world_size": leaf.world_size,
                 "rows": use.rows,
                 "targets": use.targets,
+                "route": use.route,
             }
             for corpus, use in leaf.corpora.items()
         ]
