@@ -204,10 +204,10 @@ def _config(record: RunRecord, manifest: Manifest) -> bytes:
     if record.experiment:
         config["entrypoint"] = record.experiment.entrypoint
         config["hyperparameters"] = record.config["hyperparameters"]
-        if record.experiment.ema:
-            config["ema"] = record.experiment.ema.model_dump(mode="json")
     else:
         config["trainLoopConfig"] = dict(record.config)
+    if record.ema:
+        config["ema"] = record.ema.model_dump(mode="json")
     return canonical_json.encode(config)
 
 

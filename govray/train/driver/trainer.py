@@ -321,6 +321,7 @@ class GovernedTrainer(RunSettings):
             start=start,
             selection=self.shared.selection if self.shared else None,
             validation=recorded_validation(self.validation, validation),
+            ema=self.ema,
         )
         folder = place(order.folder)
         with hold(folder) as driver, Told(self.callbacks) as told:

@@ -20,6 +20,7 @@ from govray.governance.formats.document import format_time, parse_time
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.environment import Environment
+from govray.train.experiment.ema import Ema
 from govray.train.inputs.experiment_config import RECORDED, Experiment, parse_experiment
 from govray.train.inputs.pretrained import Start
 
@@ -48,6 +49,8 @@ class RunRecord:
         validation: What the run is judged by, if anything: metric, goal, and the digests of the
             validation data's prepare manifest and credentials.
         ended: The step before which the run ended early, once it did so.
+        ema: How the base model's weights are averaged; None for not at all. A file's own section
+            is not written a second time, so runs from before are read alike.
     """
 
     run_id: str
@@ -69,6 +72,7 @@ class RunRecord:
     selection: Selection | None = None
     validation: Mapping[str, Any] | None = None
     ended: int | None = None
+    ema: Ema | None = None
 
     @property
     def steps(self) -> int:
@@ -131,6 +135,8 @@ class RunRecord:
             summary["validation"] = dict(self.validation)
         if self.ended is not None:
             summary["ended"] = self.ended
+        if self.ema != (self.experiment.ema if self.experiment else None):
+            summary["ema"] = self.ema.model_dump(mode="json") if self.ema else None
         return summary
 
 
@@ -149,7 +155,12 @@ def read_record(run_folder: Place) -> RunRecord:
             do="Runs lie under the experiment's storage_path, one folder each",
         )
     summary: Any = canonical_json.parse_canonical((folder / "run.json").read_bytes())
-    experiment = summary.get("experiment")
+    experiment = (
+        parse_experiment(summary["experiment"], where=str(folder), context=RECORDED)
+        if "experiment" in summary
+        else None
+    )
+    stated = summary.get("ema", experiment and experiment.ema)
     return RunRecord(
         run_id=summary["run"],
         started=parse_time(summary["started"]),
@@ -168,9 +179,7 @@ def read_record(run_folder: Place) -> RunRecord:
         ),
         delegations=tuple((folder / "delegations.jsonl").read_bytes().splitlines()),
         config=summary["config"],
-        experiment=parse_experiment(experiment, where=str(folder), context=RECORDED)
-        if experiment
-        else None,
+        experiment=experiment,
         environment=Environment.from_json(summary["environment"], where=str(folder)),
         start=Start.from_json(summary["start"]) if "start" in summary else None,
         replay_of=summary.get("replayOf"),
@@ -182,6 +191,7 @@ def read_record(run_folder: Place) -> RunRecord:
         else None,
         validation=summary.get("validation"),
         ended=summary.get("ended"),
+        ema=Ema.model_validate(stated) if stated else None,
     )
 
 

@@ -273,6 +273,7 @@ def _order(
             seed=plan.seed,
             threads=record.environment.threads,
             keep=DEFAULT,
+            ema=record.ema,
         ),
         start=record.start,
         decisions=decisions,
