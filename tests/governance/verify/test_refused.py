@@ -510,6 +510,24 @@ def claim_replay_of_another_plan(a: Attestation) -> dict[str, Any]:
     return changed | {"replays": (evidence.model_copy(update={"plan": a.plan.digest}),)}
 
 
+def average_and_replay(*compared: str) -> Attack:
+    """A model with an average of its weights, and a replay that compared these of its files."""
+
+    def attack(world: World, folder: Path) -> None:
+        data = (folder / model_folder.WEIGHTS).read_bytes()
+        write(folder / model_folder.EMA, data)
+        files = dict.fromkeys(compared, canonical_json.sha256(data))
+
+        def claim(a: Attestation) -> dict[str, Any]:
+            changed = claim_replay(a)
+            [evidence] = changed["replays"]
+            return changed | {"replays": (evidence.model_copy(update={"files": files}),)}
+
+        reattest(claim)(world, folder)
+
+    return attack
+
+
 def hide_taint(a: Attestation) -> dict[str, Any]:
     first, *rest = a.taint
     kept = tuple(label for label in first.transitive if label != "gamma")
@@ -1264,6 +1282,13 @@ CASES = [
         "replay without acme: it followed another plan",
     ),
     Case(
+        "replay of the weights, and not of their average",
+        average_and_replay(model_folder.WEIGHTS),
+        "step 11 (coverage)",
+        Refused,
+        "replay without acme: it compared the weights, and not their average",
+    ),
+    Case(
         "more assurance than is shown",
         reattest(lambda _: {"assurance_level": "hardwareAttested"}),
         "step 12 (assurance)",
@@ -1349,11 +1374,20 @@ def test_without_its_check_the_attack_passes(
     verify(model, trust_root=world.root, at=AT)
 
 
+def test_a_replay_that_compared_the_average_too_passes(world: World, model: Path) -> None:
+    average_and_replay(model_folder.WEIGHTS, model_folder.EMA)(world, model)
+    verified = verify(model, trust_root=world.root, at=AT)
+    assert [each.is_operator for each in verified.replayed_by["acme"]] == [True]
+
+
+@pytest.mark.parametrize(
+    "name", ["replay of other weights", "replay of the weights, and not of their average"]
+)
 def test_without_its_check_a_replay_of_other_weights_passes(
-    world: World, model: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, world: World, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As above; this check also returns who replayed."""
-    [case] = [case for case in CASES if case.name == "replay of other weights"]
+    [case] = [case for case in CASES if case.name == name]
     case.attack(world, model)
     monkeypatch.setattr(verifier, "check_replays", lambda *_, **__: {})
     verify(model, trust_root=world.root, at=AT)
