@@ -153,7 +153,7 @@ def test_the_control_without_the_digests_other_weights_come_out(
 ) -> None:
     expected = whole_file.content(commit_folder.open_commit(folder), FILE)
     flip(folder / part_name(FILE, 1, 3))
-    monkeypatch.setattr(whole_file._Part, "require_intact", lambda self: None)
+    monkeypatch.setattr(whole_file.HashedFile, "require_intact", lambda self: None)
     found = whole_file.content(commit_folder.open_commit(folder), FILE)
     assert found is not None
     assert found != expected
