@@ -127,7 +127,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "train.replay": frozenset({"ray", "torch"}),
     "train.index": frozenset({"sqlmodel", "sqlalchemy"}),
     "train.integrations": frozenset({"ray", "torch", "transformers", "lightning"}),
-    "train.loop": frozenset({"torch"}),
+    # It answers for Ray where a loop runs without its worker.
+    "train.loop": frozenset({"ray", "torch"}),
     "train.validation": frozenset({"torch", "numpy", "pydantic"}),
     # Trackers are told by their own clients, each imported when a run asks for it.
     "train.watching": frozenset({"ray", "torch", "tensorboardX", "mlflow", "wandb"}),

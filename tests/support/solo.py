@@ -18,10 +18,10 @@ from govray.data import admission
 from govray.data.step_reader import StepReader, StepRows
 from govray.files.place import place
 from govray.train.driver import attempts, ray_cluster
-from govray.train.driver.discovery import Loop
 from govray.train.driver.progress import StepCallback
 from govray.train.inputs.gating import Decisions
 from govray.train.inputs.order import Assignment, Order, current
+from govray.train.loop.until_govern import Loop
 from govray.train.run_folder.run_lock import begin_attempt
 from govray.train.state import resume_point
 from govray.train.worker import run

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from govray.checkpoint import commit_folder, whole_file
@@ -22,12 +23,17 @@ from govray.engine.model.adapters import Adapters
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.governance.policy.depth_policy import Policy
 from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
 from govray.governance.record.prepare_manifest import Manifest
 from govray.train.attest.write_model import final_checkpoint
+from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.recorded_inputs import RecordedInputs
 from govray.train.inputs.run_record import RunRecord, read_record
-from govray.train.loop.entrypoint import load_entrypoint
+from govray.train.loop.entrypoint import load_entrypoint, loss_beside, own_loop
+from govray.train.loop.until_govern import until_govern
 from govray.train.state.snapshot import base_tensors
 
 
@@ -40,7 +46,7 @@ class AuditedModel:
         model: In evaluation mode.
         adapters: The model's, filled.
         adapted: Names of the adapters that the run left.
-        loss: The entrypoint's.
+        loss: The one in the entrypoint's module.
         files: Weights and adapters → digest.
         steps: Corpus → the recorded steps that read it and that no rollback undid.
     """
@@ -62,7 +68,8 @@ def load_model(run: Path) -> AuditedModel:
     """The model that a run ended with.
 
     Raises:
-        UsageError: No run's folder, or one that a script started.
+        UsageError: No run's folder, or one that a script started. Or the entrypoint is a loop that
+            no longer comes to `govern`, or that has no loss beside it.
         CouldNotCheck: The run has no whole checkpoint of its last step.
         Refused: The weights do not fit the entrypoint.
         Damaged: Stored bytes are not those that were committed.
@@ -79,7 +86,7 @@ def load_model(run: Path) -> AuditedModel:
     resolved = record.experiment.model_copy(
         update={"hyperparameters": record.config["hyperparameters"]}
     )
-    model, loss = load_entrypoint(resolved)
+    model, loss = _built(resolved, record)
     _fill(model, committed, run)
     configs: dict[str, Any] = {
         name.split("/")[1]: canonical_json.parse_canonical(committed.files[name])
@@ -104,6 +111,23 @@ def load_model(run: Path) -> AuditedModel:
         },
         steps=_steps(read_leaves(committed.files["ledger.jsonl"])),
     )
+
+
+def _built(experiment: Experiment, record: RunRecord) -> tuple[nn.Module, LossFn]:
+    """The entrypoint's model on the CPU, with weights that say nothing yet, and its loss."""
+    loop = own_loop(experiment)
+    if loop is None:
+        return load_entrypoint(experiment)
+    loss = loss_beside(experiment)
+    policy = read(Policy, Envelope.parse(record.policy)).document
+    found = until_govern(
+        loop,
+        dict(record.config),
+        policy.groups or {},
+        torch.device("cpu"),
+        where=f"entrypoint {experiment.entrypoint}",
+    )
+    return found.model, loss
 
 
 def tokenizer_of(recorded: RecordedInputs, manifest: Manifest) -> Tokenizer:

@@ -34,12 +34,12 @@ from govray.engine.model.rng_state import seed_generators
 from govray.errors import GovrayError
 from govray.files.place import Place, place
 from govray.train.driver import failures
-from govray.train.driver.discovery import Loop
 from govray.train.driver.gpu_request import backends
 from govray.train.driver.progress import ProgressWatch, StepCallback
 from govray.train.driver.scaling_policy import ElasticTrainer
 from govray.train.inputs import operator_key
 from govray.train.inputs.order import Assignment, Order, current
+from govray.train.loop.until_govern import Loop
 from govray.train.run_folder import events, run_lock, stop_request
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.ledger_wal import recorded_steps

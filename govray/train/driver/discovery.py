@@ -2,21 +2,18 @@
 
 Routes, and so the batch plan, depend on the model's layer groups, but only the user's loop knows
 the model. So the driver calls the loop once on the meta device (no memory, no arithmetic), wherever
-the loop puts the model (`meta_only`). `govern` ends that call. What stands before `govern` in a
-loop should therefore build the model and nothing else.
+the loop puts the model (`govray.train.loop.until_govern`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from govray.errors import GovrayError, UsageError
-from govray.train.driver.meta_only import meta_only
-from govray.train.inputs.order import Discovery, current
-from govray.train.worker.run_start import Discovered
+import torch
 
-Loop = Callable[[dict[str, Any]], Any]
+from govray.train.loop.until_govern import Loop, until_govern
+from govray.train.worker.run_start import Discovered
 
 
 def discover(
@@ -37,25 +34,5 @@ def discover(
         UsageError: The loop failed before it called `govern`, or never called it.
         GovrayError: Whatever govray refused about the model.
     """
-    where = where or getattr(loop, "__qualname__", type(loop).__name__)
-    token = current.set(Discovery(policy_groups=dict(policy_groups)))
-    try:
-        with meta_only():
-            loop(config)
-    except Discovered as found:
-        return found
-    except GovrayError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"the training loop failed before it called govern: {type(error).__name__}: {error}",
-            where=where,
-            do="Until then it runs on the driver too, on the meta device: only build the model",
-        ) from error
-    finally:
-        current.reset(token)
-    raise UsageError(
-        "the training loop ended without calling govern(model, optimizer)",
-        where=where,
-        do="Call it once, where prepare_model was",
-    )
+    called = where or str(getattr(loop, "__qualname__", type(loop).__name__))
+    return until_govern(loop, config, policy_groups, torch.device("meta"), where=called)

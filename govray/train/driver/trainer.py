@@ -41,7 +41,7 @@ from govray.governance.formats.row_schema import RowKind
 from govray.governance.record.canary import Canaries
 from govray.train.attest.write_model import signed_files, write_model
 from govray.train.driver import attempts
-from govray.train.driver.discovery import Loop, discover
+from govray.train.driver.discovery import discover
 from govray.train.driver.gpu_request import require_gpus
 from govray.train.driver.progress import StepCallback
 from govray.train.experiment.profiling import Profiling
@@ -61,6 +61,7 @@ from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule
 from govray.train.loop.entrypoint import declared_start, own_loop
 from govray.train.loop.experiment_loop import REPORTED, train_loop
+from govray.train.loop.until_govern import Loop
 from govray.train.run_folder import events, stop_request
 from govray.train.run_folder.clock import instant, now
 from govray.train.run_folder.environment_probe import environment_here

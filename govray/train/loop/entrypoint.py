@@ -70,6 +70,23 @@ def load_entrypoint(experiment: Experiment) -> tuple[nn.Module, LossFn]:
     return build(), loss
 
 
+def loss_beside(experiment: Experiment) -> LossFn:
+    """The ``loss`` function of a training loop's module.
+
+    Raises:
+        UsageError: There is none.
+    """
+    module = import_named(experiment.entrypoint.split(":")[0])
+    loss: LossFn | None = getattr(module, "loss", None)
+    if loss is None:
+        raise UsageError(
+            "the training loop's module has no loss(model, batch), so only the loop knows it",
+            where=f"entrypoint {experiment.entrypoint}",
+            do="Import or define beside the loop the `loss` that it gives to run.step",
+        )
+    return loss
+
+
 def find_entrypoint(experiment: Experiment) -> tuple[Callable[[], nn.Module], LossFn]:
     """What builds the model from the hyperparameters, and the ``loss`` function of its module.
 

@@ -15,6 +15,7 @@ import yaml
 from govray.errors import UsageError
 from govray.files.place import place
 from govray.governance.attestation import model_folder
+from govray.train.attest.memorization_audit import DEFAULTS, audit
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.loop.entrypoint import load_entrypoint, own_loop
@@ -24,6 +25,7 @@ from tests.support.forked_workers import Forked
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
+AT = "2026-11-01T00:00:00Z"
 PAGE = (ROOT / "docs" / "own-loop.md").read_text()
 LOOP, FILE, COMMANDS = (
     re.findall(rf"```{kind}\n(.*?)```", PAGE, re.S)[0] for kind in ("python", "yaml", "bash")
@@ -86,6 +88,36 @@ def test_it_gives_the_weights_of_the_builtin_loop_and_resumes_to_them(
         from_experiment(own, on_step=fails).train()
     [broken] = set(here.glob("runs/tiny-*")) - before
     assert weights(own, resume=broken) == weights(builtin)
+
+
+def test_its_model_is_audited_as_a_named_model_is(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    small = DEFAULTS.model_copy(update={"rows": 4, "prefix_tokens": 8, "suffix_tokens": 8})
+    own = written(here, LOOP, name="audited_loop")
+    run = Path(str(from_experiment(own).train()))
+    # It moves the model as for a GPU, which the machine of an audit need not have.
+    code = LOOP.replace("    shard(model)", "    model.to('cuda:0')\n    shard(model)", 1)
+    (here / "audited_loop.py").write_text(code)
+    del sys.modules["audited_loop"]
+    found = audit(run, at=AT, settings=small)
+    builtin = own.model_copy(update={"entrypoint": "govray.engine.gpt:GPT"})
+    other = audit(Path(str(from_experiment(builtin).train())), at=AT, settings=small)
+    assert found.corpora == other.corpora
+    assert len(found.corpora) > 1
+
+
+def test_an_audit_of_a_loop_without_a_loss_beside_it_says_what_to_add(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    code = LOOP.replace("import GPT, loss", "import GPT\nfrom govray.engine import gpt")
+    own = written(here, code.replace("(batch, loss)", "(batch, gpt.loss)"), name="bare_loop")
+    run = Path(str(from_experiment(own).train()))
+    with pytest.raises(UsageError, match=r"no loss\(model, batch\)") as caught:
+        audit(run, at=AT)
+    assert "entrypoint bare_loop:train_loop" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""Keep what a training loop builds on the meta device, wherever the loop asks for it.
+"""Keep what a training loop builds on one device, wherever the loop asks for it.
 
 A loop is written for its worker: it moves the model with ``.to("cuda")``, or gives ``device=`` to
 factories and modules. During discovery it runs on the driver, which may have no GPU and has no
-memory to spare. Here such a device means the meta device; a change of dtype still applies.
+memory to spare: there it gets the meta device. An audit has it build the model on the CPU. Here
+every device that the loop names means that one; a change of dtype still applies.
 
-Ray answers as it would a worker, the only one, whose device is the meta device.
+Ray answers as it would a worker, the only one, whose device is that one.
 ``torch.cuda.is_available()`` stays the driver's own, for either answer leads here.
 An explicit ``device="cpu"`` in a factory holds, as under ``torch.device("meta")``: models compute
 small tables of Python numbers so.
@@ -27,25 +28,31 @@ from ray.train.v2.torch import train_loop_utils
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-META = torch.device("meta")
-
 _STAYS: frozenset[Callable[..., Any]] = frozenset({Tensor.cpu, Tensor.pin_memory})
 """Methods that give a tensor of the meta device back as it is."""
 
 
 @contextmanager
-def meta_only() -> Iterator[None]:
-    """Inside, tensors are made on the meta device and stay there."""
+def only_on(device: torch.device) -> Iterator[None]:
+    """Inside, tensors are made on a device and stay there.
+
+    Args:
+        device: The meta device or the CPU.
+    """
     with ExitStack() as stack:
-        for patched in _answers():
+        for patched in _answers(device):
             stack.enter_context(patched)
-        stack.enter_context(META)
-        stack.enter_context(_StayOnMeta())
+        stack.enter_context(device)
+        stack.enter_context(_Stay(device))
         yield
 
 
-class _StayOnMeta(TorchFunctionMode):
-    """Reads every device that a function is given as the meta device."""
+class _Stay(TorchFunctionMode):
+    """Reads every device that a function is given as one."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
 
     def __torch_function__(
         self,
@@ -56,28 +63,27 @@ class _StayOnMeta(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func is Tensor.to:
-            return _moved(*args, **kwargs)
+            return self._moved(*args, **kwargs)
         if func is Tensor.cuda:
-            return args[0].to(META)
+            return args[0].to(self._device)
         if func in _STAYS and args[0].is_meta:
             return args[0]
         given = kwargs.get("device")
-        if given is not None and torch.device(given).type != "cpu":
-            kwargs["device"] = META
+        if given is not None and torch.device(given).type not in ("cpu", "meta"):
+            kwargs["device"] = self._device
         return func(*args, **kwargs)
 
+    def _moved(self, tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Tensor:
+        """``tensor.to(…)``, but to the one device, or to no other device at all."""
+        device, dtype, _, memory_format = _parsed(*args, **kwargs)
+        here = tensor.device
+        if device is not None and not tensor.is_meta and device.type != "cpu":
+            here = device if device.type == "meta" else self._device
+        more = {} if memory_format is None else {"memory_format": memory_format}
+        return tensor.to(device=here, dtype=dtype or tensor.dtype, copy=copy, **more)
 
-def _moved(tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Tensor:
-    """``tensor.to(…)``, but to the meta device, or to no other device at all."""
-    device, dtype, _, memory_format = _parsed(*args, **kwargs)
-    leaves = device is not None and (tensor.is_meta or device.type != "cpu")
-    more = {} if memory_format is None else {"memory_format": memory_format}
-    return tensor.to(
-        device=META if leaves else tensor.device, dtype=dtype or tensor.dtype, copy=copy, **more
-    )
 
-
-def _answers() -> Iterator[Any]:
+def _answers(device: torch.device) -> Iterator[Any]:
     """Patches of what a loop asks and tells the runtime about its device.
 
     Loops may have imported Ray's functions before, so what those look up is patched, not they.
@@ -87,7 +93,7 @@ def _answers() -> Iterator[Any]:
     yield patch.object(torch, "set_default_device", lambda device: None)
     yield patch.object(torch._C._nn, "_parse_to", _parsed)
     yield patch.object(train_fn_utils, "_train_fn_utils", _Alone("discovery"))
-    yield patch.object(train_loop_utils, "get_devices_distributed", lambda: [META])
+    yield patch.object(train_loop_utils, "get_devices_distributed", lambda: [device])
 
 
 _parse_to: Callable[..., Any] = torch._C._nn._parse_to

@@ -1,0 +1,63 @@
+"""Call a training loop up to `govern`, for the model that it builds.
+
+`govern` ends that call. What stands before it in a loop should therefore build the model and
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from govray.errors import GovrayError, UsageError
+from govray.train.inputs.order import Discovery, current
+from govray.train.loop.one_device import only_on
+from govray.train.worker.run_start import Discovered
+
+Loop = Callable[[dict[str, Any]], Any]
+
+
+def until_govern(
+    loop: Loop,
+    config: dict[str, Any],
+    policy_groups: Mapping[str, tuple[str, ...]],
+    device: torch.device,
+    *,
+    where: str,
+) -> Discovered:
+    """The model that the loop passes to `govern`, on one device, and its layer groups.
+
+    Args:
+        loop: The training loop.
+        config: Its argument.
+        policy_groups: Layer groups that the policy names itself.
+        device: The meta device, where a model takes no memory, or the CPU.
+        where: What the user calls the loop.
+
+    Raises:
+        UsageError: The loop failed before it called `govern`, or never called it.
+        GovrayError: Whatever govray refused about the model.
+    """
+    token = current.set(Discovery(policy_groups=dict(policy_groups)))
+    try:
+        with only_on(device):
+            loop(config)
+    except Discovered as found:
+        return found
+    except GovrayError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"the training loop failed before it called govern: {type(error).__name__}: {error}",
+            where=where,
+            do="Until then it runs without its worker too, on another device: only build the model",
+        ) from error
+    finally:
+        current.reset(token)
+    raise UsageError(
+        "the training loop ended without calling govern(model, optimizer)",
+        where=where,
+        do="Call it once, where prepare_model was",
+    )
