@@ -8,19 +8,33 @@ their rules only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from govray.governance.policy.depth_policy import Match, Policy
 from govray.governance.policy.route import ADAPTER
 from govray.store.lineage import Lineage
 
+ClosedSteps: TypeAlias = tuple[tuple[int, int], ...]
+
+_Drawn: TypeAlias = tuple[str, tuple[float | None, ...], tuple[ClosedSteps, ...]]
+
 
 @dataclass(frozen=True)
 class DepthRow:
-    """A profile over the model. ``weights`` follow the groups: None where it gives no gradient."""
+    """A profile over the model.
+
+    Attributes:
+        profile: Its name.
+        corpora: How many have it.
+        weights: By group: the largest of any phase, None where it gives no gradient.
+        closed: By group: half-open ranges of steps whose phase gives none, where others do.
+        adapters: Which its corpora train.
+    """
 
     profile: str
     corpora: int
     weights: tuple[float | None, ...]
+    closed: tuple[ClosedSteps, ...]
     adapters: tuple[str, ...]
 
 
@@ -36,10 +50,15 @@ class RuleRow:
 def depth_rows(document: Lineage) -> tuple[tuple[str, ...], tuple[DepthRow, ...]]:
     """The base groups in model order, and a row for each resolved profile."""
     groups = tuple(each.group for each in document.groups if each.kind == "base")
-    found: dict[tuple[str, tuple[float | None, ...]], tuple[int, set[str]]] = {}
+    found: dict[_Drawn, tuple[int, set[str]]] = {}
     for row in document.corpora:
         cells = {cell.group: cell.weight for cell in row.cells}
-        key = row.profile, tuple(cells.get(group) for group in groups)
+        closed = {cell.group: cell.closed or () for cell in row.cells}
+        key = (
+            row.profile,
+            tuple(cells.get(group) for group in groups),
+            tuple(closed.get(group, ()) for group in groups),
+        )
         number, adapters = found.get(key, (0, set()))
         adapters |= {
             name.removeprefix(ADAPTER)
@@ -48,8 +67,8 @@ def depth_rows(document: Lineage) -> tuple[tuple[str, ...], tuple[DepthRow, ...]
         }
         found[key] = number + 1, adapters
     rows = [
-        DepthRow(profile, number, weights, tuple(sorted(adapters)))
-        for (profile, weights), (number, adapters) in found.items()
+        DepthRow(profile, number, weights, closed, tuple(sorted(adapters)))
+        for (profile, weights, closed), (number, adapters) in found.items()
     ]
     rows.sort(key=lambda row: (-sum(w or 0 for w in row.weights), row.profile))
     return groups, tuple(rows)
