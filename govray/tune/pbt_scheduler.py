@@ -8,6 +8,10 @@ values a little. Ray's class decides who does, and these things differ here:
   searcher.
 * Which of the best a trial takes over, and how values change, is drawn from the search's seed, the
   trial's number and its step. So equal reports in equal order lead to equal exploits.
+* Every trial can be taken over, from its last comparison on. In Ray's class only those can that
+  were among the best when they reported themselves. One that comes to be among the best because
+  another ends or falls behind had nothing to give, and the exploit was left out. In the paper every
+  member shares its weights.
 * A trial is paused only where there is less room than trials. Then one that is ahead lets the one
   behind run, interval by interval, so that nobody waits for the whole of another. A pause costs a
   restart.
@@ -98,7 +102,10 @@ class Population(PopulationBasedTraining):
             return self._furthest_behind(pending)
         running = sum(trial.status == Trial.RUNNING for trial in trials)
         paused = [trial for trial in trials if trial.status == Trial.PAUSED]
-        if not paused or running >= self._points.concurrent or self._points.wanted:
+        if self._points.wanted:
+            # Ray pauses a trial that takes another over: it goes on in the room that it had.
+            paused = [trial for trial in paused if self._points.holds_room(trial.trial_id)]
+        if not paused or running >= self._points.concurrent:
             return None
         chosen = self._furthest_behind(paused)
         self._points.wake(chosen.trial_id)
@@ -132,10 +139,12 @@ class Population(PopulationBasedTraining):
         upper_quantile: list[Trial],
         lower_quantile: list[Trial],
     ) -> None:
-        """As Ray's, which draws a donor: here it has one to draw from."""
+        """As Ray's, which keeps the state of a trial of the best, and draws a donor from these."""
         donors = sorted(upper_quantile, key=lambda each: self._numbers[each.trial_id])
         if trial in lower_quantile:
             donors = [self._drawn(trial, "donor").choice(donors)]
+        else:
+            donors = [trial]  # its state is kept, for it may come to be among the best
         super()._checkpoint_or_exploit(trial, tune_controller, donors, lower_quantile)
 
     def _get_new_config(

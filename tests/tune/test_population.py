@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.tune.schedulers import PopulationBasedTraining
 
 from govray.errors import UsageError
 from govray.tune.may_change import check_may_change
 from govray.tune.objective import report
-from govray.tune.pbt_scheduler import changed_a_little
+from govray.tune.pbt_scheduler import Population, changed_a_little
 from govray.tune.ray_space import within
 from govray.tune.recipe import load_searcher
 from govray.tune.space import active
@@ -160,6 +161,38 @@ def test_a_trial_that_has_ended_neither_pauses_nor_takes_another_over() -> None:
     [trial] = found.trials
     last = report(step=200, value=9.0, memorization=None).to_result() | {ENDED: "stopped"}
     assert found.scheduler.on_trial_result(found, trial, last) == "CONTINUE"
+
+
+def after_the_best_ended() -> tuple[FakeTrial, dict[str, Any]]:
+    """A trial in the middle becomes the best, and the worst one reports."""
+    found = FakeController(6)
+    for number in range(4):
+        found.trials.append(FakeTrial(f"t{number}", found.points.suggest(f"t{number}")))
+        found.scheduler.on_trial_add(found, found.trials[-1])
+        found.trials[-1].status = "RUNNING"
+    before = found.trials[3].config
+    for trial, score in zip(found.trials, (5.0, 9.0, 7.0, 1.0), strict=True):
+        trial.step, trial.score = 100, score
+        if trial is found.trials[3]:
+            found.trials[1].status = "TERMINATED"
+        result = report(step=100, value=-score, memorization=None).to_result()
+        found.scheduler.on_trial_result(found, trial, result)
+    return found.trials[3], before
+
+
+def test_a_trial_that_was_not_among_the_best_when_it_reported_is_taken_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taker, before = after_the_best_ended()
+    assert taker.config != before
+    taken = taker.run_metadata.checkpoint_manager._latest_checkpoint_result
+    assert taken.checkpoint == (100, 7.0)
+    # The control: Ray's own choice of whose state is kept.
+    monkeypatch.setattr(
+        Population, "_checkpoint_or_exploit", PopulationBasedTraining._checkpoint_or_exploit
+    )
+    taker, before = after_the_best_ended()
+    assert taker.config == before
 
 
 def test_equal_reports_lead_to_equal_exploits_and_another_seed_to_others() -> None:
