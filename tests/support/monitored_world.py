@@ -118,7 +118,8 @@ class Monitored(World):
             like = recorded[step]
             counts = corpus_counts(plan, manifest, like.streams)
             fallbacks = self.routes().fallbacks
-            taken = changed_routes(told.gates(step + 1), fallbacks, branch, step)
+            phased = self.routes().phased
+            taken = changed_routes(told.gates(step + 1), fallbacks, branch, step, phased)
             uses = {
                 c: CorpusUse(rows=r, targets=t, route=route.digest if route else None)
                 for c, (r, t) in counts.items()

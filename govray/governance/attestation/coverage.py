@@ -245,7 +245,7 @@ def phase_exclusions(
     for corpus, route in sorted(routes.phased.items()):
         starts = [step for step, _ in route.by_phase]
         spans = list(zip(starts, [*starts[1:], steps], strict=True))
-        for group in sorted({group for _, phase in route.by_phase for group in phase.groups}):
+        for group in sorted(route.reached):
             closed = _joined(
                 span
                 for span, (_, phase) in zip(spans, route.by_phase, strict=True)

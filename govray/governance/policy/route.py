@@ -114,6 +114,11 @@ class Route:
         """What holds in each phase after the first: routes without phases."""
         return tuple(route for _, route in self.by_phase[1:])
 
+    @property
+    def reached(self) -> tuple[str, ...]:
+        """The layer groups that the stream updates in some phase."""
+        return tuple(dict.fromkeys(g for _, phase in self.by_phase for g in phase.groups))
+
     def later_at(self, step: int) -> Route | None:
         """The one of `later` that holds in a step; None in the first phase."""
         begun = [route for since, route in self.by_phase[1:] if since <= step]

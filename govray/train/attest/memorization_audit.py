@@ -175,7 +175,7 @@ class _Auditor:
         canaries, controls = self._canaries(corpus, route)
         return CorpusEvidence(
             corpus=corpus,
-            groups=tuple(sorted(route.groups)),
+            groups=tuple(sorted(route.reached)),
             measures=self._measures(corpus, route, trained, reserve),
             extraction=extraction,
             records=records,

@@ -263,6 +263,7 @@ def test_one_corpus_has_one_stream_whatever_its_phase() -> None:
     found = resolve_all({"notes": policy().decide(CLASS)}, GROUPS)
     assert next(iter(found.by_digest)) == ROUTE.digest != Route(UPPER).digest
     assert found.taken("notes", None) == ROUTE
+    assert {*ROUTE.reached} == {*GROUPS} == {*found.groups("notes")}
     assert found.taken("notes", ROUTE.later[0].digest) == ROUTE.later[0]
     with pytest.raises(Refused, match="no phase and no fallback of it"):
         found.taken("notes", Route(UPPER).digest)

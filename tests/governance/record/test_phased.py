@@ -21,6 +21,7 @@ from govray.governance.record.ledger import GradientNorms, Leaf
 from govray.governance.verify.trace import sightings
 from govray.governance.verify.verifier import verify
 from govray.store.lineage import lineage
+from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.row_by_row import corpus_counts
 from tests.support.world import AT, POLICY, World
 
@@ -246,3 +247,27 @@ def test_the_ledger_of_another_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VerificationFailed, match=r"gamma took .*they take their own") as raised:
         verified(here, folder)
     assert "step 4" in str(raised.value)
+
+
+def test_a_gate_in_a_later_phase_ends_it(tmp_path: Path) -> None:
+    """A monitored corpus in its second phase is found to be memorized."""
+    own = '  own: {layers: none, adapter: "{corpus}", rank: 2}\nrules:\n'
+    wide = "everything: {layers: [head], phases: [{from_step: 5, layers: all}]}"
+    text = POLICY.replace("everything: {layers: all}", wide).replace("rules:\n", own)
+    text += SECTION.replace("fallback: nothing", "fallback: own")
+    world = Monitored(deviations=from_step("alpha", 6)).under(text)
+    found = verified(world, world.run(tmp_path))
+    [gate] = found.gates
+    assert (gate.corpus, gate.step, gate.fallback) == ("alpha", 10, "own")
+    opened = found.routes["alpha"].later_at(5)
+    for leaf in found.ledger.steps:
+        due = None if leaf.step < 5 else opened
+        if "alpha" in leaf.corpora:
+            gated = found.routes.fallbacks["alpha"].route if leaf.step >= 10 else due
+            assert leaf.corpora["alpha"].route == (gated.digest if gated else None)
+        if "beta" in leaf.corpora:
+            assert leaf.corpora["beta"].route == (due.digest if due else None)
+    closed = found.attestation.phase_exclusions["alpha"]
+    assert closed == dict.fromkeys(("embedding", "block.0", "block.1", "final_norm"), ((0, 5),))
+    reached = found.coverage["alpha", "embedding"].steps
+    assert reached == sum("alpha" in leaf.corpora for leaf in found.ledger.steps[5:10])
