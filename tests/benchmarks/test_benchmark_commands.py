@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import torch
 
-from benchmarks import scaling, sharded_commit, sharded_llama, streams
+from benchmarks import scaling, sharded_commit, sharded_llama, step_parts, streams
 from benchmarks.command import run
 from benchmarks.digests import weights_digests
 from benchmarks.ranks import run_ranks
@@ -238,6 +238,25 @@ def test_slicing_compares_two_models_on_the_same_rows() -> None:
     assert ran.returncode == 0, ran.stderr
     report = json.loads(ran.stdout.splitlines()[-1])
     jsonschema.validate(report["3"], closed({"sliced_vs_alone": RATIO, "interval": INTERVAL}))
+
+
+def test_parts_of_a_step_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    try:
+        assert run(lambda: step_parts.main(["--quick", "--steps", "1"])) == 0
+    finally:
+        torch.set_num_threads(threads)
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    passes = {
+        f"{rows}: {way}"
+        for rows in ("everything", "upper_half", "removable")
+        for way in ("forward", "backward")
+    }
+    after = {"sum, divide, norms", "rest"}
+    assert report["governed"].keys() == passes | after | {"optimizer"}
+    assert report["expected"].keys() == passes | {"optimizer"}
+    assert report["plain"].keys() == {"all: forward", "all: backward", "optimizer"} | after
+    assert min(report["governed"].values()) > 0
 
 
 @pytest.mark.slow
