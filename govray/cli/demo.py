@@ -13,7 +13,7 @@ from govray.cli.progress import StageBar
 from govray.cli.verified_block import print_verdict, to_json
 
 if TYPE_CHECKING:
-    from govray.demo.findings import Story, TokenGrid
+    from govray.demo.findings import PlantedList, Story, TokenGrid
 
 STAGES = 5
 
@@ -46,7 +46,6 @@ def demo(
     """
     from importlib.metadata import version
 
-    from govray.cli.init import deployment
     from govray.demo.run import WORKERS, run_demo
 
     line(
@@ -55,8 +54,7 @@ def demo(
     )
     line("Trains one model so that each licence reaches only the layers its policy allows.")
     line()
-    policy = deployment() / "policies" / "licences.yaml"
-    story = run_demo(output, policy, Terminal(), steps=steps)
+    story = run_demo(output, Terminal(), steps=steps)
     report(_summary(story, output))
     _tell(story, output)
 
@@ -82,11 +80,36 @@ def _tell(story: Story, output: Path) -> None:
         f"with the adapter, {story.rank_without:,} without"
     )
     line()
+    for told in _listed(story.listed, story.steps):
+        line(told)
+    line()
     print_verdict(story.verified)
     field("report", output / "report.html")
     line()
     for number, command in enumerate(story.commands):
         line(f"{'Next' if number == 0 else '':<4}  {command}")
+
+
+def _listed(found: PlantedList, steps: int) -> list[str]:
+    """Whether the planted list was learnt by heart, and what followed."""
+    if found.deviation is None:
+        return [f"{found.corpus}: {steps} steps are too few to measure what was learnt by heart"]
+    known = (
+        f"its pages are known better than pages held back by {found.deviation:.1f} of their "
+        f"spread, the policy allows {found.allowed:g}"
+    )
+    if found.step is None:
+        return [f"{found.corpus} was not learnt by heart in {steps} steps: {known}"]
+    where = f"only {', '.join(found.groups)}" if found.fallback else "nothing"
+    told = [
+        f"{found.corpus} was learnt by heart: from step {found.step} on its rows train {where}",
+        f"  {known}",
+    ]
+    if found.after is not None:
+        told.append(
+            f"  by the end the model without adapters knows them better by {found.after:.1f}"
+        )
+    return told
 
 
 def _aligned(grid: TokenGrid) -> list[str]:
@@ -120,6 +143,7 @@ def _summary(story: Story, output: Path) -> dict[str, object]:
             "verify": story.verify_seconds,
         },
         "base": {"trained": story.base_digest, "replayed": story.replay_digest},
+        "learntByHeart": {"corpus": story.listed.corpus, "step": story.listed.step},
         "rank": {"with": story.rank_with, "without": story.rank_without},
         "verdict": to_json(story.verified),
         "next": list(story.commands),

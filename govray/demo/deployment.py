@@ -1,8 +1,8 @@
 """A whole deployment for one demo run: throw-away keys, a trust root, corpora, a signed policy.
 
 The keys are made for this run and kept outside the output folder. The licences
-are what the installed distributions' own metadata says; only the supplier corpus
-is made up, and its credential says so.
+are what the installed distributions' own metadata says; only the two supplier corpora
+are made up, and their credentials say so.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
 
 from govray.data.corpus import build, unsigned_credential
 from govray.data.installed_python import SourceCorpus, python_source
-from govray.demo import supplier
+from govray.demo import parts_list, supplier
 from govray.errors import UsageError
 from govray.files.atomic_file import write_whole
 from govray.governance.formats.document import format_time
@@ -53,7 +54,6 @@ class Deployment:
 
 def deploy(
     output: Path,
-    policy_source: Path,
     keys: Path,
     *,
     at: datetime,
@@ -63,29 +63,31 @@ def deploy(
 
     Args:
         output: New folder.
-        policy_source: The policy's YAML.
         keys: Folder for the private keys; made with mode 0700.
         at: The reference time; everything is valid from a day before it.
         on_corpus: Called with (corpora done, corpora in all).
     """
     signers = {
         name: LocalSigner.generate()
-        for name in ("root", METADATA_AUTHORITY, supplier.SUPPLIER, POLICY_AUTHORITY, OPERATOR)
+        for name in (
+            *("root", METADATA_AUTHORITY, supplier.SUPPLIER, parts_list.SUPPLIER),
+            *(POLICY_AUTHORITY, OPERATOR),
+        )
     }
     operator_key = _keep(keys, OPERATOR, signers[OPERATOR])
     policies = output / "policies"
     policies.mkdir(parents=True)
     root = policies / "root.json"
     root.write_bytes(sign_root(_trust_root(signers, at), [signers["root"]]))
-    policy = policies / "licences.dsse.json"
-    source = policy_source.read_text("utf-8")
-    (policies / "licences.yaml").write_text(source, "utf-8")
+    policy = policies / "demo.dsse.json"
+    source = files("govray.demo").joinpath("policy.yaml").read_text("utf-8")
+    (policies / "demo.yaml").write_text(source, "utf-8")
     policy.write_bytes(seal_policy(read_policy(source), [signers[POLICY_AUTHORITY]]))
 
     sources = python_source()
     corpora = output / "corpora"
     for done, found in enumerate(sources):
-        on_corpus(done, len(sources) + 1)
+        on_corpus(done, len(sources) + 2)
         built = build(corpora, found.corpus, found.records())
         credential = unsigned_credential(
             built,
@@ -96,7 +98,7 @@ def deploy(
             modality=("code",),
         )
         _put(corpora, credential, signers[METADATA_AUTHORITY])
-    on_corpus(len(sources), len(sources) + 1)
+    on_corpus(len(sources), len(sources) + 2)
     built = build(corpora, supplier.CORPUS, supplier.notes())
     credential = unsigned_credential(
         built,
@@ -111,7 +113,19 @@ def deploy(
         personal_data="none",
     )
     _put(corpora, credential, signers[supplier.SUPPLIER])
-    on_corpus(len(sources) + 1, len(sources) + 1)
+    on_corpus(len(sources) + 1, len(sources) + 2)
+    built = build(corpora, parts_list.CORPUS, parts_list.pages())
+    credential = unsigned_credential(
+        built,
+        license="CC0-1.0",
+        issuer=parts_list.SUPPLIER,
+        valid=_validity(at),
+        source_type="synthetic",
+        modality=("text",),
+        personal_data="none",
+    )
+    _put(corpora, credential, signers[parts_list.SUPPLIER])
+    on_corpus(len(sources) + 2, len(sources) + 2)
     return Deployment(root, policy, corpora, operator_key, sources)
 
 
@@ -158,6 +172,18 @@ def _trust_root(signers: dict[str, LocalSigner], at: datetime) -> TrustRoot:
                         license_categories=("commercial",),
                         jurisdictions=("*",),
                         max_sensitivity="restricted",
+                    ),
+                ),
+            ),
+            authority(
+                parts_list.SUPPLIER,
+                "credential",
+                (
+                    Scope(
+                        corpus="parts-*",
+                        license_categories=("public_domain",),
+                        jurisdictions=("*",),
+                        max_sensitivity="public",
                     ),
                 ),
             ),

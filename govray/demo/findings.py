@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,30 @@ class TokenGrid:
 
 
 @dataclass(frozen=True)
+class PlantedList:
+    """What the monitor found of the corpus that was planted to be learnt by heart.
+
+    Attributes:
+        corpus: Which.
+        step: The first step whose rows went elsewhere; None if the corpus was not gated.
+        fallback: The profile that they went to; None if the corpus was left out, or not gated.
+        groups: The layer groups that they trained from then on.
+        deviation: The largest, in the profile that decided, or in the newest one; None if there is
+            none.
+        after: The largest in the newest profile after the gate; None if there is none.
+        allowed: How much the policy lets pass.
+    """
+
+    corpus: str
+    step: int | None
+    fallback: str | None
+    groups: tuple[str, ...]
+    deviation: float | None
+    after: float | None
+    allowed: float
+
+
+@dataclass(frozen=True)
 class Story:
     """Everything the demo measured."""
 
@@ -64,6 +89,7 @@ class Story:
     rank_with: int
     rank_without: int
     candidates: int
+    listed: PlantedList
     verified: VerifiedModel
     verify_seconds: float
     commands: Sequence[str]
@@ -71,6 +97,36 @@ class Story:
     @property
     def identical(self) -> bool:
         return self.base_digest == self.replay_digest
+
+
+def planted_list(model: VerifiedModel, corpus: str) -> PlantedList:
+    """What a verified model's ledger and gates say of a corpus.
+
+    Args:
+        model: Of a run whose policy has a monitor.
+        corpus: Its name.
+    """
+    section = model.policy.document.memorization
+    assert section is not None
+    gate = next((each for each in model.gates if each.corpus == corpus), None)
+    stop = gate.step if gate else math.inf
+    found = [
+        (profile.step, max(each.deviation for each in profile.measures if each.corpus == corpus))
+        for profile in model.ledger.profiles
+        if corpus in profile.corpora
+    ]
+    before = [deviation for step, deviation in found if step < stop]
+    after = [deviation for step, deviation in found if step >= stop]
+    fallback = model.routes.fallbacks[corpus] if gate and gate.fallback else None
+    return PlantedList(
+        corpus=corpus,
+        step=gate.step if gate else None,
+        fallback=fallback.profile if fallback else None,
+        groups=fallback.route.groups if fallback else (),
+        deviation=before[-1] if before else None,
+        after=after[-1] if after else None,
+        allowed=min(band.high for band in section.bands.values()),
+    )
 
 
 def short(count: int) -> str:

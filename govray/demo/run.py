@@ -24,9 +24,9 @@ import safetensors.torch
 import govray
 from govray.data.installed_python import SourceCorpus
 from govray.data.tokenizer import ByteTokenizer
-from govray.demo import canary_rank, supplier
+from govray.demo import canary_rank, parts_list, supplier
 from govray.demo.deployment import Deployment, deploy
-from govray.demo.findings import Refusal, Story, tabulate
+from govray.demo.findings import Refusal, Story, planted_list, tabulate
 from govray.demo.html_report import render
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT
@@ -72,12 +72,11 @@ class _Timed:
     seconds: float = 0.0
 
 
-def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -> Story:
+def run_demo(output: Path, screen: Screen, *, steps: int) -> Story:
     """Run all five stages under ``output`` and write ``report.html`` there.
 
     Args:
         output: New or empty folder.
-        policy_source: The depth policy's YAML.
         screen: Shows progress.
         steps: Optimizer steps.
 
@@ -95,15 +94,13 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
     start_ray(num_cpus=WORKERS)
 
     with screen.bar(1, "credentials", 1) as bar:
-        deployment = deploy(
-            output, policy_source, _key_folder(), at=at, on_corpus=lambda d, t: bar.update(d, t)
-        )
+        deployment = deploy(output, _key_folder(), at=at, on_corpus=lambda d, t: bar.update(d, t))
     packages = [c for c in deployment.sources if not c.corpus.endswith(".vendored")]
     screen.stage(
         1,
         "credentials",
-        f"{len(deployment.sources) + 1} corpora: standard library, "
-        f"{len(packages) - 1} packages, 1 supplier contract (synthetic)",
+        f"{len(deployment.sources) + 2} corpora: standard library, {len(packages) - 1} packages, "
+        "1 supplier contract and 1 parts list (synthetic)",
     )
 
     losses: list[float] = []
@@ -164,7 +161,11 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         5, "attestation", f"signed, then verified from the files alone in {checking.seconds:.1f} s"
     )
     with_adapter, without_adapter = _ranks(model, experiment)
-    held = sum(part.tokens for corpus in manifest.corpora for part in corpus.parts)
+    held = sum(
+        part.tokens + (part.reserve.tokens if part.reserve else 0)
+        for corpus in manifest.corpora
+        for part in corpus.parts
+    )
     story = Story(
         versions={
             "govray": govray.__version__,
@@ -172,7 +173,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
             "torch": importlib.metadata.version("torch"),
             "Python": platform.python_version(),
         },
-        corpora=len(deployment.sources) + 1,
+        corpora=len(deployment.sources) + 2,
         admitted=admitted,
         quarantined=quarantined,
         refusals=refusals,
@@ -191,6 +192,7 @@ def run_demo(output: Path, policy_source: Path, screen: Screen, *, steps: int) -
         rank_with=with_adapter,
         rank_without=without_adapter,
         candidates=canary_rank.CANDIDATES,
+        listed=planted_list(verified, parts_list.CORPUS),
         verified=verified,
         verify_seconds=checking.seconds,
         commands=(
@@ -212,8 +214,14 @@ def _experiment(output: Path, deployment: Deployment, steps: int) -> Experiment:
             "hyperparameters": {"blocks": 4, "width": 96, "context": 256},
             "data": {
                 "corpora": str(deployment.corpora),
-                "rows_per_step": {"everything": 13, "upper_half": 1, "removable": 2},
-                "epochs": 4,
+                "rows_per_step": {
+                    "everything": 12,
+                    "upper_half": 1,
+                    "lists": {"rows": 4, "every": 2},
+                    "removable": 2,
+                },
+                "reserve": 0.5,  # of few pages enough on both sides; of the rest little is read
+                "epochs": 100,
             },
             "governance": {
                 "policy": str(deployment.policy),

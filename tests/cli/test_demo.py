@@ -51,7 +51,7 @@ class Loads(HTMLParser):
 def test_the_demo_ends_with_a_verified_model_and_commands_that_work(
     tmp_path: Path, run: Run
 ) -> None:
-    done = demo("--steps", "30", "--json")
+    done = demo("--steps", "105", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["base"]["trained"] == told["base"]["replayed"]
@@ -59,6 +59,11 @@ def test_the_demo_ends_with_a_verified_model_and_commands_that_work(
     assert told["quarantined"] > 0
     assert set(told["verdict"]["levels"]["acme-notes"].values()) == {2}
     assert 1 <= told["rank"]["with"] <= 10_000
+    # The planted list, and nothing else, was learnt by heart and sent to its adapter.
+    [gate] = told["verdict"]["gates"]
+    assert (gate["corpus"], gate["fallback"]) == ("parts-list", "removable")
+    assert told["learntByHeart"] == {"corpus": "parts-list", "step": int(gate["step"])}
+    assert set(told["verdict"]["memorization"]["measured"]) == {"parts-list"}
 
     report = (tmp_path / "govray-demo" / "report.html").read_text()
     page = Loads()
@@ -66,9 +71,13 @@ def test_the_demo_ends_with_a_verified_model_and_commands_that_work(
     assert page.fetched == []
     assert told["base"]["trained"] in report
     assert "acme-notes" in report
+    assert f"From step <strong>{gate['step']}</strong> on its rows train only" in report
 
     verify, remove, serve, init = (shlex.split(command)[1:] for command in told["next"])
-    assert "VERIFIED" in run(*verify).out
+    out = run(*verify).out
+    assert "VERIFIED" in out
+    said = f"parts-list rerouted to removable from step {gate['step']}: memorization"
+    assert said in " ".join(out.split())
     run(*remove)
     assert not (tmp_path / "govray-demo" / "model" / "adapters" / "acme-notes").exists()
     again = run(*verify, "--json").json

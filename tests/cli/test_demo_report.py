@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from govray.demo.findings import Refusal, Story, tabulate
+from govray.cli.demo import _listed
+from govray.demo.findings import PlantedList, Refusal, Story, planted_list, tabulate
 from govray.demo.html_report import render
+from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.verify import verify
-from tests.support.world import AT, World
+from tests.support.monitored_world import SECTION, Monitored, from_step
+from tests.support.tree import ROOT
+from tests.support.world import AT, POLICY, World
 
 
-def story(world: World, model: Path, *, replayed: str) -> Story:
+def story(world: World, model: Path, *, replayed: str, listed: PlantedList | None = None) -> Story:
     verified = verify(model, trust_root=world.root, at=AT)
     return Story(
         versions={"govray": "0.1.0", "Ray": "2.60.0"},
@@ -32,6 +36,7 @@ def story(world: World, model: Path, *, replayed: str) -> Story:
         rank_with=105,
         rank_without=5_866,
         candidates=10_000,
+        listed=listed or PlantedList("parts-list", None, None, (), None, None, 2.0),
         verified=verified,
         verify_seconds=0.7,
         commands=["govray verify MODEL", "govray init my-deployment"],
@@ -58,8 +63,48 @@ def test_the_report_is_one_file_that_says_what_the_demo_found(
         assert f'<tr><th scope="row">{corpus}<br>' in page
 
 
+GATING = (POLICY + SECTION).replace("fallback: nothing", "fallback: upper_half")
+
+
+def test_the_report_says_where_a_corpus_learnt_by_heart_went(tmp_path: Path) -> None:
+    world = Monitored(deviations=from_step("alpha", 6)).under(GATING)
+    verified = verify(model := world.run(tmp_path), trust_root=world.root, at=AT)
+    found = planted_list(verified, "alpha")
+    assert (found.step, found.fallback) == (10, "upper_half")
+    assert (found.deviation, found.after, found.allowed) == (9.0, 9.0, 2.0)
+    assert "block.0" not in found.groups
+    assert "head" in found.groups
+    page = render(story(world, model, replayed="sha256:" + "ab" * 32, listed=found))
+    assert "From step <strong>10</strong> on its rows train only" in page
+    assert "9.0 of their spread" in page
+    assert page.count("<polyline") >= 1  # its profiles, drawn
+    told = _listed(found, 30)
+    assert told[0].startswith("alpha was learnt by heart: from step 10 on its rows train only ")
+    assert "9.0 of their spread, the policy allows 2" in told[1]
+    assert "by the end the model without adapters knows them better by 9.0" in told[2]
+    # The control: of a corpus that stayed within the bands it says that.
+    calm = planted_list(verified, "beta")
+    assert (calm.step, calm.fallback, calm.deviation, calm.after) == (None, None, 0.0, None)
+    page = render(story(world, model, replayed="sha256:" + "ab" * 32, listed=calm))
+    assert "It was not learnt by heart in 30 steps" in page
+    assert _listed(calm, 30)[0].startswith("beta was not learnt by heart in 30 steps: ")
+    unmeasured = PlantedList("beta", None, None, (), None, None, 2.0)
+    assert _listed(unmeasured, 30) == [
+        "beta: 30 steps are too few to measure what was learnt by heart"
+    ]
+
+
 def test_the_report_says_that_other_bytes_are_other_bytes(world: World, untouched: Path) -> None:
     page = render(story(world, untouched, replayed="sha256:" + "cd" * 32))
     assert "DIFFERENT" in page
     assert "are the same bytes" not in page
     assert "sha256:" + "cd" * 32 in page
+
+
+def test_the_demos_policy_is_the_shipped_one_with_a_monitor() -> None:
+    shipped = read_policy((ROOT / "policies" / "licences.yaml").read_text())
+    own = read_policy((ROOT / "govray" / "demo" / "policy.yaml").read_text())
+    assert tuple(rule for rule in own.rules if rule.name != "lists") == shipped.rules
+    assert {k: v for k, v in own.profiles.items() if k != "lists"} == shipped.profiles
+    assert own.memorization is not None
+    assert own.memorization.rules == ("lists",)
